@@ -1,0 +1,1 @@
+"""Data-parallel PyTorch training over MPI with compressed gradients."""

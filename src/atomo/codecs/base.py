@@ -1,0 +1,112 @@
+"""The codec contract.
+
+A codec is a small immutable value: its fields are its configuration, and it keeps no state between
+calls. What must survive from step to step (residuals, momentum) belongs to a memory, and what needs
+several rounds of communication (PowerSGD) is a communicator, not a codec.
+
+Gradients are float32; whoever holds another dtype converts before `encode` and after `decode`.
+
+Each codec declares which of the laws below it obeys. `tests/codecs/test_contract.py` checks every
+listed codec against every law it declares, so a new codec is tested the moment it is listed in
+`codecs/__init__.py`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from enum import Enum, auto
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+__all__ = ["Codec", "Field", "Law", "Unit"]
+
+Payload = TypeVar("Payload")
+
+
+class Law(Enum):
+    """What decode(encode(g)) promises about a gradient g with n entries."""
+
+    LOSSLESS = auto()
+    """It equals g, bit for bit."""
+    UNBIASED = auto()
+    """Its expectation over the generator is g."""
+    CONTRACTION = auto()
+    """It is closer to g than zero is, so that what a residual memory keeps cannot grow forever."""
+
+
+class Unit(Enum):
+    """What a codec sees at once."""
+
+    ENTRIES = auto()
+    """Any number of parameters, flattened and joined: their shapes do not matter to it."""
+    MATRIX = auto()
+    """One parameter in its own shape, with at least two dimensions."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a receiver accepts for one tensor of a payload, before it allocates anything."""
+
+    dtype: torch.dtype
+    most: tuple[int, ...]
+    """The largest size of each dimension. A smaller one passes; `add_decoded` checks the rest."""
+
+
+class Codec(ABC, Generic[Payload]):
+    """Turns one gradient into a payload of tensors, and back. Abstract; subclasses are final."""
+
+    id: ClassVar[str]
+    """Its name on the command line, in checkpoints and on the wire. Never reused or changed."""
+    payload: ClassVar[type[Any]]
+    """The frozen dataclass of tensors that the receiver rebuilds from the wire."""
+    unit: ClassVar[Unit]
+
+    @property
+    @abstractmethod
+    def laws(self) -> frozenset[Law]:
+        """The laws that this configuration obeys."""
+
+    @abstractmethod
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Payload:
+        """Compresses `gradient`, which is left unchanged. The payload may be a view of it.
+
+        Args:
+            gradient: float32, at least one entry.
+            generator: the only source of randomness, on the device of `gradient`.
+
+        Raises:
+            CodecError: the gradient is empty, or holds NaN or infinity and the codec cannot carry
+                them.
+        """
+
+    @abstractmethod
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        """What a payload for a gradient of `shape` may look like, in the order of its fields."""
+
+    @abstractmethod
+    def add_decoded(self, payload: Payload, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        """Adds `scale` times the decoded gradient to `out`, in place.
+
+        Adding in place lets a master sum many workers without a dense copy of each.
+
+        Raises:
+            CodecError: the payload does not fit `out`, which is then unchanged. A payload may come
+                from another machine, so it is checked here and never trusted.
+        """
+
+    def decode(self, payload: Payload, shape: Size) -> Float[Tensor, "..."]:
+        """Rebuilds a float32 gradient of `shape` on its own."""
+        out = torch.zeros(shape)
+        self.add_decoded(payload, out)
+        return out
+
+    def __str__(self) -> str:
+        """The specification that `make_codec` turns into an equal codec."""
+        settings = [
+            f"{field.name}={getattr(self, field.name)}"
+            for field in fields(self)  # type: ignore[arg-type]  # every codec is a dataclass
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{self.id}({', '.join(settings)})" if settings else self.id

@@ -1,0 +1,48 @@
+"""No compression: send every entry as it is. The baseline every other codec is measured against."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.errors import CodecError
+
+__all__ = ["Dense"]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Every entry of the flattened gradient."""
+
+    values: Float[Tensor, " n"]
+
+
+@final
+@dataclass(frozen=True)
+class Dense(Codec[Entries]):
+    """Leaves the gradient alone, NaN and infinity included."""
+
+    id: ClassVar[str] = "sgd"
+    payload: ClassVar[type[Entries]] = Entries
+    unit: ClassVar[Unit] = Unit.ENTRIES
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Entries:
+        del generator  # deterministic
+        if not gradient.numel():
+            raise CodecError("sgd: cannot encode an empty gradient")
+        return Entries(gradient.flatten())
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return (Field(torch.float32, (shape.numel(),)),)
+
+    def add_decoded(self, payload: Entries, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        if payload.values.numel() != out.numel():
+            raise CodecError(f"sgd: {payload.values.numel()} values for {out.numel()} entries")
+        out.add_(payload.values.view(out.shape), alpha=scale)

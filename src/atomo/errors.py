@@ -1,0 +1,93 @@
+"""Everything this package raises on purpose, and the exit code that each one ends a command with.
+
+* AtomoError             1
+  + ConfigError          2   a setting is unknown, missing, out of range or contradicts another
+  + DataError            3   a data set is missing, incomplete or not what it should be
+  + CheckpointError      4   a checkpoint cannot be written, read or continued from
+  + TransportError       5   bytes did not arrive
+    - PeerLost               the process at the other end is gone
+    - DeadlineExpired        it is there, but did not answer in time
+  + Diverged             6   the loss is no longer a finite number
+  + CodecError           7   a gradient cannot be encoded, or a payload cannot be decoded
+  + FrameError           7   bytes are not the frame that they should be
+
+A command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of
+this package: exit code 1, with its traceback.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "AtomoError",
+    "CheckpointError",
+    "CodecError",
+    "ConfigError",
+    "DataError",
+    "DeadlineExpired",
+    "Diverged",
+    "FrameError",
+    "PeerLost",
+    "TransportError",
+]
+
+INTERRUPTED = 130
+
+
+class AtomoError(Exception):
+    """Base class, so that a caller can catch everything we raise."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(AtomoError):
+    """A setting is unknown, missing, out of range or contradicts another."""
+
+    exit_code = 2
+
+
+class DataError(AtomoError):
+    """A data set is missing, incomplete or not what it should be."""
+
+    exit_code = 3
+
+
+class CheckpointError(AtomoError):
+    """A checkpoint cannot be written, read or continued from."""
+
+    exit_code = 4
+
+
+class TransportError(AtomoError):
+    """Bytes did not arrive."""
+
+    exit_code = 5
+
+
+class PeerLost(TransportError):
+    """The process at the other end is gone."""
+
+    def __init__(self, rank: int, doing: str) -> None:
+        super().__init__(f"rank {rank} is gone; it was lost while {doing}")
+        self.rank = rank
+
+
+class DeadlineExpired(TransportError):
+    """The process at the other end did not answer in time."""
+
+
+class Diverged(AtomoError):
+    """The loss is no longer a finite number."""
+
+    exit_code = 6
+
+
+class CodecError(AtomoError):
+    """A gradient cannot be encoded, or a payload cannot be decoded."""
+
+    exit_code = 7
+
+
+class FrameError(AtomoError):
+    """Bytes are not the frame that they should be."""
+
+    exit_code = 7

@@ -8,11 +8,23 @@ from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.casts import BFloat16, Float16
 from atomo.codecs.dense import Dense
 from atomo.codecs.spec import parse
+from atomo.codecs.svd import SVD
 
-__all__ = ["CODECS", "BFloat16", "Codec", "Dense", "Field", "Float16", "Law", "Unit", "make_codec"]
+__all__ = [
+    "CODECS",
+    "SVD",
+    "BFloat16",
+    "Codec",
+    "Dense",
+    "Field",
+    "Float16",
+    "Law",
+    "Unit",
+    "make_codec",
+]
 
 CODECS: Mapping[str, type[Codec[Any]]] = MappingProxyType(
-    {codec.id: codec for codec in (Dense, Float16, BFloat16)}
+    {codec.id: codec for codec in (Dense, Float16, BFloat16, SVD)}
 )
 
 

@@ -5,15 +5,15 @@ ever evaluated.
 """
 
 import ast
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
 from atomo.codecs.base import Codec
 from atomo.errors import ConfigError
+from atomo.names import nearest
 
-__all__ = ["nearest", "parse"]
+__all__ = ["parse"]
 
 LONGEST = 1000  # characters; a specification may come from another machine
 
@@ -78,11 +78,6 @@ def literal(tree: ast.expr, text: str) -> object:
 
 def malformed(text: str) -> ConfigError:
     """The error for text that is no specification at all."""
-    return ConfigError(f"cannot read codec specification {text[:80]!r}; write it like 'svd(rank=3)'")
-
-
-def nearest(name: str, known: Mapping[str, object]) -> str:
-    """The end of an error message about an unknown name."""
-    close = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1)
-    hint = next((k for k in known if close and k.lower() == close[0]), None)
-    return (f"did you mean {hint!r}? " if hint else "") + f"known: {', '.join(known) or 'none'}"
+    return ConfigError(
+        f"cannot read codec specification {text[:80]!r}; write it like 'svd(rank=3)'"
+    )

@@ -1,0 +1,113 @@
+"""Dataclasses of settings to command lines and back: each field is one option."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+
+from atomo.errors import ConfigError
+from atomo.names import nearest
+
+__all__ = ["parse", "parser", "to_arguments"]
+
+S = TypeVar("S")
+TRUTH = {"yes": True, "true": True, "1": True, "on": True, "no": False, "false": False, "0": False}
+TRUTH |= {"off": False, "": False}
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ConfigError instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def parser(settings: type[Any], command: str, description: str) -> Parser:
+    """The parser of a command whose options are the fields of `settings`."""
+    built = Parser(
+        prog=f"atomo {command}",
+        description=description,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    hints = get_type_hints(settings)
+    for field in fields(settings):
+        kind = hints[field.name]
+        built.add_argument(
+            option(field.name),
+            type=CONVERTERS[next(iter(get_args(kind)), kind)],
+            help=f"{field.metadata['help']} {shown_default(field)}",
+            metavar="X",
+        )
+    return built
+
+
+def parse(settings: type[S], words: Sequence[str], command: str, description: str) -> S:
+    """The settings that a command line describes.
+
+    Raises:
+        ConfigError: an option is unknown, or a value is not what it takes.
+    """
+    known, unknown = parser(settings, command, description).parse_known_args(words)
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        options = [option(field.name) for field in fields(settings)]  # type: ignore[arg-type]
+        raise ConfigError(f"unknown option {name!r}; {nearest(name, options)}")
+    return settings(**vars(known))
+
+
+def to_arguments(settings: Any) -> list[str]:
+    """The command line of `settings`: every field that is not its default."""
+    return [
+        f"{option(field.name)}={getattr(settings, field.name)}"
+        for field in fields(settings)
+        if getattr(settings, field.name) != field.default
+    ]
+
+
+def option(name: str) -> str:
+    """The option of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def shown_default(field: Field[Any]) -> str:
+    """The end of an option's help."""
+    if field.default is MISSING:
+        return "(required)"
+    if field.default in (None, ""):
+        return ""
+    shown = {True: "yes", False: "no"}.get(field.default, field.default) if isinstance(
+        field.default, bool
+    ) else field.default  # fmt: skip
+    return f"(default {shown})"
+
+
+def truth(text: str) -> bool:
+    """A truth value as people type it."""
+    try:
+        return TRUTH[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no") from None
+
+
+def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
+    """A converter whose error says what it wanted."""
+
+    def convert(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {article}") from None
+
+    return convert
+
+
+CONVERTERS: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    Path: Path,
+    bool: truth,
+    int: number(int, "a whole number"),
+    float: number(float, "a number"),
+}

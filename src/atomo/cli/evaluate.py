@@ -1,0 +1,95 @@
+"""`atomo evaluate`: follows a run's checkpoints."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from atomo.arguments import parse
+from atomo.config import option
+from atomo.errors import INTERRUPTED, ConfigError
+from atomo.launch.display import evaluation_line
+from atomo.launch.streams import EVENT_MARK
+from atomo.training.evaluator import EvaluatorSettings, Missed, evaluate
+from atomo.training.scoring import Evaluation
+
+__all__ = ["EvaluateOptions", "main"]
+
+DESCRIPTION = """\
+Evaluates every checkpoint of a run once, in order, as they appear in its folder.
+
+  atomo evaluate --model-dir runs/x
+  atomo evaluate --model-dir /nfs/runs/x --network LeNet --dataset MNIST --eval-freq 50 --follow yes"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """The options of `atomo evaluate`."""
+
+    model_dir: Path = field(
+        default=Path(), metadata={"help": "folder of the run; need not exist yet"}
+    )
+    network: str | None = option(None, "default: what the checkpoint says")
+    dataset: str | None = option(None, "default: what the checkpoint says")
+    data_dir: Path = option(Path("data"), "where the data sets lie")
+    image_size: int | None = option(None, "default: what the checkpoint says")
+    eval_batch_size: int = option(10_000, "images per forward pass")
+    eval_freq: int = option(0, "evaluate multiples of this step and the last one; 0: every one")
+    poll_interval: float = option(1.0, "seconds between two looks at the folder")
+    follow: bool = option(False, "go on after the run is finished: yes or no")
+    idle_timeout: float = option(0.0, "end after so many seconds without a checkpoint; 0: never")
+    enable_gpu: str = option("", "empty: CPU; anything else: CUDA")
+    threads: int = option(0, "compute threads; 0: PyTorch's choice")
+    events: str = option("text", "text, or json for programs")
+
+
+def main(words: Sequence[str]) -> int:
+    """Evaluates until the run is finished."""
+    options = parse(EvaluateOptions, words, "evaluate", DESCRIPTION)
+    if options.model_dir == Path():
+        raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
+    if options.events not in ("text", "json"):
+        raise ConfigError(f"--events {options.events!r}; known: text, json")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    try:
+        evaluate(evaluator_settings(options), reporter(options.events))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
+    """The evaluator's own settings."""
+    return EvaluatorSettings(
+        model_dir=options.model_dir,
+        network=options.network,
+        dataset=options.dataset,
+        data_dir=options.data_dir,
+        image_size=options.image_size,
+        eval_batch_size=options.eval_batch_size,
+        eval_freq=options.eval_freq,
+        poll_interval_s=options.poll_interval,
+        follow=options.follow,
+        idle_timeout_s=options.idle_timeout,
+        device="cuda" if options.enable_gpu else "cpu",
+    )
+
+
+def reporter(events: str) -> Callable[[Evaluation | Missed], None]:
+    """Prints results for people or programs."""
+
+    def report(result: Evaluation | Missed) -> None:
+        if isinstance(result, Missed):
+            line = f"step {result.step}: deleted before its turn came; not evaluated"
+        elif events == "json":
+            line = EVENT_MARK + json.dumps(asdict(result))
+        else:
+            line = evaluation_line(result)
+        os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+    return report

@@ -1,0 +1,42 @@
+"""`atomo prepare`: downloads and verifies data sets."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from atomo.arguments import Parser
+from atomo.data.prepare import prepare
+
+__all__ = ["main"]
+
+DEFAULT = ("MNIST", "Cifar10", "Cifar100", "SVHN")
+DESCRIPTION = """\
+Downloads data sets and verifies them. What is there already is left alone.
+
+  atomo prepare
+  atomo prepare --dataset MNIST --dataset Cifar10 --data-dir /nfs/data"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Prepares the data sets that were named."""
+    parser = Parser(
+        prog="atomo prepare",
+        description=DESCRIPTION,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--dataset", action="append", nargs="+", metavar="X",
+                        help=f"one or several (default {' '.join(DEFAULT)})")  # fmt: skip
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="X",
+                        help="where they go (default data)")  # fmt: skip
+    options = parser.parse_args(words)
+    names = [name for group in options.dataset or [DEFAULT] for name in group]
+    prepare(names, options.data_dir, print_line)
+    return 0
+
+
+def print_line(line: str) -> None:
+    """Shows one line at once, also where the output is a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

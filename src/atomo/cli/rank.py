@@ -1,0 +1,43 @@
+"""`atomo rank`: one rank of a job, as mpirun or srun starts it."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from atomo.arguments import parse
+from atomo.config import Settings
+from atomo.launch.display import Plain
+from atomo.launch.streams import EVENT_MARK
+from atomo.training.events import Event, to_json
+from atomo.training.rank import run_rank
+
+__all__ = ["main"]
+
+DESCRIPTION = "One rank of a job: rank 0 is the master. Options are those of `atomo train`."
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs this rank to the end of its job."""
+    from atomo.transports.mpi import connect  # starts MPI, which only ranks may do
+
+    as_json = list(words[:2]) == ["--events", "json"]
+    settings = parse(Settings, words[2:] if as_json else words, "rank", DESCRIPTION).resolved()
+    asked_to_end: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
+    transport = connect()
+    tell = teller(as_json, settings.log_interval) if transport.rank == 0 else (lambda event: None)
+    run_rank(settings, transport, tell, lambda: bool(asked_to_end))
+    return 0
+
+
+def teller(as_json: bool, log_interval: int) -> Callable[[Event], None]:
+    """Prints events: as lines of JSON for the launcher, or for people."""
+    if not as_json:
+        return Plain(sys.stdout, log_interval).show
+
+    def write(event: Event) -> None:
+        # One write a line, straight to the pipe, so that lines of several ranks never mix.
+        os.write(1, f"{EVENT_MARK}{to_json(event)}\n".encode())
+
+    return write

@@ -1,0 +1,25 @@
+"""`atomo train`: one command to a whole job."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from atomo.arguments import parse
+from atomo.config import Settings
+from atomo.launch.launcher import launch
+
+__all__ = ["main"]
+
+DESCRIPTION = """\
+Trains a model with one master, n-1 workers and an evaluator.
+
+  atomo train
+  atomo train --network ResNet18 --dataset Cifar10 --n 5 --code 'svd(rank=3)' --train-dir runs/x
+
+The same command with the same --train-dir continues where the run stopped. Ctrl-C writes a
+checkpoint and ends; twice ends at once."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Trains, and returns the exit code."""
+    return launch(parse(Settings, words, "train", DESCRIPTION), Console())

@@ -1,0 +1,71 @@
+"""Atomic sparsification: which atoms of a decomposition to send, and how often.
+
+Write a gradient as g = sum_i c_i a_i over atoms of norm 1. Sending atom i with probability p_i,
+scaled by c_i / p_i, is unbiased whatever the p_i > 0 are, and for orthogonal atoms its variance is
+sum_i c_i^2 (1 / p_i - 1). The basis is free: singular vectors, coordinates, cosines.
+
+Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Generator, Tensor
+
+from atomo.errors import ConfigError
+
+__all__ = ["draw", "probabilities", "relative_probabilities", "variance"]
+
+
+def probabilities(coefficients: Float[Tensor, " r"], budget: float) -> Float[Tensor, " r"]:
+    """The probabilities of least variance among those whose sum is `budget` (Algorithm 1).
+
+    The largest atoms are certain, one after another, until what is left of the budget can be shared
+    among the others in proportion to their magnitude with no share above 1.
+
+    Args:
+        coefficients: in any order and of any sign.
+        budget: expected number of atoms to send, above 0. Lower => more compression. From the
+            number of non-zero coefficients on, all of these are certain.
+
+    Returns:
+        float64, one for each coefficient; 0 exactly where the coefficient is 0.
+
+    Raises:
+        ConfigError: the budget is not above 0.
+    """
+    if not budget > 0:
+        raise ConfigError(f"the expected number of atoms must be above 0, got {budget}")
+    sizes = coefficients.double().abs()
+    if budget >= sizes.count_nonzero():
+        return (sizes > 0).double()
+    ascending, _ = sizes.sort()
+    # Summed from the small end, so that a long tail is not lost below the rounding of the head.
+    tails = ascending.cumsum(0)
+    larger = torch.arange(len(sizes) - 1, -1, -1, device=sizes.device)
+    certain = int((ascending * (budget - larger) > tails).sum())
+    # Every certain atom comes out above 1 here: that is what made it certain.
+    return (sizes * ((budget - certain) / tails[len(sizes) - 1 - certain])).clamp(max=1)
+
+
+def relative_probabilities(coefficients: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+    """|c_i| over the largest |c|, in float64: the largest atom is certain and no budget is set."""
+    sizes = coefficients.double().abs()
+    largest = sizes.max() if len(sizes) else sizes.new_zeros(())
+    return torch.where(sizes > 0, sizes / largest, 0.0)
+
+
+def variance(coefficients: Float[Tensor, " r"], probabilities: Float[Tensor, " r"]) -> float:
+    """E||decoded - g||^2 = sum_i c_i^2 (1 / p_i - 1) over the non-zero c_i, for orthogonal atoms."""
+    squares = coefficients.double().square()
+    return float(torch.where(squares > 0, squares * (1 / probabilities.double() - 1), 0.0).sum())
+
+
+def draw(probabilities: Float[Tensor, " r"], generator: Generator) -> Bool[Tensor, " r"]:
+    """Which atoms to send: each on its own, atom i with probability p_i.
+
+    None at all is a possible draw and stands for zero; to draw again would inflate the gradient.
+    """
+    uniform = torch.rand(
+        len(probabilities), generator=generator, dtype=torch.float64, device=probabilities.device
+    )
+    return uniform < probabilities

@@ -1,0 +1,21 @@
+"""The parameter server: a master that owns the weights, and workers that send it gradients.
+
+One step, as frames (`atomo.wire.frame`):
+
+    master -> worker   WEIGHTS   the step and the weights, in one message
+    worker -> master   GRADIENT  one for each bucket, while the backward pass still runs
+    worker -> master   REPORT    the gradient is complete; loss and times
+
+The master closes a step once `needed` workers are complete. A worker that completes later is
+discarded for that step; its next message carries the LATE flag, upon which its memory takes the
+gradient back, and the weights of the step that is open by then, so that it can still contribute to
+that one (the backup workers of Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
+
+Gradients are summed in the order of the ranks, not of arrival: floating-point addition does not
+associate, and equal runs are to give equal bits.
+"""
+
+from atomo.communicators.parameter_server.client import Client, Order
+from atomo.communicators.parameter_server.server import Server
+
+__all__ = ["Client", "Order", "Server"]

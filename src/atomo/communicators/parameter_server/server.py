@@ -1,0 +1,178 @@
+"""The master's end of the parameter server."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.communicators.parameter_server.state import State, read_state, state_tensor
+from atomo.communicators.parameter_server.total import Total
+from atomo.communicators.report import Report
+from atomo.errors import FrameError
+from atomo.fusion import Bucket
+from atomo.transports import Message, Transport
+from atomo.transports.base import Bytes
+from atomo.wire import Compression, Flag, Header, Kind, pack, read_header, unpack
+
+__all__ = ["Server"]
+
+RAW = Compression(codec="none")
+
+
+@final
+class Server:
+    """The master's end."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        buckets: Sequence[Bucket],
+        needed: int,
+        timeout_s: float,
+        down: Compression = RAW,
+    ) -> None:
+        self._transport = transport
+        self._buckets = buckets
+        self._workers = range(1, transport.size)
+        self._needed = needed
+        self._timeout_s = timeout_s
+        self._down = down
+        self._step = 0
+        self._weights = torch.empty(0)
+        self._frames: dict[Flag, Bytes] = {}  # of these weights
+        self._busy: dict[int, int] = {}  # worker -> the step that it computes
+        self._late: set[int] = set()
+        self.decode_s = 0.0  # spent on decoding and adding up, so far
+
+    def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
+        """Opens a step: every worker that is not still busy with an earlier one gets `weights`."""
+        self._step, self._weights = step, weights
+        self._frames.clear()
+        for worker in self._workers:
+            if worker not in self._busy:
+                self._assign(worker)
+
+    def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
+        """Closes the step: `out` becomes the mean gradient of the first `needed` workers.
+
+        Returns:
+            Their reports, by rank.
+        """
+        arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in self._workers}
+        reports: dict[int, Report] = {}
+        total = Total(self._buckets, out, 1 / self._needed)
+        everyone = self._needed == len(self._workers)
+        while len(reports) < self._needed:
+            message, header = self._receive(self._missing(reports))
+            worker = message.source
+            if header.step != self._step:
+                self._discard(header, worker)
+            elif header.kind is Kind.REPORT:
+                reports[worker] = self._complete(message.data, worker, arrived[worker])
+            else:
+                arrived[worker][header.bucket] = message.data
+                if everyone:
+                    self._advance(total, arrived, self._workers)
+        self._advance(total, arrived, sorted(reports))
+        return dict(sorted(reports.items()))
+
+    def _advance(
+        self, total: Total, arrived: Mapping[int, Mapping[int, Bytes]], order: Sequence[int]
+    ) -> None:
+        started = time.perf_counter()
+        total.advance(arrived, order)
+        self.decode_s += time.perf_counter() - started
+
+    def save(self) -> list[dict[str, Tensor]]:
+        """The state of every worker, once all are done with what they compute."""
+        self._settle()
+        for worker in self._workers:
+            self._send(worker, Kind.SAVE)
+        states: dict[int, dict[str, Tensor]] = {}
+        while len(states) < len(self._workers):
+            missing = [w for w in self._workers if w not in states]
+            what = f"the state of worker {missing} for the checkpoint of step {self._step}"
+            message = self._transport.receive(None, self._timeout_s, what)
+            states[message.source] = read_state(message.data)
+        return [states[worker] for worker in self._workers]
+
+    def restore(self, states: Sequence[State]) -> None:
+        """Gives each worker the state that it continues from."""
+        for worker, state in zip(self._workers, states, strict=True):
+            self._send(worker, Kind.STATE, [state_tensor(state)])
+
+    def stop(self) -> None:
+        """Ends the run of every worker."""
+        self._settle()
+        for worker in self._workers:
+            self._send(worker, Kind.STOP)
+        self._transport.drain(self._timeout_s)
+
+    def _assign(self, worker: int) -> None:
+        flag = self._verdict(worker)
+        if flag not in self._frames:
+            header = Header(Kind.WEIGHTS, self._step, flags=flag)
+            self._frames[flag] = pack(header, [self._weights], self._down)
+        self._busy[worker] = self._step
+        self._transport.send(worker, self._frames[flag], f"the weights of step {self._step}")
+
+    def _verdict(self, worker: int) -> Flag:
+        """What to tell a worker of its last gradient. It is told once."""
+        late = worker in self._late
+        self._late.discard(worker)
+        return Flag.LATE if late else Flag.NONE
+
+    def _send(self, worker: int, kind: Kind, sections: Sequence[Tensor] = ()) -> None:
+        header = Header(kind, self._step, worker, flags=self._verdict(worker))
+        frame = pack(header, sections, RAW)
+        self._transport.send(worker, frame, f"an order to {kind.name.lower()}")
+
+    def _receive(self, missing: Sequence[int]) -> tuple[Message, Header]:
+        what = f"the gradients of worker {list(missing)} at step {self._step}"
+        message = self._transport.receive(None, self._timeout_s, what)
+        header = read_header(message.data)
+        self._check(header, message.source)
+        return message, header
+
+    def _check(self, header: Header, worker: int) -> None:
+        busy = self._busy.get(worker)
+        if header.kind not in (Kind.GRADIENT, Kind.REPORT) or header.worker != worker:
+            raise FrameError(f"rank {worker} sent a {header.kind.name} of worker {header.worker}")
+        if header.step != busy:
+            raise FrameError(f"worker {worker} sent step {header.step}; it was given {busy}")
+        if header.kind is Kind.GRADIENT and (
+            header.bucket >= len(self._buckets)
+            or header.layout != self._buckets[header.bucket].layout
+        ):
+            raise FrameError(
+                f"worker {worker} sent a bucket {header.bucket} of another layout: "
+                "do all hosts run the same version with the same options?"
+            )
+
+    def _complete(self, frame: Bytes, worker: int, buckets: Mapping[int, Bytes]) -> Report:
+        if len(buckets) != len(self._buckets):
+            raise FrameError(
+                f"worker {worker} reported step {self._step} complete after {len(buckets)} of "
+                f"{len(self._buckets)} buckets"
+            )
+        del self._busy[worker]
+        return Report.of(unpack(frame, [Report.field()])[0])
+
+    def _discard(self, header: Header, worker: int) -> None:
+        if header.kind is Kind.REPORT:
+            self._late.add(worker)
+            self._assign(worker)
+
+    def _settle(self) -> None:
+        """Waits until no worker computes any more. What still comes in came too late."""
+        while self._busy:
+            message, header = self._receive(sorted(self._busy))
+            if header.kind is Kind.REPORT:
+                del self._busy[message.source]
+                self._late.add(message.source)
+
+    def _missing(self, reports: Mapping[int, Report]) -> list[int]:
+        return [worker for worker in self._workers if worker not in reports]

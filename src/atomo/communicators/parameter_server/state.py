@@ -1,0 +1,35 @@
+"""What a checkpoint keeps of a worker, as a section of a frame."""
+
+from collections.abc import Mapping
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from atomo.codecs import Field
+from atomo.errors import FrameError
+from atomo.transports.base import Bytes
+from atomo.wire import Kind, read_header, unpack
+
+__all__ = ["State", "read_state", "state_tensor"]
+
+LIMIT = 2**31 - 1  # bytes: one MPI message
+
+State = Mapping[str, Tensor]
+
+
+def state_tensor(state: State) -> Tensor:
+    """A worker's state as bytes, in the safetensors format."""
+    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def read_state(frame: Bytes) -> dict[str, Tensor]:
+    """The inverse of `state_tensor`, of a frame."""
+    if read_header(frame).kind is not Kind.STATE:
+        raise FrameError("a state was expected")
+    try:
+        return load(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0].numpy().tobytes())
+    except SafetensorError as error:
+        raise FrameError(f"a worker's state is damaged: {error}") from error

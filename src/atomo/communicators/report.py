@@ -1,0 +1,39 @@
+"""What a worker tells the master about one step, beside its gradient."""
+
+from dataclasses import astuple, dataclass, fields
+from typing import final
+
+import torch
+from torch import Tensor
+
+from atomo.codecs import Field
+
+__all__ = ["Report"]
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """One worker's step, in numbers."""
+
+    loss: float  # mean over its images
+    correct: float  # images whose most likely class is the right one
+    images: float
+    compute_s: float  # forward and backward
+    encode_s: float
+    send_s: float
+    wait_s: float  # for the weights
+
+    def tensor(self) -> Tensor:
+        """Float64, one entry a field."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Report":
+        """The inverse of `tensor`."""
+        return cls(*tensor.tolist())
+
+    @classmethod
+    def field(cls) -> Field:
+        """What a receiver accepts."""
+        return Field(torch.float64, (len(fields(cls)),))

@@ -1,0 +1,198 @@
+"""The settings of a training run: one frozen value, checked when it is made.
+
+Each field is a command-line option of the same name, with `-` for `_`. The names that the published
+ATOMO scripts used keep their meaning.
+"""
+
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+from atomo.codecs import make_codec
+from atomo.errors import ConfigError
+from atomo.memory import MEMORIES, default_memory
+from atomo.names import resolve
+from atomo.wire import Compression
+
+__all__ = ["Settings", "option", "record"]
+
+OPTIMIZERS: Final = ("sgd", "adam")
+COMM_TYPES: Final = ("Bcast",)
+EVALUATORS: Final = ("local", "none")
+LAUNCH_ONLY: Final = {"hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir"}
+# What a run must have in common with a checkpoint that it continues from.
+IDENTITY: Final = ("network", "dataset", "image_size", "batch_size", "optimizer", "memory", "seed")
+
+
+def option(default: Any, text: str) -> Any:
+    """A field with the text that `--help` and the README show."""
+    return field(default=default, metadata={"help": text})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One training run."""
+
+    n: int = option(3, "processes: 1 master and n-1 workers")
+    hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
+    network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, VGG11_BN")
+    dataset: str = option("Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet or Folder")
+    data_dir: str = option("data", "where the data sets lie, on every host")
+    image_size: int | None = option(None, "side of ImageNet and Folder images, pixels")
+    batch_size: int = option(32, "images per worker and step")
+    test_batch_size: int = option(1000, "images per forward pass of the evaluator")
+    epochs: int = option(30, "passes over the training images")
+    max_steps: int = option(1_000_000, "steps after which the run ends, if it has not before")
+    optimizer: str = option("sgd", "sgd or adam, on the master")
+    lr: float = option(0.02, "learning rate")
+    momentum: float = option(0.9, "momentum of sgd; higher => longer memory of past gradients")
+    nesterov: bool = option(False, "Nesterov momentum: yes or no")
+    weight_decay: float = option(0.0, "L2 penalty on the weights")
+    lr_shrinkage: float = option(1.0, "factor on the learning rate every lr-shrink-freq steps")
+    lr_shrink_freq: int = option(50, "steps between two shrinkages of the learning rate")
+    code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
+    svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
+    quantization_level: int | None = option(None, "bits per entry of the quantising codecs")
+    bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
+    memory: str = option(
+        "auto", "what workers keep of what they did not send: auto, none, residual"
+    )
+    comm_type: str = option("Bcast", "how weights reach the workers: Bcast, one message a step")
+    num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
+    fusion_mb: float = option(
+        4.0, "gradient per message, MB; higher => fewer messages, less overlap"
+    )
+    blosc_codec: str = option("lz4", "none, blosclz, lz4, lz4hc, zlib or zstd")
+    blosc_level: int = option(5, "0..9; higher => smaller and slower")
+    blosc_shuffle: str = option("byte", "none, byte or bit")
+    enable_gpu: str = option("", "empty: CPU; anything else: CUDA, over the GPUs of each host")
+    threads: int = option(0, "compute threads per process; 0: the cores of a host over its workers")
+    train_dir: str = option("", "folder of the run; empty: a new one under runs/")
+    eval_freq: int = option(100, "steps between two checkpoints")
+    keep_checkpoints: int = option(0, "how many to keep; 0: all")
+    resume: str = option("auto", "auto: continue what lies in train-dir; never; or a run's folder")
+    evaluator: str = option("local", "local: an evaluator beside the run; none: start it yourself")
+    seed: int = option(1, "of everything random")
+    log_interval: int = option(10, "steps between two lines of progress")
+    timeout: float = option(300.0, "longest wait for another rank, seconds")
+    mpi_args: str = option("", "further arguments for mpirun")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        workers = self.n - 1
+        if not 0 <= self.num_aggregate <= workers:
+            raise ConfigError(
+                f"--num-aggregate {self.num_aggregate}: a step has the gradients of {workers} "
+                f"workers (--n {self.n} less the master); give 1..{workers}, or 0 for all"
+            )
+        if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
+            raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")
+        Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
+
+    def resolved(self) -> "Settings":
+        """The same run with every name in its canonical form and nothing left to defaults."""
+        codec = make_codec(self.code_spec())
+        memory = default_memory(codec) if self.memory == "auto" else self.memory
+        return replace(
+            self,
+            code=str(codec),
+            svd_rank=None,
+            quantization_level=None,
+            bucket_size=None,
+            memory=resolve("memory", memory, MEMORIES),
+            optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
+            comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
+            evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
+            num_aggregate=self.num_aggregate or self.n - 1,
+        )
+
+    def code_spec(self) -> str:
+        """The codec's specification, with what the published flags say of it.
+
+        The quantising flags say nothing about codecs that do not quantise.
+        """
+        codec = make_codec(self.code)
+        known = {f.name for f in fields(codec)}  # type: ignore[arg-type]
+        said = {
+            "rank": self.svd_rank,
+            "bits": self.quantization_level,
+            "bucket_size": self.bucket_size,
+        }
+        given = {name: value for name, value in said.items() if value is not None and name in known}
+        for name, value in given.items():
+            if f"{name}=" in self.code.replace(" ", "") and getattr(codec, name) != value:
+                raise ConfigError(
+                    f"--code {self.code!r} contradicts the flag that says {name}={value}"
+                )
+        return str(replace(codec, **given))  # type: ignore[type-var]
+
+    @property
+    def compression(self) -> Compression:
+        """blosc's settings."""
+        return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
+
+
+LOWEST: Final[Mapping[str, float]] = {
+    "n": 2,
+    "image_size": 0,
+    "batch_size": 1,
+    "test_batch_size": 1,
+    "epochs": 1,
+    "max_steps": 1,
+    "momentum": 0,
+    "weight_decay": 0,
+    "lr_shrink_freq": 1,
+    "svd_rank": 0,
+    "quantization_level": 1,
+    "bucket_size": 0,
+    "threads": 0,
+    "eval_freq": 1,
+    "keep_checkpoints": 0,
+    "seed": 0,
+    "log_interval": 1,
+}
+ABOVE_ZERO: Final = ("lr", "lr_shrinkage", "fusion_mb", "timeout")
+
+
+def check_bounds(settings: Settings) -> None:
+    """Raises ConfigError for the first number that is out of its range."""
+    for name, lowest in LOWEST.items():
+        value = getattr(settings, name)
+        if value is not None and not value >= lowest:
+            why = ": 1 master and at least 1 worker" if name == "n" else ""
+            raise ConfigError(f"{flag(name)} must be at least {lowest:g}, got {value}{why}")
+    for name in ABOVE_ZERO:
+        if not getattr(settings, name) > 0:
+            raise ConfigError(f"{flag(name)} must be above 0, got {getattr(settings, name)}")
+
+
+def flag(name: str) -> str:
+    """The command-line option of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def record(settings: Settings) -> dict[str, str | int | float | bool]:
+    """What a checkpoint keeps of the settings: what the run computes, not where."""
+    return {
+        name: value
+        for name, value in asdict(settings).items()
+        if value is not None and name not in LAUNCH_ONLY
+    }
+
+
+def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> None:
+    """Raises ConfigError where a run cannot continue from a checkpoint made with other settings."""
+    for name in IDENTITY:
+        mine, theirs = getattr(settings, name), recorded.get(name)
+        if mine != theirs:
+            raise ConfigError(
+                f"{flag(name)} is {mine}, but the checkpoint in {where} was made with {theirs}; "
+                "give the same, another --train-dir, or --resume never"
+            )
+
+
+def options() -> tuple[Field[Any], ...]:
+    """The fields of Settings, for who turns them into a command line or a table."""
+    return fields(Settings)

@@ -1,0 +1,99 @@
+"""What a data set is: two splits of images, from which anyone may ask for any images in any order.
+
+A split keeps no position and draws no random numbers of its own: whoever trains chooses the
+indices of each batch, and the augmentation of an image depends on the seed and on its index alone.
+So it does not matter how a batch is divided between workers, nor what was asked for before.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from atomo.errors import ConfigError, DataError
+
+__all__ = ["Dataset", "Source", "Split", "missing", "require_size"]
+
+
+class Split(ABC):
+    """Labelled images, numbered from 0. Abstract; subclasses are final."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of images."""
+
+    @abstractmethod
+    def batch(
+        self, indices: Int64[Tensor, " b"], seed: int | None = None
+    ) -> tuple[Float[Tensor, "b c h w"], Int64[Tensor, " b"]]:
+        """The images at `indices`, normalised, in float32, and their labels.
+
+        Args:
+            indices: at least one, each in [0, len(self)), in any order; repeats are allowed.
+            seed: augments each image as a pure function of this seed and the image's index. Where
+                every epoch shall augment anew, pass `epoch_seed(run_seed, epoch)`. None: as the
+                images are, which is what evaluation wants. A split without augmentation (every
+                test split, and all of MNIST and Digits) ignores it.
+
+        Raises:
+            DataError: an image cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set that has been found and checked."""
+
+    name: str
+    """Its key in `DATASETS`."""
+    classes: int
+    input_shape: tuple[int, int, int]
+    """Channels, height and width of every image in every batch."""
+    train: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that can be asked for."""
+
+    name: str
+    input_shape: tuple[int, int, int] | None
+    """None: it depends on the images."""
+    classes: int | None
+    """None: it depends on the folder."""
+    load: Callable[[Path, int | None], Dataset]
+    """Reads it from a data directory, in an image size (None: its own)."""
+    by_hand: str
+    """Which files to put where, to continue the sentence 'put ...'. {data_dir} is filled in."""
+    fetch: Callable[[Path], None] | None = None
+    """Downloads it into a data directory and verifies it. None: there is nothing to download."""
+    host: str = ""
+    """Where `fetch` downloads from."""
+
+
+def missing(source: Source, data_dir: Path, looked: Sequence[str]) -> DataError:
+    """The error for a data set that is not there."""
+    remedy = "put " + source.by_hand.format(data_dir=data_dir)
+    if source.fetch:
+        command = f"bash data_prepare.sh --dataset {source.name} --data-dir {data_dir}"
+        remedy = f"`{command}` fetches it where there is a network; otherwise {remedy}"
+    places = "; ".join(looked)
+    return DataError(f"{source.name} is not in {data_dir} (looked for {places}): {remedy}")
+
+
+def require_size(name: str, shape: tuple[int, int, int], image_size: int | None) -> None:
+    """Refuses an image size that a data set of one fixed size does not come in.
+
+    Raises:
+        ConfigError: `image_size` is not the height and width in `shape`.
+    """
+    _, height, width = shape
+    if image_size is not None and (height, width) != (image_size, image_size):
+        raise ConfigError(
+            f"image size {image_size}: {name} comes in {height}x{width} only; "
+            "leave it out, or choose ImageNet or Folder"
+        )

@@ -1,0 +1,54 @@
+"""The idx format of MNIST: a magic number, the size of each dimension, then the entries.
+
+The magic number is two zero bytes, the type of an entry (8: an unsigned byte) and the number of
+dimensions; sizes are big-endian 32-bit integers.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from atomo.errors import DataError
+
+__all__ = ["read_idx"]
+
+UNSIGNED_BYTE = 8
+
+
+def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
+    """Reads a file of unsigned bytes; one whose name ends in `.gz` is unpacked first.
+
+    Raises:
+        DataError: it cannot be read, is cut short, or is not such a file.
+    """
+    content = read_bytes(path)
+    start = 4 + 4 * dimensions
+    magic = bytes([0, 0, UNSIGNED_BYTE, dimensions])
+    if content[:4] != magic or len(content) < start:
+        raise DataError(f"{path} starts with {content[:4].hex()}, not with {magic.hex()} and sizes")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) != start + math.prod(shape):
+        raise DataError(
+            f"{path} holds {len(content) - start} entries; its header says {[*shape]}, "
+            f"which is {math.prod(shape)}"
+        )
+    if not math.prod(shape):
+        raise DataError(f"{path} is empty; its header says {[*shape]}")
+    return torch.frombuffer(content, dtype=torch.uint8, offset=start).view(shape)
+
+
+def read_bytes(path: Path) -> bytearray:
+    """The content of a file, writable, because torch wants its memory so."""
+    try:
+        if path.suffix != ".gz":
+            return bytearray(path.read_bytes())
+        with gzip.open(path) as file:
+            return bytearray(file.read())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {error}") from error

@@ -1,0 +1,32 @@
+"""ImageNet (Russakovsky et al., IJCV 2015), or any part of it, as a folder a class."""
+
+from pathlib import Path
+
+from atomo.data.base import Dataset, Source, missing
+from atomo.data.folder import find_trees, photo_dataset
+from atomo.data.photos import PHOTO_SIZE, photo_shape
+
+__all__ = ["IMAGENET"]
+
+
+def load(data_dir: Path, image_size: int | None) -> Dataset:
+    """Reads `data_dir`/imagenet or `data_dir` itself. Nothing decoded is kept: it would not fit."""
+    shape = photo_shape(image_size)
+    roots = data_dir / "imagenet", data_dir
+    for root in roots:
+        trees = find_trees(root, ("val",))
+        if trees:
+            return photo_dataset("ImageNet", trees, shape)
+    raise missing(IMAGENET, data_dir, [f"{root}/train and {root}/val" for root in roots])
+
+
+IMAGENET = Source(
+    name="ImageNet",
+    input_shape=(3, PHOTO_SIZE, PHOTO_SIZE),
+    classes=None,  # a subset of the classes is common
+    load=load,
+    by_hand=(
+        "the ILSVRC2012 images, which image-net.org gives out to those who register, in "
+        "{data_dir}/imagenet/train/CLASS/ and {data_dir}/imagenet/val/CLASS/"
+    ),
+)

@@ -1,0 +1,66 @@
+"""Fetches data sets, verified, ahead of a run."""
+
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+
+from atomo.data import DATASETS
+from atomo.data.base import Source
+from atomo.errors import DataError
+from atomo.names import resolve
+
+__all__ = ["prepare"]
+
+Report = Callable[[str], None]
+
+
+def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
+    """Sees to it that `load_dataset` will find each of these data sets in `data_dir`.
+
+    One that is there and sound is left alone. One that cannot be downloaded (ImageNet, Folder) is
+    explained.
+
+    Args:
+        names: keys of `DATASETS`, in any case, with or without `-` and `_`.
+        data_dir: made if need be.
+        report: takes a line of text about each data set.
+
+    Raises:
+        ConfigError: a name is unknown; nothing has been fetched then.
+        DataError: there is no network, or what arrived or lies there is damaged.
+    """
+    for name in [resolve("data set", name, DATASETS) for name in names]:
+        prepare_one(DATASETS[name], data_dir, report)
+
+
+def prepare_one(source: Source, data_dir: Path, report: Report) -> None:
+    """Fetches one data set if it is not there."""
+    try:
+        source.load(data_dir, None)
+    except DataError as problem:
+        if not source.fetch:
+            report(f"{source.name} cannot be downloaded. {problem}")
+            return
+        fetch(source, source.fetch, data_dir, problem)
+        source.load(data_dir, None)
+        report(f"{source.name}: downloaded to {data_dir} and verified")
+    else:
+        report(f"{source.name}: already there and sound; left alone")
+
+
+def fetch(
+    source: Source, download: Callable[[Path], None], data_dir: Path, problem: DataError
+) -> None:
+    """Downloads a data set, and says what to do if that fails."""
+    try:
+        download(data_dir)
+    except HTTPError as error:
+        reason = f"{source.host} answered {error.code} {error.reason}"
+        raise DataError(f"{source.name}: {reason}. {problem}") from error
+    except URLError as error:
+        reason = f"there is no network to {source.host} ({error.reason})"
+        raise DataError(f"{source.name}: {reason}. {problem}") from error
+    except (OSError, RuntimeError, HTTPException) as error:
+        reason = f"the download from {source.host} to {data_dir} failed ({error})"
+        raise DataError(f"{source.name}: {reason}. {problem}") from error

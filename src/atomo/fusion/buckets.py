@@ -1,0 +1,137 @@
+"""How the parameters of a model are divided into buckets, one message each.
+
+Parameters are taken in reverse order, which is about the order in which a backward pass finishes
+their gradients, so that the first bucket can travel while the rest is still computed. Small ones
+share a bucket. Within a bucket, parameters with fewer than two dimensions travel dense.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import xxhash
+from torch import Size
+
+from atomo.codecs import Codec, Dense, Field, Unit
+
+__all__ = ["Bucket", "Part", "Slot", "plan"]
+
+DENSE = Dense()
+
+
+@final
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter lies in the flat gradient of its bucket."""
+
+    name: str
+    shape: Size
+    start: int  # entries
+
+    @property
+    def stop(self) -> int:
+        """The entry behind its last."""
+        return self.start + self.shape.numel()
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """What a codec sees at once: one parameter in its shape, or several, flattened and joined."""
+
+    codec: Codec[Any]
+    shape: Size
+    slots: tuple[Slot, ...]
+
+    @property
+    def start(self) -> int:
+        """The first entry in the flat gradient of the bucket."""
+        return self.slots[0].start
+
+    @property
+    def stop(self) -> int:
+        """The entry behind the last."""
+        return self.slots[-1].stop
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """What a payload of this part may look like."""
+        return self.codec.fields(self.shape)
+
+
+@final
+@dataclass(frozen=True)
+class Bucket:
+    """The parameters whose gradients travel in one message."""
+
+    number: int
+    offset: int
+    """Its first entry in the flat gradient of the whole model, in which buckets follow each other."""
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """All parameters, in the order in which they lie."""
+        return tuple(slot for part in self.parts for slot in part.slots)
+
+    @cached_property
+    def size(self) -> int:
+        """Entries of the flat gradient."""
+        return self.parts[-1].stop
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """What a message of this bucket may look like."""
+        return tuple(field for part in self.parts for field in part.fields)
+
+    @cached_property
+    def layout(self) -> int:
+        """A hash of codecs, names and shapes: it tells a frame of this bucket from any other."""
+        text = ";".join(
+            f"{part.codec}|" + ",".join(f"{slot.name}{tuple(slot.shape)}" for slot in part.slots)
+            for part in self.parts
+        )
+        return xxhash.xxh32_intdigest(text.encode())
+
+
+def plan(
+    parameters: Sequence[tuple[str, Size]], codec: Codec[Any], bucket_bytes: int
+) -> tuple[Bucket, ...]:
+    """Divides `parameters` (in forward order) into buckets of about `bucket_bytes` float32."""
+    groups: list[list[tuple[str, Size]]] = [[]]
+    filled = 0
+    for name, shape in reversed(parameters):
+        size = 4 * shape.numel()
+        if groups[-1] and filled + size > bucket_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append((name, shape))
+        filled += size
+    buckets: list[Bucket] = []
+    for group in groups:
+        offset = buckets[-1].offset + buckets[-1].size if buckets else 0
+        buckets.append(Bucket(len(buckets), offset, divide(group, codec)))
+    return tuple(buckets)
+
+
+def divide(group: Sequence[tuple[str, Size]], codec: Codec[Any]) -> tuple[Part, ...]:
+    """The parts of one bucket: first what the codec compresses, then what travels dense."""
+    coded = [(name, shape) for name, shape in group if len(shape) > 1]
+    dense = [(name, shape) for name, shape in group if len(shape) <= 1]
+    parts: list[Part] = []
+    runs = [[one] for one in coded] if codec.unit is Unit.MATRIX else [coded]
+    for run in filter(None, runs):
+        parts.append(part(run, codec, parts[-1].stop if parts else 0))
+    if dense:
+        parts.append(part(dense, DENSE, parts[-1].stop if parts else 0))
+    return tuple(parts)
+
+
+def part(run: Sequence[tuple[str, Size]], codec: Codec[Any], start: int) -> Part:
+    """One part, whose first entry is `start`."""
+    slots: list[Slot] = []
+    for name, shape in run:
+        slots.append(Slot(name, shape, slots[-1].stop if slots else start))
+    whole = codec.unit is Unit.MATRIX
+    return Part(codec, run[0][1] if whole else Size([slots[-1].stop - start]), tuple(slots))

@@ -1,0 +1,165 @@
+"""What a run looks like while it goes on: plain lines, or a live panel on a terminal."""
+
+import time
+from typing import Protocol, TextIO, final
+
+from rich.console import Console, Group
+from rich.live import Live as RichLive
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from atomo.launch.summary import Summary
+from atomo.launch.text import bytes_text, duration_text
+from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.scoring import Evaluation
+
+__all__ = ["Display", "Live", "Plain"]
+
+REFRESH_PER_S = 5
+TIMES = ("compute", "encode", "send", "wait", "decode", "update")
+
+
+class Display(Protocol):
+    """Shows a run to a person."""
+
+    def show(self, event: Event | Evaluation) -> None:
+        """Takes in what happened."""
+
+    def note(self, line: str) -> None:
+        """Shows a line that is no event."""
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+
+
+@final
+class Plain:
+    """One line for everything worth one."""
+
+    def __init__(self, out: TextIO, log_interval: int) -> None:
+        self._out, self._log_interval = out, log_interval
+        self._last_step = 0
+
+    def show(self, event: Event | Evaluation) -> None:
+        match event:
+            case Started():
+                self._last_step = event.last_step
+                self.note(headline(event))
+            case StepDone():
+                if event.step % self._log_interval == 0 or event.step == self._last_step:
+                    self.note(step_line(event, self._last_step))
+            case Evaluation():
+                self.note(evaluation_line(event))
+            case Saved():
+                self.note(f"checkpoint {event.manifest}")
+            case Ended():
+                self.note(f"training ended at step {event.step}: {event.reason}")
+
+    def note(self, line: str) -> None:
+        self._out.write(line + "\n")
+        self._out.flush()
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+@final
+class Live:
+    """A panel that stays in place, with whatever else is said scrolling by above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._summary = Summary()
+        self._phase = "starting"
+        self._live = RichLive(
+            get_renderable=self._panel, console=console, refresh_per_second=REFRESH_PER_S
+        )
+        self._live.start()
+
+    def show(self, event: Event | Evaluation) -> None:
+        self._summary.add(event)
+        match event:
+            case Started():
+                self._phase = "training"
+                self.note(headline(event))
+            case Evaluation():
+                self.note(evaluation_line(event))
+            case Ended():
+                self._phase = f"{event.reason}; the evaluator finishes"
+
+    def note(self, line: str) -> None:
+        self._live.console.print(Text(line))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _panel(self) -> Panel:
+        started, step = self._summary.started, self._summary.last
+        if started is None or step is None:
+            clock = time.strftime("%H:%M:%S")
+            return Panel(Text(f"{self._phase} … {clock}"), title="atomo")
+        bar = ProgressBar(total=started.last_step, completed=step.step)
+        body = Group(bar, progress_table(step, started), times_table(step))
+        best = self._summary.evaluation
+        foot = f"test top-1 {best.top1:.2%} at step {best.step}" if best else "not evaluated yet"
+        title = f"atomo · {started.network} on {started.dataset} · {started.code} · {self._phase}"
+        return Panel(body, title=title, subtitle=foot)
+
+
+def progress_table(step: StepDone, started: Started) -> Table:
+    """Where the run is, how well it does, and what it costs on the wire."""
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_row(
+        f"step {step.step}/{started.last_step}",
+        f"epoch {step.epoch:.2f}",
+        f"loss {step.loss:.4f}",
+        f"lr {step.lr:.4g}",
+        f"{step.images_per_s:,.0f} images/s",
+        f"ETA {duration_text(step.eta_s)}",
+    )
+    table.add_row(
+        f"sent {bytes_text(step.up_bytes)}/step",
+        f"dense {bytes_text(step.dense_bytes)}",
+        f"{step.dense_bytes / step.up_bytes:.1f}x smaller",
+        f"weights {bytes_text(step.down_bytes)}/step",
+        f"{step.workers} of {started.workers} workers",
+        f"{1e3 * step.step_s:.0f} ms/step",
+    )
+    return table
+
+
+def times_table(step: StepDone) -> Table:
+    """Where the time of a step goes."""
+    table = Table.grid(padding=(0, 2), expand=True)
+    table.add_row(*(f"{name} {1e3 * getattr(step, name + '_s'):.1f} ms" for name in TIMES))
+    return table
+
+
+def headline(event: Started) -> str:
+    """The first line of a run."""
+    begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
+    return (
+        f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
+        f"images), code {event.code}, memory {event.memory}, 1 master + {event.workers} workers, "
+        f"{event.steps_per_epoch} steps an epoch, {event.last_step} steps{begin}; {event.train_dir}"
+    )
+
+
+def step_line(event: StepDone, last_step: int) -> str:
+    """One line of progress."""
+    times = " ".join(f"{name} {1e3 * getattr(event, name + '_s'):.1f}" for name in TIMES)
+    return (
+        f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
+        f"lr {event.lr:.4g} {event.images_per_s:.0f} images/s sent {bytes_text(event.up_bytes)} "
+        f"(dense {bytes_text(event.dense_bytes)}, {event.dense_bytes / event.up_bytes:.1f}x) "
+        f"ms: {times} ETA {duration_text(event.eta_s)}"
+    )
+
+
+def evaluation_line(event: Evaluation) -> str:
+    """One line for a checkpoint's test results."""
+    return (
+        f"step {event.step}: test top-1 {event.top1:.2%} top-5 {event.top5:.2%} "
+        f"loss {event.loss:.4f} on {event.images:,} images"
+    )

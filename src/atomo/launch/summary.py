@@ -1,0 +1,75 @@
+"""What a run comes to: the table that it closes with."""
+
+from typing import final
+
+from rich.table import Table
+
+from atomo.launch.text import bytes_text, duration_text
+from atomo.training.events import Ended, Event, Started, StepDone
+from atomo.training.scoring import Evaluation
+
+__all__ = ["Summary"]
+
+
+@final
+class Summary:
+    """Adds up the events of a run."""
+
+    def __init__(self) -> None:
+        self.started: Started | None = None
+        self.last: StepDone | None = None
+        self.ended: Ended | None = None
+        self.evaluation: Evaluation | None = None
+        self._steps = self._up = self._down = self._dense = 0
+        self._seconds = 0.0
+
+    def add(self, event: Event | Evaluation) -> None:
+        """Takes in one event."""
+        match event:
+            case Started():
+                self.started = event
+            case StepDone():
+                self.last = event
+                self._steps += 1
+                self._up += event.up_bytes
+                self._down += event.down_bytes
+                self._dense += event.dense_bytes
+                self._seconds += event.step_s
+            case Evaluation():
+                self.evaluation = event
+            case Ended():
+                self.ended = event
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and value of each line of the table."""
+        rows = []
+        if self.evaluation:
+            found = self.evaluation
+            at = "" if self.last and found.step == self.last.step else f" (of step {found.step})"
+            rows.append(("final test accuracy", f"{found.top1:.2%}{at}"))
+        if self.last:
+            rows.append(("steps", f"{self.last.step:,}"))
+        if self.last and self._steps:
+            up, dense = self._up / self._steps, self._dense / self._steps
+            rows += [
+                ("training time", duration_text(self._seconds)),
+                ("gradient bytes per step", f"{bytes_text(up)} (dense {bytes_text(dense)})"),
+                ("ratio to dense", f"{dense / up:.1f}x fewer bytes"),
+                ("weight bytes per step", bytes_text(self._down / self._steps)),
+            ]
+        if self.started:
+            folder = self.started.train_dir
+            rows += [
+                ("checkpoints", f"{folder}/step-*.json"),
+                ("metrics", f"{folder}/metrics.jsonl"),
+                ("evaluations", f"{folder}/evaluations.jsonl"),
+                ("TensorBoard", f"{folder}/tensorboard"),
+            ]
+        return rows
+
+    def table(self) -> Table:
+        """The table."""
+        table = Table(title="Finished" if self.ended else "Ended early", show_header=False)
+        for name, value in self.rows():
+            table.add_row(name, value)
+        return table

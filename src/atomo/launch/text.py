@@ -1,0 +1,27 @@
+"""Numbers as people read them."""
+
+__all__ = ["bytes_text", "duration_text"]
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in a unit that suits it.
+
+    >>> bytes_text(12345)
+    '12.3 kB'
+    """
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def duration_text(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration_text(3725)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,40 @@
+"""The networks, by name. To add one: write its builder, then list it in MODELS."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from torch.nn import Module
+
+from atomo.models.alexnet import ALEXNET
+from atomo.models.builder import Builder, Shape
+from atomo.models.cifar_resnet import CIFAR_RESNETS
+from atomo.models.densenet import DENSENET
+from atomo.models.lenet import LENET
+from atomo.models.perceptron import FC
+from atomo.models.resnet import RESNETS
+from atomo.models.vgg import VGGS
+from atomo.names import resolve
+
+__all__ = ["MODELS", "Builder", "Shape", "build_model"]
+
+MODELS: Mapping[str, Builder] = MappingProxyType(
+    {
+        builder.name: builder
+        for builder in (LENET, FC, ALEXNET, *VGGS, *RESNETS, *CIFAR_RESNETS, DENSENET)
+    }
+)
+
+
+def build_model(name: str, input_shape: Shape, classes: int) -> Module:
+    """Builds the network called `name`, in any case, for images of (channels, height, width).
+
+    It maps a batch of images to logits, one a class. The first weights come from torch's global
+    generator: call `torch.manual_seed` before, and every process that does so builds the same.
+
+    >>> sum(p.numel() for p in build_model("lenet", (1, 28, 28), 10).parameters())
+    431080
+
+    Raises:
+        ConfigError: no network has this name, the images are too small for it, or `classes` is 0.
+    """
+    return MODELS[resolve("model", name, MODELS)](input_shape, classes)

@@ -1,0 +1,50 @@
+"""What every entry of the table of networks is: a name, a way to build it, and its smallest input.
+
+Networks with an ImageNet and a CIFAR layout choose between them by the image: see `is_large`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.nn import Module
+
+from atomo.errors import ConfigError
+
+__all__ = ["Builder", "Shape", "is_large"]
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+LARGE = 128  # pixels; half of what the ImageNet layouts were designed for, and twice Tiny ImageNet
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds one network for images of any sufficient shape and any number of classes."""
+
+    name: str
+    layout: Callable[[Shape, int], Module]
+    smallest: int
+    """Pixels of each side. Below, the last pooling or stride would have nothing left to reduce."""
+
+    def __call__(self, input_shape: Shape, classes: int) -> Module:
+        """Builds the network for images of `input_shape`: its outputs are logits, one a class.
+
+        Raises:
+            ConfigError: no such images exist, they are too small, or there is no class.
+        """
+        channels, *sides = input_shape
+        if min(input_shape) < 1:
+            raise ConfigError(
+                f"{self.name}: input shape {input_shape}; channels, height and width start at 1"
+            )
+        if min(sides) < self.smallest:
+            smallest = (channels, self.smallest, self.smallest)
+            raise ConfigError(f"{self.name}: input {input_shape} is too small; at least {smallest}")
+        if classes < 1:
+            raise ConfigError(f"{self.name}: {classes} classes; at least 1")
+        return self.layout(input_shape, classes)
+
+
+def is_large(input_shape: Shape) -> bool:
+    """Whether images of this shape get the ImageNet layout of a network, not the CIFAR one."""
+    return min(input_shape[1:]) >= LARGE

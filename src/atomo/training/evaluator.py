@@ -1,0 +1,241 @@
+"""The evaluator: follows a run folder, and scores each checkpoint on the test images, once.
+
+It shares nothing with the training but the folder, so it may run on another machine, start before
+the training or long after, and be killed at any moment. `evaluations.jsonl` in that folder is its
+memory: what is in there is never evaluated again. TensorBoard's files in `tensorboard/` repeat it.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+import torch
+
+from atomo.errors import CheckpointError, ConfigError
+from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
+from atomo.training.json_lines import append_line, lines
+from atomo.training.run_folder import PATIENCE_S, Finished, Wait
+from atomo.training.scoring import Evaluation, agreed, build_subject, score
+
+__all__ = ["EVALUATIONS", "Evaluation", "EvaluatorSettings", "Missed", "evaluate"]
+
+EVALUATIONS = "evaluations.jsonl"
+TENSORBOARD = "tensorboard"
+
+
+@dataclass(frozen=True)
+class EvaluatorSettings:
+    """What to evaluate, how, and for how long. What is None is taken from the checkpoint."""
+
+    model_dir: Path
+    """The run folder. It need not exist yet."""
+    network: str | None
+    dataset: str | None
+    data_dir: Path
+    eval_batch_size: int = 10_000
+    """Images a forward pass: more => faster, until memory is full."""
+    eval_freq: int = 0
+    """Evaluate the steps that are multiples of this, and the last one; 0: every checkpoint."""
+    poll_interval_s: float = 1.0
+    follow: bool = False
+    """Go on after the run is finished, in case it is continued."""
+    idle_timeout_s: float = 0.0
+    """Stop after so long with nothing to evaluate; 0: wait for ever."""
+    device: str = "cpu"
+    image_size: int | None = None
+    """Pixels a side, where the data set comes in several sizes."""
+    patience_s: float = PATIENCE_S
+    """How long a checkpoint may be unreadable before it counts as damaged."""
+
+    def __post_init__(self) -> None:
+        least = {"eval_batch_size": 1, "eval_freq": 0, "idle_timeout_s": 0, "patience_s": 0}
+        for name, bound in least.items():
+            if not getattr(self, name) >= bound:
+                raise ConfigError(f"{name} is {getattr(self, name)}; at least {bound}")
+        if not self.poll_interval_s > 0:
+            raise ConfigError(f"poll_interval_s is {self.poll_interval_s}; it must be positive")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"cannot use device {self.device!r}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A checkpoint that was deleted before its turn came."""
+
+    step: int
+
+
+def evaluate(
+    settings: EvaluatorSettings,
+    report: Callable[[Evaluation | Missed], None],
+    *,
+    wait: Wait = time.sleep,
+) -> int:
+    """Evaluates every checkpoint that is due, in the order of steps, as they appear.
+
+    Returns once the run is finished and nothing is left to do, or nothing came for too long.
+
+    Args:
+        settings: what to evaluate, and how.
+        report: called with each result after it is on the disk, and with each checkpoint missed.
+        wait: sleeps that many seconds.
+
+    Returns:
+        The number of checkpoints that this call evaluated.
+
+    Raises:
+        ConfigError: the settings contradict a checkpoint, or neither names the network.
+        CheckpointError: a checkpoint stays unreadable, or a result cannot be written.
+        DataError: the data set is not there.
+    """
+    log = settings.model_dir / EVALUATIONS
+    done = evaluated(log, settings.patience_s, wait)
+    before = len(done)
+    build = lru_cache(maxsize=1)(build_subject)
+    with Board(settings.model_dir / TENSORBOARD) as board:
+        for found in snapshots(settings, done, wait):
+            if isinstance(found, Missed):
+                report(found)
+                continue
+            network, dataset, size = (
+                agreed(name, getattr(settings, name), found.config)
+                for name in ("network", "dataset", "image_size")
+            )
+            subject = build(network, dataset, size, settings.data_dir, settings.device)
+            evaluation = score(found, subject, settings.eval_batch_size)
+            board.add(evaluation)
+            append_line(log, record(evaluation))
+            done.add(evaluation.step)
+            report(evaluation)
+    return len(done) - before
+
+
+def snapshots(
+    settings: EvaluatorSettings, done: set[int], wait: Wait
+) -> Iterator[Snapshot | Missed]:
+    """The checkpoints that are due and not in `done`, to which the caller adds."""
+    folder, patience_s = settings.model_dir, settings.patience_s
+    awaited: set[int] = set()
+    missed: set[int] = set()
+    idle_s = 0.0
+    while True:
+        # The mark is read first: what the run wrote before it is then in the listing.
+        over = finished(folder, patience_s=patience_s, wait=wait)
+        there = set(steps(folder, patience_s=patience_s, wait=wait))
+        yield from map(Missed, sorted(awaited - there - done - missed))
+        missed &= there  # a listing may still show what is gone, and the run may write it anew
+        awaited = due = due_steps(there, over, settings.eval_freq) - done - missed
+        if due:
+            idle_s = 0.0
+            found = read(settings, min(due), wait)
+            missed |= {found.step} if isinstance(found, Missed) else set()
+            yield found
+        elif ends(settings, over, there, idle_s):
+            return
+        else:
+            wait(settings.poll_interval_s)
+            idle_s += settings.poll_interval_s
+
+
+def due_steps(there: set[int], over: Finished | None, eval_freq: int) -> set[int]:
+    """The checkpoints that are to be evaluated, done or not."""
+    if not eval_freq:
+        return there
+    due = {step for step in there if step % eval_freq == 0}
+    if over and there:
+        due.add(over.step if over.step in there else max(there))
+    return due
+
+
+def ends(
+    settings: EvaluatorSettings, over: Finished | None, there: set[int], idle_s: float
+) -> bool:
+    """Whether to stop waiting, when nothing is due."""
+    if settings.idle_timeout_s and idle_s >= settings.idle_timeout_s:
+        return True
+    if over is None or settings.follow:
+        return False
+    # A listing that NFS remembers may not show the last checkpoint yet.
+    return over.step in there or idle_s >= settings.patience_s
+
+
+def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Missed:
+    """One checkpoint's model, as soon as it is whole.
+
+    Raises:
+        CheckpointError: it is still not whole after `patience_s`.
+    """
+    waited_s = 0.0
+    while True:
+        try:
+            return load(settings.model_dir, step, parts=["model"], patience_s=0.0, wait=wait)
+        except CheckpointGone:
+            return Missed(step)
+        except CheckpointError:
+            if waited_s >= settings.patience_s:
+                raise
+        wait(settings.poll_interval_s)
+        waited_s += settings.poll_interval_s
+
+
+def record(evaluation: Evaluation) -> dict[str, object]:
+    """The line that is kept. JSON has no number for a loss that is not finite: it becomes null."""
+    finite = math.isfinite(evaluation.loss)
+    return {**asdict(evaluation), "loss": evaluation.loss if finite else None}
+
+
+def evaluated(log: Path, patience_s: float, wait: Wait) -> set[int]:
+    """The steps that `log` holds results of."""
+    found: set[int] = set()
+    for number, line in enumerate(lines(log, patience_s, wait), 1):
+        match line:
+            case {"step": int(step)}:
+                found.add(step)
+            case _:
+                raise CheckpointError(f"{log}, line {number}: not an evaluation; remove it")
+    return found
+
+
+@final
+class Board:
+    """Writes TensorBoard's event file, which is only created for the first result."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def __enter__(self) -> "Board":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Writes one result, and returns when the file has it."""
+        writer = self._writer or self._open()
+        for name in ("top1", "top5", "loss"):
+            writer.add_scalar(f"test/{name}", getattr(evaluation, name), evaluation.step)
+        writer.flush()
+
+    def _open(self) -> Any:
+        with warnings.catch_warnings():
+            # TensorBoard and protobuf trail Python: nobody here can act on what they deprecate.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+        self._writer = SummaryWriter(str(self._folder))
+        return self._writer

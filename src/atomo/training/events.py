@@ -1,0 +1,87 @@
+"""What a run says while it goes on: records that become lines of JSON, and back."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import final
+
+__all__ = ["EVENTS", "Event", "Ended", "Saved", "Started", "StepDone", "from_json", "to_json"]
+
+
+@final
+@dataclass(frozen=True)
+class Started:
+    """The ranks have met and the first step is about to begin."""
+
+    network: str
+    dataset: str
+    code: str
+    memory: str
+    workers: int
+    parameters: int
+    images: int  # in the training set
+    steps_per_epoch: int
+    first_step: int  # above 1 where the run continues
+    last_step: int
+    train_dir: str
+
+
+@final
+@dataclass(frozen=True)
+class StepDone:
+    """The master took a step. Times are seconds, means over the workers that counted."""
+
+    step: int
+    epoch: float
+    loss: float
+    accuracy: float  # of the training batch
+    lr: float
+    workers: int  # whose gradients counted
+    images_per_s: float
+    up_bytes: int  # workers to master, all of them, at the socket side of the code
+    down_bytes: int  # master to workers
+    dense_bytes: int  # what the gradients that counted would have taken as float32
+    step_s: float
+    compute_s: float
+    encode_s: float
+    send_s: float
+    wait_s: float
+    decode_s: float
+    update_s: float
+    eta_s: float
+
+
+@final
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint is on disk."""
+
+    step: int
+    manifest: str
+
+
+@final
+@dataclass(frozen=True)
+class Ended:
+    """The run is over."""
+
+    step: int
+    reason: str
+
+
+Event = Started | StepDone | Saved | Ended
+EVENTS: Mapping[str, type[Event]] = MappingProxyType(
+    {event.__name__: event for event in (Started, StepDone, Saved, Ended)}
+)
+
+
+def to_json(event: Event) -> str:
+    """One line."""
+    return json.dumps({"event": type(event).__name__} | asdict(event))
+
+
+def from_json(line: str) -> Event:
+    """The inverse of `to_json`."""
+    values = json.loads(line)
+    return EVENTS[values.pop("event")](**values)

@@ -1,0 +1,66 @@
+"""What the master and the workers of a run must agree on, computed by each from the settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from atomo.codecs import Codec, make_codec
+from atomo.config import Settings
+from atomo.data import Dataset, load_dataset
+from atomo.errors import ConfigError
+from atomo.fusion import Bucket, plan, shapes
+from atomo.models import build_model
+from atomo.randomness import derive
+from atomo.training.shard import Shard, steps_per_epoch
+
+__all__ = ["Job", "make_job"]
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """A training run, ready to start."""
+
+    settings: Settings
+    dataset: Dataset
+    model: nn.Module
+    codec: Codec[Any]
+    buckets: tuple[Bucket, ...]
+    workers: int
+    steps_per_epoch: int
+
+    @property
+    def last_step(self) -> int:
+        """Whichever runs out first, epochs or steps."""
+        return min(self.settings.epochs * self.steps_per_epoch, self.settings.max_steps)
+
+    @property
+    def entries(self) -> int:
+        """Entries of one gradient."""
+        return sum(bucket.size for bucket in self.buckets)
+
+    def shard(self, worker: int) -> Shard:
+        """The images of worker 1..workers."""
+        s = self.settings
+        return Shard(len(self.dataset.train), self.workers, worker - 1, s.batch_size, s.seed)
+
+
+def make_job(settings: Settings, ranks: int) -> Job:
+    """Loads the data set and builds the model with its initial weights, alike on every rank.
+
+    Raises:
+        ConfigError: the number of ranks is not what the settings say, or a setting does not fit.
+        DataError: the data set is missing or damaged.
+    """
+    if ranks != settings.n:
+        raise ConfigError(f"--n {settings.n}, but this job has {ranks} processes")
+    dataset = load_dataset(settings.dataset, Path(settings.data_dir), settings.image_size)
+    steps = steps_per_epoch(len(dataset.train), ranks - 1, settings.batch_size)
+    torch.manual_seed(derive(settings.seed, "weights"))
+    model = build_model(settings.network, dataset.input_shape, dataset.classes)
+    codec = make_codec(settings.code)
+    buckets = plan(shapes(model), codec, int(settings.fusion_mb * 1e6))
+    return Job(settings, dataset, model, codec, buckets, ranks - 1, steps)

@@ -1,0 +1,189 @@
+"""The master: owns weights and optimiser, takes the steps, writes the checkpoints."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from atomo.communicators import Report, Server
+from atomo.config import record
+from atomo.errors import CheckpointError
+from atomo.fusion import flatten
+from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
+from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.job import Job
+from atomo.training.metrics import MetricsLog
+from atomo.training.optimizer import FlatOptimizer
+from atomo.training.resume import find_snapshot, mean, spread
+from atomo.transports import Transport
+
+__all__ = ["Master"]
+
+
+@final
+class Master:
+    """Rank 0 of a run.
+
+    Batch-norm statistics: each worker keeps its own, over its own images; a checkpoint's model has
+    their mean, and the workers' own come back to them on a resume.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        tell: Callable[[Event], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self.step = 0  # for who reports an error
+        self._job, self._transport, self._tell, self._interrupted = (
+            job,
+            transport,
+            tell,
+            interrupted,
+        )
+        self._folder = Path(job.settings.train_dir)
+        self._weights = flatten(job.model, job.buckets)
+        self._optimizer = FlatOptimizer(self._weights, job.buckets, job.settings)
+        self._server = Server(
+            transport, job.buckets, job.settings.num_aggregate, job.settings.timeout
+        )
+        self._saved = -1
+        self._step_s = 0.0  # smoothed
+
+    def run(self) -> None:
+        """Trains to the end, or until interrupted."""
+        self._open_folder()
+        self.step = self._resume()
+        log = MetricsLog(self._folder, self.step + 1)
+        self._tell(self._started())
+        last, reason = self._job.last_step, "done"
+        while self.step < last and reason == "done":
+            done = self._take_step(self.step + 1)
+            log.write(done)
+            self._tell(done)
+            if self._interrupted():
+                reason = "interrupted"
+            if self.step % self._job.settings.eval_freq == 0:
+                self._save()
+        if self._saved != self.step:
+            self._save()
+        self._server.stop()
+        log.close()
+        finish(self._folder, self.step, reason)
+        self._tell(Ended(self.step, reason))
+
+    def _open_folder(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"--train-dir {self._folder}: {error.strerror}") from error
+        sweep(self._folder)
+        unfinish(self._folder)
+
+    def _resume(self) -> int:
+        snapshot = find_snapshot(self._job.settings)
+        if snapshot is None:
+            return 0
+        try:
+            self._job.model.load_state_dict(dict(snapshot.model))
+        except RuntimeError as error:
+            raise CheckpointError(f"the checkpoint is of another model: {error}") from error
+        self._optimizer.load_state_dict(snapshot.optimizer)
+        if snapshot.workers:
+            self._server.restore(spread(snapshot.workers, self._job.workers))
+        if self._job.settings.resume == "auto":
+            self._saved = snapshot.step
+        return snapshot.step
+
+    def _take_step(self, step: int) -> StepDone:
+        transport, server = self._transport, self._server
+        before = transport.received_bytes, transport.sent_bytes, server.decode_s
+        started = time.perf_counter()
+        server.broadcast(step, self._weights)
+        reports = server.collect(self._optimizer.gradient)
+        collected = time.perf_counter()
+        self._optimizer.step(step)
+        self.step = step
+        ended = time.perf_counter()
+        return self._done(
+            reports,
+            up=transport.received_bytes - before[0],
+            down=transport.sent_bytes - before[1],
+            decode_s=server.decode_s - before[2],
+            update_s=ended - collected,
+            step_s=ended - started,
+        )
+
+    def _done(
+        self,
+        reports: Mapping[int, Report],
+        *,
+        up: int,
+        down: int,
+        decode_s: float,
+        update_s: float,
+        step_s: float,
+    ) -> StepDone:
+        self._step_s = 0.9 * self._step_s + 0.1 * step_s if self._step_s else step_s
+        counted = list(reports.values())
+        images = sum(report.images for report in counted)
+        return StepDone(
+            step=self.step,
+            epoch=self.step / self._job.steps_per_epoch,
+            loss=average([report.loss for report in counted]),
+            accuracy=sum(report.correct for report in counted) / images,
+            lr=self._optimizer.learning_rate(self.step),
+            workers=len(counted),
+            images_per_s=images / step_s,
+            up_bytes=up,
+            down_bytes=down,
+            dense_bytes=4 * self._job.entries * len(counted),
+            step_s=step_s,
+            compute_s=average([report.compute_s for report in counted]),
+            encode_s=average([report.encode_s for report in counted]),
+            send_s=average([report.send_s for report in counted]),
+            wait_s=average([report.wait_s for report in counted]),
+            decode_s=decode_s,
+            update_s=update_s,
+            eta_s=(self._job.last_step - self.step) * self._step_s,
+        )
+
+    def _save(self) -> None:
+        states = self._server.save()
+        model: dict[str, Tensor] = dict(self._job.model.state_dict())
+        for name, _ in self._job.model.named_buffers():
+            model[name] = mean([state[f"buffer/{name}"] for state in states], len(states))
+        snapshot = Snapshot(
+            self.step,
+            model,
+            self._optimizer.state_dict(),
+            tuple(states),
+            record(self._job.settings),
+        )
+        manifest = save(self._folder, snapshot, self._job.settings.keep_checkpoints)
+        self._saved = self.step
+        self._tell(Saved(self.step, str(manifest)))
+
+    def _started(self) -> Started:
+        job = self._job
+        return Started(
+            network=job.settings.network,
+            dataset=job.settings.dataset,
+            code=job.settings.code,
+            memory=job.settings.memory,
+            workers=job.workers,
+            parameters=job.entries,
+            images=len(job.dataset.train),
+            steps_per_epoch=job.steps_per_epoch,
+            first_step=self.step + 1,
+            last_step=job.last_step,
+            train_dir=str(self._folder),
+        )
+
+
+def average(values: Sequence[float]) -> float:
+    """The mean."""
+    return sum(values) / len(values)

@@ -1,0 +1,236 @@
+"""The run folder: one flat folder that the hosts of a run share, often over NFS.
+
+Files that belong together are written under temporary names in the folder itself, synced, and only
+then renamed, the one that vouches for the others last: a reader sees all of them or nothing, and a
+full disk leaves everything as it was. Readers open by path, and again by path for a while after
+ENOENT and ESTALE, which is how NFS says "not visible yet" and "replaced on another host".
+"""
+
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, TypeVar, final
+
+from atomo.errors import CheckpointError
+
+__all__ = [
+    "PATIENCE_S",
+    "Finished",
+    "Staging",
+    "Wait",
+    "decoded",
+    "explained",
+    "finish",
+    "finished",
+    "names",
+    "patiently",
+    "present",
+    "sync",
+    "sync_folder",
+    "unfinish",
+]
+
+T = TypeVar("T")
+Wait = Callable[[float], None]  # sleeps that many seconds
+
+FINISHED = "finished.json"
+TEMPORARY = ".tmp"
+PATIENCE_S = 30.0  # an NFS client trusts what it last heard about a folder for that long
+RETRY_S = 0.25
+TRANSIENT = frozenset({errno.ENOENT, errno.ESTALE})
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves behind when it is over."""
+
+    step: int
+    reason: str
+
+
+@final
+class Staging:
+    """Files that appear together. Leaving the `with` block removes what was not published."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._staged: dict[str, Path] = {}
+
+    def __enter__(self) -> "Staging":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for path in self._staged.values():
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Puts `data` on the disk under a temporary name.
+
+        Raises:
+            CheckpointError: it cannot be written; nothing that was there before has changed.
+        """
+        path = self._folder / f".{name}.{os.getpid()}{TEMPORARY}"
+        self._staged[name] = path
+        with explained(self._folder / name, len(data)):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(data)
+                sync(file)
+
+    def publish(self) -> None:
+        """Gives the files their names, in the order written; the last vouches for the others.
+
+        Raises:
+            CheckpointError: a file cannot be renamed.
+        """
+        *others, seal = self._staged
+        with explained(self._folder / seal, 0):
+            if others:
+                # An older seal must not vouch for a mixture of old and new files.
+                (self._folder / seal).unlink(missing_ok=True)
+                self._rename(others)
+            self._rename([seal])
+
+    def _rename(self, names: list[str]) -> None:
+        for name in names:
+            self._staged[name].replace(self._folder / name)
+        sync_folder(self._folder)
+
+
+def sync(file: BinaryIO) -> None:
+    """Returns when what was written to `file` is on the disk, or on the server's."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Returns when the names in `folder` are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explained(path: Path, needed: int) -> Iterator[None]:
+    """Translates what the system says about a failed write of `needed` bytes."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {path}: {error.strerror} ({needed} bytes needed, {free(path.parent)}"
+            " free); the checkpoints already written are intact"
+        ) from error
+
+
+def free(folder: Path) -> str:
+    """The bytes left on the disk that holds `folder`."""
+    try:
+        return str(shutil.disk_usage(folder).free)
+    except OSError:
+        return "unknown"
+
+
+def patiently(attempt: Callable[[], T], patience_s: float, wait: Wait) -> T:
+    """What `attempt` returns, called again while the file may only be late.
+
+    Raises:
+        OSError: it fails for another reason, or still fails after `patience_s`.
+    """
+    waited_s = 0.0
+    while True:
+        try:
+            return attempt()
+        except OSError as error:
+            if error.errno not in TRANSIENT or waited_s >= patience_s:
+                raise
+        wait(RETRY_S)
+        waited_s += RETRY_S
+
+
+def present(path: Path, read: Callable[[Path], T], patience_s: float, wait: Wait) -> T | None:
+    """What `read` makes of `path`, or None when nothing is there.
+
+    Raises:
+        CheckpointError: something is there, and cannot be read.
+    """
+
+    def attempt() -> T | None:
+        try:
+            return read(path)
+        except FileNotFoundError:
+            return None
+
+    try:
+        return patiently(attempt, patience_s, wait)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+
+
+def names(folder: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[str]:
+    """The names in `folder`, sorted; none when it does not exist.
+
+    Raises:
+        CheckpointError: the folder cannot be listed.
+    """
+    return sorted(present(folder, os.listdir, patience_s, wait) or [])
+
+
+def finish(folder: Path, step: int, reason: str) -> None:
+    """Marks the run as over after `step`, so that whoever follows it can stop.
+
+    Raises:
+        CheckpointError: the mark cannot be written.
+    """
+    with Staging(folder) as staging:
+        staging.write(FINISHED, json.dumps(asdict(Finished(step, reason))).encode() + b"\n")
+        staging.publish()
+
+
+def finished(
+    folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sleep
+) -> Finished | None:
+    """The mark of a run that is over, or None.
+
+    Raises:
+        CheckpointError: the mark cannot be read, or is not one.
+    """
+    text = present(folder / FINISHED, Path.read_bytes, patience_s, wait)
+    if text is None:
+        return None
+    match decoded(text):
+        case {"step": int(step), "reason": str(reason)}:
+            return Finished(step, reason)
+    raise CheckpointError(f"{folder / FINISHED} is not the mark of a finished run: {text[:80]!r}")
+
+
+def unfinish(folder: Path) -> None:
+    """Takes the mark away before a run goes on.
+
+    Raises:
+        CheckpointError: it cannot be removed.
+    """
+    with explained(folder / FINISHED, 0):
+        (folder / FINISHED).unlink(missing_ok=True)
+
+
+def decoded(text: bytes) -> Any:
+    """The JSON value in `text`, or None when there is none; never raises."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

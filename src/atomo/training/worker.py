@@ -1,0 +1,113 @@
+"""A worker: gradients of its own images at the master's weights, until told to stop."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import final
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # everybody's name for it
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.communicators import Client, Compressor, Report
+from atomo.errors import Diverged
+from atomo.fusion import Bucket, Gradients, flatten
+from atomo.memory import MEMORIES
+from atomo.randomness import derive
+from atomo.training.job import Job
+from atomo.transports import Transport
+from atomo.wire import Kind
+
+__all__ = ["Worker"]
+
+
+@final
+class Worker:
+    """Rank 1..n-1 of a run.
+
+    Everything random about a step derives from (seed, step, worker), so that a worker has no
+    random state to save: what it keeps is its memory and its batch-norm statistics.
+    """
+
+    def __init__(self, job: Job, transport: Transport, device: torch.device) -> None:
+        self.step = 0  # for who reports an error
+        self._job, self._rank, self._device = job, transport.rank, device
+        self._shard = job.shard(transport.rank)
+        self._model = job.model.to(device).train()
+        self._weights = flatten(self._model, job.buckets)
+        self._memory = MEMORIES[job.settings.memory]()
+        compressor = Compressor(
+            self._memory, job.settings.compression, transport.rank, job.settings.seed
+        )
+        self._client = Client(transport, job.entries, compressor, job.settings.timeout)
+        self._gradients = Gradients(self._model, job.buckets, self._push)
+        self._encode_s = self._send_s = 0.0
+
+    def run(self) -> None:
+        """Serves the master until it says stop."""
+        while True:
+            asked = time.perf_counter()
+            order = self._client.pull()
+            self.step = order.step
+            match order.kind:
+                case Kind.WEIGHTS if order.weights is not None:
+                    self._weights.copy_(order.weights)
+                    self._take_step(order.step, time.perf_counter() - asked)
+                case Kind.SAVE:
+                    self._client.send_state(self._state())
+                case Kind.STATE if order.state is not None:
+                    self._restore(order.state)
+                case _:
+                    return
+
+    def _take_step(self, step: int, wait_s: float) -> None:
+        self._encode_s = self._send_s = 0.0
+        started = time.perf_counter()
+        loss, correct, images = self._forward_backward(step)
+        compute_s = time.perf_counter() - started - self._encode_s - self._send_s
+        self._client.report(
+            Report(loss, correct, images, compute_s, self._encode_s, self._send_s, wait_s)
+        )
+
+    def _forward_backward(self, step: int) -> tuple[float, int, int]:
+        seed, epoch = self._job.settings.seed, self._shard.epoch(step)
+        indices = self._shard.indices(step)
+        images, labels = self._job.dataset.train.batch(indices, derive(seed, "augment", epoch))
+        images, labels = images.to(self._device), labels.to(self._device)
+        torch.manual_seed(derive(seed, "dropout", step, self._rank))
+        self._gradients.begin()
+        scores = self._model(images)
+        loss = F.cross_entropy(scores, labels)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the loss of worker {self._rank} at step {step} is {value}; "
+                "lower --lr, or look at the data; the last checkpoint is kept"
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._gradients.finish()
+        return value, int((scores.detach().argmax(1) == labels).sum()), len(labels)
+
+    def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        started = time.perf_counter()
+        send_s = self._client.push(bucket, flat)
+        self._send_s += send_s
+        self._encode_s += time.perf_counter() - started - send_s
+
+    def _state(self) -> dict[str, Tensor]:
+        memory = {f"memory/{name}": t for name, t in self._memory.state_dict().items()}
+        return memory | {f"buffer/{name}": t for name, t in self._model.named_buffers()}
+
+    def _restore(self, state: Mapping[str, Tensor]) -> None:
+        buffers = dict(self._model.named_buffers())
+        for name, tensor in state.items():
+            if name.startswith("buffer/"):
+                buffers[name.removeprefix("buffer/")].copy_(tensor)
+        self._memory.load_state_dict(
+            {
+                name.removeprefix("memory/"): tensor.to(self._device)
+                for name, tensor in state.items()
+                if name.startswith("memory/")
+            }
+        )

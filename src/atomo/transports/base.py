@@ -1,0 +1,67 @@
+"""The transport contract: frames from rank to rank, in order between any two, each wait bounded."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import UInt8
+
+__all__ = ["Message", "Transport"]
+
+Bytes = UInt8[np.ndarray, " n"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """Bytes that arrived."""
+
+    source: int  # rank
+    data: Bytes
+
+
+class Transport(ABC):
+    """Moves bytes between the ranks 0..size-1 of one job. Abstract; subclasses are final."""
+
+    rank: int
+    size: int
+    local_index: int
+    """Which of the ranks on this host this one is: 0..local_size-1."""
+    local_size: int
+    sent_bytes: int
+    """Bytes handed to `send` so far."""
+    received_bytes: int
+    """Bytes returned by `receive` so far."""
+
+    @abstractmethod
+    def send(self, to: int, data: Bytes, what: str) -> None:
+        """Starts sending and returns; `data` must not change until `drain` returned.
+
+        Raises:
+            PeerLost: rank `to` is gone.
+        """
+
+    @abstractmethod
+    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+        """Waits for the next message of rank `source`, or of any.
+
+        Args:
+            source: rank, or None for whichever comes first.
+            timeout_s: how long to wait at most, seconds.
+            what: what is waited for; the error says it.
+
+        Raises:
+            DeadlineExpired: nothing came.
+            PeerLost: the rank waited for is gone.
+        """
+
+    @abstractmethod
+    def drain(self, timeout_s: float) -> None:
+        """Waits until everything sent has left.
+
+        Raises:
+            DeadlineExpired: somebody does not take what was sent.
+        """
+
+    @abstractmethod
+    def abort(self, exit_code: int) -> None:
+        """Ends every rank of the job, this one included."""

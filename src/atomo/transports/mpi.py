@@ -1,0 +1,137 @@
+"""MPI, point to point, in typed buffers: the one module that knows mpi4py.
+
+Nothing blocks inside MPI: every operation is started, then tested until its deadline, because a
+rank that sits in a blocking call can neither report what it waits for nor be interrupted.
+"""
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar, final
+
+import mpi4py
+
+mpi4py.rc.initialize = False  # importing this module starts nothing; `connect` does
+mpi4py.rc.finalize = False
+
+import numpy as np  # noqa: E402
+from mpi4py import MPI  # noqa: E402
+
+from atomo.errors import DeadlineExpired, PeerLost, TransportError  # noqa: E402
+from atomo.transports.base import Bytes, Message, Transport  # noqa: E402
+
+__all__ = ["MpiTransport", "connect"]
+
+TAG: Final = 7
+SPINS: Final = 50  # tests before the first pause: a message that is already there costs no pause
+LONGEST_PAUSE_S: Final = (
+    2e-4  # a core shared with a computing rank is worth more than an answer now
+)
+LARGEST: Final = 2**31 - 1  # bytes of one MPI message
+T = TypeVar("T")
+PROCESS_FAILED: Final = 75  # MPI_ERR_PROC_FAILED of Open MPI's fault-tolerance extension
+
+
+def connect() -> "MpiTransport":
+    """Starts MPI and joins the job that this process was launched in."""
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(MPI.Finalize)
+    return MpiTransport()
+
+
+@final
+class MpiTransport(Transport):
+    """One rank of an MPI job."""
+
+    def __init__(self) -> None:
+        self._world = MPI.COMM_WORLD
+        self.rank, self.size = self._world.rank, self._world.size
+        here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_index, self.local_size = here.rank, here.size
+        here.Free()
+        self.sent_bytes = self.received_bytes = 0
+        self._leaving: list[tuple[MPI.Request, Bytes, int]] = []
+
+    def send(self, to: int, data: Bytes, what: str) -> None:
+        if data.size > LARGEST:
+            raise TransportError(f"{what}: {data.size} bytes in one message; at most {LARGEST}")
+        self._reap()
+        with Translated(to, f"sending {what}"):
+            self._leaving.append((self._world.Isend([data, MPI.BYTE], to, TAG), data, to))
+        self.sent_bytes += data.size
+
+    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+        status, deadline = MPI.Status(), Deadline(timeout_s)
+        anyone = MPI.ANY_SOURCE if source is None else source
+        with Translated(source, f"waiting for {what}"):
+            message = deadline.poll(lambda: self._world.Improbe(anyone, TAG, status))
+            if message is not None:
+                data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+                request = message.Irecv([data, MPI.BYTE])
+                if deadline.poll(request.Test):
+                    self.received_bytes += data.size
+                    return Message(status.source, data)
+        raise DeadlineExpired(f"rank {self.rank} waited {timeout_s:g} s for {what}; see --timeout")
+
+    def drain(self, timeout_s: float) -> None:
+        if not Deadline(timeout_s).poll(lambda: not self._reap()):
+            late = sorted({to for _, _, to in self._leaving})
+            raise DeadlineExpired(
+                f"rank {self.rank} waited {timeout_s:g} s for rank {late} to take what was sent"
+            )
+
+    def abort(self, exit_code: int) -> None:
+        self._world.Abort(exit_code)
+
+    def _reap(self) -> bool:
+        """Lets go of buffers that have left. True while some have not."""
+        still = []
+        for request, data, to in self._leaving:
+            with Translated(to, "sending to it"):
+                if not request.Test():
+                    still.append((request, data, to))
+        self._leaving = still
+        return bool(still)
+
+
+class Deadline:
+    """A bound on one wait."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end = time.monotonic() + timeout_s
+
+    def poll(self, test: Callable[[], T]) -> T | None:
+        """The first true value of `test`, or None once the time is up."""
+        spins = 0
+        while not (value := test()):
+            if time.monotonic() > self._end:
+                return None
+            spins += 1
+            pause(spins)
+        return value
+
+
+def pause(spins: int) -> None:
+    """Yields the core at first; sleeps once the wait turns out to be a long one."""
+    if spins < SPINS:
+        os.sched_yield()
+    else:
+        time.sleep(min(LONGEST_PAUSE_S, 1e-6 * spins))
+
+
+class Translated:
+    """Turns MPI's errors into ours."""
+
+    def __init__(self, peer: int | None, doing: str) -> None:
+        self._peer, self._doing = peer, doing
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, MPI.Exception):
+            if error.Get_error_class() == PROCESS_FAILED:
+                raise PeerLost(-1 if self._peer is None else self._peer, self._doing) from error
+            raise TransportError(f"MPI failed while {self._doing}: {error}") from error

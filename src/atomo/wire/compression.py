@@ -1,0 +1,85 @@
+"""blosc for the sections of a frame: only where it pays, and only when its header is believable."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, final
+
+import blosc
+import numpy as np
+from jaxtyping import UInt8
+
+from atomo.errors import ConfigError, FrameError
+
+__all__ = ["Compression", "compress", "decompress_into"]
+
+Bytes = UInt8[np.ndarray, " n"]
+
+CODECS: Final = ("none", "blosclz", "lz4", "lz4hc", "zlib", "zstd")
+SHUFFLES: Final = {"none": blosc.NOSHUFFLE, "byte": blosc.SHUFFLE, "bit": blosc.BITSHUFFLE}
+SMALLEST = 128  # bytes; below it blosc's own header eats what it saves
+PROBE = 1 << 16  # bytes tried before the rest is
+GAIN = 0.97  # compressed / raw; at more than this, decoding costs more than the bytes saved
+HEADER = 16  # bytes, of a blosc buffer
+
+
+@final
+@dataclass(frozen=True)
+class Compression:
+    """How sections are compressed."""
+
+    codec: str = "lz4"
+    level: int = 5  # 0 to 9; higher => smaller and slower
+    shuffle: str = "byte"
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise ConfigError(f"blosc codec {self.codec!r}; known: {', '.join(CODECS)}")
+        if self.shuffle not in SHUFFLES:
+            raise ConfigError(f"blosc shuffle {self.shuffle!r}; known: {', '.join(SHUFFLES)}")
+        if not 0 <= self.level <= 9:
+            raise ConfigError(f"blosc level must be in 0..9, got {self.level}")
+
+
+def compress(raw: Bytes, item_size: int, how: Compression) -> Bytes | None:
+    """`raw` compressed, or None where storing it as it is serves better."""
+    if how.codec == "none" or not SMALLEST <= raw.size <= blosc.MAX_BUFFERSIZE:
+        return None
+    if raw.size > 4 * PROBE and not pays(raw[:PROBE], item_size, how):
+        return None
+    return pays(raw, item_size, how)
+
+
+def pays(raw: Bytes, item_size: int, how: Compression) -> Bytes | None:
+    """`raw` compressed, if that made it smaller by enough."""
+    single_thread()
+    items, shuffle = raw.size // item_size, SHUFFLES[how.shuffle]
+    packed = blosc.compress_ptr(raw.ctypes.data, items, item_size, how.level, shuffle, how.codec)
+    return np.frombuffer(packed, np.uint8) if len(packed) < GAIN * raw.size else None
+
+
+def decompress_into(packed: memoryview, out: Bytes) -> None:
+    """Fills `out` exactly.
+
+    Raises:
+        FrameError: `packed` is not a blosc buffer of `out.size` bytes.
+    """
+    if len(packed) < HEADER:
+        raise FrameError(f"a compressed section of {len(packed)} bytes; at least {HEADER}")
+    # Its header tells blosc how much to write, so it must agree with what there is room for.
+    size, stored, _ = blosc.get_cbuffer_sizes(bytes(packed[:HEADER]))
+    if (size, stored) != (out.size, len(packed)):
+        raise FrameError(
+            f"a compressed section claims {stored} -> {size} bytes; it has {len(packed)}, "
+            f"and {out.size} are expected"
+        )
+    single_thread()
+    try:
+        blosc.decompress_ptr(packed, out.ctypes.data)
+    except blosc.error as error:
+        raise FrameError(f"a compressed section is damaged: {error}") from error
+
+
+@cache
+def single_thread() -> None:
+    """Keeps blosc from starting a thread pool in a process whose cores are already spoken for."""
+    blosc.set_nthreads(1)

@@ -1,0 +1,73 @@
+"""Reading and writing the small integers and strings of a header.
+
+Integers are LEB128 varints: one byte up to 127, which is most of what a header holds.
+"""
+
+from typing import final
+
+from atomo.errors import FrameError
+
+__all__ = ["Cursor", "string", "varint"]
+
+LONGEST_VARINT = 9  # bytes: 63 bits
+
+
+def varint(value: int) -> bytes:
+    """The bytes of a non-negative integer.
+
+    >>> varint(300).hex()
+    'ac02'
+    """
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string(text: str) -> bytes:
+    """The bytes of a string: its length, then UTF-8."""
+    data = text.encode()
+    return varint(len(data)) + data
+
+
+@final
+class Cursor:
+    """Reads forward through bytes that a stranger may have written.
+
+    Every read raises FrameError where the bytes end too early or make no sense.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.position = 0
+
+    def byte(self) -> int:
+        """One byte, as a number."""
+        return self.take(1)[0]
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes, not copied."""
+        left = len(self._data) - self.position
+        if count > left:
+            raise FrameError(f"the frame ends early: {count} more bytes expected, {left} left")
+        self.position += count
+        return self._data[self.position - count : self.position]
+
+    def varint(self) -> int:
+        """One integer."""
+        value = 0
+        for place in range(LONGEST_VARINT):
+            byte = self.byte()
+            value |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                return value
+        raise FrameError(f"an integer in the header is longer than {LONGEST_VARINT} bytes")
+
+    def string(self) -> str:
+        """One string."""
+        try:
+            return bytes(self.take(self.varint())).decode()
+        except UnicodeDecodeError as error:
+            raise FrameError(f"a name in the header is not UTF-8: {error}") from error

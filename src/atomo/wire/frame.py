@@ -1,0 +1,252 @@
+"""Frames: the only bytes that travel between ranks, or leave the house through `atomo.encode`.
+
+    offset  bytes
+    0       4      magic "ATMO"
+    4       1      version
+    5       1      kind
+    6       2      flags
+    8       8      step
+    16      2      worker: the rank that the gradient, state or verdict is about
+    18      2      bucket
+    20      4      layout: a hash of the codecs and shapes that both ends agreed on, or 0
+    24      8      checksum: xxh3-64 of everything but these 8 bytes
+    32      ...    description: its length, then that many bytes
+            ...    section table: the number of sections, then for each
+                     dtype, storage, number of dimensions, dimensions, stored bytes
+            0..7   zeros, up to a multiple of 8
+            ...    sections, one after the other
+
+Fixed integers are little-endian, the others varints. `unpack` treats the bytes as a stranger's:
+everything is checked against what the caller expects before anything is allocated.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final, final
+
+import numpy as np
+import torch
+import xxhash
+from jaxtyping import UInt8
+from torch import Tensor
+
+from atomo.codecs.base import Field
+from atomo.errors import FrameError
+from atomo.wire.compression import Compression, compress, decompress_into
+from atomo.wire.cursor import Cursor, varint
+
+__all__ = ["Flag", "Header", "Kind", "pack", "read_header", "unpack"]
+
+Bytes = UInt8[np.ndarray, " n"]
+
+MAGIC: Final = b"ATMO"
+VERSION: Final = 1
+FIXED: Final = struct.Struct("<4sBBHQHHIQ")
+CHECKSUM_AT: Final = 24
+DTYPES: Final = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+ALIGNMENT: Final = 8
+MOST_DIMENSIONS: Final = 16
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    TENSORS = 1  # stands alone: its description says how to decode it
+    WEIGHTS = 2  # master to worker: compute the gradient of this step at these weights
+    GRADIENT = 3  # worker to master: one bucket
+    REPORT = 4  # worker to master: loss and times; its gradient of this step is complete
+    SAVE = 5  # master to worker: send your state
+    STATE = 6  # either way: what a checkpoint keeps of a worker
+    STOP = 7  # master to worker: the run is over
+
+
+class Flag(IntFlag):
+    """What a frame says beside its kind."""
+
+    NONE = 0
+    LATE = 1  # the worker's last gradient came too late and was discarded
+
+
+@final
+@dataclass(frozen=True)
+class Header:
+    """The fixed part of a frame."""
+
+    kind: Kind
+    step: int = 0
+    worker: int = 0
+    bucket: int = 0
+    layout: int = 0
+    flags: Flag = Flag.NONE
+
+
+@dataclass(frozen=True)
+class Section:
+    """One row of the section table."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stored: int  # bytes
+    compressed: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes once decompressed. Python integers: hostile dimensions cannot overflow."""
+        entries = 1
+        for dimension in self.shape:
+            entries *= dimension
+        return entries * self.dtype.itemsize
+
+
+def pack(
+    header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
+) -> Bytes:
+    """The frame of `tensors`, which may be on any device."""
+    raw = [as_bytes(tensor) for tensor in tensors]
+    stored = [compress(r, t.dtype.itemsize, how) for r, t in zip(raw, tensors, strict=True)]
+    table = bytearray(varint(len(description)) + description + varint(len(tensors)))
+    for tensor, plain, small in zip(tensors, raw, stored, strict=True):
+        table += row(tensor, plain if small is None else small, small is not None)
+    table += bytes(-(FIXED.size + len(table)) % ALIGNMENT)
+    bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
+    return seal(header, table, bodies)
+
+
+def row(tensor: Tensor, body: Bytes, compressed: bool) -> bytes:
+    """One row of the section table."""
+    head = bytes([DTYPES.index(tensor.dtype), compressed, tensor.ndim])
+    return head + b"".join(map(varint, tensor.shape)) + varint(body.size)
+
+
+def seal(header: Header, table: bytes | bytearray, bodies: Sequence[Bytes]) -> Bytes:
+    """Puts the parts of a frame one after the other, and the checksum over them."""
+    frame = np.empty(FIXED.size + len(table) + sum(body.size for body in bodies), np.uint8)
+    FIXED.pack_into(
+        frame.data, 0, MAGIC, VERSION, header.kind, header.flags, header.step, header.worker,
+        header.bucket, header.layout, 0,
+    )  # fmt: skip
+    position = FIXED.size
+    for body in (np.frombuffer(table, np.uint8), *bodies):
+        frame[position : position + body.size] = body
+        position += body.size
+    struct.pack_into("<Q", frame.data, CHECKSUM_AT, checksum(frame))
+    return frame
+
+
+def checksum(frame: Bytes) -> int:
+    """The hash of everything but the checksum itself."""
+    digest = xxhash.xxh3_64(frame[:CHECKSUM_AT].data)
+    digest.update(frame[CHECKSUM_AT + 8 :].data)
+    return digest.intdigest()
+
+
+def read_header(frame: Bytes) -> Header:
+    """The fixed part of a frame whose checksum holds.
+
+    Raises:
+        FrameError: these bytes are no frame, are of another version, or were damaged on the way.
+    """
+    if frame.size < FIXED.size:
+        raise FrameError(f"a frame of {frame.size} bytes; the shortest has {FIXED.size}")
+    magic, version, kind, flags, step, worker, bucket, layout, claimed = FIXED.unpack_from(
+        frame.data
+    )
+    if magic != MAGIC:
+        raise FrameError(f"not a frame: it begins with {magic.hex()}, not {MAGIC.hex()}")
+    if version != VERSION:
+        raise FrameError(f"a frame of version {version}; this is version {VERSION}")
+    if claimed != checksum(frame):
+        raise FrameError("the frame was damaged on the way: its checksum does not match")
+    if kind not in Kind.__members__.values() or flags not in (Flag.NONE, Flag.LATE):
+        raise FrameError(f"a frame of unknown kind {kind} or flags {flags}")
+    return Header(Kind(kind), step, worker, bucket, layout, Flag(flags))
+
+
+def unpack(frame: Bytes, fields: Sequence[Field]) -> list[Tensor]:
+    """The tensors of a frame that `read_header` accepted. They may share its memory.
+
+    Raises:
+        FrameError: the sections are not as `fields` declares them; nothing was allocated for them.
+    """
+    _, cursor = read_description(frame)
+    table = read_table(cursor, fields)
+    cursor.take(-cursor.position % ALIGNMENT)
+    bodies = [cursor.take(section.stored) for section in table]
+    if cursor.position != frame.size:
+        raise FrameError(f"{frame.size - cursor.position} bytes behind the end of the frame")
+    return [restore(section, body) for section, body in zip(table, bodies, strict=True)]
+
+
+def read_description(frame: Bytes) -> tuple[Cursor, Cursor]:
+    """One cursor on the description of a frame, one on the section table behind it."""
+    cursor = Cursor(frame.data)
+    cursor.take(FIXED.size)
+    description = cursor.take(cursor.varint())
+    return Cursor(description), cursor
+
+
+def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:
+    """The section table, once it is seen to be what `fields` declares."""
+    count = cursor.varint()
+    if count != len(fields):
+        raise FrameError(f"{count} sections; {len(fields)} expected")
+    return [read_row(cursor, number, field) for number, field in enumerate(fields)]
+
+
+def read_row(cursor: Cursor, number: int, field: Field) -> Section:
+    """One row of the section table."""
+    code, storage, ndim = cursor.byte(), cursor.byte(), cursor.byte()
+    if code >= len(DTYPES) or DTYPES[code] != field.dtype:
+        raise FrameError(f"section {number}: dtype code {code}; {field.dtype} expected")
+    if storage > 1 or ndim != len(field.most) or ndim > MOST_DIMENSIONS:
+        raise FrameError(
+            f"section {number}: storage {storage}, {ndim} dimensions; {len(field.most)} expected"
+        )
+    shape = tuple(cursor.varint() for _ in range(ndim))
+    if any(size > most for size, most in zip(shape, field.most, strict=True)):
+        raise FrameError(f"section {number}: shape {shape}; at most {field.most} expected")
+    section = Section(field.dtype, shape, cursor.varint(), bool(storage))
+    if not section.compressed and section.stored != section.size:
+        raise FrameError(f"section {number}: {section.stored} bytes stored for {section.size}")
+    return section
+
+
+def restore(section: Section, body: memoryview) -> Tensor:
+    """The tensor of one section; a view of the frame where that is possible."""
+    stored = np.frombuffer(body, np.uint8)
+    if section.compressed:
+        raw = np.empty(section.size, np.uint8)
+        decompress_into(body, raw)
+    elif stored.ctypes.data % section.dtype.itemsize:
+        raw = stored.copy()  # a fresh array is aligned
+    else:
+        raw = stored
+    return from_bytes(raw, section.dtype).view(section.shape)
+
+
+def as_bytes(tensor: Tensor) -> Bytes:
+    """The bytes of a tensor, without a copy where it is contiguous and on the CPU."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    array: Bytes = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    return array
+
+
+def from_bytes(raw: Bytes, dtype: torch.dtype) -> Tensor:
+    """The flat tensor of some bytes, which it shares. It is read, never written."""
+    if not raw.size:
+        return torch.empty(0, dtype=dtype)
+    if not raw.flags.writeable:
+        raw = raw.copy()
+    return torch.from_numpy(raw).view(dtype)

@@ -1,0 +1,181 @@
+"""Every listed codec, against every law it declares. A new codec needs no new test here."""
+
+import pytest
+import torch
+from torch import Generator, Size, Tensor
+
+from atomo.codecs import CODECS, Codec, Law, Unit, make_codec
+from atomo.errors import CodecError, ConfigError
+
+# Each listed codec by its defaults, then further configurations whose laws differ.
+SPECS = [*CODECS]
+SHAPES = [
+    (1, 1),
+    (1, 7),
+    (4, 3),
+    (3, 4),
+    (9, 9),
+    (8, 3, 3, 3),
+    (5, 3, 3, 3),
+    (4, 6, 1, 1),
+    (2, 3, 4),
+]
+FLAT_SHAPES = [(1,), (7,), (1000,)]
+
+every_codec = pytest.mark.parametrize("codec", [make_codec(spec) for spec in SPECS], ids=str)
+CASES = [
+    (codec, shape)
+    for codec in map(make_codec, SPECS)
+    for shape in SHAPES + (FLAT_SHAPES if codec.unit is Unit.ENTRIES else [])
+]
+every_case = pytest.mark.parametrize(("codec", "shape"), CASES, ids=str)
+
+
+def obeying(law: Law) -> pytest.MarkDecorator:
+    cases = [(codec, shape) for codec, shape in CASES if law in codec.laws]
+    return pytest.mark.parametrize(("codec", "shape"), cases, ids=str)
+
+
+def seeded(seed: int) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def normal(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, generator=seeded(1))
+
+
+def roundtrip(codec: Codec, gradient: Tensor, seed: int = 0) -> Tensor:
+    return codec.decode(codec.encode(gradient, seeded(seed)), gradient.shape)
+
+
+def tensors(payload: object) -> list[Tensor]:
+    return list(vars(payload).values())
+
+
+@every_codec
+def test_declares_a_law(codec):
+    assert codec.laws
+
+
+@every_codec
+def test_its_text_is_its_specification(codec):
+    assert make_codec(str(codec)) == codec
+
+
+@every_case
+def test_keeps_shape_dtype_and_input(codec, shape):
+    gradient = normal(shape)
+    before = gradient.clone()
+    decoded = roundtrip(codec, gradient)
+    assert (decoded.shape, decoded.dtype) == (gradient.shape, gradient.dtype)
+    assert gradient.equal(before)
+
+
+@every_case
+def test_same_seed_same_payload(codec, shape):
+    first, second = (tensors(codec.encode(normal(shape), seeded(5))) for _ in range(2))
+    assert all(a.equal(b) for a, b in zip(first, second, strict=True))
+
+
+@every_case
+def test_a_payload_fits_its_declared_fields(codec, shape):
+    payload = tensors(codec.encode(normal(shape), seeded(0)))
+    for tensor, field in zip(payload, codec.fields(Size(shape)), strict=True):
+        assert tensor.dtype == field.dtype
+        assert all(n <= most for n, most in zip(tensor.shape, field.most, strict=True))
+
+
+@every_case
+def test_takes_a_gradient_that_is_not_contiguous(codec, shape):
+    gradient = normal(shape)
+    strided = torch.stack([gradient, gradient], -1)[..., 0]
+    assert roundtrip(codec, strided).equal(roundtrip(codec, gradient))
+
+
+@every_case
+def test_zero_stays_zero(codec, shape):
+    assert not roundtrip(codec, torch.zeros(shape)).any()
+
+
+@every_case
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e30])
+def test_tiny_and_huge_stay_finite_and_about_as_large(codec, shape, size):
+    gradient = normal(shape) * size
+    draws = [roundtrip(codec, gradient, seed) for seed in range(10)]
+    assert all(draw.isfinite().all() for draw in draws)
+    # No entry is more than the whole gradient over the smallest probability that a draw realises.
+    assert max(float(draw.abs().max()) for draw in draws) <= 1000 * float(gradient.abs().max())
+
+
+@obeying(Law.LOSSLESS)
+def test_lossless(codec, shape):
+    assert roundtrip(codec, normal(shape)).equal(normal(shape))
+
+
+@obeying(Law.UNBIASED)
+def test_unbiased(codec, shape):
+    draws = torch.stack([roundtrip(codec, normal(shape), seed) for seed in range(2000)])
+    standard_error = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - normal(shape)).abs() <= 5 * standard_error + 1e-5).all()
+
+
+@obeying(Law.CONTRACTION)
+def test_contraction(codec, shape):
+    error = (normal(shape) - roundtrip(codec, normal(shape))).square().sum()
+    assert error < normal(shape).square().sum()
+
+
+@every_codec
+def test_rejects_an_empty_gradient(codec):
+    with pytest.raises(CodecError, match=codec.id):
+        codec.encode(torch.empty(0, 3), seeded(0))
+
+
+@every_codec
+def test_a_bad_payload_is_refused_and_leaves_the_sum_unchanged(codec):
+    payload, total = codec.encode(normal((8, 6)), seeded(0)), torch.ones(2, 2)
+    with pytest.raises(CodecError, match=codec.id):
+        codec.add_decoded(payload, total)
+    assert total.equal(torch.ones(2, 2))
+
+
+@every_case
+def test_adds_with_a_scale(codec, shape):
+    gradient = normal(shape)
+    payload, total = codec.encode(gradient, seeded(0)), torch.ones_like(gradient)
+    codec.add_decoded(payload, total, scale=0.5)
+    torch.testing.assert_close(total, 1 + 0.5 * codec.decode(payload, gradient.shape))
+
+
+@every_codec
+def test_nan_and_infinity_pass_through_or_are_refused(codec):
+    for value in (float("nan"), float("inf"), float("-inf")):
+        gradient = normal((6, 5))
+        gradient[2, 3] = value
+        if Law.LOSSLESS in codec.laws:
+            assert not roundtrip(codec, gradient).isfinite().all()
+        else:
+            with pytest.raises(CodecError, match=codec.id):
+                codec.encode(gradient, seeded(0))
+
+
+def test_unknown_name_lists_the_known_and_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'fp16'.*known: sgd, fp16, bf16"):
+        make_codec("fp15")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("fp16(rate=1)", "unknown setting 'rate'"),
+        ("fp16(1)", "cannot read"),
+        ("fp16(", "cannot read"),
+        ("", "cannot read"),
+        ("__import__('os')", "cannot read"),
+        ("(" * 500, "cannot read"),
+        ("x" * 5000, "at most 1000"),
+    ],
+)
+def test_a_bad_specification_says_what_is_wrong(spec, message):
+    with pytest.raises(ConfigError, match=message):
+        make_codec(spec)

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Passes the tests: sets everything up on first use. Arguments go to pytest, e.g.
+#   bash tests/run.sh tests/codecs -x
+#   bash tests/run.sh -m soak          the long ones, which otherwise stay out
+# ATOMO_DATA names a folder with the real MNIST and CIFAR-10 (docs/data.md); without it the tests
+# that need them say that they were skipped.
+set -euo pipefail
+export ATOMO_EXTRAS=dev
+# shellcheck source=tools/environment.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../tools/environment.sh"
+cd "$atomo_root"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # tests start several processes on few cores
+exec "$ATOMO_PYTHON" -m pytest "$@"

@@ -10,7 +10,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import Codec, Dense, Unit, make_codec
 from atomo.errors import CodecError, ConfigError, FrameError
-from atomo.wire import Compression, Header, Kind, pack, read_header, unpack
+from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
 from atomo.wire.cursor import Cursor, string, varint
 from atomo.wire.frame import DTYPES, MOST_DIMENSIONS, read_description
 
@@ -91,7 +91,7 @@ def decode(data: bytes, *, most_entries: int = 2**28) -> Tensor | list[Tensor]:
     return decoded[0] if about.single else decoded
 
 
-def rebuild(about: Description, frame: "np.ndarray[Any, Any]") -> list[Tensor]:
+def rebuild(about: Description, frame: Bytes) -> list[Tensor]:
     """The tensors of a frame that is what `about` says."""
     codecs = [codec_for(about.codec, shape) for _, shape in about.tensors]
     fields = [c.fields(s) for c, (_, s) in zip(codecs, about.tensors, strict=True)]

@@ -130,7 +130,7 @@ class Settings:
 
     @property
     def compression(self) -> Compression:
-        """blosc's settings."""
+        """Blosc's settings."""
         return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
 
 

@@ -8,7 +8,7 @@ from atomo.codecs import CODECS, Codec, Law, Unit, make_codec
 from atomo.errors import CodecError, ConfigError
 
 # Each listed codec by its defaults, then further configurations whose laws differ.
-SPECS = [*CODECS]
+SPECS = [*CODECS, "svd(rank=1)", "svd(rank=2, matricisation=auto, selection=top)"]
 SHAPES = [
     (1, 1),
     (1, 7),

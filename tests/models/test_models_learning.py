@@ -72,4 +72,4 @@ def test_he_weights_have_the_variance_of_the_paper():
     torch.manual_seed(1)
     network = build_model("ResNet18", (3, 32, 32), 10)
     weight = network.get_parameter("layer4.0.conv1.weight")  # 512 x 256 x 3 x 3
-    assert float(weight.std()) == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)

@@ -49,17 +49,7 @@ SIZES = {
 }
 
 # The ones that one core trains a step of in about a second.
-LIGHT = [
-    "LeNet",
-    "FC",
-    "AlexNet",
-    "VGG11",
-    "VGG19_BN",
-    "ResNet18",
-    "ResNet50",
-    "ResNet20",
-    "DenseNet",
-]
+LIGHT = ["LeNet", "FC", "AlexNet", "VGG11", "VGG19_BN", "ResNet18", "ResNet20", "DenseNet"]
 
 every_model = pytest.mark.parametrize("name", MODELS)
 light_model = pytest.mark.parametrize("name", LIGHT)
@@ -90,7 +80,7 @@ def test_every_network_states_its_size():
 
 
 @every_model
-@pytest.mark.parametrize("shape", [MNIST, CIFAR, (2, 40, 33), (3, 130, 128)], ids=str)
+@pytest.mark.parametrize("shape", [MNIST, CIFAR, (2, 40, 35), (3, 130, 128)], ids=str)
 def test_maps_images_to_a_logit_for_each_class(name, shape):
     network = build_shapes_only(name, shape, 7)
     assert network(torch.empty(2, *shape, device="meta")).shape == (2, 7)
@@ -141,15 +131,15 @@ def test_the_global_seed_decides_the_weights(name):
 
 
 @light_model
-def test_first_logits_are_of_order_one(name):
+def test_first_logits_neither_vanish_nor_explode(name):
     torch.manual_seed(1)
     network = build_model(name, CIFAR, 10).train()
     for layer in network.modules():
         if isinstance(layer, Dropout):
             layer.eval()
     with torch.no_grad():
-        spread = float(network(images((32, *CIFAR))).std())
-    assert 0.1 < spread < 5
+        spread = float(network(images((8, *CIFAR))).std())
+    assert 0.03 < spread < 3
 
 
 @light_model

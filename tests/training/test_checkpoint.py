@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import random
+import stat
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -298,6 +299,27 @@ def test_a_saver_killed_anywhere_leaves_whole_checkpoints(tmp_path):
     unfinished, last = map(int, done.stdout.split())
     assert unfinished > 50
     assert last > 100
+
+
+def test_everything_is_synced_before_the_manifest_appears(tmp_path, monkeypatch):
+    done = []
+    real = Path.replace
+
+    def rename(path, target):
+        done.append(target.name.split(".", 1)[1])
+        return real(path, target)
+
+    def fsync(descriptor):
+        status = os.fstat(descriptor)
+        done.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", rename)
+        patch.setattr(os, "fsync", fsync)
+        save(tmp_path, snapshot(1))
+    names = [f"{part}.safetensors" for part in ("model", "optimizer", "worker-1")] + ["json"]
+    sizes = [(tmp_path / f"step-00000001.{name}").stat().st_size for name in names]
+    assert done == [*sizes, *names[:3], "folder", "json", "folder"]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,12 @@ def nothing() -> None:
 def reported(given: EvaluatorSettings, *things: Callable[[], object]) -> list[Evaluation | Missed]:
     results: list[Evaluation | Missed] = []
     script = Scripted(*things)
-    count = evaluate(given, results.append, wait=script)
+
+    def report(result: Evaluation | Missed) -> None:
+        results.append(result)
+        assert len(results) < 10, "goes on for ever"
+
+    count = evaluate(given, report, wait=script)
     assert not script.things, "ends too early"
     assert count == sum(isinstance(result, Evaluation) for result in results)
     return results

@@ -55,7 +55,7 @@ def relative_probabilities(coefficients: Float[Tensor, " r"]) -> Float[Tensor, "
 
 
 def variance(coefficients: Float[Tensor, " r"], probabilities: Float[Tensor, " r"]) -> float:
-    """E||decoded - g||^2 = sum_i c_i^2 (1 / p_i - 1) over the non-zero c_i, for orthogonal atoms."""
+    """E||decoded - g||^2 for orthogonal atoms: sum_i c_i^2 (1 / p_i - 1) over the non-zero c_i."""
     squares = coefficients.double().square()
     return float(torch.where(squares > 0, squares * (1 / probabilities.double() - 1), 0.0).sum())
 

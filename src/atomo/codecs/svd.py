@@ -90,9 +90,7 @@ class SVD(Codec[Factors]):
         basis = spectrum.vectors(chosen)
         weighted = times(basis / chances[chosen, None].float(), matrix)
         if float(spectrum.coefficients.max()) > LARGE and not weighted.isfinite().all():
-            raise CodecError(
-                f"svd: atoms overflow float32; the gradient reaches {float(matrix.abs().max()):g}"
-            )
+            raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
         return weighted, basis
 
     def chances(self, coefficients: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -102,7 +100,7 @@ class SVD(Codec[Factors]):
             return torch.zeros_like(coefficients).index_fill_(0, largest, 1) * (coefficients > 0)
         if self.rank == 0:
             return relative_probabilities(coefficients)
-        return probabilities(coefficients, self.rank)
+        return probabilities(coefficients, float(self.rank))
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         shapes = matrix_shapes(shape, self.matricisation)
@@ -126,8 +124,8 @@ class SVD(Codec[Factors]):
             if (m, n) in matrix_shapes(shape, self.matricisation) and len(left) <= min(m, n):
                 return m, n
         raise CodecError(
-            f"svd: factors of shapes {tuple(left.shape)} and {tuple(right.shape)} for a gradient of "
-            f"shape {tuple(shape)}, read as one of {matrix_shapes(shape, self.matricisation)}"
+            f"svd: factors {tuple(left.shape)} and {tuple(right.shape)} for shape {tuple(shape)}, "
+            f"which is read as {' or '.join(map(str, matrix_shapes(shape, self.matricisation)))}"
         )
 
 
@@ -143,7 +141,7 @@ def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
 
 
 def times(rows: Float[Tensor, "k n"], matrix: Float[Tensor, "m n"]) -> Float[Tensor, "k m"]:
-    """rows @ matrix^T, padded with rows of zeros where that is the faster product."""
+    """The product rows @ matrix^T, with rows of zeros added where that is faster."""
     few = len(rows)
     if 1 < few < LANES:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, LANES - few))

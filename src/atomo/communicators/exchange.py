@@ -12,8 +12,7 @@ from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket, Part
 from atomo.memory import Memory
 from atomo.randomness import derive
-from atomo.transports.base import Bytes
-from atomo.wire import Compression, Header, Kind, pack, unpack
+from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
 
 __all__ = ["Compressor", "add_frame"]
 

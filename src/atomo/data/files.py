@@ -132,21 +132,18 @@ class Decoded:
         self.known = torch.zeros(kept, dtype=torch.bool)
 
     def read(self, indices: Int64[Tensor, " b"]) -> UInt8[Tensor, "b 3 h w"]:
-        """The images at `indices`."""
+        """The images at `indices`. Threads may call it at once: they write equal bytes."""
         if not len(self.known):
             return torch.stack([self.decode(index) for index in indices.tolist()])
-        for index in indices[~self.known[indices]].tolist():
-            self.image(index)
+        unknown = indices[~self.known[indices]]
+        for index in unknown.tolist():
+            self.pixels[index] = self.decode(index)
+        self.known[unknown] = True
         return self.pixels[indices]
 
     def image(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """The image at one index. Threads may call it at once: they write equal bytes."""
-        if not len(self.known):
-            return self.decode(index)
-        if not self.known[index]:
-            self.pixels[index] = self.decode(index)
-            self.known[index] = True
-        return self.pixels[index]
+        """The image at one index."""
+        return self.read(torch.tensor([index]))[0]
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
         """Decodes one image and checks its size."""

@@ -24,7 +24,7 @@ from atomo.launch.streams import EVENT_MARK, Line, Process
 from atomo.launch.summary import Summary
 from atomo.models import MODELS
 from atomo.names import resolve
-from atomo.training.events import Ended, from_json
+from atomo.training.events import from_json
 from atomo.training.scoring import Evaluation
 
 __all__ = ["launch"]

@@ -1,0 +1,1 @@
+"""Training: the master, the workers, their checkpoints, and the evaluator that follows them."""

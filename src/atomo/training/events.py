@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import final
 
-__all__ = ["EVENTS", "Event", "Ended", "Saved", "Started", "StepDone", "from_json", "to_json"]
+__all__ = ["EVENTS", "Ended", "Event", "Saved", "Started", "StepDone", "from_json", "to_json"]
 
 
 @final

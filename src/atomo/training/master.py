@@ -57,23 +57,26 @@ class Master:
         """Trains to the end, or until interrupted."""
         self._open_folder()
         self.step = self._resume()
-        log = MetricsLog(self._folder, self.step + 1)
-        self._tell(self._started())
-        last, reason = self._job.last_step, "done"
-        while self.step < last and reason == "done":
+        with MetricsLog(self._folder, self.step + 1) as log:
+            self._tell(self._started())
+            reason = self._train(log)
+        if self._saved != self.step:
+            self._save()
+        self._server.stop()
+        finish(self._folder, self.step, reason)
+        self._tell(Ended(self.step, reason))
+
+    def _train(self, log: MetricsLog) -> str:
+        """Takes steps until there are none left, or until interrupted; says which."""
+        while self.step < self._job.last_step:
             done = self._take_step(self.step + 1)
             log.write(done)
             self._tell(done)
             if self._interrupted():
-                reason = "interrupted"
+                return "interrupted"
             if self.step % self._job.settings.eval_freq == 0:
                 self._save()
-        if self._saved != self.step:
-            self._save()
-        self._server.stop()
-        log.close()
-        finish(self._folder, self.step, reason)
-        self._tell(Ended(self.step, reason))
+        return "done"
 
     def _open_folder(self) -> None:
         try:

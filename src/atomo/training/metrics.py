@@ -13,7 +13,7 @@ __all__ = ["MetricsLog"]
 
 @final
 class MetricsLog:
-    """Appends the steps of a run. A run that continues first drops what it is about to repeat."""
+    """Appends the steps of a run, closed by `with`. A run that continues first drops what it is about to repeat."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         self.path = folder / "metrics.jsonl"
@@ -36,8 +36,10 @@ class MetricsLog:
             except OSError as error:
                 raise CheckpointError(f"cannot write {self.path}: {error.strerror}") from error
 
-    def close(self) -> None:
-        """Closes the file."""
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def _lines(self) -> list[str]:

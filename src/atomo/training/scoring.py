@@ -90,7 +90,8 @@ def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
     try:
         subject.network.load_state_dict(snapshot.model)
     except RuntimeError as error:
-        raise CheckpointError(f"the checkpoint of step {snapshot.step}: {error}") from error
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"the checkpoint of step {snapshot.step}: {reason}") from error
     images = len(subject.test)
     with torch.inference_mode():
         batches = [tally(subject, chunk) for chunk in torch.split(torch.arange(images), batch_size)]

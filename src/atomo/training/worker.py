@@ -70,7 +70,7 @@ class Worker:
             Report(loss, correct, images, compute_s, self._encode_s, self._send_s, wait_s)
         )
 
-    def _forward_backward(self, step: int) -> tuple[float, int, int]:
+    def _forward_backward(self, step: int) -> tuple[float, float, float]:
         seed, epoch = self._job.settings.seed, self._shard.epoch(step)
         indices = self._shard.indices(step)
         images, labels = self._job.dataset.train.batch(indices, derive(seed, "augment", epoch))
@@ -87,7 +87,8 @@ class Worker:
             )
         loss.backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
-        return value, int((scores.detach().argmax(1) == labels).sum()), len(labels)
+        correct = (scores.detach().argmax(1) == labels).sum()
+        return value, float(correct), float(len(labels))
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         started = time.perf_counter()

@@ -3,12 +3,9 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import UInt8
+from atomo.wire import Bytes
 
 __all__ = ["Message", "Transport"]
-
-Bytes = UInt8[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)

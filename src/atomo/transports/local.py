@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import final
 
 from atomo.errors import DeadlineExpired, PeerLost
-from atomo.transports.base import Bytes, Message, Transport
+from atomo.transports.base import Message, Transport
+from atomo.wire import Bytes
 
 __all__ = ["LocalTransport", "network"]
 

@@ -5,14 +5,15 @@ from functools import cache
 from typing import Final, final
 
 import blosc
+import blosc.blosc_extension
 import numpy as np
 from jaxtyping import UInt8
 
 from atomo.errors import ConfigError, FrameError
 
-__all__ = ["Compression", "compress", "decompress_into"]
+__all__ = ["Bytes", "Compression", "compress", "decompress_into"]
 
-Bytes = UInt8[np.ndarray, " n"]
+Bytes = UInt8[np.ndarray, "_"]
 
 CODECS: Final = ("none", "blosclz", "lz4", "lz4hc", "zlib", "zstd")
 SHUFFLES: Final = {"none": blosc.NOSHUFFLE, "byte": blosc.SHUFFLE, "bit": blosc.BITSHUFFLE}
@@ -44,7 +45,7 @@ def compress(raw: Bytes, item_size: int, how: Compression) -> Bytes | None:
     """`raw` compressed, or None where storing it as it is serves better."""
     if how.codec == "none" or not SMALLEST <= raw.size <= blosc.MAX_BUFFERSIZE:
         return None
-    if raw.size > 4 * PROBE and not pays(raw[:PROBE], item_size, how):
+    if raw.size > 4 * PROBE and pays(raw[:PROBE], item_size, how) is None:
         return None
     return pays(raw, item_size, how)
 
@@ -75,7 +76,7 @@ def decompress_into(packed: memoryview, out: Bytes) -> None:
     single_thread()
     try:
         blosc.decompress_ptr(packed, out.ctypes.data)
-    except blosc.error as error:
+    except blosc.blosc_extension.error as error:
         raise FrameError(f"a compressed section is damaged: {error}") from error
 
 

@@ -29,17 +29,14 @@ from typing import Final, final
 import numpy as np
 import torch
 import xxhash
-from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.errors import FrameError
-from atomo.wire.compression import Compression, compress, decompress_into
+from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
 
 __all__ = ["Flag", "Header", "Kind", "pack", "read_header", "unpack"]
-
-Bytes = UInt8[np.ndarray, " n"]
 
 MAGIC: Final = b"ATMO"
 VERSION: Final = 1

@@ -14,8 +14,7 @@ from atomo.communicators.parameter_server.state import State, read_state, state_
 from atomo.communicators.report import Report
 from atomo.fusion import Bucket
 from atomo.transports import Transport
-from atomo.transports.base import Bytes
-from atomo.wire import Compression, Flag, Header, Kind, pack, read_header, unpack
+from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header, unpack
 
 __all__ = ["Client", "Order"]
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.errors import FrameError
-from atomo.transports.base import Bytes
-from atomo.wire import Kind, read_header, unpack
+from atomo.wire import Bytes, Kind, read_header, unpack
 
 __all__ = ["State", "read_state", "state_tensor"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import Bucket
-from atomo.transports.base import Bytes
+from atomo.wire import Bytes
 
 __all__ = ["Total"]
 

@@ -1,0 +1,198 @@
+"""The protocol between a master and its workers, step by step, over in-process transports."""
+
+import pytest
+import torch
+from support import together
+from torch import Size, Tensor
+
+from atomo.codecs import make_codec
+from atomo.communicators import Client, Compressor, Report, Server
+from atomo.errors import DeadlineExpired, FrameError
+from atomo.fusion import Bucket, plan
+from atomo.memory import Forget, Residual
+from atomo.transports import LocalTransport, network
+from atomo.wire import Compression, Header, Kind, pack
+
+PARAMETERS = [("w", Size((4, 3))), ("b", Size((4,)))]
+ENTRIES = 16
+REPORT = Report(1.0, 2.0, 3.0, 0.1, 0.2, 0.3, 0.4)
+RAW = Compression(codec="none")
+TIMEOUT_S = 20.0
+
+
+class Cast:
+    """A server and its clients, played one message at a time from the test's own thread."""
+
+    def __init__(self, workers: int, needed: int, code: str = "sgd", bucket_bytes: int = 10**6):
+        self.buckets = plan(PARAMETERS, make_codec(code), bucket_bytes)
+        self.transports = network(workers + 1)
+        self.server = Server(self.transports[0], self.buckets, needed, TIMEOUT_S)
+        self.memories = [Residual() for _ in range(workers)]
+        self.clients = [
+            Client(t, ENTRIES, Compressor(m, RAW, t.rank, seed=0), TIMEOUT_S)
+            for t, m in zip(self.transports[1:], self.memories, strict=True)
+        ]
+        self.sum = torch.zeros(ENTRIES)
+
+    def answer(self, worker: int, value: float, order: tuple[int, ...] | None = None) -> None:
+        """What a worker sends for one step: a gradient of `value` everywhere."""
+        for number in order or range(len(self.buckets)):
+            bucket = self.buckets[number]
+            self.clients[worker - 1].push(bucket, torch.full((bucket.size,), value))
+        self.clients[worker - 1].report(REPORT)
+
+    def broadcast(self, step: int) -> None:
+        self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
+
+
+def all_equal(tensor: Tensor, value: float) -> bool:
+    return bool((tensor == value).all())
+
+
+def test_a_step_carries_weights_down_and_the_mean_gradient_up():
+    cast = Cast(workers=3, needed=3, bucket_bytes=20)
+    assert len(cast.buckets) == 2
+    cast.broadcast(1)
+    for worker in (3, 1, 2):
+        order = cast.clients[worker - 1].pull()
+        assert (order.kind, order.step) == (Kind.WEIGHTS, 1)
+        assert order.weights is not None
+        assert all_equal(order.weights, 1.0)
+        cast.answer(worker, float(worker))
+    reports = cast.server.collect(cast.sum)
+    assert list(reports) == [1, 2, 3]
+    assert reports[2] == REPORT
+    assert all_equal(cast.sum, 2.0)
+
+
+def test_equal_gradients_give_equal_bits_in_whatever_order_they_arrive():
+    sums = []
+    for arrival in ((1, 2, 3), (3, 2, 1), (2, 3, 1)):
+        cast = Cast(workers=3, needed=3, bucket_bytes=20)
+        cast.broadcast(1)
+        for client in cast.clients:
+            client.pull()
+        for worker in arrival:  # 1e8 + 1 - 1e8 depends on the order of additions
+            cast.answer(worker, (1e8, 1.0, -1e8)[worker - 1])
+        cast.server.collect(cast.sum)
+        sums.append(cast.sum)
+    assert sums[0].equal(sums[1])
+    assert sums[0].equal(sums[2])
+
+
+def test_a_late_gradient_is_discarded_and_its_worker_told():
+    cast = Cast(workers=3, needed=2, code="fp16")
+    cast.broadcast(1)
+    for client in cast.clients:
+        client.pull()
+    cast.answer(1, 1.0)
+    cast.answer(3, 3.0)
+    assert list(cast.server.collect(cast.sum)) == [1, 3]
+    assert all_equal(cast.sum, 2.0)
+    cast.broadcast(2)
+    cast.answer(2, 100.0)  # still of step 1
+    for worker in (1, 3):
+        cast.clients[worker - 1].pull()
+        cast.answer(worker, 5.0)
+    assert list(cast.server.collect(cast.sum)) == [1, 3]
+    assert all_equal(cast.sum, 5.0)
+    order = cast.clients[1].pull()  # the weights of the step that was open when it came
+    assert order.step == 2
+    kept = cast.memories[1].state_dict()
+    assert all(all_equal(kept[name], 100.0) for name in ("w", "b"))
+    # What it took back goes out with its next gradient.
+    cast.broadcast(3)
+    cast.answer(2, 1.0)
+    cast.broadcast(3)
+
+
+def test_a_late_worker_can_still_contribute_to_the_step_that_is_open():
+    cast = Cast(workers=2, needed=1)
+    cast.broadcast(1)
+    for client in cast.clients:
+        client.pull()
+    cast.answer(1, 1.0)
+    cast.server.collect(cast.sum)
+    cast.broadcast(2)
+    cast.answer(2, 9.0)  # of step 1: late
+    cast.transports[1].send(0, wrong_frame(step=2, worker=1), "a report that comes second")
+    with pytest.raises(FrameError):
+        cast.server.collect(cast.sum)  # the late gradient was consumed before the wrong frame
+    assert cast.clients[1].pull().step == 2
+
+
+def wrong_frame(**header: int) -> "object":
+    return pack(Header(Kind.SAVE, **header), [], RAW)
+
+
+def test_states_are_asked_for_once_everybody_is_done():
+    cast = Cast(workers=2, needed=1)
+    cast.broadcast(1)
+    for client in cast.clients:
+        client.pull()
+    cast.answer(1, 1.0)
+    cast.server.collect(cast.sum)
+    cast.answer(2, 5.0)
+
+    def worker(number: int) -> None:
+        client = cast.clients[number - 1]
+        assert client.pull().kind is Kind.SAVE
+        client.send_state({"memory/w": torch.full((2,), float(number))})
+
+    states: list[dict[str, Tensor]] = []
+    together([lambda: states.extend(cast.server.save()), lambda: worker(1), lambda: worker(2)])
+    assert [float(state["memory/w"][0]) for state in states] == [1.0, 2.0]
+    cast.server.restore(states)
+    for number, client in enumerate(cast.clients, 1):
+        order = client.pull()
+        assert order.state is not None
+        assert all_equal(order.state["memory/w"], float(number))
+    cast.server.stop()
+    assert [client.pull().kind for client in cast.clients] == [Kind.STOP, Kind.STOP]
+
+
+def test_a_silent_worker_is_named_with_the_step():
+    buckets = plan(PARAMETERS, make_codec("sgd"), 10**6)
+    server = Server(network(3)[0], buckets, needed=2, timeout_s=0.01)
+    server.broadcast(5, torch.zeros(ENTRIES))
+    with pytest.raises(DeadlineExpired, match=r"rank 0 waited 0.01 s for .*worker \[1, 2\] at step 5"):
+        server.collect(torch.zeros(ENTRIES))
+
+
+def test_a_silent_master_is_named_with_the_step():
+    client = Client(network(2)[1], ENTRIES, Compressor(Forget(), RAW, 1, seed=0), 0.01)
+    with pytest.raises(DeadlineExpired, match="rank 1 .*the master's order after step 0"):
+        client.pull()
+
+
+def begun(workers: int = 1) -> tuple[LocalTransport, Server, tuple[Bucket, ...]]:
+    cast = Cast(workers, workers)
+    cast.broadcast(1)
+    return cast.transports[1], cast.server, cast.buckets
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (Header(Kind.GRADIENT, 2, 1, 0), "sent step 2; it was given 1"),
+        (Header(Kind.GRADIENT, 1, 2, 0), "of worker 2"),
+        (Header(Kind.GRADIENT, 1, 1, 9), "bucket 9"),
+        (Header(Kind.GRADIENT, 1, 1, 0, layout=5), "same version with the same options"),
+        (Header(Kind.REPORT, 1, 1), "after 0 of 1 buckets"),
+        (Header(Kind.STOP, 1, 1), "STOP"),
+    ],
+    ids=str,
+)
+def test_frames_that_break_the_protocol_are_refused(header, message):
+    transport, server, _ = begun()
+    transport.send(0, pack(header, [REPORT.tensor()], RAW), "something wrong")
+    with pytest.raises(FrameError, match=message):
+        server.collect(torch.zeros(ENTRIES))
+
+
+def test_a_gradient_that_does_not_fit_names_its_bucket():
+    transport, server, buckets = begun()
+    header = Header(Kind.GRADIENT, 1, 1, 0, buckets[0].layout)
+    transport.send(0, pack(header, [torch.ones(11), torch.ones(4)], RAW), "too few entries")
+    with pytest.raises(FrameError, match="bucket 0: sgd: 11 values for 12 entries"):
+        server.collect(torch.zeros(ENTRIES))

@@ -1,0 +1,108 @@
+"""Division into buckets, and gradients that arrive in them during the backward pass."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Size, nn
+
+from atomo.codecs import make_codec
+from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
+
+SIZES = st.lists(st.lists(st.integers(1, 6), min_size=0, max_size=4), min_size=1, max_size=12)
+
+
+@given(sizes=SIZES, bucket_bytes=st.integers(1, 2000), code=st.sampled_from(["sgd", "svd"]))
+def test_every_parameter_lies_in_exactly_one_place(sizes, bucket_bytes, code):
+    parameters = [(f"p{number}", Size(shape)) for number, shape in enumerate(sizes)]
+    buckets = plan(parameters, make_codec(code), bucket_bytes)
+    slots = [slot for bucket in buckets for slot in bucket.slots]
+    assert {(slot.name, slot.shape) for slot in slots} == set(parameters)
+    assert len(slots) == len(parameters)
+    offset = 0
+    for bucket in buckets:
+        assert bucket.offset == offset
+        ends = [(slot.start, slot.stop) for slot in bucket.slots]
+        assert [start for start, _ in ends] == [0, *(stop for _, stop in ends[:-1])]
+        offset += bucket.size
+    assert offset == sum(shape.numel() for _, shape in parameters)
+
+
+def test_first_buckets_hold_the_last_parameters():
+    parameters = [(f"p{number}", Size((10, 10))) for number in range(6)]
+    buckets = plan(parameters, make_codec("sgd"), 800)
+    assert [[s.name for s in b.slots] for b in buckets] == [["p5", "p4"], ["p3", "p2"], ["p1", "p0"]]
+
+
+def test_one_dimensional_parameters_travel_dense():
+    parameters = [("w", Size((4, 4))), ("b", Size((4,))), ("scale", Size(()))]
+    (bucket,) = plan(parameters, make_codec("svd"), 10**6)
+    assert [(part.codec.id, part.shape) for part in bucket.parts] == [
+        ("svd", Size((4, 4))),
+        ("sgd", Size((5,))),
+    ]
+
+
+def test_layouts_differ_by_codec_name_and_shape():
+    def layout(name: str, shape: tuple[int, ...], code: str) -> int:
+        return plan([(name, Size(shape))], make_codec(code), 10**6)[0].layout
+
+    one = layout("w", (4, 4), "svd")
+    others = [layout("v", (4, 4), "svd"), layout("w", (2, 8), "svd"), layout("w", (4, 4), "svd(rank=2)")]
+    assert one == layout("w", (4, 4), "svd")
+    assert one not in others
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3), nn.Linear(3, 1))
+
+
+def test_flat_weights_are_the_weights(model):
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    buckets = plan(shapes(model), make_codec("svd"), 60)
+    flat = flatten(model, buckets)
+    assert all(view.equal(before[name]) for name, view in named_slices(flat, buckets))
+    flat.zero_()
+    assert not any(p.any() for p in model.parameters())
+
+
+def test_buckets_arrive_in_backward_order_with_autograds_gradients(model):
+    images = torch.ones(2, 4)
+    model(images).sum().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = None
+    arrived: list[int] = []
+    found: dict[str, torch.Tensor] = {}
+
+    def ready(bucket: Bucket, flat: torch.Tensor) -> None:
+        arrived.append(bucket.number)
+        for slot in bucket.slots:
+            found[slot.name] = flat[slot.start : slot.stop].view(slot.shape).clone()
+        flat.fill_(77.0)  # scratch space: the next pass must not see it
+
+    buckets = plan(shapes(model), make_codec("svd"), 60)
+    gradients = Gradients(model, buckets, ready)
+    for _ in range(2):
+        arrived.clear()
+        gradients.begin()
+        model(images).sum().backward()
+        gradients.finish()
+        assert arrived == list(range(len(buckets)))
+        assert found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+def test_parameters_that_the_loss_does_not_depend_on_arrive_as_zeros(model):
+    arrived: dict[int, torch.Tensor] = {}
+    buckets = plan(shapes(model), make_codec("svd"), 60)
+    gradients = Gradients(model, buckets, lambda bucket, flat: arrived.update({bucket.number: flat}))
+    gradients.begin()
+    model[0](torch.ones(2, 4)).sum().backward()
+    gradients.finish()
+    assert len(arrived) == len(buckets)
+    assert not arrived[0].any()
+    assert arrived[len(buckets) - 1].any()

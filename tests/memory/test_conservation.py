@@ -1,0 +1,93 @@
+"""The law of memories, with every codec: nothing is lost."""
+
+import pytest
+import torch
+from torch import Generator, Size, Tensor
+
+from atomo.codecs import CODECS, make_codec
+from atomo.communicators.exchange import Compressor, add_frame
+from atomo.errors import CheckpointError
+from atomo.fusion import plan
+from atomo.memory import MEMORIES, Forget, Residual, default_memory
+from atomo.wire import Compression
+
+PARAMETERS = [("conv.weight", Size((8, 3, 3, 3))), ("conv.bias", Size((8,))), ("fc", Size((5, 9)))]
+
+
+class Run:
+    """Five steps of one worker: what came in, what was sent, what is kept."""
+
+    def __init__(self, code: str, memory: Residual) -> None:
+        self.memory = memory
+        self.buckets = plan(PARAMETERS, make_codec(code), 10**6)
+        self.compressor = Compressor(memory, Compression(), worker=1, seed=0)
+        self.came_in = torch.zeros(self.buckets[0].size)
+        self.sent = torch.zeros(self.buckets[0].size)
+        self.generator = Generator().manual_seed(1)
+
+    def step(self, number: int) -> None:
+        gradient = torch.randn(self.buckets[0].size, generator=self.generator)
+        self.came_in += gradient
+        self.compressor.compress(
+            self.buckets[0],
+            gradient,
+            number,
+            lambda frame: add_frame(self.buckets[0], frame, self.sent, 1.0),
+        )
+
+    def kept(self) -> Tensor:
+        state = self.memory.state_dict()
+        return torch.cat(
+            [state.get(s.name, torch.zeros(s.shape)).flatten() for s in self.buckets[0].slots]
+        )
+
+
+@pytest.mark.parametrize("code", [*CODECS, "svd(selection=top)"])
+def test_what_is_sent_and_what_is_kept_is_what_came_in(code):
+    run = Run(code, Residual())
+    for number in range(5):
+        run.step(number)
+    torch.testing.assert_close(run.sent + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("code", [*CODECS, "svd(selection=top)"])
+def test_what_never_counted_is_kept(code):
+    run = Run(code, Residual())
+    run.step(0)
+    run.step(1)
+    counted = run.sent.clone()
+    run.step(2)
+    run.compressor.take_back()
+    torch.testing.assert_close(counted + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+    run.compressor.take_back()  # a second verdict on the same gradient changes nothing
+    torch.testing.assert_close(counted + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+
+
+def test_the_state_survives():
+    run = Run("fp16", Residual())
+    run.step(0)
+    other = Residual()
+    other.load_state_dict(run.memory.state_dict())
+    for name, kept in other.state_dict().items():
+        assert kept.equal(run.memory.state_dict()[name])
+
+
+def test_the_state_is_a_copy():
+    run = Run("fp16", Residual())
+    run.step(0)
+    before = {name: kept.clone() for name, kept in run.memory.state_dict().items()}
+    held = run.memory.state_dict()
+    run.step(1)
+    assert all(held[name].equal(kept) for name, kept in before.items())
+
+
+def test_no_memory_refuses_a_state():
+    with pytest.raises(CheckpointError, match="'none'"):
+        Forget().load_state_dict({"weight": torch.ones(2)})
+
+
+def test_biased_codecs_get_a_residual_and_unbiased_ones_none():
+    defaults = {code: default_memory(make_codec(code)) for code in ("sgd", "svd", "fp16", "bf16")}
+    assert defaults == {"sgd": "none", "svd": "none", "fp16": "residual", "bf16": "residual"}
+    assert default_memory(make_codec("svd(selection=top)")) == "residual"
+    assert set(defaults.values()) <= set(MEMORIES)

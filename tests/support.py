@@ -1,0 +1,96 @@
+"""What several rooms' tests share: jobs of threads, real jobs, and plain SGD to compare with."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from atomo.config import Settings
+from atomo.data import load_dataset
+from atomo.models import build_model
+from atomo.randomness import derive
+from atomo.training.events import Event
+from atomo.training.job import make_job
+from atomo.training.master import Master
+from atomo.training.shard import Shard
+from atomo.training.worker import Worker
+from atomo.transports import LocalTransport, network
+
+PATIENCE_S = 60.0  # for threads that are known to end
+
+
+def together(bodies: Sequence[Callable[[], object]]) -> None:
+    """Runs each body in a thread of its own and raises what the first of them raised."""
+    errors: list[BaseException] = []
+
+    def guarded(body: Callable[[], object]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(body,), daemon=True) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+
+
+def settings(train_dir: Path, **changes: object) -> Settings:
+    """A short run on the embedded digits."""
+    short = {"train_dir": str(train_dir), "max_steps": 20, "eval_freq": 1000, "timeout": 30.0}
+    return Settings(**(short | changes)).resolved()
+
+
+def run_threads(
+    chosen: Settings,
+    tell: Callable[[Event], None] = lambda event: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> None:
+    """The whole job in this process, a thread a rank."""
+
+    def body(transport: LocalTransport) -> Callable[[], None]:
+        job = make_job(chosen, transport.size)
+        if transport.rank == 0:
+            return Master(job, transport, tell, interrupted).run
+        return Worker(job, transport, torch.device("cpu")).run
+
+    together([body(transport) for transport in network(chosen.n)])
+
+
+def plain_sgd(chosen: Settings) -> dict[str, Tensor]:
+    """The same training as one loop over the joined batches, written from PyTorch's tutorial."""
+    data = load_dataset(chosen.dataset, Path(chosen.data_dir))
+    torch.manual_seed(derive(chosen.seed, "weights"))
+    model = build_model(chosen.network, data.input_shape, data.classes)
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=chosen.lr,
+        momentum=chosen.momentum,
+        nesterov=chosen.nesterov,
+        weight_decay=chosen.weight_decay,
+    )
+    workers = chosen.n - 1
+    shards = [
+        Shard(len(data.train), workers, w, chosen.batch_size, chosen.seed) for w in range(workers)
+    ]
+    for step in range(1, chosen.max_steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = chosen.lr * chosen.lr_shrinkage ** ((step - 1) // chosen.lr_shrink_freq)
+        indices = torch.cat([shard.indices(step) for shard in shards])
+        images, labels = data.train.batch(indices)
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """Over all entries of all tensors of `one`."""
+    return max(float((tensor - other[name]).abs().max()) for name, tensor in one.items())

@@ -1,0 +1,27 @@
+"""With dense gradients, a master and N workers are one process on the joined batch."""
+
+import pytest
+from support import largest_difference, plain_sgd, run_threads, settings
+
+from atomo.training.checkpoint import load
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_dense_equals_plain_sgd(workers, tmp_path):
+    chosen = settings(tmp_path, n=workers + 1, code="sgd", batch_size=24 // workers)
+    run_threads(chosen)
+    assert largest_difference(plain_sgd(chosen), load(tmp_path, 20).model) < 1e-5
+
+
+def test_every_option_of_the_optimizer_reaches_it(tmp_path):
+    chosen = settings(
+        tmp_path,
+        code="sgd",
+        nesterov=True,
+        weight_decay=0.01,
+        lr_shrinkage=0.5,
+        lr_shrink_freq=5,
+        fusion_mb=0.1,
+    )
+    run_threads(chosen)
+    assert largest_difference(plain_sgd(chosen), load(tmp_path, 20).model) < 1e-5

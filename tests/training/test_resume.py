@@ -1,0 +1,94 @@
+"""A run that stopped and went on equals a run that never stopped, bit for bit."""
+
+import json
+
+import pytest
+import torch
+from support import run_threads, settings
+
+from atomo.config import Settings
+from atomo.errors import CheckpointError, ConfigError
+from atomo.training.checkpoint import Snapshot, load, steps
+from atomo.training.events import Event, Started, StepDone
+from atomo.training.resume import spread
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether weights, optimiser and the workers' states are equal in every bit."""
+    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
+    pairs += zip(one.workers, other.workers, strict=True)
+    return all(
+        a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a) for a, b in pairs
+    )
+
+
+CASES = [
+    {"n": 2, "code": "svd"},
+    {"n": 3, "code": "svd(selection=top)", "network": "ResNet20", "batch_size": 4},
+    {"n": 3, "code": "fp16", "optimizer": "adam", "lr": 0.001},
+    {"n": 4, "code": "bf16", "network": "FC", "lr_shrinkage": 0.9, "lr_shrink_freq": 3},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
+    common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": 0.2} | case
+    whole = settings(tmp_path / "whole", **common)
+    run_threads(whole)
+    told: list[Event] = []
+    stopped = settings(tmp_path / "parts", **common)
+    run_threads(stopped, told.append, lambda: len(told) > 4)
+    assert steps(tmp_path / "parts")[-1] < 8
+    run_threads(stopped)
+    assert same(load(tmp_path / "whole", 8), load(tmp_path / "parts", 8))
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 9))
+
+
+def started(chosen: Settings) -> Started:
+    told: list[Event] = []
+    run_threads(chosen, told.append)
+    return next(event for event in told if isinstance(event, Started))
+
+
+def test_more_workers_take_over_what_fewer_kept(tmp_path):
+    before = settings(tmp_path, n=2, code="fp16", max_steps=3, network="FC")
+    run_threads(before)
+    after = settings(tmp_path, n=4, code="fp16", max_steps=5, network="FC")
+    assert started(after).first_step == 4
+    assert len(load(tmp_path, 5).workers) == 3
+
+
+def test_the_mean_of_the_memories_is_kept_when_the_number_of_workers_changes():
+    states = [{"memory/w": torch.tensor([1.0, 5.0])}, {"memory/w": torch.tensor([3.0, 5.0])}]
+    assert [s["memory/w"].tolist() for s in spread(states, 3)] == [[2.0, 5.0]] * 3
+    assert spread(states, 2)[1]["memory/w"].tolist() == [3.0, 5.0]
+    silent = [{"memory/w": torch.tensor([4.0])}, {}]  # a worker that has kept nothing yet
+    assert spread(silent, 1)[0]["memory/w"].tolist() == [2.0]
+
+
+def test_another_run_can_be_continued_in_a_new_folder(tmp_path):
+    run_threads(settings(tmp_path / "a", max_steps=2))
+    again = settings(tmp_path / "b", max_steps=4, resume=str(tmp_path / "a"))
+    assert started(again).first_step == 3
+    assert steps(tmp_path / "b") == [4]
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+    chosen = settings(tmp_path, max_steps=2)
+    run_threads(chosen)
+    told: list[Event] = []
+    run_threads(chosen, told.append)
+    assert not any(isinstance(event, StepDone) for event in told)
+    assert steps(tmp_path) == [2]
+
+
+def test_contradicting_settings_are_named(tmp_path):
+    run_threads(settings(tmp_path, max_steps=1))
+    with pytest.raises(ConfigError, match="--seed is 9, but .* made with 1"):
+        run_threads(settings(tmp_path, max_steps=2, seed=9))
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint in that folder"):
+        run_threads(settings(tmp_path / "a", resume=str(tmp_path / "b")))

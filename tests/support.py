@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from atomo.config import Settings
 from atomo.data import load_dataset
@@ -86,7 +86,7 @@ def plain_sgd(chosen: Settings) -> dict[str, Tensor]:
         indices = torch.cat([shard.indices(step) for shard in shards])
         images, labels = data.train.batch(indices)
         optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
+        cross_entropy(model(images), labels).backward()
         optimizer.step()
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 

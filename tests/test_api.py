@@ -30,7 +30,9 @@ def test_a_tensor_comes_back_as_a_tensor_and_a_list_as_a_list(code):
         again = atomo.decode(atomo.encode(one, code, seed=1))
         assert (again.shape, again.dtype) == (one.shape, one.dtype)
     if Law.LOSSLESS in atomo.make_codec(code).laws:
-        assert all(a.equal(b) for a, b in zip(tensors, decoded, strict=True) if a.dtype != torch.float64)
+        assert all(
+            a.equal(b) for a, b in zip(tensors, decoded, strict=True) if a.dtype != torch.float64
+        )
 
 
 @every_codec
@@ -49,10 +51,14 @@ def test_an_empty_list_is_an_empty_list():
 
 def test_a_codec_does_as_well_as_its_specification():
     codec = atomo.make_codec("svd(rank=2)")
-    assert atomo.encode(normal(9, 9), codec, seed=0) == atomo.encode(normal(9, 9), "svd(rank=2)", seed=0)
+    assert atomo.encode(normal(9, 9), codec, seed=0) == atomo.encode(
+        normal(9, 9), "svd(rank=2)", seed=0
+    )
 
 
-@pytest.mark.parametrize("tensor", [torch.arange(3), torch.empty(0), torch.ones(2, dtype=torch.cfloat)])
+@pytest.mark.parametrize(
+    "tensor", [torch.arange(3), torch.empty(0), torch.ones(2, dtype=torch.cfloat)]
+)
 def test_what_is_no_gradient_is_refused(tensor):
     with pytest.raises(CodecError):
         atomo.encode(tensor, "sgd", seed=0)

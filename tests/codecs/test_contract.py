@@ -160,7 +160,7 @@ def test_nan_and_infinity_pass_through_or_are_refused(codec):
 
 
 def test_unknown_name_lists_the_known_and_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'fp16'.*known: sgd, fp16, bf16"):
+    with pytest.raises(ConfigError, match=r"did you mean 'fp16'.*known: sgd, fp16, bf16"):
         make_codec("fp15")
 
 

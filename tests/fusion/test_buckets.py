@@ -31,7 +31,11 @@ def test_every_parameter_lies_in_exactly_one_place(sizes, bucket_bytes, code):
 def test_first_buckets_hold_the_last_parameters():
     parameters = [(f"p{number}", Size((10, 10))) for number in range(6)]
     buckets = plan(parameters, make_codec("sgd"), 800)
-    assert [[s.name for s in b.slots] for b in buckets] == [["p5", "p4"], ["p3", "p2"], ["p1", "p0"]]
+    assert [[s.name for s in b.slots] for b in buckets] == [
+        ["p5", "p4"],
+        ["p3", "p2"],
+        ["p1", "p0"],
+    ]
 
 
 def test_one_dimensional_parameters_travel_dense():
@@ -48,7 +52,11 @@ def test_layouts_differ_by_codec_name_and_shape():
         return plan([(name, Size(shape))], make_codec(code), 10**6)[0].layout
 
     one = layout("w", (4, 4), "svd")
-    others = [layout("v", (4, 4), "svd"), layout("w", (2, 8), "svd"), layout("w", (4, 4), "svd(rank=2)")]
+    others = [
+        layout("v", (4, 4), "svd"),
+        layout("w", (2, 8), "svd"),
+        layout("w", (4, 4), "svd(rank=2)"),
+    ]
     assert one == layout("w", (4, 4), "svd")
     assert one not in others
 
@@ -99,7 +107,9 @@ def test_buckets_arrive_in_backward_order_with_autograds_gradients(model):
 def test_parameters_that_the_loss_does_not_depend_on_arrive_as_zeros(model):
     arrived: dict[int, torch.Tensor] = {}
     buckets = plan(shapes(model), make_codec("svd"), 60)
-    gradients = Gradients(model, buckets, lambda bucket, flat: arrived.update({bucket.number: flat}))
+    gradients = Gradients(
+        model, buckets, lambda bucket, flat: arrived.update({bucket.number: flat})
+    )
     gradients.begin()
     model[0](torch.ones(2, 4)).sum().backward()
     gradients.finish()

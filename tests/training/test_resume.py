@@ -17,9 +17,7 @@ def same(one: Snapshot, other: Snapshot) -> bool:
     """Whether weights, optimiser and the workers' states are equal in every bit."""
     pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
     pairs += zip(one.workers, other.workers, strict=True)
-    return all(
-        a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a) for a, b in pairs
-    )
+    return all(a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a) for a, b in pairs)
 
 
 CASES = [
@@ -85,7 +83,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path):
 
 def test_contradicting_settings_are_named(tmp_path):
     run_threads(settings(tmp_path, max_steps=1))
-    with pytest.raises(ConfigError, match="--seed is 9, but .* made with 1"):
+    with pytest.raises(ConfigError, match=r"--seed is 9, but .* made with 1"):
         run_threads(settings(tmp_path, max_steps=2, seed=9))
 
 

@@ -34,7 +34,7 @@ def test_a_message_of_another_source_waits_for_its_turn():
 
 def test_a_wait_ends_at_its_deadline_and_says_what_for():
     _, b = network(2)
-    with pytest.raises(DeadlineExpired, match="rank 1 waited 0.01 s for the weights"):
+    with pytest.raises(DeadlineExpired, match=r"rank 1 waited 0\.01 s for the weights"):
         b.receive(0, 0.01, "the weights")
 
 

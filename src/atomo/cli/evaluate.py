@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -23,19 +23,17 @@ DESCRIPTION = """\
 Evaluates every checkpoint of a run once, in order, as they appear in its folder.
 
   atomo evaluate --model-dir runs/x
-  atomo evaluate --model-dir /nfs/runs/x --network LeNet --dataset MNIST --eval-freq 50 --follow yes"""
+  atomo evaluate --model-dir /nfs/x --network LeNet --dataset MNIST --eval-freq 50 --follow yes"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     """The options of `atomo evaluate`."""
 
-    model_dir: Path = field(
-        default=Path(), metadata={"help": "folder of the run; need not exist yet"}
-    )
+    model_dir: str = option("", "folder of the run; need not exist yet (required)")
     network: str | None = option(None, "default: what the checkpoint says")
     dataset: str | None = option(None, "default: what the checkpoint says")
-    data_dir: Path = option(Path("data"), "where the data sets lie")
+    data_dir: str = option("data", "where the data sets lie")
     image_size: int | None = option(None, "default: what the checkpoint says")
     eval_batch_size: int = option(10_000, "images per forward pass")
     eval_freq: int = option(0, "evaluate multiples of this step and the last one; 0: every one")
@@ -50,7 +48,7 @@ class EvaluateOptions:
 def main(words: Sequence[str]) -> int:
     """Evaluates until the run is finished."""
     options = parse(EvaluateOptions, words, "evaluate", DESCRIPTION)
-    if options.model_dir == Path():
+    if not options.model_dir:
         raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
     if options.events not in ("text", "json"):
         raise ConfigError(f"--events {options.events!r}; known: text, json")
@@ -66,10 +64,10 @@ def main(words: Sequence[str]) -> int:
 def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
     """The evaluator's own settings."""
     return EvaluatorSettings(
-        model_dir=options.model_dir,
+        model_dir=Path(options.model_dir),
         network=options.network,
         dataset=options.dataset,
-        data_dir=options.data_dir,
+        data_dir=Path(options.data_dir),
         image_size=options.image_size,
         eval_batch_size=options.eval_batch_size,
         eval_freq=options.eval_freq,

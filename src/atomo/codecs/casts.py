@@ -40,8 +40,8 @@ class Rounded:
 class Float16(Codec[Scaled]):
     """IEEE half precision behind a power-of-two scale that puts the largest entry near the top.
 
-    Gradients are often below 6e-5, the smallest normal float16; the scale costs nothing in precision
-    and makes both underflow and overflow harmless.
+    Gradients are often below 6e-5, the smallest normal float16; the scale costs nothing in
+    precision and makes both underflow and overflow harmless.
     """
 
     id: ClassVar[str] = "fp16"

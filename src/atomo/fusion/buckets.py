@@ -67,7 +67,7 @@ class Bucket:
 
     number: int
     offset: int
-    """Its first entry in the flat gradient of the whole model, in which buckets follow each other."""
+    """Its first entry in the flat gradient of the whole model, where buckets follow each other."""
     parts: tuple[Part, ...]
 
     @cached_property

@@ -13,7 +13,10 @@ __all__ = ["MetricsLog"]
 
 @final
 class MetricsLog:
-    """Appends the steps of a run, closed by `with`. A run that continues first drops what it is about to repeat."""
+    """Appends the steps of a run, for a `with` block.
+
+    A run that continues first drops the lines of the steps that it is about to repeat.
+    """
 
     def __init__(self, folder: Path, first_step: int) -> None:
         self.path = folder / "metrics.jsonl"

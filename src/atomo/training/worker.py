@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import final
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # everybody's name for it
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from atomo.communicators import Client, Compressor, Report
+from atomo.data import epoch_seed
 from atomo.errors import Diverged
 from atomo.fusion import Bucket, Gradients, flatten
 from atomo.memory import MEMORIES
@@ -73,12 +74,12 @@ class Worker:
     def _forward_backward(self, step: int) -> tuple[float, float, float]:
         seed, epoch = self._job.settings.seed, self._shard.epoch(step)
         indices = self._shard.indices(step)
-        images, labels = self._job.dataset.train.batch(indices, derive(seed, "augment", epoch))
+        images, labels = self._job.dataset.train.batch(indices, epoch_seed(seed, epoch))
         images, labels = images.to(self._device), labels.to(self._device)
         torch.manual_seed(derive(seed, "dropout", step, self._rank))
         self._gradients.begin()
         scores = self._model(images)
-        loss = F.cross_entropy(scores, labels)
+        loss = cross_entropy(scores, labels)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise Diverged(

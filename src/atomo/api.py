@@ -62,8 +62,9 @@ def encode(
         if tensor.dtype not in DTYPES or not tensor.is_floating_point():
             raise CodecError(f"{codec.id}: cannot encode a tensor of {tensor.dtype}")
         gradient = tensor.detach().to("cpu", torch.float32)
-        payload = codec_for(codec, gradient.shape).encode(gradient, generator)
-        sections += vars(payload).values()
+        coder = codec_for(codec, gradient.shape)
+        payload = coder.encode(gradient, generator)
+        sections += coder.sections(payload)
     about = Description(codec, single, tuple((tensor.dtype, tensor.shape) for tensor in batch))
     return pack(
         Header(Kind.TENSORS), sections, compression or Compression(), write(about)
@@ -97,8 +98,8 @@ def rebuild(about: Description, frame: Bytes) -> list[Tensor]:
     fields = [c.fields(s) for c, (_, s) in zip(codecs, about.tensors, strict=True)]
     sections = iter(unpack(frame, [field for group in fields for field in group]))
     tensors = []
-    for codec, group, (dtype, shape) in zip(codecs, fields, about.tensors, strict=True):
-        payload = codec.payload(*(next(sections) for _ in group))
+    for codec, (dtype, shape) in zip(codecs, about.tensors, strict=True):
+        payload = codec.assemble(sections)
         try:
             tensors.append(codec.decode(payload, shape).to(dtype))
         except CodecError as error:

@@ -12,6 +12,7 @@ listed codec against every law it declares, so a new codec is tested the moment 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, ClassVar, Generic, TypeVar
@@ -34,6 +35,9 @@ class Law(Enum):
     """Its expectation over the generator is g."""
     CONTRACTION = auto()
     """It is closer to g than zero is, so that what a residual memory keeps cannot grow forever."""
+    SUMMABLE = auto()
+    """Payloads of several workers, encoded with one shared seed, add tensor by tensor: an all-reduce
+    of the payloads serves in place of a gather."""
 
 
 class Unit(Enum):
@@ -62,6 +66,8 @@ class Codec(ABC, Generic[Payload]):
     payload: ClassVar[type[Any]]
     """The frozen dataclass of tensors that the receiver rebuilds from the wire."""
     unit: ClassVar[Unit]
+    shared_seed: ClassVar[bool] = False
+    """Whether all workers of a step must encode with the same seed."""
 
     @property
     @abstractmethod
@@ -95,6 +101,48 @@ class Codec(ABC, Generic[Payload]):
             CodecError: the payload does not fit `out`, which is then unchanged. A payload may come
                 from another machine, so it is checked here and never trusted.
         """
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Payload:
+        """Error feedback in one go: adds `gradient` to `kept`, in place, encodes the sum, and
+        leaves in `kept` what was not sent.
+
+        A codec that can do so in fewer passes over memory than these three replaces this.
+        """
+        kept.add_(gradient)
+        payload = self.encode(kept, generator)
+        self.add_decoded(payload, kept, -1.0)
+        return payload
+
+    def finish(self, mean: Float[Tensor, "..."]) -> None:
+        """Turns the mean of the workers' decoded gradients into the aggregate, in place.
+
+        The mean itself, unless a codec votes.
+        """
+
+    @property
+    def inner(self) -> Mapping[str, "Codec[Any]"]:
+        """The codecs of those payload fields that are themselves coded, by field name."""
+        return {}
+
+    def sections(self, payload: Payload) -> list[Tensor]:
+        """The tensors of a payload, in the order of `fields`."""
+        found: list[Tensor] = []
+        for name, value in vars(payload).items():
+            found += self.inner[name].sections(value) if name in self.inner else [value]
+        return found
+
+    def assemble(self, sections: Iterator[Tensor]) -> Payload:
+        """The inverse of `sections`. Takes as many tensors as it needs."""
+        names = [field.name for field in fields(self.payload)]
+        rebuilt: Payload = self.payload(
+            *(
+                self.inner[name].assemble(sections) if name in self.inner else next(sections)
+                for name in names
+            )
+        )
+        return rebuilt
 
     def decode(self, payload: Payload, shape: Size) -> Float[Tensor, "..."]:
         """Rebuilds a float32 gradient of `shape` on its own."""

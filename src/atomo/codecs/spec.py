@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from atomo.codecs.base import Codec
+from atomo.codecs.base import Codec, Unit
 from atomo.errors import ConfigError
 from atomo.names import nearest
 
@@ -45,7 +45,29 @@ def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> 
             raise malformed(text)
     if name not in codecs:
         raise ConfigError(f"unknown codec {name!r}; {nearest(name, codecs)}")
-    return construct(codecs[name], {str(s.arg): literal(s.value, text) for s in settings})
+    given = {str(setting.arg): setting.value for setting in settings}
+    return construct(codecs[name], {key: value_of(given[key], codecs, text) for key in given})
+
+
+def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> object:
+    """The value of one setting, which may be a codec."""
+    match tree:
+        case ast.Call():
+            return build(tree, codecs, text)
+        case ast.Name(id=name) if name in codecs:
+            return Word(name, codecs[name]())
+    return literal(tree, text)
+
+
+class Word(str):
+    """A bare word that is also the name of a codec: which of the two, the setting's type says."""
+
+    codec: Codec[Any]
+
+    def __new__(cls, name: str, codec: Codec[Any]) -> "Word":
+        word = super().__new__(cls, name)
+        word.codec = codec
+        return word
 
 
 def construct(codec: type[Codec[Any]], settings: dict[str, object]) -> Codec[Any]:
@@ -55,13 +77,23 @@ def construct(codec: type[Codec[Any]], settings: dict[str, object]) -> Codec[Any
     for name, value in settings.items():
         if name not in known:
             raise ConfigError(f"{codec.id}: unknown setting {name!r}; {nearest(name, known)}")
-        if known[name] is float and type(value) is int:
-            settings[name] = float(value)
-        elif type(value) is not known[name]:
-            raise ConfigError(
-                f"{codec.id}: {name} must be of type {known[name].__name__}, got {value!r}"
-            )
+        settings[name] = fitted(codec.id, name, value, known[name])
     return codec(**settings)
+
+
+def fitted(codec: str, name: str, value: object, kind: Any) -> object:
+    """`value` as the type that its setting declares; an inner codec where it takes one."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind not in (bool, int, float, str):  # Codec[Any] | None
+        inner = value.codec if isinstance(value, Word) else value
+        if not isinstance(inner, Codec) or inner.unit is not Unit.ENTRIES:
+            raise ConfigError(f"{codec}: {name} must be a codec of plain entries, got {value}")
+        return inner
+    plain = str(value) if isinstance(value, Word) else value
+    if type(plain) is not kind:
+        raise ConfigError(f"{codec}: {name} must be of type {kind.__name__}, got {value!r}")
+    return plain
 
 
 def literal(tree: ast.expr, text: str) -> object:

@@ -14,7 +14,7 @@ from atomo.memory import Memory
 from atomo.randomness import derive
 from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
 
-__all__ = ["Compressor", "add_frame"]
+__all__ = ["Compressor", "add_frame", "finish"]
 
 
 def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: float) -> None:
@@ -25,11 +25,17 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
     """
     sections = iter(unpack(frame, bucket.fields))
     for part in bucket.parts:
-        payload = part.codec.payload(*(next(sections) for _ in part.fields))
+        payload = part.codec.assemble(sections)
         try:
             part.codec.add_decoded(payload, out[part.start : part.stop].view(part.shape), scale)
         except CodecError as error:
             raise FrameError(f"bucket {bucket.number}: {error}") from error
+
+
+def finish(bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
+    """Turns the mean gradient of a bucket into the aggregate that its codecs define, in place."""
+    for part in bucket.parts:
+        part.codec.finish(mean[part.start : part.stop].view(part.shape))
 
 
 @final
@@ -57,7 +63,11 @@ class Compressor:
         for slot in bucket.slots:
             self.memory.compensate(slot.name, flat[slot.start : slot.stop].view(slot.shape))
         payloads = [self._encode(part, flat, step) for part in bucket.parts]
-        sections = [tensor for payload in payloads for tensor in vars(payload).values()]
+        sections = [
+            tensor
+            for part, payload in zip(bucket.parts, payloads, strict=True)
+            for tensor in part.codec.sections(payload)
+        ]
         header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout)
         frame = pack(header, sections, self._compression)
         send(frame)
@@ -75,7 +85,8 @@ class Compressor:
         self._sent.clear()
 
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
-        seed = derive(self._seed, "encode", self._worker, step, part.slots[0].name)
+        worker = 0 if part.codec.shared_seed else self._worker
+        seed = derive(self._seed, "encode", worker, step, part.slots[0].name)
         generator = Generator(flat.device).manual_seed(seed)
         gradient = flat[part.start : part.stop].view(part.shape)
         try:

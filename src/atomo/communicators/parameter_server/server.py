@@ -62,7 +62,7 @@ class Server:
         """
         arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in self._workers}
         reports: dict[int, Report] = {}
-        total = Total(self._buckets, out, 1 / self._needed)
+        total = Total(self._buckets, out, self._needed)
         everyone = self._needed == len(self._workers)
         while len(reports) < self._needed:
             message, header = self._receive(self._missing(reports))

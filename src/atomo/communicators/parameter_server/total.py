@@ -6,7 +6,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.exchange import add_frame, finish
 from atomo.fusion import Bucket
 from atomo.wire import Bytes
 
@@ -17,10 +17,10 @@ __all__ = ["Total"]
 class Total:
     """Adds up frames bucket by bucket, each bucket in the order of the ranks."""
 
-    def __init__(self, buckets: Sequence[Bucket], out: Float[Tensor, " n"], scale: float) -> None:
+    def __init__(self, buckets: Sequence[Bucket], out: Float[Tensor, " n"], workers: int) -> None:
         self._buckets = buckets
         self._out = out.zero_()
-        self._scale = scale
+        self._workers = workers
         self._next = [0] * len(buckets)  # how many workers are in the sum already
 
     def advance(self, arrived: Mapping[int, Mapping[int, Bytes]], order: Sequence[int]) -> None:
@@ -31,5 +31,7 @@ class Total:
                 frame = arrived[order[self._next[bucket.number]]].get(bucket.number)
                 if frame is None:
                     break
-                add_frame(bucket, frame, out, self._scale)
+                add_frame(bucket, frame, out, 1 / self._workers)
                 self._next[bucket.number] += 1
+                if self._next[bucket.number] == self._workers:
+                    finish(bucket, out)

@@ -9,10 +9,11 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
-from atomo.codecs import make_codec
+from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
-from atomo.memory import MEMORIES, default_memory
+from atomo.memory import MEMORIES, Forget, default_memory
 from atomo.names import resolve
+from atomo.schedule import phases
 from atomo.wire import Compression
 
 __all__ = ["Settings", "option", "record"]
@@ -53,6 +54,8 @@ class Settings:
     lr_shrinkage: float = option(1.0, "factor on the learning rate every lr-shrink-freq steps")
     lr_shrink_freq: int = option(50, "steps between two shrinkages of the learning rate")
     code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
+    code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
+    compress_ratio: float | None = option(None, "share of the entries that sparsifiers send")
     svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
     quantization_level: int | None = option(None, "bits per entry of the quantising codecs")
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
@@ -94,19 +97,26 @@ class Settings:
     def resolved(self) -> "Settings":
         """The same run with every name in its canonical form and nothing left to defaults."""
         codec = make_codec(self.code_spec())
-        memory = default_memory(codec) if self.memory == "auto" else self.memory
+        memory = self.memory if self.memory != "auto" else self.needed_memory(codec)
         return replace(
             self,
             code=str(codec),
             svd_rank=None,
             quantization_level=None,
             bucket_size=None,
+            compress_ratio=None,
             memory=resolve("memory", memory, MEMORIES),
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
             num_aggregate=self.num_aggregate or self.n - 1,
         )
+
+    def needed_memory(self, codec: Codec[Any]) -> str:
+        """The memory of the last codec that needs one, of all that the schedule has."""
+        planned = phases(str(codec), self.code_schedule)
+        needed = [default_memory(phase.codec) for phase in planned]
+        return next((memory for memory in reversed(needed) if memory != Forget.id), Forget.id)
 
     def code_spec(self) -> str:
         """The codec's specification, with what the published flags say of it.
@@ -119,6 +129,7 @@ class Settings:
             "rank": self.svd_rank,
             "bits": self.quantization_level,
             "bucket_size": self.bucket_size,
+            "ratio": self.compress_ratio,
         }
         given = {name: value for name, value in said.items() if value is not None and name in known}
         for name, value in given.items():

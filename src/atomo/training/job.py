@@ -1,22 +1,32 @@
 """What the master and the workers of a run must agree on, computed by each from the settings."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
 
-from atomo.codecs import Codec, make_codec
 from atomo.config import Settings
 from atomo.data import Dataset, load_dataset
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.models import build_model
 from atomo.randomness import derive
+from atomo.schedule import phases
 from atomo.training.shard import Shard, steps_per_epoch
 
 __all__ = ["Job", "make_job"]
+
+
+@final
+@dataclass(frozen=True)
+class Stage:
+    """The buckets from a step on."""
+
+    first_step: int
+    buckets: tuple[Bucket, ...]
 
 
 @final
@@ -27,10 +37,18 @@ class Job:
     settings: Settings
     dataset: Dataset
     model: nn.Module
-    codec: Codec[Any]
-    buckets: tuple[Bucket, ...]
+    stages: tuple[Stage, ...]
     workers: int
     steps_per_epoch: int
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Where each parameter lies; the same in every stage."""
+        return self.stages[0].buckets
+
+    def buckets_at(self, step: int) -> tuple[Bucket, ...]:
+        """The buckets of `step`, with the codecs that serve by then."""
+        return [stage for stage in self.stages if stage.first_step <= step][-1].buckets
 
     @property
     def last_step(self) -> int:
@@ -61,6 +79,13 @@ def make_job(settings: Settings, ranks: int) -> Job:
     steps = steps_per_epoch(len(dataset.train), ranks - 1, settings.batch_size)
     torch.manual_seed(derive(settings.seed, "weights"))
     model = build_model(settings.network, dataset.input_shape, dataset.classes)
-    codec = make_codec(settings.code)
-    buckets = plan(shapes(model), codec, int(settings.fusion_mb * 1e6))
-    return Job(settings, dataset, model, codec, buckets, ranks - 1, steps)
+    return Job(settings, dataset, model, make_stages(settings, model, steps), ranks - 1, steps)
+
+
+def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
+    """The stages of a run whose epochs have `steps` steps."""
+    bucket_bytes = int(settings.fusion_mb * 1e6)
+    return tuple(
+        Stage(1 + math.ceil(phase.epoch * steps), plan(shapes(model), phase.codec, bucket_bytes))
+        for phase in phases(settings.code, settings.code_schedule)
+    )

@@ -93,6 +93,8 @@ class Worker:
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         started = time.perf_counter()
+        # The codec of this step may be another than when the gradients were laid out.
+        bucket = self._job.buckets_at(self.step)[bucket.number]
         send_s = self._client.push(bucket, flat)
         self._send_s += send_s
         self._encode_s += time.perf_counter() - started - send_s

@@ -46,6 +46,10 @@ class Server:
         self._late: set[int] = set()
         self.decode_s = 0.0  # spent on decoding and adding up, so far
 
+    def recode(self, buckets: Sequence[Bucket]) -> None:
+        """Expects these buckets from the next step on: the same layout, perhaps other codecs."""
+        self._buckets = buckets
+
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
         """Opens a step: every worker that is not still busy with an earlier one gets `weights`."""
         self._step, self._weights = step, weights
@@ -142,9 +146,14 @@ class Server:
             raise FrameError(f"rank {worker} sent a {header.kind.name} of worker {header.worker}")
         if header.step != busy:
             raise FrameError(f"worker {worker} sent step {header.step}; it was given {busy}")
-        if header.kind is Kind.GRADIENT and (
-            header.bucket >= len(self._buckets)
-            or header.layout != self._buckets[header.bucket].layout
+        # What is late is never decoded, and may be of the codec before.
+        if (
+            header.kind is Kind.GRADIENT
+            and header.step == self._step
+            and (
+                header.bucket >= len(self._buckets)
+                or header.layout != self._buckets[header.bucket].layout
+            )
         ):
             raise FrameError(
                 f"worker {worker} sent a bucket {header.bucket} of another layout: "

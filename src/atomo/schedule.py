@@ -1,0 +1,67 @@
+"""A codec that changes while training runs, such as DGC's sparsity warm-up.
+
+`0: dgc(ratio=0.25); 1: dgc(ratio=0.063); 2.5: dgc(ratio=0.001)` names an epoch, which may have a
+fraction, and the codec from there on. What the memories keep stays as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from atomo.codecs import Codec, make_codec
+from atomo.errors import ConfigError
+
+__all__ = ["Phase", "parse_schedule", "phases"]
+
+
+@final
+@dataclass(frozen=True)
+class Phase:
+    """A codec, and the epoch from which it serves."""
+
+    epoch: float
+    codec: Codec[Any]
+
+
+def phases(code: str, schedule: str) -> tuple[Phase, ...]:
+    """The codecs of a run in order; the first begins at epoch 0.
+
+    >>> [phase.epoch for phase in phases("fp16", "2: sgd")]
+    [0.0, 2.0]
+
+    Raises:
+        ConfigError: the schedule cannot be read, or goes back in time.
+    """
+    planned = parse_schedule(schedule)
+    if not planned or planned[0].epoch > 0:
+        planned = (Phase(0.0, make_codec(code)), *planned)
+    return planned
+
+
+def parse_schedule(schedule: str) -> tuple[Phase, ...]:
+    """The phases of `EPOCH: CODEC; EPOCH: CODEC`."""
+    planned = tuple(parse_phase(entry) for entry in schedule.split(";") if entry.strip())
+    check_order(planned)
+    return planned
+
+
+def parse_phase(entry: str) -> Phase:
+    """One `EPOCH: CODEC`."""
+    epoch, colon, spec = entry.partition(":")
+    try:
+        begins = float(epoch)
+    except ValueError:
+        begins = -1.0
+    if not colon or not 0 <= begins < float("inf"):
+        raise ConfigError(f"--code-schedule: cannot read {entry.strip()!r}; write 'EPOCH: CODEC'")
+    return Phase(begins, make_codec(spec))
+
+
+def check_order(planned: Sequence[Phase]) -> None:
+    """Raises ConfigError where an epoch is not above the one before it."""
+    for before, after in zip(planned, planned[1:], strict=False):
+        if after.epoch <= before.epoch:
+            raise ConfigError(
+                f"--code-schedule: epoch {after.epoch:g} comes after epoch {before.epoch:g}; "
+                "name epochs in increasing order"
+            )

@@ -76,6 +76,7 @@ class Settings:
     eval_freq: int = option(100, "steps between two checkpoints")
     keep_checkpoints: int = option(0, "how many to keep; 0: all")
     resume: str = option("auto", "auto: continue what lies in train-dir; never; or a run's folder")
+    dump_every: int = option(0, "steps between two dumps of worker 1's gradient; 0: none")
     evaluator: str = option("local", "local: an evaluator beside the run; none: start it yourself")
     seed: int = option(1, "of everything random")
     log_interval: int = option(10, "steps between two lines of progress")
@@ -161,6 +162,7 @@ LOWEST: Final[Mapping[str, float]] = {
     "threads": 0,
     "eval_freq": 1,
     "keep_checkpoints": 0,
+    "dump_every": 0,
     "seed": 0,
     "log_interval": 1,
 }

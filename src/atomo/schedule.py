@@ -6,6 +6,7 @@ fraction, and the codec from there on. What the memories keep stays as it is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, final
 
 from atomo.codecs import Codec, make_codec
@@ -59,7 +60,7 @@ def parse_phase(entry: str) -> Phase:
 
 def check_order(planned: Sequence[Phase]) -> None:
     """Raises ConfigError where an epoch is not above the one before it."""
-    for before, after in zip(planned, planned[1:], strict=False):
+    for before, after in pairwise(planned):
         if after.epoch <= before.epoch:
             raise ConfigError(
                 f"--code-schedule: epoch {after.epoch:g} comes after epoch {before.epoch:g}; "

@@ -15,6 +15,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "train": "train a model: starts a master, its workers and an evaluator",
         "evaluate": "follow a run's checkpoints and evaluate each of them",
+        "bench": "measure codecs: speed, bytes and error, on your own gradients",
+        "inspect": "look at a gradient, and at what codecs lose of it",
         "prepare": "download and verify data sets",
         "rank": "be one rank of a job; `train` starts these through mpirun",
     }

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import final
 
 import torch
@@ -16,6 +17,7 @@ from atomo.errors import Diverged
 from atomo.fusion import Bucket, Gradients, flatten
 from atomo.memory import MEMORIES
 from atomo.randomness import derive
+from atomo.training.dump import GradientDump
 from atomo.training.job import Job
 from atomo.transports import Transport
 from atomo.wire import Kind
@@ -43,6 +45,8 @@ class Worker:
         )
         self._client = Client(transport, job.entries, compressor, job.settings.timeout)
         self._gradients = Gradients(self._model, job.buckets, self._push)
+        every = job.settings.dump_every if transport.rank == 1 else 0
+        self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._encode_s = self._send_s = 0.0
 
     def run(self) -> None:
@@ -88,10 +92,12 @@ class Worker:
             )
         loss.backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
+        self._dump.finish(step)
         correct = (scores.detach().argmax(1) == labels).sum()
         return value, float(correct), float(len(labels))
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        self._dump.add(bucket, flat, self.step)
         started = time.perf_counter()
         # The codec of this step may be another than when the gradients were laid out.
         bucket = self._job.buckets_at(self.step)[bucket.number]

@@ -1,0 +1,100 @@
+"""`atomo bench`: speed, bytes and error of codecs on your own gradients."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atomo.arguments import parse
+from atomo.codecs import CODECS, make_codec
+from atomo.config import option
+from atomo.errors import ConfigError, DataError
+from atomo.measure import Measurement, measure
+from atomo.training.capture import capture
+
+__all__ = ["BenchOptions", "main"]
+
+DESCRIPTION = """\
+Measures codecs on a gradient: how long a copy of it takes, and how many of these encoding and
+decoding take; bytes; and the error of one encoding.
+
+  atomo bench
+  atomo bench --code 'svd(rank=3); topk(ratio=0.01, values=fp16)' --tensor gradient.safetensors"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """The options of `atomo bench`."""
+
+    code: str = option("", "one codec or several, separated by ';'; empty: all, by their defaults")
+    tensor: str = option("", "gradient as safetensors; empty: one of --network on --dataset")
+    network: str = option("LeNet", "whose gradient to take")
+    dataset: str = option("Digits", "on which images")
+    data_dir: str = option("data", "where the data sets lie")
+    steps: int = option(20, "steps of training before the gradient is taken")
+    repetitions: int = option(5, "of each timing, of which the best counts")
+    threads: int = option(1, "compute threads")
+    json: bool = option(False, "one line of JSON a codec: yes or no")
+
+
+def main(words: Sequence[str]) -> int:
+    """Measures and prints."""
+    options = parse(BenchOptions, words, "bench", DESCRIPTION)
+    torch.set_num_threads(options.threads)
+    specs = [spec for spec in options.code.split(";") if spec.strip()] or list(CODECS)
+    codecs = [make_codec(spec) for spec in specs]
+    gradient = read_gradient(options)
+    found = [measure(codec, gradient, options.repetitions) for codec in codecs]
+    if options.json:
+        sys.stdout.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+    else:
+        Console().print(table(found))
+    return 0
+
+
+def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
+    """The gradient to measure on.
+
+    Raises:
+        DataError: the file cannot be read.
+        ConfigError: it holds something else than float32 tensors.
+    """
+    if not options.tensor:
+        return capture(
+            options.network, options.dataset, Path(options.data_dir), steps=options.steps
+        )
+    try:
+        tensors = load_file(options.tensor)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"--tensor {options.tensor}: {error}") from error
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            raise ConfigError(f"--tensor {options.tensor}: {name} is {tensor.dtype}{tensor.shape}")
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def table(found: Sequence[Measurement]) -> Table:
+    """One row a codec."""
+    first = found[0]
+    copy_ms = 1e3 * min(one.copy_s for one in found)
+    out = Table(title=f"{first.entries:,} entries; a copy takes {copy_ms:.2f} ms")
+    for column in ("codec", "encode / copy", "decode+add / copy", "bytes", "bits/entry", "error"):
+        out.add_column(column, justify="left" if column == "codec" else "right")
+    for one in found:
+        out.add_row(
+            one.spec,
+            f"{one.encode_ratio:.1f}",
+            f"{one.decode_ratio:.2f}",
+            f"{one.frame_bytes:,}",
+            f"{one.bits_per_entry:.3f}",
+            f"{one.relative_error:.3f}",
+        )
+    return out

@@ -1,0 +1,107 @@
+"""`atomo inspect`: look at a gradient, and at what codecs do to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from atomo.arguments import parse
+from atomo.cli.bench import BenchOptions, read_gradient
+from atomo.codecs import make_codec
+from atomo.config import option
+from atomo.errors import ConfigError
+from atomo.inspect import Layer, Losses, histogram, layers, losses, singular_values
+
+__all__ = ["InspectOptions", "main"]
+
+DESCRIPTION = """\
+Shows a gradient layer by layer, and what each codec loses of it: over all entries, the positive and
+the negative ones, the big (beyond the 95th percentile of magnitudes) and the small ones.
+
+  atomo train --dump-every 50 --train-dir runs/x
+  atomo inspect --tensor runs/x/gradients/step-00000050.safetensors --code 'svd; topk(ratio=0.01)'
+  atomo inspect --png gradient.png"""
+PLOTTED = 6  # layers, the largest ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    """The options of `atomo inspect`."""
+
+    tensor: str = option("", "gradient as safetensors; empty: one of --network on --dataset")
+    code: str = option("svd", "codecs to try, separated by ';'")
+    network: str = option("LeNet", "whose gradient to take")
+    dataset: str = option("Digits", "on which images")
+    data_dir: str = option("data", "where the data sets lie")
+    steps: int = option(20, "steps of training before the gradient is taken")
+    png: str = option("", "file for a picture of histograms and spectra; empty: none")
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints two tables and draws a picture."""
+    options = parse(InspectOptions, words, "inspect", DESCRIPTION)
+    shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}
+    gradient = read_gradient(BenchOptions(data_dir=options.data_dir, **shared))
+    codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
+    console = Console()
+    console.print(table("layers", Layer, layers(gradient)))
+    console.print(table("relative error", Losses, [losses(codec, gradient) for codec in codecs]))
+    if options.png:
+        draw(gradient, Path(options.png))
+        console.print(f"wrote {options.png}")
+    return 0
+
+
+def table(title: str, kind: type[Layer | Losses], rows: Sequence[Layer | Losses]) -> Table:
+    """One row a record, one column a field."""
+    out = Table(title=title)
+    for column in fields(kind):
+        out.add_column(
+            column.name, justify="left" if column.type is str else "right", overflow="fold"
+        )
+    for row in rows:
+        out.add_row(*(text(value) for value in asdict(row).values()))
+    return out
+
+
+def text(value: object) -> str:
+    """A cell."""
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def draw(gradient: Mapping[str, Tensor], path: Path) -> None:
+    """A histogram and a spectrum for each of the largest layers.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or cannot write this file.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ConfigError("--png needs matplotlib; `pip install atomo[plot]` brings it") from error
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    largest = sorted(gradient.items(), key=lambda item: -item[1].numel())[:PLOTTED]
+    figure, axes = pyplot.subplots(
+        2, len(largest), figsize=(3 * len(largest), 6), squeeze=False, layout="constrained"
+    )
+    for (name, tensor), top, bottom in zip(largest, axes[0], axes[1], strict=True):
+        share = histogram(tensor)
+        edges = [float(x) for x in tensor.aminmax()]
+        width = (edges[1] - edges[0]) / len(share) or 1.0
+        top.bar([edges[0] + width * (i + 0.5) for i in range(len(share))], share.tolist(), width)
+        top.set(title=name, yscale="log", xlabel="entry", ylabel="share of entries")
+        bottom.plot(singular_values(tensor).tolist(), marker=".")
+        bottom.set(yscale="log", xlabel="rank", ylabel="singular value")
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--png {path}: {error}") from error
+    finally:
+        pyplot.close(figure)

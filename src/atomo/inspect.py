@@ -1,0 +1,135 @@
+"""What a gradient is made of, and what a codec does to which part of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from atomo.codecs import Codec
+from atomo.communicators import Compressor
+from atomo.communicators.exchange import add_frame
+from atomo.fusion import plan
+from atomo.memory import Forget
+from atomo.wire import Bytes, Compression
+
+__all__ = ["Layer", "Losses", "layers", "losses", "reconstruct"]
+
+BIG = 0.95  # quantile of the magnitudes beyond which an entry counts as big
+BINS = 64
+WHOLE = 2**62  # bytes: one bucket, whatever the size
+
+
+@final
+@dataclass(frozen=True)
+class Layer:
+    """One parameter's gradient in numbers."""
+
+    name: str
+    shape: tuple[int, ...]
+    norm: float
+    largest: float
+    near_zero: float  # share of the entries below a thousandth of the largest
+    top3: float  # share of the energy in the three largest singular values; 1 for vectors
+    stable_rank: float  # ||G||_F^2 / sigma_1^2
+    entropy: float  # bits an entry, of a histogram with 64 bins between the extremes
+
+
+def layers(gradient: Mapping[str, Tensor]) -> list[Layer]:
+    """Every parameter's gradient, in order."""
+    return [layer(name, tensor) for name, tensor in gradient.items()]
+
+
+def layer(name: str, tensor: Tensor) -> Layer:
+    """One parameter's gradient."""
+    magnitude = tensor.abs()
+    largest = float(magnitude.max())
+    energy = singular_values(tensor).square()
+    total = float(energy.sum().clamp_min(1e-30))
+    return Layer(
+        name,
+        tuple(tensor.shape),
+        float(tensor.norm()),
+        largest,
+        float((magnitude < largest / 1000).float().mean()),
+        float(energy[:3].sum()) / total,
+        total / float(energy[0].clamp_min(1e-30)),
+        histogram_entropy(tensor),
+    )
+
+
+def singular_values(tensor: Tensor) -> Float[Tensor, " r"]:
+    """Of the matrix with a row for each output channel, descending; of a vector, its norm."""
+    if tensor.ndim < 2:
+        return tensor.norm().reshape(1)
+    matrix = tensor.flatten(1)
+    small = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T).double()
+    squares: Tensor = torch.linalg.eigvalsh(small @ small.T)
+    return squares.clamp_min(0).sqrt().flip(0).float()
+
+
+def histogram(tensor: Tensor) -> Float[Tensor, " bins"]:
+    """The share of the entries in each of 64 equal bins between the extremes."""
+    low, high = (float(x) for x in tensor.aminmax())
+    counts = torch.histc(tensor.flatten(), BINS, low, high if high > low else low + 1)
+    return counts / tensor.numel()
+
+
+def histogram_entropy(tensor: Tensor) -> float:
+    """The entropy of the histogram, bits an entry."""
+    share = histogram(tensor)
+    share = share[share > 0]
+    return float(-(share * share.log2()).sum())
+
+
+@final
+@dataclass(frozen=True)
+class Losses:
+    """What one encoding lost, ||sent - wanted|| / ||wanted||, over kinds of entries."""
+
+    spec: str
+    frame_bytes: int
+    everything: float
+    positive: float
+    negative: float
+    big: float  # beyond the 95th percentile of the magnitudes
+    small: float
+
+
+def reconstruct(
+    codec: Codec[Any], gradient: Mapping[str, Tensor], seed: int = 1
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
+    """The flat gradient, what arrives of it through the wire, and the bytes that this took."""
+    (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, WHOLE)
+    wanted = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
+    frames: list[Bytes] = []
+    compressor = Compressor(Forget(), Compression(), worker=1, seed=seed)
+    compressor.compress(bucket, wanted.clone(), 1, frames.append)
+    sent = torch.zeros_like(wanted)
+    add_frame(bucket, frames[0], sent, 1.0)
+    return wanted, sent, frames[0].size
+
+
+def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> Losses:
+    """What a codec loses of a gradient, and where."""
+    wanted, sent, size = reconstruct(codec, gradient)
+    magnitude = wanted.abs()
+    rank = max(1, round(BIG * magnitude.numel()))
+    big = magnitude > magnitude.kthvalue(rank).values
+    return Losses(
+        str(codec),
+        size,
+        share(wanted, sent, torch.ones_like(big)),
+        share(wanted, sent, wanted > 0),
+        share(wanted, sent, wanted < 0),
+        share(wanted, sent, big),
+        share(wanted, sent, ~big),
+    )
+
+
+def share(wanted: Tensor, sent: Tensor, which: Bool[Tensor, " n"]) -> float:
+    """The relative error over some of the entries."""
+    error = (sent - wanted)[which].norm() / wanted[which].norm().clamp_min(1e-30)
+    return float(error)

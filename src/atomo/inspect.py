@@ -31,9 +31,9 @@ class Layer:
     shape: tuple[int, ...]
     norm: float
     largest: float
-    near_zero: float  # share of the entries below a thousandth of the largest
+    tiny: float  # share of the entries below a thousandth of the largest
     top3: float  # share of the energy in the three largest singular values; 1 for vectors
-    stable_rank: float  # ||G||_F^2 / sigma_1^2
+    rank: float  # stable: ||G||_F^2 / sigma_1^2
     entropy: float  # bits an entry, of a histogram with 64 bins between the extremes
 
 
@@ -63,7 +63,8 @@ def layer(name: str, tensor: Tensor) -> Layer:
 def singular_values(tensor: Tensor) -> Float[Tensor, " r"]:
     """Of the matrix with a row for each output channel, descending; of a vector, its norm."""
     if tensor.ndim < 2:
-        return tensor.norm().reshape(1)
+        norm: Tensor = tensor.norm()
+        return norm.reshape(1)
     matrix = tensor.flatten(1)
     small = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T).double()
     squares: Tensor = torch.linalg.eigvalsh(small @ small.T)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -57,11 +58,10 @@ def main(words: Sequence[str]) -> int:
 
 def table(title: str, kind: type[Layer | Losses], rows: Sequence[Layer | Losses]) -> Table:
     """One row a record, one column a field."""
-    out = Table(title=title)
+    out = Table(title=title, box=box.SIMPLE_HEAD)
     for column in fields(kind):
-        out.add_column(
-            column.name, justify="left" if column.type is str else "right", overflow="fold"
-        )
+        words = column.type is str
+        out.add_column(column.name, justify="left" if words else "right", no_wrap=words)
     for row in rows:
         out.add_row(*(text(value) for value in asdict(row).values()))
     return out
@@ -87,7 +87,8 @@ def draw(gradient: Mapping[str, Tensor], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    largest = sorted(gradient.items(), key=lambda item: -item[1].numel())[:PLOTTED]
+    matrices = [item for item in gradient.items() if item[1].ndim > 1]
+    largest = sorted(matrices, key=lambda item: -item[1].numel())[:PLOTTED]
     figure, axes = pyplot.subplots(
         2, len(largest), figsize=(3 * len(largest), 6), squeeze=False, layout="constrained"
     )
@@ -97,8 +98,10 @@ def draw(gradient: Mapping[str, Tensor], path: Path) -> None:
         width = (edges[1] - edges[0]) / len(share) or 1.0
         top.bar([edges[0] + width * (i + 0.5) for i in range(len(share))], share.tolist(), width)
         top.set(title=name, yscale="log", xlabel="entry", ylabel="share of entries")
-        bottom.plot(singular_values(tensor).tolist(), marker=".")
-        bottom.set(yscale="log", xlabel="rank", ylabel="singular value")
+        values = singular_values(tensor)
+        bottom.plot(values.tolist(), marker=".")
+        floor = 1e-6 * float(values[0]) or 1e-30  # below it is rounding, not gradient
+        bottom.set(yscale="log", ylim=(floor, None), xlabel="rank", ylabel="singular value")
     try:
         figure.savefig(path, dpi=110)
     except (OSError, ValueError) as error:

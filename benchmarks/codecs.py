@@ -1,0 +1,99 @@
+"""Speed and size of every codec, as ratios to a copy of the same gradient, on one thread.
+
+    python benchmarks/codecs.py --data-dir data          a real gradient: ResNet18 on CIFAR-10
+    python benchmarks/codecs.py --random 25600000        a random one, of so many entries
+
+Each row is the whole path: memory, encoding, packing, checksum; and back. Beside them stand PyTorch's
+own ways of doing about the same.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Generator, Tensor
+
+from atomo.codecs import make_codec
+from atomo.measure import copy_time, measure, timed
+from atomo.training.capture import capture
+
+SPECS = (
+    "sgd", "fp16", "bf16",
+    "svd(rank=3)", "entrywise(budget=0.01)", "fourier(budget=0.01)",
+    "threshold(value=0.001)", "topk(ratio=0.01)", "topk(ratio=0.001)", "randk(ratio=0.01)",
+    "chunktopk(ratio=0.01)", "dgc(ratio=0.001)", "dragonn(ratio=0.01)",
+    "qsgd(bits=1)", "qsgd(bits=2)", "qsgd(bits=4)", "qsgd(bits=7)", "terngrad", "natural",
+    "signsgd", "signum", "efsignsgd", "onebit",
+    "sketchml", "lss", "countsketch",
+    "topk(ratio=0.01, values=fp16)", "svd(rank=3, factors=fp16)",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Prints one row a codec."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tensor", type=Path, help="gradient as safetensors; written if missing")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--random", type=int, default=0, help="entries of a random gradient")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--code", nargs="*", default=SPECS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    gradient = find_gradient(options.tensor, options.data_dir, options.random)
+    print("| codec | encode / copy | decode-add / copy | bits per entry | error |")
+    print("|---|---|---|---|---|")
+    for spec in options.code:
+        m = measure(make_codec(spec), gradient, options.repetitions)
+        print(
+            f"| `{spec}` | {m.encode_ratio:.2f} | {m.decode_ratio:.3f} | {m.bits_per_entry:.4f} "
+            f"| {m.relative_error:.3f} |",
+            flush=True,
+        )
+    print_pytorch(gradient, options.repetitions)
+
+
+def find_gradient(path: Path | None, data_dir: Path, random: int) -> dict[str, Tensor]:
+    """The gradient to measure on."""
+    if random:
+        side = math.isqrt(random)
+        generator = Generator().manual_seed(0)
+        scale = torch.rand(side, 1, generator=generator).pow(4)  # rows of very different sizes
+        return {"weight": torch.randn(side, random // side, generator=generator) * scale}
+    if path and path.exists():
+        return load_file(path)
+    gradient = capture("ResNet18", "Cifar10", data_dir, steps=20)
+    if path:
+        save_file(gradient, path)
+    return gradient
+
+
+def print_pytorch(gradient: dict[str, Tensor], repetitions: int) -> None:
+    """What PyTorch itself offers, for scale."""
+    flat = torch.cat([tensor.flatten() for tensor in gradient.values()])
+    copy_s = copy_time(flat, repetitions)
+    k = flat.numel() // 100
+    ways: dict[str, Callable[[], object]] = {
+        "torch.topk, 1 %": lambda: flat.abs().topk(k, sorted=False),
+        "torch sign, a byte each": lambda: flat.sign().to(torch.int8),
+        "torch half": lambda: flat.half(),
+        "torch 4-bit QSGD, a byte each": lambda: torch_qsgd(flat, 15),
+    }
+    print(f"\na copy of {flat.numel():,} entries takes {1e3 * copy_s:.2f} ms; PyTorch's own:\n")
+    for name, way in ways.items():
+        best = min(timed(way) for _ in range(repetitions))
+        print(f"- {name}: {best / copy_s:.1f} copies")
+
+
+def torch_qsgd(flat: Tensor, levels: int) -> Tensor:
+    """QSGD in plain tensor operations, in buckets of 512."""
+    buckets = flat[: flat.numel() // 512 * 512].view(-1, 512)
+    scaled = buckets.abs() * (levels / buckets.norm(dim=1, keepdim=True).clamp_min(1e-30))
+    return ((scaled + torch.rand_like(scaled)).floor() * buckets.sign()).to(torch.int8)
+
+
+if __name__ == "__main__":
+    main()

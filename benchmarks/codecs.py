@@ -3,8 +3,8 @@
     python benchmarks/codecs.py --data-dir data          a real gradient: ResNet18 on CIFAR-10
     python benchmarks/codecs.py --random 25600000        a random one, of so many entries
 
-Each row is the whole path: memory, encoding, packing, checksum; and back. Beside them stand PyTorch's
-own ways of doing about the same.
+Each row is the whole path: memory, encoding, packing, checksum; and back. Beside them stand
+PyTorch's own ways of doing about the same.
 """
 
 import argparse
@@ -92,7 +92,8 @@ def torch_qsgd(flat: Tensor, levels: int) -> Tensor:
     """QSGD in plain tensor operations, in buckets of 512."""
     buckets = flat[: flat.numel() // 512 * 512].view(-1, 512)
     scaled = buckets.abs() * (levels / buckets.norm(dim=1, keepdim=True).clamp_min(1e-30))
-    return ((scaled + torch.rand_like(scaled)).floor() * buckets.sign()).to(torch.int8)
+    rounded: Tensor = (scaled + torch.rand_like(scaled)).floor() * buckets.sign()
+    return rounded.to(torch.int8)
 
 
 if __name__ == "__main__":

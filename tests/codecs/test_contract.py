@@ -8,7 +8,25 @@ from atomo.codecs import CODECS, Codec, Law, Unit, make_codec
 from atomo.errors import CodecError, ConfigError
 
 # Each listed codec by its defaults, then further configurations whose laws differ.
-SPECS = [*CODECS, "svd(rank=1)", "svd(rank=2, matricisation=auto, selection=top)"]
+SPECS = [
+    *CODECS,
+    "svd(rank=1)",
+    "svd(rank=2, matricisation=auto, selection=top)",
+    "svd(factors=qsgd(bits=8))",
+    "svd(rank=2, selection=top, factors=fp16)",
+    "entrywise(mode=qsgd)",
+    "fourier(budget=4, block=8)",
+    "qsgd(bits=1, bucket_size=0)",
+    "qsgd(bits=8, bucket_size=5)",
+    "terngrad(clip=0)",
+    "topk(ratio=0.3)",
+    "topk(ratio=0.3, values=fp16)",
+    "threshold(value=0.3)",
+    "randk(ratio=0.4, unbiased=False)",
+    "chunktopk(ratio=0.5, chunk=3)",
+    "dgc(ratio=0.1)",
+    "dragonn(threshold=20)",
+]
 SHAPES = [
     (1, 1),
     (1, 7),
@@ -48,13 +66,19 @@ def roundtrip(codec: Codec, gradient: Tensor, seed: int = 0) -> Tensor:
     return codec.decode(codec.encode(gradient, seeded(seed)), gradient.shape)
 
 
-def tensors(payload: object) -> list[Tensor]:
-    return list(vars(payload).values())
+def votes(codec: Codec) -> bool:
+    """Whether it sends directions of size 1, of which only `finish` makes sense."""
+    return type(codec).finish is not Codec.finish
+
+
+def tensors(codec: Codec, payload: object) -> list[Tensor]:
+    return codec.sections(payload)
 
 
 @every_codec
 def test_declares_a_law(codec):
-    assert codec.laws
+    # Votes have no law of their own; and clipped ternary draws are neither unbiased nor close.
+    assert codec.laws or votes(codec) or codec.id == "terngrad"
 
 
 @every_codec
@@ -73,13 +97,13 @@ def test_keeps_shape_dtype_and_input(codec, shape):
 
 @every_case
 def test_same_seed_same_payload(codec, shape):
-    first, second = (tensors(codec.encode(normal(shape), seeded(5))) for _ in range(2))
+    first, second = (tensors(codec, codec.encode(normal(shape), seeded(5))) for _ in range(2))
     assert all(a.equal(b) for a, b in zip(first, second, strict=True))
 
 
 @every_case
 def test_a_payload_fits_its_declared_fields(codec, shape):
-    payload = tensors(codec.encode(normal(shape), seeded(0)))
+    payload = tensors(codec, codec.encode(normal(shape), seeded(0)))
     for tensor, field in zip(payload, codec.fields(Size(shape)), strict=True):
         assert tensor.dtype == field.dtype
         assert all(n <= most for n, most in zip(tensor.shape, field.most, strict=True))
@@ -104,7 +128,8 @@ def test_tiny_and_huge_stay_finite_and_about_as_large(codec, shape, size):
     draws = [roundtrip(codec, gradient, seed) for seed in range(10)]
     assert all(draw.isfinite().all() for draw in draws)
     # No entry is more than the whole gradient over the smallest probability that a draw realises.
-    assert max(float(draw.abs().max()) for draw in draws) <= 1000 * float(gradient.abs().max())
+    largest = 1.0 if votes(codec) else 1000 * float(gradient.abs().max())
+    assert max(float(draw.abs().max()) for draw in draws) <= largest
 
 
 @obeying(Law.LOSSLESS)
@@ -116,7 +141,9 @@ def test_lossless(codec, shape):
 def test_unbiased(codec, shape):
     draws = torch.stack([roundtrip(codec, normal(shape), seed) for seed in range(2000)])
     standard_error = draws.std(0) / len(draws) ** 0.5
-    assert ((draws.mean(0) - normal(shape)).abs() <= 5 * standard_error + 1e-5).all()
+    # The standard error of an entry that was sent a few times or never says little.
+    rare = 10 * draws.abs().max() / len(draws)
+    assert ((draws.mean(0) - normal(shape)).abs() <= 5 * standard_error + rare + 1e-5).all()
 
 
 @obeying(Law.CONTRACTION)

@@ -41,13 +41,18 @@ class Run:
             [state.get(s.name, torch.zeros(s.shape)).flatten() for s in self.buckets[0].slots]
         )
 
+    def check(self, counted: Tensor) -> None:
+        # An unbiased codec and a residual feed each other's noise; rounding is relative to it.
+        size = 1e-5 * max(1.0, float(self.sent.abs().max()))
+        torch.testing.assert_close(counted + self.kept(), self.came_in, rtol=1e-5, atol=size)
+
 
 @pytest.mark.parametrize("code", [*CODECS, "svd(selection=top)"])
 def test_what_is_sent_and_what_is_kept_is_what_came_in(code):
     run = Run(code, Residual())
     for number in range(5):
         run.step(number)
-    torch.testing.assert_close(run.sent + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+    run.check(run.sent)
 
 
 @pytest.mark.parametrize("code", [*CODECS, "svd(selection=top)"])
@@ -58,9 +63,9 @@ def test_what_never_counted_is_kept(code):
     counted = run.sent.clone()
     run.step(2)
     run.compressor.take_back()
-    torch.testing.assert_close(counted + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+    run.check(counted)
     run.compressor.take_back()  # a second verdict on the same gradient changes nothing
-    torch.testing.assert_close(counted + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+    run.check(counted)
 
 
 def test_the_state_survives():

@@ -27,7 +27,7 @@ from torch import Generator, Tensor
 
 from atomo.errors import CodecError
 
-__all__ = ["Spectrum", "decompose"]
+__all__ = ["Spectrum", "decompose", "indicator", "tall", "times"]
 
 EXACT = 640  # columns; one core takes 60 ms for the eigenvectors of such a Gram matrix
 SKETCH = 128  # least number of columns in the range finder; covers the rank of usual batches
@@ -44,6 +44,7 @@ FLOOR = torch.finfo(torch.float32).eps  # of the largest: below it a singular va
 BLOCK = 4096  # rows summed in float32
 LANES = 16  # columns of which products are much faster than of 17
 CHUNK = 2**20  # entries converted or reflected at once
+FEW_ROWS = 4  # of a product that cost no more than two
 
 
 @dataclass(frozen=True)
@@ -173,3 +174,22 @@ def check_finite(value: float) -> None:
         raise CodecError(
             "svd: the gradient holds NaN or infinity, and only finite values have atoms"
         )
+
+
+def tall(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "..."]:
+    """The matrix or its transpose, with no fewer rows than columns."""
+    return matrix if len(matrix) >= matrix.shape[1] else matrix.T
+
+
+def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
+    """What the error for a given number of bytes grows with."""
+    (m, n), spectrum = candidate
+    return float(spectrum.coefficients.sum()) * math.sqrt(m + n)
+
+
+def times(rows: Float[Tensor, "k n"], matrix: Float[Tensor, "m n"]) -> Float[Tensor, "k m"]:
+    """The product rows @ matrix^T, with rows of zeros added where that is faster."""
+    few = len(rows)
+    if 1 < few < FEW_ROWS:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, FEW_ROWS - few))
+    return (rows @ matrix.T)[:few]

@@ -2,14 +2,14 @@
 
 A parameter is read as a matrix (`matricise`), split into orthogonal atoms (`spectrum`), and each
 atom is sent with the probability that makes the variance least for the budget (`atoms`). Only the
-atoms that were drawn are ever formed.
+atoms that were drawn are ever formed. Another codec may code their two factors (`factors`).
 
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
-import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -17,28 +17,20 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs.atoms import draw, probabilities, relative_probabilities
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.factors import CodedFactors, Factors, best_scale, code_factors, plain_factors
 from atomo.codecs.matricise import MATRICISATIONS, matrix_shapes
-from atomo.codecs.spectrum import Spectrum, decompose
+from atomo.codecs.spectrum import Spectrum, decompose, indicator, tall, times
 from atomo.errors import CodecError, ConfigError
 
 __all__ = ["SVD"]
 
 SELECTIONS = ("sample", "top")
-LANES = 4  # rows of a product that cost no more than two
 LARGE = 1e20  # a gradient below it has no atom that leaves float32
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The matrix left^T right: one atom for each row, its weight in `left` or in `right`."""
-
-    left: Float[Tensor, "k m"]
-    right: Float[Tensor, "k n"]
 
 
 @final
 @dataclass(frozen=True)
-class SVD(Codec[Factors]):
+class SVD(Codec[Factors | CodedFactors]):
     """Atoms of the singular value decomposition.
 
     Raises:
@@ -52,6 +44,10 @@ class SVD(Codec[Factors]):
     sqrt(m + n) is the smaller, an estimate of error for a given number of bytes."""
     selection: str = "sample"
     """"sample" draws atoms, unbiased; "top" takes the `rank` largest, which needs a memory."""
+    factors: Codec[Any] | None = None
+    """Codes both factors of the atoms, with draws of their own. With a biased one nothing can be
+    unbiased, so that the atoms are sent as they are, not over their probabilities, and a memory
+    keeps the rest."""
 
     id: ClassVar[str] = "svd"
     payload: ClassVar[type[Factors]] = Factors
@@ -69,17 +65,52 @@ class SVD(Codec[Factors]):
 
     @property
     def laws(self) -> frozenset[Law]:
-        return frozenset({Law.CONTRACTION if self.selection == "top" else Law.UNBIASED})
+        return frozenset({Law.UNBIASED if self.unbiased else Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Factors:
+    @property
+    def unbiased(self) -> bool:
+        """Whether neither the choice of the atoms nor the coding of their factors is biased."""
+        exact = self.factors is None or Law.UNBIASED in self.factors.laws
+        return exact and self.selection == "sample"
+
+    @property
+    def inner(self) -> Mapping[str, Codec[Any]]:
+        return {} if self.factors is None else {"left": self.factors, "right": self.factors}
+
+    def assemble(self, sections: Iterator[Tensor]) -> Factors | CodedFactors:
+        if self.factors is None:
+            return Factors(next(sections), next(sections))
+        sizes, scale = next(sections), next(sections)
+        left, right = (self.factors.assemble(sections) for _ in range(2))
+        return CodedFactors(sizes, scale, left, right)
+
+    def encode(
+        self, gradient: Float[Tensor, "..."], generator: Generator
+    ) -> Factors | CodedFactors:
         if not gradient.numel():
             raise CodecError(f"svd: cannot encode an empty gradient, shape {tuple(gradient.shape)}")
         gradient = gradient.contiguous()
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         spectra = [decompose(tall(gradient.view(shape)), self.rank, generator) for shape in shapes]
         (m, n), spectrum = min(zip(shapes, spectra, strict=True), key=indicator)
-        weighted, basis = self.select(tall(gradient.view(m, n)), spectrum, generator)
-        return Factors(weighted, basis) if m >= n else Factors(basis, weighted)
+        matrix = gradient.view(m, n)
+        weighted, basis = self.select(tall(matrix), spectrum, generator)
+        atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)
+        return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)
+
+    def coded(
+        self,
+        atoms: Factors,
+        matrix: Float[Tensor, "m n"],
+        generator: Generator,
+        factors: Codec[Any],
+    ) -> CodedFactors:
+        """The atoms of `matrix` with coded factors; no farther from it than zero where biased."""
+        payload = code_factors(atoms, factors, generator)
+        if not self.unbiased:
+            decoded = plain_factors(payload, factors, len(matrix), matrix.shape[1], matrix.device)
+            payload.scale.fill_(best_scale(decoded, matrix))
+        return payload
 
     def select(
         self, matrix: Float[Tensor, "m n"], spectrum: Spectrum, generator: Generator
@@ -87,6 +118,10 @@ class SVD(Codec[Factors]):
         """The atoms to send of a tall matrix: weighted on its long side, of norm 1 on the other."""
         chances = self.chances(spectrum.coefficients)
         chosen = draw(chances, generator).nonzero().squeeze(1)
+        if not self.unbiased:
+            # A memory needs a step closer to the gradient: atoms at their own size, at least one.
+            chosen = chosen if len(chosen) else chances.topk(1).indices[chances.any()[None]]
+            chances = torch.ones_like(chances)
         basis = spectrum.vectors(chosen)
         weighted = times(basis / chances[chosen, None].float(), matrix)
         if float(spectrum.coefficients.max()) > LARGE and not weighted.isfinite().all():
@@ -105,17 +140,37 @@ class SVD(Codec[Factors]):
     def fields(self, shape: Size) -> tuple[Field, ...]:
         shapes = matrix_shapes(shape, self.matricisation)
         most = max(min(m, n) for m, n in shapes)
-        return tuple(
-            Field(torch.float32, (most, max(sizes))) for sizes in zip(*shapes, strict=True)
-        )
+        longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        if self.factors is None:
+            return tuple(Field(torch.float32, (most, size)) for size in longest)
+        head = Field(torch.int32, (2,)), Field(torch.float32, (1,))
+        left, right = (self.factors.fields(Size([most * size])) for size in longest)
+        return *head, *left, *right
 
-    def add_decoded(self, payload: Factors, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        left, right = payload.left, payload.right
-        m, n = self.expected(left, right, out.shape)
-        if out.is_contiguous():
-            out.view(m, n).addmm_(left.T, right, alpha=scale)
+    def add_decoded(
+        self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        if isinstance(payload, CodedFactors):
+            atoms, scale = self.uncoded(payload, out), scale * float(payload.scale)
         else:
-            out.add_((left.T @ right).view(out.shape), alpha=scale)
+            atoms = payload
+        m, n = self.expected(atoms.left, atoms.right, out.shape)
+        if out.is_contiguous():
+            out.view(m, n).addmm_(atoms.left.T, atoms.right, alpha=scale)
+        else:
+            out.add_((atoms.left.T @ atoms.right).view(out.shape), alpha=scale)
+
+    def uncoded(self, payload: CodedFactors, out: Float[Tensor, "..."]) -> Factors:
+        """The decoded factors, once their sizes are seen to be ones that `out` allows."""
+        if self.factors is not None and payload.sizes.shape == (2,) and payload.scale.shape == (1,):
+            k, m = payload.sizes.tolist()
+            sides = dict(matrix_shapes(out.shape, self.matricisation))
+            if m in sides and 1 <= k <= min(m, sides[m]) and payload.scale.isfinite():
+                return plain_factors(payload, self.factors, m, sides[m], out.device)
+        raise CodecError(
+            f"svd: factors of sizes {payload.sizes[:2].tolist()} times {payload.scale[:1].tolist()}"
+            f" for shape {tuple(out.shape)}"
+        )
 
     def expected(self, left: Tensor, right: Tensor, shape: Size) -> tuple[int, int]:
         """The (m, n) that both factors agree on, once it is one that `shape` allows."""
@@ -127,22 +182,3 @@ class SVD(Codec[Factors]):
             f"svd: factors {tuple(left.shape)} and {tuple(right.shape)} for shape {tuple(shape)}, "
             f"which is read as {' or '.join(map(str, matrix_shapes(shape, self.matricisation)))}"
         )
-
-
-def tall(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "..."]:
-    """The matrix or its transpose, with no fewer rows than columns."""
-    return matrix if len(matrix) >= matrix.shape[1] else matrix.T
-
-
-def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
-    """What the error for a given number of bytes grows with."""
-    (m, n), spectrum = candidate
-    return float(spectrum.coefficients.sum()) * math.sqrt(m + n)
-
-
-def times(rows: Float[Tensor, "k n"], matrix: Float[Tensor, "m n"]) -> Float[Tensor, "k m"]:
-    """The product rows @ matrix^T, with rows of zeros added where that is faster."""
-    few = len(rows)
-    if 1 < few < LANES:
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, LANES - few))
-    return (rows @ matrix.T)[:few]

@@ -1,16 +1,15 @@
 """A bucket's flat gradient to a frame, and a frame into a sum."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from atomo.codecs import Law
 from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket, Part
-from atomo.memory import Memory
+from atomo.memory import Layout, Memory
 from atomo.randomness import derive
 from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
 
@@ -56,12 +55,10 @@ class Compressor:
     def compress(
         self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, send: Callable[[Bytes], None]
     ) -> None:
-        """Hands the frame of a bucket to `send`, then sees to what it left behind.
+        """Hands the frame of a bucket to `send`; the memory has what it left behind.
 
         `flat` serves as scratch space: afterwards it is no longer the gradient.
         """
-        for slot in bucket.slots:
-            self.memory.compensate(slot.name, flat[slot.start : slot.stop].view(slot.shape))
         payloads = [self._encode(part, flat, step) for part in bucket.parts]
         sections = [
             tensor
@@ -73,15 +70,14 @@ class Compressor:
         send(frame)
         if self.memory.keeps:
             self._sent[bucket.number] = bucket, frame
-            self._remember(bucket.parts, payloads, flat)
 
     def take_back(self) -> None:
         """The gradient of the last step never counted: the memory gets what was sent of it."""
         for bucket, frame in self._sent.values():
             sent = torch.zeros(bucket.size)
             add_frame(bucket, frame, sent, 1.0)
-            for slot in bucket.slots:
-                self.memory.take_back(slot.name, sent[slot.start : slot.stop].view(slot.shape))
+            for part in bucket.parts:
+                self.memory.take_back(layout(part), sent[part.start : part.stop])
         self._sent.clear()
 
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
@@ -90,17 +86,12 @@ class Compressor:
         generator = Generator(flat.device).manual_seed(seed)
         gradient = flat[part.start : part.stop].view(part.shape)
         try:
-            return part.codec.encode(gradient, generator)
+            return self.memory.encode(part.codec, gradient, layout(part), generator)
         except CodecError as error:
             names = ", ".join(slot.name for slot in part.slots)
             raise CodecError(f"the gradient of {names}: {error}") from error
 
-    def _remember(
-        self, parts: Sequence[Part], payloads: Sequence[Any], flat: Float[Tensor, " n"]
-    ) -> None:
-        for part, payload in zip(parts, payloads, strict=True):
-            if Law.LOSSLESS in part.codec.laws:
-                continue  # nothing is left, and the payload may be a view of the gradient
-            part.codec.add_decoded(payload, flat[part.start : part.stop].view(part.shape), -1.0)
-            for slot in part.slots:
-                self.memory.keep(slot.name, flat[slot.start : slot.stop].view(slot.shape))
+
+def layout(part: Part) -> Layout:
+    """What lies in the gradient of a part."""
+    return {slot.name: slot.shape for slot in part.slots}

@@ -5,17 +5,31 @@ from types import MappingProxyType
 from typing import Any
 
 from atomo.codecs import Codec, Law
-from atomo.memory.base import Memory
+from atomo.memory.base import Layout, Memory
+from atomo.memory.dgc import MomentumCorrection
+from atomo.memory.momentum import Momentum
 from atomo.memory.none import Forget
 from atomo.memory.residual import Residual
 
-__all__ = ["MEMORIES", "Forget", "Memory", "Residual", "default_memory"]
+__all__ = [
+    "MEMORIES",
+    "Forget",
+    "Layout",
+    "Memory",
+    "Momentum",
+    "MomentumCorrection",
+    "Residual",
+    "default_memory",
+]
 
 MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
-    {memory.id: memory for memory in (Forget, Residual)}
+    {memory.id: memory for memory in (Forget, Residual, MomentumCorrection, Momentum)}
 )
 
 
 def default_memory(codec: Codec[Any]) -> str:
-    """The memory that `codec` needs: none where it is unbiased, else a residual."""
+    """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere."""
+    named: str | None = getattr(codec, "memory", None)
+    if named is not None:
+        return named
     return Forget.id if Law.UNBIASED in codec.laws else Residual.id

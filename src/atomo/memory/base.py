@@ -1,18 +1,23 @@
 """The memory contract: what a worker keeps back when its codec drops part of a gradient.
 
 Law, checked in `tests/memory/test_conservation.py`: what is sent plus what is kept equals what came
-in plus what was kept. A memory is keyed by parameter name, so that its state survives a resume,
+in plus what was kept. What a memory saves is keyed by parameter name, so that it survives a resume,
 another division into buckets, and another number of workers.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Generator, Size, Tensor
 
-__all__ = ["Memory"]
+from atomo.codecs import Codec
+
+__all__ = ["Layout", "Memory"]
+
+Layout = Mapping[str, Size]
+"""The parameters that a gradient joins, in the order in which they lie in it, and their shapes."""
 
 
 class Memory(ABC):
@@ -24,19 +29,30 @@ class Memory(ABC):
     """False where nothing is ever kept, so that nobody computes what it would be given."""
 
     @abstractmethod
-    def compensate(self, key: str, gradient: Float[Tensor, "..."]) -> None:
-        """Adds what was kept of parameter `key` to its new gradient, in place."""
+    def encode(
+        self,
+        codec: Codec[Any],
+        gradient: Float[Tensor, "..."],
+        layout: Layout,
+        generator: Generator,
+    ) -> Any:
+        """The payload of a gradient together with what was kept of these parameters.
 
-    @abstractmethod
-    def keep(self, key: str, unsent: Float[Tensor, "..."]) -> None:
-        """Records what is left of the compensated gradient once what was sent is taken off it.
+        Keeps what the payload does not carry. One call, so that a codec may do it all in one pass.
 
-        The difference is the caller's to compute: it can do so in the buffer that it already owns.
+        Args:
+            codec: what encodes.
+            gradient: contiguous; scratch space afterwards, of which the payload may be a view.
+            layout: what lies in it.
+            generator: the codec's.
+
+        Raises:
+            CodecError: the codec cannot carry it.
         """
 
     @abstractmethod
-    def take_back(self, key: str, sent: Float[Tensor, "..."]) -> None:
-        """Records that what was sent never counted: it is kept instead."""
+    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+        """Records that what was sent of these parameters never counted: it is kept instead."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:

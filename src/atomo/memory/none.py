@@ -1,13 +1,14 @@
 """No memory: what a codec drops is gone. Right for unbiased codecs."""
 
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Generator, Tensor
 
+from atomo.codecs import Codec
 from atomo.errors import CheckpointError
-from atomo.memory.base import Memory
+from atomo.memory.base import Layout, Memory
 
 __all__ = ["Forget"]
 
@@ -19,13 +20,17 @@ class Forget(Memory):
     id: ClassVar[str] = "none"
     keeps: ClassVar[bool] = False
 
-    def compensate(self, key: str, gradient: Float[Tensor, "..."]) -> None:
-        """Leaves the gradient alone."""
+    def encode(
+        self,
+        codec: Codec[Any],
+        gradient: Float[Tensor, "..."],
+        layout: Layout,
+        generator: Generator,
+    ) -> Any:
+        del layout
+        return codec.encode(gradient, generator)
 
-    def keep(self, key: str, unsent: Float[Tensor, "..."]) -> None:
-        """Drops it."""
-
-    def take_back(self, key: str, sent: Float[Tensor, "..."]) -> None:
+    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
         """Drops it."""
 
     def state_dict(self) -> dict[str, Tensor]:

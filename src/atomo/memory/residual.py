@@ -5,12 +5,14 @@ Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Generator, Tensor
 
-from atomo.memory.base import Memory
+from atomo.codecs import Codec, Law
+from atomo.memory.base import Layout, Memory
+from atomo.memory.store import Store
 
 __all__ = ["Residual"]
 
@@ -23,26 +25,29 @@ class Residual(Memory):
     keeps: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
+        self._kept = Store()
 
-    def compensate(self, key: str, gradient: Float[Tensor, "..."]) -> None:
-        if key in self._kept:
-            gradient.add_(self._kept[key])
+    def encode(
+        self,
+        codec: Codec[Any],
+        gradient: Float[Tensor, "..."],
+        layout: Layout,
+        generator: Generator,
+    ) -> Any:
+        if Law.LOSSLESS not in codec.laws:
+            kept = self._kept.vector(layout, gradient).view(gradient.shape)
+            return codec.encode_residual(gradient, kept, generator)
+        if self._kept.holds(layout):  # nothing will be left
+            kept = self._kept.vector(layout, gradient).view(gradient.shape)
+            gradient.add_(kept)
+            kept.zero_()
+        return codec.encode(gradient, generator)
 
-    def keep(self, key: str, unsent: Float[Tensor, "..."]) -> None:
-        if key in self._kept:
-            self._kept[key].copy_(unsent)
-        else:
-            self._kept[key] = unsent.clone()
-
-    def take_back(self, key: str, sent: Float[Tensor, "..."]) -> None:
-        if key in self._kept:
-            self._kept[key].add_(sent)
-        else:
-            self._kept[key] = sent.clone()
+    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+        self._kept.vector(layout, sent).add_(sent)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {key: kept.clone() for key, kept in self._kept.items()}
+        return self._kept.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._kept = {key: kept.clone() for key, kept in state.items()}
+        self._kept.load_state_dict(state)

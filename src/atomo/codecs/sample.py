@@ -1,0 +1,117 @@
+"""A sample of orthogonal atoms on the wire: places and signs, and numbers only where they differ.
+
+An atom that is drawn with probability |c| t is sent as c / p = sign(c) / t, the same magnitude for
+all of them: a sign bit each is enough. Only atoms with probability 1 need a number of their own.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int32, Int64, UInt8
+from torch import Generator, Tensor
+
+from atomo.codecs.base import Field
+from atomo.errors import CodecError
+from atomo.kernels import rice
+from atomo.kernels.atoms import sample_entries
+
+__all__ = ["Sample", "draw_sample", "read_sample", "sample_fields"]
+
+MASK = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which atoms were drawn, and what each is worth."""
+
+    counts: Int32[Tensor, " counts"]
+    """How many atoms there are, modulo 2^31; how many chance chose; how many are always sent."""
+    drawn: UInt8[Tensor, " drawn"]
+    """The places of those that chance chose, under a Rice code."""
+    signs: UInt8[Tensor, " signs"]
+    """1 for a negative one of these; the first is the lowest bit of the first byte."""
+    magnitude: Float[Tensor, " magnitude"]
+    """Of each of these."""
+    certain: UInt8[Tensor, " certain"]
+    """The places of those that are always sent, under a Rice code."""
+    values: Float[Tensor, " k"]
+    """The coefficients of these."""
+
+
+def draw_sample(
+    coefficients: Float[Tensor, " n"], rate: float, generator: Generator, codec: str
+) -> Sample:
+    """Draws each coefficient c with probability min(1, |c| rate).
+
+    Raises:
+        CodecError: the coefficients are not finite (a rate of NaN says so), or what stands for the
+            drawn ones is not.
+    """
+    if math.isnan(rate):
+        raise CodecError(f"{codec}: the gradient holds NaN or infinity, or its sums leave float32")
+    magnitude = 1 / rate
+    if magnitude > torch.finfo(torch.float32).max:
+        raise CodecError(f"{codec}: atoms of this gradient overflow float32; scale it down first")
+    seed = int(torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device))
+    places = sample_entries(coefficients, rate, seed)
+    found = coefficients[places]
+    certain = found.double().abs() * rate >= 1
+    drawn, values = places[~certain], found[certain]
+    return Sample(
+        torch.tensor([len(coefficients) & MASK, len(drawn), len(values)], dtype=torch.int32),
+        rice.encode(drawn, len(coefficients)),
+        packed(found[~certain] < 0),
+        torch.tensor([magnitude], dtype=torch.float32),
+        rice.encode(places[certain], len(coefficients)),
+        values,
+    )
+
+
+def sample_fields(atoms: int) -> tuple[Field, ...]:
+    """What the tensors of a sample among so many atoms may look like."""
+    places = Field(torch.uint8, (rice.most_bytes(atoms, atoms),))
+    signs = Field(torch.uint8, (bytes_for(atoms),))
+    one, values = (Field(torch.float32, (count,)) for count in (1, atoms))
+    return Field(torch.int32, (3,)), places, signs, one, places, values
+
+
+def read_sample(
+    payload: Sample, atoms: int, codec: str
+) -> tuple[Int64[Tensor, " k"], Float[Tensor, " k"]]:
+    """The places and the coefficients of a sample among so many atoms, on the CPU.
+
+    Raises:
+        CodecError: it is none of so many.
+    """
+    among, *counts = payload.counts.tolist() or [-1]
+    sizes = len(payload.signs), len(payload.magnitude), len(payload.values)
+    if among != atoms & MASK or len(counts) != 2 or sizes != (bytes_for(counts[0]), 1, counts[1]):
+        raise CodecError(
+            f"{codec}: {sizes[0]} bytes of signs, {sizes[1]} magnitudes and {sizes[2]} values for "
+            f"{counts} atoms drawn and certain among {among}, and {atoms} are expected"
+        )
+    try:
+        drawn = rice.decode(payload.drawn, counts[0], atoms)
+        certain = rice.decode(payload.certain, counts[1], atoms)
+    except ValueError as error:
+        raise CodecError(f"{codec}: {error}") from error
+    negative, magnitude = unpacked(payload.signs.cpu(), counts[0]), payload.magnitude.cpu()
+    worth = torch.where(negative, -magnitude, magnitude)
+    return torch.cat([drawn, certain]), torch.cat([worth, payload.values.cpu()])
+
+
+def bytes_for(bits: int) -> int:
+    return (bits + 7) // 8
+
+
+def packed(bits: Bool[Tensor, " n"]) -> UInt8[Tensor, " bytes"]:
+    """Eight truth values a byte."""
+    return torch.from_numpy(np.packbits(bits.cpu().numpy(), bitorder="little"))
+
+
+def unpacked(octets: UInt8[Tensor, " bytes"], count: int) -> Bool[Tensor, " n"]:
+    """The first `count` truth values."""
+    bits = np.unpackbits(octets.numpy(), count=count, bitorder="little")
+    return torch.from_numpy(bits.view(np.bool_))

@@ -1,0 +1,1 @@
+"""The hot loops as PyTorch operations, for tensors on any device: the contracts of `cpu`."""

@@ -1,0 +1,47 @@
+"""One bit an entry as PyTorch operations. Contracts: `kernels/sign`."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["add_pack_sum", "add_signs", "pack_signs", "unpack_signs"]
+
+WIDTH = 64
+TILE = 32 * WIDTH
+
+
+def pack_signs(values: Tensor) -> tuple[Tensor, float]:
+    """See the façade."""
+    bits = torch.signbit(values).to(torch.int64)
+    whole = len(values) // TILE * TILE
+    rest = (len(values) - whole + 31) // 32
+    last = torch.nn.functional.pad(bits[whole:], (0, 32 * rest - (len(values) - whole)))
+    places = torch.arange(32, device=values.device)[:, None]
+    parts = [bits[:whole].view(-1, 32, WIDTH), last.view(-1, 32, rest) if rest else bits[:0]]
+    words = [(part << places).sum(1).flatten() for part in parts if part.numel()]
+    joined = torch.cat(words)
+    return torch.where(joined >= 2**31, joined - 2**32, joined).int(), float(values.abs().max())
+
+
+def unpack_signs(words: Tensor, entries: int) -> Tensor:
+    """Whether each entry has the sign bit."""
+    whole = entries // TILE * WIDTH
+    places = torch.arange(32, device=words.device)[:, None]
+    parts = [words[:whole].view(-1, 1, WIDTH), words[whole:].view(1, 1, -1)]
+    bits = [(part >> places & 1).flatten() for part in parts if part.numel()]
+    return torch.cat(bits)[:entries].bool()
+
+
+def add_pack_sum(values: Tensor, added: Tensor | None) -> tuple[Tensor, float, float, int]:
+    """See the façade."""
+    if added is not None:
+        values.add_(added)
+    words, _ = pack_signs(values)
+    total, size = float(values.double().sum()), float(values.double().abs().sum())
+    positive = int((~torch.signbit(values)).sum())
+    return words, (total + size) / 2, (total - size) / 2, positive
+
+
+def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> None:
+    """See the façade."""
+    signs = unpack_signs(words, len(out))
+    out.add_(torch.where(signs, out.new_tensor(negative), out.new_tensor(positive)))

@@ -1,0 +1,148 @@
+"""DGC's memory: momentum is accumulated before entries are chosen, not after they are averaged.
+
+Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
+Training", ICLR 2018, sections 3.1 to 3.3.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
+
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs import Codec, Law
+from atomo.codecs.sparse import Sparsifier
+from atomo.errors import CheckpointError, CodecError, ConfigError
+from atomo.memory.base import Layout, Memory
+from atomo.memory.store import Store
+
+__all__ = ["MomentumCorrection"]
+
+VELOCITY, MOMENTUM = "velocity/", "momentum/"
+
+
+@final
+class MomentumCorrection(Memory):
+    """u = m u + g; v = v + u; what is sent of v becomes zero in v and, with masking, in u.
+
+    Nesterov: u = m (u + g); v = v + u + g. What a lossless codec carries (biases travel dense) is
+    m u + g at once: momentum is linear, so that this is momentum after the average. The optimiser
+    must not apply momentum again. A gradient that is taken back returns to v; the momentum that was
+    masked when it was sent is gone.
+    """
+
+    id: ClassVar[str] = "dgc"
+    keeps: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        masking: bool = True,
+        clip: float = 0.0,
+        workers: int = 1,
+    ) -> None:
+        """An empty memory.
+
+        Args:
+            momentum: m; higher => longer memory of past gradients.
+            nesterov: look one step ahead.
+            masking: whether momentum of what was sent is dropped, so that it is not applied late.
+            clip: the norm beyond which the average of all workers would be clipped; each clips its
+                own gradient to clip / sqrt(workers), before accumulation. 0: never.
+            workers: W.
+
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        if not 0 <= momentum < 1:
+            raise ConfigError(f"dgc: momentum must be in [0, 1), got {momentum}")
+        if not 0 <= clip < math.inf or workers < 1:
+            raise ConfigError(
+                f"dgc: clip must be 0 or more and workers 1 or more, got {clip} and {workers}"
+            )
+        self._momentum, self._nesterov, self._masking = momentum, nesterov, masking
+        self._most = clip / math.sqrt(workers)
+        self._shrink = 1.0
+        self._velocity, self._accumulated = Store(), Store()
+
+    def begin(self, norm: float) -> None:
+        """Announces the norm of the whole gradient of the step to come: needed where `clip` is.
+
+        Raises:
+            CodecError: it is not finite.
+        """
+        if not math.isfinite(norm):
+            raise CodecError(f"dgc: the norm of the gradient is {norm}")
+        self._shrink = min(1.0, self._most / norm) if self._most and norm else 1.0
+
+    def encode(
+        self,
+        codec: Codec[Any],
+        gradient: Float[Tensor, "..."],
+        layout: Layout,
+        generator: Generator,
+    ) -> Any:
+        if self._shrink != 1.0:
+            gradient.mul_(self._shrink)
+        momentum = self._accumulated.vector(layout, gradient).view(gradient.shape)
+        self._accumulate(momentum, gradient)
+        if Law.LOSSLESS in codec.laws:
+            return codec.encode(self._whole(gradient, layout), generator)
+        kept = self._velocity.vector(layout, gradient).view(gradient.shape)
+        payload = codec.encode_residual(gradient, kept, generator)
+        if self._masking:
+            mask(codec, payload, momentum)
+        return payload
+
+    def _accumulate(self, momentum: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]) -> None:
+        """Brings u up to date, and turns the gradient into what v is to grow by."""
+        if self._nesterov:
+            momentum.add_(gradient).mul_(self._momentum)
+            gradient.add_(momentum)
+        else:
+            momentum.mul_(self._momentum).add_(gradient)
+            gradient.copy_(momentum)
+
+    def _whole(self, gradient: Float[Tensor, "*s"], layout: Layout) -> Float[Tensor, "*s"]:
+        """All that waits, for a codec that leaves nothing behind."""
+        if self._velocity.holds(layout):
+            kept = self._velocity.vector(layout, gradient).view(gradient.shape)
+            gradient.add_(kept)
+            kept.zero_()
+        return gradient
+
+    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+        self._velocity.vector(layout, sent).add_(sent)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        velocity, momentum = self._velocity.state_dict(), self._accumulated.state_dict()
+        return {VELOCITY + name: part for name, part in velocity.items()} | {
+            MOMENTUM + name: part for name, part in momentum.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        for prefix, store in ((VELOCITY, self._velocity), (MOMENTUM, self._accumulated)):
+            store.load_state_dict(
+                {
+                    name.removeprefix(prefix): part
+                    for name, part in state.items()
+                    if name.startswith(prefix)
+                }
+            )
+        strange = [name for name in state if not name.startswith((VELOCITY, MOMENTUM))]
+        if strange:
+            raise CheckpointError(f"memory 'dgc' cannot hold {strange[0]!r}")
+
+
+def mask(codec: Codec[Any], payload: Any, momentum: Float[Tensor, "..."]) -> None:
+    """Drops the momentum of what was sent, in place.
+
+    A sparsifier says which entries these are; a value that its inner codec rounded to zero was sent
+    as well. Of another codec they are the entries that decode to anything but zero.
+    """
+    if isinstance(codec, Sparsifier):
+        codec.clear_sent(payload, momentum.view(-1))
+    else:
+        momentum.masked_fill_(codec.decode(payload, momentum.shape).to(momentum.device) != 0, 0.0)

@@ -1,0 +1,52 @@
+"""The moving average of gradients whose sign Signum sends.
+
+Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
+
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs import Codec
+from atomo.memory.base import Layout, Memory
+from atomo.memory.store import Store
+
+__all__ = ["Momentum"]
+
+BETA = 0.9  # weight of the past; higher => longer memory
+
+
+@final
+class Momentum(Memory):
+    """Sends m = BETA m + (1 - BETA) g, m = 0 at first, in place of each gradient g.
+
+    It keeps nothing of what is not sent, so the law of memories is not its own.
+    """
+
+    id: ClassVar[str] = "momentum"
+    keeps: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._average = Store()
+
+    def encode(
+        self,
+        codec: Codec[Any],
+        gradient: Float[Tensor, "..."],
+        layout: Layout,
+        generator: Generator,
+    ) -> Any:
+        average = self._average.vector(layout, gradient).view(gradient.shape)
+        average.lerp_(gradient, 1 - BETA)
+        return codec.encode(gradient.copy_(average), generator)
+
+    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+        """Drops it: the gradient is part of the average already."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self._average.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._average.load_state_dict(state)

@@ -1,0 +1,57 @@
+"""Tensors by parameter name, held in contiguous vectors as codecs see them."""
+
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.memory.base import Layout
+
+__all__ = ["Store"]
+
+
+@final
+class Store:
+    """Joins parameters into one vector when they are first asked for together.
+
+    Another division regroups them once, so that nothing is allocated from step to step.
+    """
+
+    def __init__(self) -> None:
+        self._vectors: dict[tuple[str, ...], Tensor] = {}
+        self._parts: dict[str, Tensor] = {}
+
+    def holds(self, layout: Layout) -> bool:
+        """Whether there is anything for one of these parameters."""
+        return any(name in self._parts for name in layout)
+
+    def vector(self, layout: Layout, like: Tensor) -> Float[Tensor, " n"]:
+        """What is held of these parameters, joined; zeros where nothing was. Change it in place."""
+        names = tuple(layout)
+        if names not in self._vectors:
+            self._regroup(layout, like)
+        return self._vectors[names]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of all that is held, by name."""
+        return {name: part.clone() for name, part in self._parts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces all that is held."""
+        self._vectors = {}
+        self._parts = {name: part.clone() for name, part in state.items()}
+
+    def _regroup(self, layout: Layout, like: Tensor) -> None:
+        sizes = [shape.numel() for shape in layout.values()]
+        vector = torch.zeros(sum(sizes), dtype=like.dtype, device=like.device)
+        for (name, shape), part in zip(layout.items(), torch.split(vector, sizes), strict=True):
+            if name in self._parts:
+                part.copy_(self._parts[name].reshape(-1))
+            self._parts[name] = part.view(shape)
+        stale = [names for names in self._vectors if not layout.keys().isdisjoint(names)]
+        for names in stale:
+            # The parameters that it held besides live on as views of it, and regroup in their turn.
+            del self._vectors[names]
+        self._vectors[tuple(layout)] = vector

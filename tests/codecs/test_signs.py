@@ -1,0 +1,100 @@
+"""signSGD, Signum, EF-signSGD and 1-bit SGD against what their papers say."""
+
+import pytest
+import torch
+from torch import Generator, Size, Tensor
+
+from atomo.codecs import EFSignSGD, OneBit, SignSGD, Signum
+from atomo.errors import CodecError
+from atomo.memory import MEMORIES, default_memory
+
+ALL = [SignSGD(), Signum(), EFSignSGD(), OneBit()]
+
+
+def normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=Generator().manual_seed(seed))
+
+
+def roundtrip(codec: SignSGD | Signum | EFSignSGD | OneBit, gradient: Tensor) -> Tensor:
+    return codec.decode(codec.encode(gradient, Generator()), gradient.shape)
+
+
+@pytest.mark.parametrize("codec", ALL, ids=str)
+def test_one_bit_an_entry_and_a_scale_or_two(codec):
+    sections = codec.sections(codec.encode(normal(64, 100), Generator()))
+    assert sections[0].numel() * 32 == 6400
+    assert sum(section.numel() for section in sections[1:]) <= 2
+
+
+def test_signsgd_decodes_to_the_sign():
+    assert roundtrip(SignSGD(), normal(30, 40)).equal(normal(30, 40).sign())
+
+
+def test_zero_votes_with_the_others_and_zeros_alone_abstain():
+    assert roundtrip(SignSGD(), torch.tensor([0.0, -0.0, -3.0])).tolist() == [1.0, -1.0, -1.0]
+    assert not roundtrip(SignSGD(), torch.zeros(3)).any()
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4, 6, 7, 100])
+def test_the_majority_decides_and_ties_are_zero(workers):
+    gradients = [normal(500, seed=seed) for seed in range(workers)]
+    mean = torch.zeros(500)
+    for gradient in gradients:
+        SignSGD().add_decoded(SignSGD().encode(gradient, Generator()), mean, 1 / workers)
+    SignSGD().finish(mean)
+    assert mean.equal(torch.stack(gradients).sign().sum(0).sign())
+
+
+def test_efsignsgd_is_the_mean_magnitude_with_the_sign():
+    gradient = normal(30, 40)
+    expected = gradient.abs().mean() * gradient.sign()
+    torch.testing.assert_close(roundtrip(EFSignSGD(), gradient), expected)
+
+
+def test_onebit_is_the_mean_of_either_sign():
+    gradient = normal(30, 40) + 0.5
+    negative = gradient < 0
+    means = gradient[negative].mean(), gradient[~negative].mean()
+    expected = torch.where(negative, *means)
+    torch.testing.assert_close(roundtrip(OneBit(), gradient), expected)
+
+
+@pytest.mark.parametrize("codec", [EFSignSGD(), OneBit()], ids=str)
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_residual_in_one_go_is_the_residual_in_three(codec, strided):
+    gradient, kept = normal(50, 60), normal(50, 60, seed=2)
+    expected_kept = kept + gradient
+    expected = roundtrip(codec, expected_kept)
+    kept = torch.stack([kept, kept], -1)[..., 0] if strided else kept
+    payload = codec.encode_residual(gradient, kept, Generator())
+    torch.testing.assert_close(codec.decode(payload, gradient.shape), expected)
+    torch.testing.assert_close(kept, expected_kept - expected)
+
+
+@pytest.mark.parametrize("codec", ALL, ids=str)
+def test_strange_payloads_are_refused_and_leave_the_sum_unchanged(codec):
+    payload, out = codec.encode(normal(8, 8), Generator()), torch.zeros(8, 8)
+    words, rest = codec.sections(payload)
+    strange = [[words[:-1], rest], [words, rest[:0]], [words, torch.full((3,), 2.0)]]
+    for sections in strange:
+        with pytest.raises(CodecError, match=codec.id):
+            codec.add_decoded(codec.assemble(iter(sections)), out)
+        assert not out.any()
+
+
+def test_each_has_the_memory_that_its_paper_gives_it():
+    assert [default_memory(codec) for codec in ALL] == ["none", "momentum", "residual", "residual"]
+
+
+def test_signum_sends_the_sign_of_a_moving_average():
+    memory, average = MEMORIES["momentum"](), torch.zeros(6, 5)
+    layout = {"weight": Size((6, 5))}
+    for step in range(4):
+        gradient = normal(6, 5, seed=step)
+        average = 0.9 * average + 0.1 * gradient
+        payload = memory.encode(Signum(), gradient.clone(), layout, Generator())
+        assert Signum().decode(payload, average.shape).equal(average.sign())
+        state = memory.state_dict()
+        torch.testing.assert_close(state["weight"], average)
+        memory = MEMORIES["momentum"]()  # as after a resume
+        memory.load_state_dict(state)

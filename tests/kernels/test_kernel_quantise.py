@@ -1,0 +1,204 @@
+"""Stochastic rounding and its entropy coder: both backends, against plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Generator, Tensor
+
+from atomo.kernels import entropy, quantise
+from atomo.kernels.cpu import entropy as coder
+from atomo.kernels.device import quantise as device
+from atomo.kernels.quantise import EUCLIDEAN, FORMS, LARGEST, Form
+
+BACKENDS = ["cpu", "device"]
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+every_form = pytest.mark.parametrize("form", FORMS, ids=str)
+
+
+def normal(n: int, seed: int = 1) -> Tensor:
+    return torch.randn(n, generator=Generator().manual_seed(seed))
+
+
+def quantised(
+    backend: str, values: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Norms, symbols and escapes, with room for as many escapes as it takes."""
+    norms = torch.empty(-(-len(values) // bucket))
+    setting = bucket, kind, most, form.base, form.digits
+    if backend == "device":
+        found = device.quantise(values, norms, *setting, seed, 2 * len(values) + 5)
+        assert found is not None
+        return norms, *found
+    found = quantise.quantise(values, norms, bucket, kind, most, form, seed)
+    assert found is not None
+    return norms, *found
+
+
+def levels_by_hand(symbols: Tensor, escapes: Tensor, form: Form, n: int) -> list[int]:
+    """The layout as `kernels/quantise` describes it, one entry at a time."""
+    levels, extra, start, at = [], escapes.tolist(), 0, 0
+    while start < n:
+        size = min(n - start, 512 * form.digits)
+        columns = -(-size // form.digits)
+        rows = [[0] * columns for _ in range(form.digits)]
+        for j in range(columns):
+            code = int(symbols[at + j])
+            for d in range(form.digits):
+                if code == form.escape:
+                    rows[d][j] = extra.pop(0)
+                else:
+                    rows[d][j] = code // form.base**d % form.base - form.base // 2
+        levels += [level for row in rows for level in row][:size]
+        start, at = start + size, at + columns
+    assert not extra
+    assert at == len(symbols)
+    return levels
+
+
+@every_backend
+@every_form
+@pytest.mark.parametrize("n", [1, 4, 5, 511, 2560, 2561, 5200])
+@pytest.mark.parametrize(("bucket", "most"), [(512, 1), (7, 1), (1000, 3)])
+def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, bucket, most):
+    values = normal(n)
+    bucket = min(bucket, n)
+    if bucket < 100:
+        most = 1  # few entries to a norm: higher levels would be more escapes than there is room
+    _, symbols, escapes = quantised(backend, values, bucket, EUCLIDEAN, most, form)
+    levels = levels_by_hand(symbols, escapes, form, n)
+    for i, level in enumerate(levels):
+        part = values[i // bucket * bucket : (i // bucket + 1) * bucket].double()
+        exact = float(values[i]) * most / float(part.norm())
+        assert abs(level - exact) < 1 + 1e-5
+        assert abs(level) <= most
+        assert level * exact >= 0
+
+
+@every_backend
+@every_form
+@pytest.mark.parametrize("kind", [EUCLIDEAN, LARGEST])
+@pytest.mark.parametrize("n", [1, 700, 5200])
+def test_decoding_is_norm_times_level(backend, form, kind, n):
+    values = normal(n)
+    most = form.base // 2
+    bucket = min(512, n)
+    norms, symbols, escapes = quantised(backend, values, bucket, kind, most, form)
+    levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
+    units = norms.repeat_interleave(bucket)[:n] / most
+    out = torch.ones(n)
+    if backend == "cpu":
+        quantise.add_levels(symbols, escapes, norms, bucket, most, form, out, 0.5)
+    else:
+        device.add_levels(symbols, escapes, norms, bucket, most, form.base, form.digits, out, 0.5)
+    torch.testing.assert_close(out, 1 + 0.5 * levels * units)
+
+
+@every_backend
+def test_levels_out_of_reach_escape(backend):
+    values = torch.zeros(3000)
+    values[[3, 700, 2999]] = torch.tensor([5.0, -5.0, 5.0])
+    _, symbols, escapes = quantised(backend, values, 100, EUCLIDEAN, 255, FORMS[1])
+    levels = levels_by_hand(symbols, escapes, FORMS[1], 3000)
+    assert [levels[3], levels[700], levels[2999]] == [255, -255, 255]
+    assert len(escapes) == 6
+
+
+def test_too_many_escapes_give_up():
+    values, norms = torch.ones(3000), torch.empty(3000)
+    assert quantise.quantise(values, norms, 1, EUCLIDEAN, 255, FORMS[0], 0) is None
+
+
+@every_backend
+def test_the_random_numbers_are_uniform_and_follow_the_seed(backend):
+    values = torch.full((200_000,), 0.3)
+    norms = torch.ones(1)
+    if backend == "cpu":
+        draws = [quantise.quantise(values, norms, 200_000, 0, 1, FORMS[0], s) for s in (1, 1, 2)]
+    else:
+        draws = [device.quantise(values, norms, 200_000, 0, 1, 3, 5, s, 0) for s in (1, 1, 2)]
+    symbols = [draw[0] for draw in draws if draw is not None]
+    assert symbols[0].equal(symbols[1])
+    assert not symbols[0].equal(symbols[2])
+    hits = torch.tensor(levels_by_hand(symbols[0], torch.empty(0), FORMS[0], 200_000)).double()
+    assert abs(hits.mean() - 0.3) < 5 * (0.21 / 200_000) ** 0.5
+    for lag in (1, 2, 512, 2560):  # neighbours, rows and tiles are independent
+        product = (hits[lag:] - 0.3) * (hits[:-lag] - 0.3)
+        assert abs(product.mean()) < 5 * 0.21 / 200_000**0.5
+
+
+@every_backend
+def test_powers_of_two_stay_and_others_go_to_a_neighbour(backend):
+    values = torch.cat([torch.tensor([0.0, 1.0, -2.0, 0.25]), normal(5000)])
+    round_to = quantise.round_to_powers if backend == "cpu" else device.round_to_powers
+    exponents = round_to(values, 3)
+    assert exponents[:4].tolist() == [0, 127, 128, 125]
+    powers = torch.pow(2.0, exponents[4:].double() - 127)
+    ratio = powers / values[4:].double().abs()
+    assert ((ratio > 0.5) & (ratio < 2)).all()
+
+
+def message(kind: str, n: int) -> Tensor:
+    generator = Generator().manual_seed(n)
+    if kind == "even":
+        return torch.randint(256, (n,), generator=generator).to(torch.uint8)
+    if kind == "one":
+        return torch.full((n,), 7, dtype=torch.uint8)
+    if kind == "steep":  # Huffman's own code would be longer than 12 bits
+        return torch.empty(n).geometric_(0.5, generator=generator).clamp(max=255).to(torch.uint8)
+    digits = torch.rand(n, 5, generator=generator)
+    trits = (digits > 0.02).long() + (digits > 0.98).long()
+    return (trits * 3 ** torch.arange(5)).sum(1).to(torch.uint8)
+
+
+@pytest.mark.parametrize("kind", ["even", "one", "steep", "trits"])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 127, 128, 129, 1000, 4099, 600_001])
+def test_messages_come_back(kind, n):
+    symbols = message(kind, n)
+    words = entropy.compress(symbols, trits=kind == "trits")
+    assert len(words) <= n // 4 + 1 + entropy.OVERHEAD
+    assert entropy.decompress(words, n).equal(symbols)
+    assert entropy.decompress(entropy.compress(symbols, coded=False), n).equal(symbols)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("even", 1.001), ("steep", 1.03), ("trits", 1.04)])
+def test_messages_are_about_as_small_as_their_entropy(kind, most):
+    symbols = message(kind, 600_000)
+    counts = np.bincount(symbols.numpy(), minlength=256)
+    p = counts[counts > 0] / counts.sum()
+    bits = -(p * np.log2(p)).sum() * len(symbols)
+    assert 32 * len(entropy.compress(symbols, trits=kind == "trits")) <= most * bits + 32 * 50
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=256))
+def test_every_code_is_complete_and_short(counts):
+    lengths = coder.code_lengths(np.array(counts + [0] * (256 - len(counts)), np.int64))
+    used = lengths[lengths > 0]
+    assert used.max() <= coder.LONGEST
+    assert (2.0**-used).sum() == 1
+    assert all(lengths[symbol] for symbol, count in enumerate(counts) if count)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(["even", "steep", "trits"]),
+    st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 31)), min_size=1, max_size=4),
+)
+def test_damaged_words_decode_or_are_refused(kind, flips):
+    words = entropy.compress(message(kind, 900), trits=kind == "trits").clone()
+    for place, bit in flips:
+        words[place % len(words)] ^= 1 << bit if bit < 31 else -(2**31)
+    try:
+        assert len(entropy.decompress(words, 900)) == 900
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize(
+    "words", [[], [900], [900, 1, 0, 0, 0], [2**30, 1, 0, 0, 0], [5, 9, 0, 0, 0], [-1, 1, 0, 0, 0]]
+)
+def test_what_is_no_message_is_refused(words):
+    with pytest.raises(ValueError, match=r"words|symbols"):
+        entropy.decompress(torch.tensor(words, dtype=torch.int32), 900)

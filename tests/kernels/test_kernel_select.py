@@ -1,0 +1,141 @@
+"""Selection on both backends, against sorting."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Generator, Tensor
+
+from atomo.kernels import select
+from atomo.kernels.cpu import select as cpu
+from atomo.kernels.device import select as device
+
+both = pytest.mark.parametrize("backend", [select, device], ids=["cpu", "device"])
+floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def normal(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, generator=Generator().manual_seed(seed))
+
+
+@both
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 2048, 2049, 50_000])
+@pytest.mark.parametrize("value", [1e-9, 0.5, 2.5, 9.0])
+def test_above_adds_finds_and_clears(backend: ModuleType, n, value):
+    values, added = normal(n), normal(n, 1)
+    total = values + added
+    indices, found = backend.above(values, added, select.bits_of(value), True)
+    expected = (total.abs() >= value).nonzero().squeeze(1)
+    assert indices.equal(expected)
+    assert found.equal(total[expected])
+    total[expected] = 0
+    assert values.equal(total)
+
+
+@both
+def test_above_only_looks_where_nothing_is_to_be_added(backend: ModuleType):
+    values = normal(5000)
+    before = values.clone()
+    indices, _ = backend.above(values, None, select.bits_of(1.0), False)
+    assert values.equal(before)
+    assert indices.equal((before.abs() >= 1).nonzero().squeeze(1))
+
+
+def test_bits_of_is_the_first_magnitude_that_is_not_below():
+    for value in (0.1, 1e-46, 1.0, 3e38, 0.001):
+        bits = np.array([select.bits_of(value)], np.int32)
+        assert float(bits.view(np.float32)[0]) >= value
+        assert float((bits - 1).view(np.float32)[0]) < value or bits[0] == 1
+    assert select.bits_of(1e39) == select.INFINITY
+
+
+@both
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(values=st.lists(floats, min_size=1, max_size=50), data=st.data())
+def test_kth_largest(backend: ModuleType, values, data):
+    entries = torch.tensor(values)
+    k = data.draw(st.integers(1, len(values)))
+    bits, higher = backend.kth_largest(entries.view(torch.int32), k)
+    ordered = entries.abs().sort(descending=True).values
+    assert bits == int(ordered.view(torch.int32)[k - 1])
+    assert higher == int((ordered > ordered[k - 1]).sum())
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    values=st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, 1e-42]), min_size=1), k=st.data()
+)
+def test_of_equal_entries_the_first_are_the_largest(values, k):
+    entries = torch.tensor(values)
+    count = k.draw(st.integers(1, len(values)))
+    indices, found = select.largest(entries, None, count)
+    order = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))
+    assert indices.tolist() == sorted(i for i in order[:count] if values[i])
+    assert found.equal(entries[indices])
+
+
+@pytest.mark.parametrize("k", [1, 40, 4000, 400_000])
+@pytest.mark.parametrize("kind", ["normal", "sorted", "equal", "rare", "one loud layer"])
+def test_the_largest_of_many(kind, k):
+    n = 400_000
+    values = {
+        "normal": normal(n),
+        "sorted": normal(n).sort().values,
+        "equal": torch.ones(n),
+        "rare": torch.zeros(n).index_fill_(0, torch.arange(0, n, 977), 1.0),
+        "one loud layer": torch.cat([normal(n - 3000), 1e6 * normal(3000)]),
+    }[kind]
+    wanted = values.abs().sort(descending=True, stable=True).indices[:k]
+    wanted = wanted[values[wanted] != 0].sort().values
+    kept = torch.zeros(n)
+    indices, found = select.largest(kept, values.clone(), k)
+    assert indices.equal(wanted)
+    assert found.equal(values[wanted])
+    assert kept.equal(values)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_nan_and_infinity_are_found(bad):
+    values = normal(3000)
+    values[2345] = bad
+    for find in (lambda: select.largest(values, None, 5), lambda: select.check_finite(values)):
+        with pytest.raises(ValueError, match="NaN"):
+            find()
+
+
+@both
+@pytest.mark.parametrize("n", [1, 7, 64, 65, 1000])
+def test_chunk_sums(backend: ModuleType, n):
+    values, added = normal(n), normal(n, 1)
+    total = values + added
+    sums = backend.chunk_sums(values, added, 64)
+    expected = torch.stack([part.double().abs().sum() for part in total.split(64)])
+    torch.testing.assert_close(sums, expected)
+    assert values.equal(total)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 1000])
+def test_drawn_indices_are_distinct_and_the_same_on_both_backends(n):
+    seed = 12345
+    whole = select.draw(seed, n, n, torch.device("cpu"))
+    assert whole.sort().values.equal(torch.arange(n))
+    words = torch.from_numpy(cpu.permutation(seed))
+    assert device.draw(words, (n - 1).bit_length(), n, n).equal(whole)
+
+
+def test_drawn_indices_are_uniform():
+    counts = torch.zeros(11)
+    for seed in range(11_000):
+        counts[select.draw(seed << 16, 2, 11, torch.device("cpu"))] += 1
+    expected = 2000.0
+    assert float(((counts - expected).square() / expected).sum()) < 30  # chi-squared, 10 degrees
+
+
+def test_survivors_of_a_table_of_four_slots_each():
+    k, slots = 50_000, 200_000
+    kept = select.survivors(torch.arange(k) * 37, 99, slots)
+    assert abs(float(kept.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
+    assert not kept.equal(select.survivors(torch.arange(k) * 37, 100, slots))

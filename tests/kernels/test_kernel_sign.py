@@ -1,0 +1,78 @@
+"""One bit an entry: both backends, against the layout read one entry at a time."""
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from atomo.kernels import sign
+from atomo.kernels.device import sign as device
+
+SIZES = [1, 31, 32, 33, 64, 2047, 2048, 2049, 5000]
+every_backend = pytest.mark.parametrize("backend", [sign, device], ids=["cpu", "device"])
+every_size = pytest.mark.parametrize("n", SIZES)
+
+
+def normal(n: int, seed: int = 1) -> Tensor:
+    return torch.randn(n, generator=Generator().manual_seed(seed))
+
+
+def bits_by_hand(words: Tensor, n: int) -> list[int]:
+    bits = []
+    for start in range(0, n, 2048):
+        size = min(2048, n - start)
+        width = (size + 31) // 32
+        for place in range(size):
+            word = int(words[start // 32 + place % width])
+            bits.append(word >> place // width & 1)
+    return bits
+
+
+@every_backend
+@every_size
+def test_each_entry_has_its_bit(backend, n):
+    values = normal(n)
+    values[0] = -0.0
+    words, largest = backend.pack_signs(values)
+    assert len(words) == sign.word_count(n) == -(-n // 32)
+    assert bits_by_hand(words, n) == torch.signbit(values).int().tolist()
+    assert largest == float(values.abs().max())
+
+
+@every_backend
+def test_what_is_not_finite_is_told(backend):
+    for value in (float("nan"), float("inf"), -float("inf")):
+        values = normal(3000)
+        values[2500] = value
+        assert not backend.pack_signs(values)[1] < float("inf")
+        _, positive, negative, _ = backend.add_pack_sum(values, None)
+        assert not positive - negative < float("inf")
+
+
+@every_backend
+@every_size
+def test_adding_packing_and_summing_at_once(backend, n):
+    values, added = normal(n), normal(n, 2)
+    total = values + added
+    words, positive, negative, count = backend.add_pack_sum(values, added)
+    assert values.equal(total)
+    assert words.equal(sign.pack_signs(total)[0])
+    assert positive == pytest.approx(float(total[total > 0].double().sum()), abs=1e-9)
+    assert negative == pytest.approx(float(total[total < 0].double().sum()), abs=1e-9)
+    assert count == int((total > 0).sum())
+
+
+@every_backend
+@every_size
+def test_adding_signs(backend, n):
+    values, out = normal(n), normal(n, 2)
+    words, _ = sign.pack_signs(values)
+    expected = out + torch.where(values < 0, -0.25, 0.5)
+    backend.add_signs(words, 0.5, -0.25, out)
+    torch.testing.assert_close(out, expected)
+
+
+def test_too_few_words_are_refused():
+    out = torch.zeros(65)
+    with pytest.raises(ValueError, match="2 words"):
+        sign.add_signs(torch.zeros(2, dtype=torch.int32), 1.0, -1.0, out)
+    assert not out.any()

@@ -1,0 +1,168 @@
+"""DGC's memory against a reference written from the paper, and the store below all memories."""
+
+import math
+
+import pytest
+import torch
+from torch import Generator, Size, Tensor
+
+from atomo.codecs import make_codec
+from atomo.errors import CheckpointError, CodecError, ConfigError
+from atomo.memory import MomentumCorrection, Residual
+from atomo.memory.store import Store
+
+LAYOUT = {"a": Size((20, 10)), "b": Size((7, 3))}
+N = 221
+
+
+def gradients(steps: int) -> list[Tensor]:
+    generator = Generator().manual_seed(3)
+    return [torch.randn(N, generator=generator) for _ in range(steps)]
+
+
+def encode(memory, code: str, gradient: Tensor, layout=LAYOUT) -> Tensor:
+    codec = make_codec(code)
+    payload = memory.encode(codec, gradient.clone(), layout, Generator().manual_seed(0))
+    return codec.decode(payload, gradient.shape)
+
+
+class Reference:
+    """Algorithm 1 of the paper, with lists."""
+
+    def __init__(self, m: float, nesterov: bool, masking: bool, clip: float) -> None:
+        self.m, self.nesterov, self.masking, self.clip = m, nesterov, masking, clip
+        self.u, self.v = [0.0] * N, [0.0] * N
+
+    def step(self, gradient: list[float], k: int) -> list[float]:
+        norm = math.sqrt(sum(g * g for g in gradient))
+        if self.clip and norm > self.clip:
+            gradient = [g * self.clip / norm for g in gradient]
+        for i, g in enumerate(gradient):
+            if self.nesterov:
+                self.u[i] = self.m * (self.u[i] + g)
+                self.v[i] += self.u[i] + g
+            else:
+                self.u[i] = self.m * self.u[i] + g
+                self.v[i] += self.u[i]
+        sent = [0.0] * N
+        for i in sorted(range(N), key=lambda i: -abs(self.v[i]))[:k]:
+            sent[i], self.v[i] = self.v[i], 0.0
+            if self.masking:
+                self.u[i] = 0.0
+        return sent
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masking", [False, True])
+@pytest.mark.parametrize("clip", [0.0, 9.0])
+def test_is_the_algorithm_of_the_paper(nesterov, masking, clip):
+    reference = Reference(0.9, nesterov, masking, clip / 2)
+    memory = MomentumCorrection(0.9, nesterov, masking, clip, workers=4)
+    for gradient in gradients(8):
+        memory.begin(float(gradient.norm()))
+        sent = encode(memory, "topk(ratio=0.1)", gradient)
+        expected = torch.tensor(reference.step(gradient.tolist(), 22))
+        torch.testing.assert_close(sent, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("code", ["dgc(ratio=0.05, values=fp16)", "topk(ratio=0.1, values=bf16)"])
+def test_what_coding_the_values_loses_stays_and_the_momentum_of_what_was_sent_goes(code):
+    memory, came_in, went_out = MomentumCorrection(0.5), torch.zeros(N), torch.zeros(N)
+    for gradient in gradients(5):
+        before = memory.state_dict()
+        momentum = join(before, "momentum/") * 0.5 + gradient
+        came_in += momentum
+        sent = encode(memory, code, gradient)
+        went_out += sent
+        after = join(memory.state_dict(), "momentum/")
+        assert after.equal(torch.where(sent != 0, torch.zeros(()), momentum))
+    kept = join(memory.state_dict(), "velocity/")
+    torch.testing.assert_close(went_out + kept, came_in)
+    assert (kept[sent != 0] != 0).any()  # rounding errors
+
+
+def join(state: dict[str, Tensor], prefix: str) -> Tensor:
+    return torch.cat([state.get(prefix + n, torch.zeros(s)).flatten() for n, s in LAYOUT.items()])
+
+
+def test_the_momentum_of_a_value_that_was_coded_as_zero_goes_too():
+    memory = MomentumCorrection()
+    gradient = torch.zeros(N)
+    gradient[3], gradient[7] = 1e4, 1e-9  # the second is zero in half precision beside the first
+    sent = encode(memory, "topk(ratio=0.01, values=fp16)", gradient)
+    assert sent[3] == 1e4
+    assert sent[7] == 0
+    assert not join(memory.state_dict(), "momentum/").any()
+    assert join(memory.state_dict(), "velocity/")[7] == gradient[7]
+
+
+@pytest.mark.parametrize(
+    "code", ["chunktopk(ratio=0.5)", "dragonn", "randk(unbiased=False)", "fp16"]
+)
+def test_masks_for_every_kind_of_codec(code):
+    memory = MomentumCorrection()
+    (gradient,) = gradients(1)
+    sent = encode(memory, code, gradient)
+    momentum = join(memory.state_dict(), "momentum/")
+    assert momentum.equal(torch.where(sent != 0, torch.zeros(()), gradient))
+
+
+def test_dense_parameters_get_momentum_at_once():
+    memory, momentum = MomentumCorrection(), torch.zeros(N)
+    for gradient in gradients(4):
+        momentum = 0.9 * momentum + gradient
+        torch.testing.assert_close(encode(memory, "sgd", gradient), momentum)
+
+
+@pytest.mark.parametrize("code", ["topk(ratio=0.1)", "sgd"])
+def test_what_is_taken_back_goes_out_later(code):
+    memory = MomentumCorrection(momentum=0.0)
+    first, second = gradients(2)
+    memory.take_back(LAYOUT, encode(memory, code, first))
+    assert join(memory.state_dict(), "velocity/").equal(first)
+    torch.testing.assert_close(encode(memory, "sgd", second), first + second)
+
+
+def test_the_state_survives_another_division():
+    whole, resumed = MomentumCorrection(), MomentumCorrection()
+    first, second = gradients(2)
+    encode(whole, "topk(ratio=0.1)", first)
+    resumed.load_state_dict(whole.state_dict())
+    for name, part in zip(LAYOUT, second.split([200, 21]), strict=True):
+        encode(resumed, "topk(ratio=1.0)", part, {name: LAYOUT[name]})
+    sent = encode(whole, "topk(ratio=1.0)", second)
+    assert sent.count_nonzero() == N
+    for name, kept in whole.state_dict().items():
+        assert resumed.state_dict()[name].equal(kept)
+    with pytest.raises(CheckpointError, match="'weight'"):
+        resumed.load_state_dict({"weight": torch.ones(2)})
+
+
+def test_bad_settings_are_refused():
+    for settings in ({"momentum": 1.0}, {"momentum": -0.1}, {"clip": -1.0}, {"workers": 0}):
+        with pytest.raises(ConfigError, match="dgc"):
+            MomentumCorrection(**settings)
+    with pytest.raises(CodecError, match="nan"):
+        MomentumCorrection(clip=1.0).begin(float("nan"))
+
+
+def test_a_store_regroups_and_forgets_nothing():
+    store, like = Store(), torch.zeros(1)
+    store.vector(LAYOUT, like).copy_(torch.arange(N))
+    single = {"b": LAYOUT["b"]}
+    assert store.vector(single, like).equal(torch.arange(200.0, N))
+    store.vector(single, like).add_(1)
+    assert store.vector(LAYOUT, like).equal(
+        torch.cat([torch.arange(200.0), torch.arange(201.0, N + 1)])
+    )
+    assert store.vector(LAYOUT, like).data_ptr() == store.vector(LAYOUT, like).data_ptr()
+    assert list(store.state_dict()) == ["a", "b"]
+
+
+def test_nothing_of_the_size_of_the_gradient_is_allocated_from_step_to_step():
+    memory = Residual()
+    first, second = gradients(2)
+    encode(memory, "topk(ratio=0.1)", first)
+    where = memory._kept.vector(LAYOUT, first).data_ptr()
+    encode(memory, "topk(ratio=0.1)", second)
+    assert memory._kept.vector(LAYOUT, first).data_ptr() == where

@@ -61,6 +61,9 @@ def test_what_never_counted_is_kept(code):
     torch.testing.assert_close(counted + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
     run.compressor.take_back()  # a second verdict on the same gradient changes nothing
     torch.testing.assert_close(counted + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
+    run.sent = counted
+    run.step(3)  # what was taken back goes out once, and is not kept as well
+    torch.testing.assert_close(run.sent + run.kept(), run.came_in, rtol=1e-5, atol=1e-5)
 
 
 def test_the_state_survives():

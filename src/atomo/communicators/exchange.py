@@ -88,8 +88,10 @@ class Compressor:
         self, parts: Sequence[Part], payloads: Sequence[Any], flat: Float[Tensor, " n"]
     ) -> None:
         for part, payload in zip(parts, payloads, strict=True):
-            if Law.LOSSLESS in part.codec.laws:
-                continue  # nothing is left, and the payload may be a view of the gradient
+            if Law.LOSSLESS in part.codec.laws:  # and its payload may be a view of the gradient
+                for slot in part.slots:
+                    self.memory.forget(slot.name)
+                continue
             part.codec.add_decoded(payload, flat[part.start : part.stop].view(part.shape), -1.0)
             for slot in part.slots:
                 self.memory.keep(slot.name, flat[slot.start : slot.stop].view(slot.shape))

@@ -35,6 +35,10 @@ class Memory(ABC):
         """
 
     @abstractmethod
+    def forget(self, key: str) -> None:
+        """Records that nothing of the compensated gradient is left: all of it was sent."""
+
+    @abstractmethod
     def take_back(self, key: str, sent: Float[Tensor, "..."]) -> None:
         """Records that what was sent never counted: it is kept instead."""
 

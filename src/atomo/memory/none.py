@@ -25,6 +25,9 @@ class Forget(Memory):
     def keep(self, key: str, unsent: Float[Tensor, "..."]) -> None:
         """Drops it."""
 
+    def forget(self, key: str) -> None:
+        """There is nothing to forget."""
+
     def take_back(self, key: str, sent: Float[Tensor, "..."]) -> None:
         """Drops it."""
 

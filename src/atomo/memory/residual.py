@@ -35,6 +35,9 @@ class Residual(Memory):
         else:
             self._kept[key] = unsent.clone()
 
+    def forget(self, key: str) -> None:
+        self._kept.pop(key, None)
+
     def take_back(self, key: str, sent: Float[Tensor, "..."]) -> None:
         if key in self._kept:
             self._kept[key].add_(sent)

@@ -1,7 +1,7 @@
 """What a run looks like while it goes on: plain lines, or a live panel on a terminal."""
 
 import time
-from typing import Protocol, TextIO, final
+from typing import Protocol, TextIO, final, runtime_checkable
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
@@ -21,6 +21,7 @@ REFRESH_PER_S = 5
 TIMES = ("compute", "encode", "send", "wait", "decode", "update")
 
 
+@runtime_checkable
 class Display(Protocol):
     """Shows a run to a person."""
 

@@ -44,7 +44,7 @@ class Settings:
     image_size: int | None = option(None, "side of ImageNet and Folder images, pixels")
     batch_size: int = option(32, "images per worker and step")
     test_batch_size: int = option(1000, "images per forward pass of the evaluator")
-    epochs: int = option(30, "passes over the training images")
+    epochs: int = option(10, "passes over the training images")
     max_steps: int = option(1_000_000, "steps after which the run ends, if it has not before")
     optimizer: str = option("sgd", "sgd or adam, on the master")
     lr: float = option(0.02, "learning rate")

@@ -4,6 +4,7 @@
   + ConfigError          2   a setting is unknown, missing, out of range or contradicts another
   + DataError            3   a data set is missing, incomplete or not what it should be
   + CheckpointError      4   a checkpoint cannot be written, read or continued from
+    - CheckpointGone         it is not there, or no longer (in `training.checkpoint`)
   + TransportError       5   bytes did not arrive
     - PeerLost               the process at the other end is gone
     - DeadlineExpired        it is there, but did not answer in time

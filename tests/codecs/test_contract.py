@@ -141,8 +141,10 @@ def test_lossless(codec, shape):
 def test_unbiased(codec, shape):
     draws = torch.stack([roundtrip(codec, normal(shape), seed) for seed in range(2000)])
     standard_error = draws.std(0) / len(draws) ** 0.5
-    # The standard error of an entry that was sent a few times or never says little.
-    rare = 10 * draws.abs().max() / len(draws)
+    # Of an outcome that came up fewer than twenty times, or never, the standard error says little:
+    # there, and only there, twenty more of the largest draw could have come up.
+    unusual = (draws - draws.median(0).values).abs() > 1e-6
+    rare = (unusual.sum(0) < 20) * (20 * draws.abs().max() / len(draws))
     assert ((draws.mean(0) - normal(shape)).abs() <= 5 * standard_error + rare + 1e-5).all()
 
 

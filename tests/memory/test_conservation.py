@@ -66,6 +66,9 @@ def test_what_never_counted_is_kept(code):
     run.check(counted)
     run.compressor.take_back()  # a second verdict on the same gradient changes nothing
     run.check(counted)
+    run.sent = counted
+    run.step(3)  # what was taken back goes out once, and is not kept as well
+    run.check(run.sent)
 
 
 def test_the_state_survives():

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 
 from atomo.arguments import parse
 from atomo.config import Settings
+from atomo.errors import ConfigError
 from atomo.launch.display import Plain
+from atomo.launch.place import canonical
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
@@ -22,7 +24,10 @@ def main(words: Sequence[str]) -> int:
     from atomo.transports.mpi import connect  # starts MPI, which only ranks may do
 
     as_json = list(words[:2]) == ["--events", "json"]
-    settings = parse(Settings, words[2:] if as_json else words, "rank", DESCRIPTION).resolved()
+    settings = parse(Settings, words[2:] if as_json else words, "rank", DESCRIPTION)
+    if not settings.train_dir:
+        raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
+    settings = canonical(settings)
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
     transport = connect()

@@ -66,6 +66,8 @@ class Codec(ABC, Generic[Payload]):
     payload: ClassVar[type[Any]]
     """The frozen dataclass of tensors that the receiver rebuilds from the wire."""
     unit: ClassVar[Unit]
+    memory: ClassVar[str | None] = None
+    """The memory that the method was published with, where its laws do not say."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
 

@@ -64,6 +64,7 @@ class DGC(Codec[Sparse]):
     """Codes the values."""
 
     id: ClassVar[str] = "dgc"
+    memory: ClassVar[str | None] = "dgc"
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
 

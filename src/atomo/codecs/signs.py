@@ -72,7 +72,7 @@ class SignSGD(Voting):
     """
 
     id: ClassVar[str] = "signsgd"
-    memory: ClassVar[str] = "none"
+    memory: ClassVar[str | None] = "none"
 
 
 @final
@@ -81,7 +81,7 @@ class Signum(Voting):
     """`signsgd` of each worker's moving average of gradients, which its memory keeps."""
 
     id: ClassVar[str] = "signum"
-    memory: ClassVar[str] = "momentum"
+    memory: ClassVar[str | None] = "momentum"
 
 
 @final

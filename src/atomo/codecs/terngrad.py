@@ -41,7 +41,7 @@ class TernGrad(Codec[Levels]):
     id: ClassVar[str] = "terngrad"
     payload: ClassVar[type[Levels]] = Levels
     unit: ClassVar[Unit] = Unit.MATRIX
-    memory: ClassVar[str] = "none"
+    memory: ClassVar[str | None] = "none"
 
     def __post_init__(self) -> None:
         if not 0 <= self.clip < math.inf:

@@ -50,7 +50,7 @@ class Compressor:
         self._compression = compression
         self._worker = worker
         self._seed = seed
-        self._sent: dict[int, tuple[Bucket, Bytes]] = {}
+        self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
 
     def compress(
         self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, send: Callable[[Bytes], None]
@@ -69,15 +69,15 @@ class Compressor:
         frame = pack(header, sections, self._compression)
         send(frame)
         if self.memory.keeps:
-            self._sent[bucket.number] = bucket, frame
+            self._sent[bucket.number] = bucket, frame, flat.device
 
     def take_back(self) -> None:
         """The gradient of the last step never counted: the memory gets what was sent of it."""
-        for bucket, frame in self._sent.values():
+        for bucket, frame, device in self._sent.values():
             sent = torch.zeros(bucket.size)
             add_frame(bucket, frame, sent, 1.0)
             for part in bucket.parts:
-                self.memory.take_back(layout(part), sent[part.start : part.stop])
+                self.memory.take_back(layout(part), sent[part.start : part.stop].to(device))
         self._sent.clear()
 
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:

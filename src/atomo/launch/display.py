@@ -1,7 +1,7 @@
 """What a run looks like while it goes on: plain lines, or a live panel on a terminal."""
 
 import time
-from typing import Protocol, TextIO, final
+from typing import Protocol, final, runtime_checkable
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
@@ -21,6 +21,18 @@ REFRESH_PER_S = 5
 TIMES = ("compute", "encode", "send", "wait", "decode", "update")
 
 
+@runtime_checkable
+class Output(Protocol):
+    """Takes text, as `sys.stdout` does."""
+
+    def write(self, text: str, /) -> object:
+        """Takes in some text."""
+
+    def flush(self) -> None:
+        """Lets it be seen."""
+
+
+@runtime_checkable
 class Display(Protocol):
     """Shows a run to a person."""
 
@@ -38,7 +50,7 @@ class Display(Protocol):
 class Plain:
     """One line for everything worth one."""
 
-    def __init__(self, out: TextIO, log_interval: int) -> None:
+    def __init__(self, out: Output, log_interval: int) -> None:
         self._out, self._log_interval = out, log_interval
         self._last_step = 0
 
@@ -100,7 +112,9 @@ class Live:
             clock = time.strftime("%H:%M:%S")
             return Panel(Text(f"{self._phase} … {clock}"), title="atomo")
         bar = ProgressBar(total=started.last_step, completed=step.step)
-        body = Group(bar, progress_table(step, started), times_table(step))
+        line = Table.grid(expand=True)  # a bar alone does not end its line
+        line.add_row(bar)
+        body = Group(line, progress_table(step, started), times_table(step))
         best = self._summary.evaluation
         foot = f"test top-1 {best.top1:.2%} at step {best.step}" if best else "not evaluated yet"
         title = f"atomo · {started.network} on {started.dataset} · {started.code} · {self._phase}"

@@ -6,9 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 from types import FrameType
 from typing import final
 
@@ -16,14 +13,12 @@ from rich.console import Console
 
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.data import DATASETS
-from atomo.errors import INTERRUPTED
+from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display import Display, Live, Plain
 from atomo.launch.mpirun import command
+from atomo.launch.place import located
 from atomo.launch.streams import EVENT_MARK, Line, Process
 from atomo.launch.summary import Summary
-from atomo.models import MODELS
-from atomo.names import resolve
 from atomo.training.events import from_json
 from atomo.training.scoring import Evaluation
 
@@ -51,39 +46,7 @@ def launch(settings: Settings, console: Console) -> int:
     return code
 
 
-def located(settings: Settings) -> Settings:
-    """The settings with canonical names and absolute folders, since ranks may start elsewhere."""
-    settings = replace(
-        settings,
-        network=resolve("network", settings.network, MODELS),
-        dataset=resolve("data set", settings.dataset, DATASETS),
-    ).resolved()
-    folder = Path(settings.train_dir or fresh_folder(settings)).absolute()
-    if settings.resume == "never" and folder.exists():
-        set_aside(folder)
-    elsewhere = settings.resume not in ("auto", "never")
-    return replace(
-        settings,
-        train_dir=str(folder),
-        data_dir=str(Path(settings.data_dir).absolute()),
-        resume=str(Path(settings.resume).absolute()) if elsewhere else settings.resume,
-    )
-
-
-def fresh_folder(settings: Settings) -> Path:
-    """Where a run goes that was given no folder."""
-    codec = settings.code.partition("(")[0]
-    now = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{settings.network}-{settings.dataset}-{codec}-{now}".lower()
-
-
-def set_aside(folder: Path) -> None:
-    """Renames the folder of an earlier run, so that starting anew loses nothing."""
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    folder.rename(aside)
-    sys.stderr.write(f"atomo: the earlier run in {folder} is now in {aside}\n")
+SIGNALLED = 128  # exit codes above it are this plus a signal
 
 
 @final
@@ -95,6 +58,7 @@ class Job:
         self._display = display
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._silent: set[str] = set()
+        self._complaints: set[str] = set()
         self._interrupts = 0
         self._ranks = Process("ranks", line, self._lines)
         self._evaluator = (
@@ -120,7 +84,9 @@ class Job:
         interrupted = self._interrupts or (
             self.summary.ended is not None and self.summary.ended.reason == "interrupted"
         )
-        return INTERRUPTED if interrupted else code
+        if interrupted:
+            return INTERRUPTED
+        return TransportError.exit_code if code > SIGNALLED else code  # a rank was killed
 
     def _follow(self, name: str) -> None:
         """Shows lines, whoever says them, until this process says no more."""
@@ -133,12 +99,21 @@ class Job:
 
     def _show(self, text: str) -> None:
         if not text.startswith(EVENT_MARK):
-            self._display.note(text)
+            self._note(text)
             return
         values = json.loads(text[1:])
         event = Evaluation(**values) if "event" not in values else from_json(text[1:])
         self.summary.add(event)
         self._display.show(event)
+
+    def _note(self, text: str) -> None:
+        """Shows a line. What several ranks have to say, such as a missing file, it shows once."""
+        if text.startswith("atomo: rank "):
+            complaint = text.split(": ", 2)[-1]
+            if complaint in self._complaints:
+                return
+            self._complaints.add(complaint)
+        self._display.note(text)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Ctrl-C: once for a checkpoint and a clean end, twice for an end."""

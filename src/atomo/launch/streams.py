@@ -57,7 +57,7 @@ def forward(name: str, stream: IO[str], lines: "queue.SimpleQueue[Line]") -> Non
     """
     remark: list[str] | None = None
     for raw in stream:
-        text = raw.rstrip("\n")
+        text = raw.rstrip("\n").strip("\0")  # which mpirun adds to its own last line
         if text.startswith(RULE):
             if remark is not None and not any(noise in line for line in remark for noise in NOISE):
                 for line in remark:

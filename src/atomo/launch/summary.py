@@ -1,5 +1,6 @@
 """What a run comes to: the table that it closes with."""
 
+from pathlib import Path
 from typing import final
 
 from rich.table import Table
@@ -43,12 +44,13 @@ class Summary:
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each line of the table."""
         rows = []
+        latest = self.last or self.ended
         if self.evaluation:
             found = self.evaluation
-            at = "" if self.last and found.step == self.last.step else f" (of step {found.step})"
+            at = "" if latest and found.step == latest.step else f" (of step {found.step})"
             rows.append(("final test accuracy", f"{found.top1:.2%}{at}"))
-        if self.last:
-            rows.append(("steps", f"{self.last.step:,}"))
+        if latest:
+            rows.append(("steps", f"{latest.step:,}"))
         if self.last and self._steps:
             up, dense = self._up / self._steps, self._dense / self._steps
             rows += [
@@ -58,7 +60,7 @@ class Summary:
                 ("weight bytes per step", bytes_text(self._down / self._steps)),
             ]
         if self.started:
-            folder = self.started.train_dir
+            folder = nearby(Path(self.started.train_dir))
             rows += [
                 ("checkpoints", f"{folder}/step-*.json"),
                 ("metrics", f"{folder}/metrics.jsonl"),
@@ -67,9 +69,25 @@ class Summary:
             ]
         return rows
 
+    def title(self) -> str:
+        """How the run ended, in a word or two."""
+        if self.ended is None:
+            return "Ended early"
+        if self.ended.reason != "done":
+            return self.ended.reason.capitalize()
+        return "Finished" if self.last else "Nothing was left to do"
+
     def table(self) -> Table:
         """The table."""
-        table = Table(title="Finished" if self.ended else "Ended early", show_header=False)
+        table = Table(title=self.title(), show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")  # a path must be whole to be copied
         for name, value in self.rows():
             table.add_row(name, value)
         return table
+
+
+def nearby(folder: Path) -> Path:
+    """The folder as seen from here, where that is shorter."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder

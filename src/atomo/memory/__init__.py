@@ -29,7 +29,6 @@ MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
 
 def default_memory(codec: Codec[Any]) -> str:
     """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere."""
-    named: str | None = getattr(codec, "memory", None)
-    if named is not None:
-        return named
+    if codec.memory is not None:
+        return codec.memory
     return Forget.id if Law.UNBIASED in codec.laws else Residual.id

@@ -27,6 +27,8 @@ class Memory(ABC):
     """Its name on the command line."""
     keeps: ClassVar[bool]
     """False where nothing is ever kept, so that nobody computes what it would be given."""
+    has_momentum: ClassVar[bool] = False
+    """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
 
     @abstractmethod
     def encode(

@@ -34,6 +34,7 @@ class MomentumCorrection(Memory):
 
     id: ClassVar[str] = "dgc"
     keeps: ClassVar[bool] = True
+    has_momentum: ClassVar[bool] = True
 
     def __init__(
         self,

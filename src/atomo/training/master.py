@@ -57,6 +57,7 @@ class Master:
         """Trains to the end, or until interrupted."""
         self._open_folder()
         self.step = self._resume()
+        unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
         with MetricsLog(self._folder, self.step + 1) as log:
             self._tell(self._started())
             reason = self._train(log)
@@ -84,7 +85,6 @@ class Master:
         except OSError as error:
             raise CheckpointError(f"--train-dir {self._folder}: {error.strerror}") from error
         sweep(self._folder)
-        unfinish(self._folder)
 
     def _resume(self) -> int:
         snapshot = find_snapshot(self._job.settings)

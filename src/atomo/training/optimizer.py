@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
+from atomo.memory import MEMORIES
 
 __all__ = ["FlatOptimizer"]
 
@@ -78,7 +79,7 @@ def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         [weights],
         lr=s.lr,
-        momentum=s.momentum,
-        nesterov=s.nesterov,
+        momentum=0.0 if MEMORIES[s.memory].has_momentum else s.momentum,
+        nesterov=s.nesterov and not MEMORIES[s.memory].has_momentum,
         weight_decay=s.weight_decay,
     )

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from atomo.communicators import Client, Compressor, Report
+from atomo.config import Settings
 from atomo.data import epoch_seed
 from atomo.errors import Diverged
 from atomo.fusion import Bucket, Gradients, flatten
-from atomo.memory import MEMORIES
+from atomo.memory import MEMORIES, Memory, Momentum, MomentumCorrection
 from atomo.randomness import derive
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
@@ -39,7 +40,7 @@ class Worker:
         self._shard = job.shard(transport.rank)
         self._model = job.model.to(device).train()
         self._weights = flatten(self._model, job.buckets)
-        self._memory = MEMORIES[job.settings.memory]()
+        self._memory = make_memory(job.settings)
         compressor = Compressor(
             self._memory, job.settings.compression, transport.rank, job.settings.seed
         )
@@ -121,3 +122,11 @@ class Worker:
                 if name.startswith("memory/")
             }
         )
+
+
+def make_memory(settings: Settings) -> Memory:
+    """The memory of a run. Those that apply momentum take it from the optimiser's settings."""
+    kind = MEMORIES[settings.memory]
+    if kind is MomentumCorrection:
+        return MomentumCorrection(settings.momentum, settings.nesterov, workers=settings.n - 1)
+    return Momentum(settings.momentum) if kind is Momentum else kind()

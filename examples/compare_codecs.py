@@ -1,0 +1,51 @@
+"""Bytes and error of each codec on a real gradient: LeNet on 64 handwritten digits.
+
+python examples/compare_codecs.py [CODE ...]
+"""
+# ruff: noqa: T201
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import atomo
+from atomo.data import load_dataset
+from atomo.models import build_model
+
+CODES = ["sgd", "fp16", "bf16", "svd(rank=1)", "svd", "svd(rank=8)", "svd(rank=3, selection=top)"]
+DRAWS = 10  # of the codecs that sample, whose error is a matter of chance
+
+
+def gradient() -> list[Tensor]:
+    """The gradient of each parameter at the first weights."""
+    data = load_dataset("Digits", Path("data"))
+    torch.manual_seed(1)
+    model = build_model("LeNet", data.input_shape, data.classes)
+    images, labels = data.train.batch(torch.arange(64))
+    return list(torch.autograd.grad(cross_entropy(model(images), labels), [*model.parameters()]))
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    """All entries in a row."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def compare(code: str, tensors: list[Tensor]) -> tuple[float, float, float]:
+    """Mean bytes, relative error of one draw (root mean square), and that of the mean of all."""
+    frames = [atomo.encode(tensors, code, seed=seed) for seed in range(DRAWS)]
+    whole, draws = flat(tensors), torch.stack([flat([*atomo.decode(f)]) for f in frames])
+    each = (draws - whole).square().sum(1).mean().sqrt() / whole.norm()
+    together = (draws.mean(0) - whole).norm() / whole.norm()
+    return sum(map(len, frames)) / DRAWS, float(each), float(together)
+
+
+tensors = gradient()
+dense = 4 * flat(tensors).numel()
+print(f"a gradient of {dense} bytes as float32; error: relative to its norm\n")
+print(f"{'code':28}{'bytes':>10}{'ratio':>8}{'error':>8}{f'of mean of {DRAWS}':>16}")
+for code in sys.argv[1:] or CODES:
+    size, each, together = compare(code, tensors)
+    print(f"{code:28}{size:10.0f}{dense / size:8.1f}{each:8.4f}{together:16.4f}")

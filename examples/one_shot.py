@@ -1,0 +1,33 @@
+"""Your own tensors to bytes and back, with no training run around them.
+
+python examples/one_shot.py
+"""
+# ruff: noqa: T201
+
+import torch
+
+import atomo
+
+weight = torch.randn(64, 32, 3, 3, generator=torch.Generator().manual_seed(0))
+bias = torch.randn(64, generator=torch.Generator().manual_seed(1))
+
+# A list comes back as a list. The bias has no matrix shape, so `svd` sends it as it is.
+data = atomo.encode([weight, bias], "svd(rank=3)", seed=7)
+again, same = atomo.decode(data)
+print(f"{4 * (weight.numel() + bias.numel())} bytes as float32, {len(data)} bytes encoded")
+print(f"bias unchanged: {same.equal(bias)}; weight: {tuple(again.shape)}, {again.dtype}")
+
+# Spectral ATOMO is unbiased: the mean over many seeds approaches the tensor.
+mean = torch.zeros_like(weight)
+for seed in range(1, 401):
+    [decoded] = atomo.decode(atomo.encode([weight], "svd(rank=3)", seed=seed))
+    mean += decoded
+    if seed in (1, 20, 400):
+        error = (mean / seed - weight).norm() / weight.norm()
+        print(f"relative error of the mean of {seed:3} decoded: {error:.2f}")
+
+# Bytes from anywhere are checked before anything is allocated.
+try:
+    atomo.decode(data[:-1])
+except atomo.AtomoError as error:
+    print(f"refused: {error}")

@@ -1,0 +1,159 @@
+"""Imports point one way, and importing does nothing."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import atomo
+
+PACKAGE = Path(atomo.__file__).parent
+
+# A room may import those before it. A new one takes the earliest place that its imports allow.
+ORDER = [
+    "errors",
+    "randomness",
+    "names",
+    "codecs",
+    ("memory", "wire"),  # neither knows of the other
+    ("transports", "fusion", "config", "api"),
+    "communicators",
+    "models",
+    "data",
+    "training",
+    "arguments",
+    "launch",
+    "cli",
+    "__main__",
+]
+LEVEL = {
+    room: level
+    for level, rooms in enumerate(ORDER)
+    for room in ([rooms] if isinstance(rooms, str) else rooms)
+}
+# These serve any training, not only ours.
+APART = {"models": {"errors", "names"}, "data": {"errors", "names"}}
+UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+every_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports anywhere in it, and every name that it imports from one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(level=0, module=str(module), names=names):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom():
+                raise AssertionError(f"{path}:{node.lineno}: a relative import")
+
+
+def rooms_of(names: Iterator[str]) -> set[str]:
+    """The rooms among these names; `atomo` itself is the top, which nobody within may import."""
+    return {name.split(".")[1] for name in names if name.startswith("atomo.")}
+
+
+def loaded(path: Path) -> set[str]:
+    """The outermost names of what a file imports."""
+    return {name.partition(".")[0] for name in imported(path)}
+
+
+def run(code: str) -> None:
+    """Runs `code` in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_room_has_a_place_in_the_order():
+    rooms = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+    assert rooms - {"__init__"} == set(LEVEL)
+
+
+@every_module
+def test_imports_only_what_comes_before(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for other in rooms_of(imported(path)) - {room}:
+        if room in APART:
+            assert other in APART[room], f"{room} imports {other}"
+        elif room != "__init__":
+            assert LEVEL[other] < LEVEL[room], f"{room} imports {other}, which comes after it"
+
+
+@every_module
+def test_only_the_mpi_transport_knows_mpi4py(path):
+    if name_of(path) != "transports/mpi.py":
+        assert "mpi4py" not in loaded(path)
+
+
+def test_only_a_rank_imports_the_mpi_transport():
+    mpi = "atomo.transports.mpi"
+    users = {name_of(p) for p in MODULES if any(n.startswith(mpi) for n in imported(p))}
+    assert users == {"cli/rank.py"}
+
+
+@every_module
+def test_nobody_pickles(path):
+    assert not loaded(path) & UNSAFE
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Attribute(value=ast.Name(id="torch"), attr="load" | "save"):
+                pytest.fail(f"{name_of(path)}:{node.lineno}: torch.{node.attr} pickles")
+
+
+QUIET = """
+import os, random, signal, sys, threading, warnings
+import torch
+FOREIGN
+
+def seen():
+    # Torch and numpy may have started threads of their own by now; the system counts those too.
+    tasks = "/proc/self/task"
+    return {
+        "threads": len(os.listdir(tasks)) if os.path.isdir(tasks) else threading.active_count(),
+        "compute threads": torch.get_num_threads(),
+        "torch's generator": torch.get_rng_state().tolist(),
+        "Python's generator": random.getstate(),
+        "warning filters": list(warnings.filters),
+        "environment": dict(os.environ),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+    }
+
+before = seen()
+import OURS
+after = seen()
+changed = [name for name in before if before[name] != after[name]]
+assert not changed, changed
+"""
+# What others do when they are imported is theirs: they are there before we look.
+FOREIGN = "import mpi4py, rich.live, safetensors.torch, torchvision.datasets, torchvision.models"
+HEAVY = "mpi4py numba triton torchvision sklearn rich tensorboard"
+
+
+def test_importing_atomo_changes_nothing():
+    heavy = f"assert not sys.modules.keys() & set({HEAVY!r}.split())\n"
+    run(QUIET.replace("FOREIGN", "").replace("OURS", "atomo") + heavy)
+
+
+def test_importing_every_module_changes_nothing():
+    rooms = {".".join(["atomo", *p.relative_to(PACKAGE).with_suffix("").parts]) for p in MODULES}
+    names = sorted(name.removesuffix(".__init__") for name in rooms - {"atomo.__main__"})
+    run(QUIET.replace("FOREIGN", FOREIGN).replace("OURS", ", ".join(names)))
+
+
+def test_importing_the_mpi_transport_does_not_start_mpi():
+    run("import atomo.transports.mpi\nfrom mpi4py import MPI\nassert not MPI.Is_initialized()\n")

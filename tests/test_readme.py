@@ -1,0 +1,132 @@
+"""What the words say is so: options, defaults, exit codes, names, paths, bytes and examples.
+
+`python tests/test_readme.py` prints the tables of options for the README.
+"""
+
+import dataclasses
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import atomo
+from atomo import errors
+from atomo.arguments import option
+from atomo.cli import COMMANDS
+from atomo.cli import main as command_line
+from atomo.cli.evaluate import EvaluateOptions
+from atomo.codecs import CODECS
+from atomo.config import IDENTITY, Settings
+from atomo.data import DATASETS
+from atomo.memory import MEMORIES
+from atomo.models import MODELS
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PATH = re.compile(
+    r"`((?:src|tests|docs|examples|benchmarks|tools)/[\w./-]*|[\w./-]+\.(?:sh|md|toml))`"
+)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+every_text = pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+
+
+def table(settings: type) -> str:
+    """The options of a command as the README shows them."""
+    rows = [
+        f"| `{option(field.name)}` | {shown(field.default)} | {field.metadata['help']} |"
+        for field in dataclasses.fields(settings)
+    ]
+    return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def shown(default: object) -> str:
+    """A default as one would type it."""
+    if isinstance(default, bool):
+        return "`yes`" if default else "`no`"
+    return "" if default in (None, "") else f"`{default}`"
+
+
+def section(text: str, title: str) -> str:
+    """What stands under a heading, up to the next one."""
+    parts = re.split(r"^(#+ .*)$", text, flags=re.MULTILINE)
+    return next(body for head, body in zip(parts[1::2], parts[2::2], strict=True) if title in head)
+
+
+@pytest.mark.parametrize("settings", [Settings, EvaluateOptions])
+def test_the_readme_lists_every_option(settings):
+    assert table(settings) in README.read_text(), f"paste this:\n{table(settings)}"
+
+
+def test_the_readme_lists_what_prepare_takes(capsys):
+    with pytest.raises(SystemExit):
+        command_line(["prepare", "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+    rows = section(README.read_text(), "`atomo prepare`").splitlines()
+    assert set(re.findall(r"^\| `(--[a-z-]+)`", "\n".join(rows), re.MULTILINE)) == options
+
+
+def test_the_readme_lists_every_exit_code():
+    rows = section(README.read_text(), "Exit codes")
+    for name in errors.__all__:
+        code = getattr(errors, name).exit_code
+        assert re.search(rf"^\| {code} \|.*`{name}`", rows, re.MULTILINE), f"{name} is {code}"
+    assert f"| {errors.INTERRUPTED} |" in rows
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *CODECS, *MEMORIES, *MODELS, *DATASETS])
+def test_the_readme_knows_every_name(name):
+    assert re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", README.read_text()), f"{name} is not there"
+
+
+@pytest.mark.parametrize("name", [*CODECS])
+def test_every_codec_is_described(name):
+    assert section((ROOT / "docs" / "codecs.md").read_text(), f"`{name}`")
+
+
+def test_what_a_resume_must_not_change_is_listed():
+    told = section((ROOT / "docs" / "training.md").read_text(), "Resuming")
+    assert all(f"`{option(name)}`" in told for name in IDENTITY)
+
+
+@every_text
+def test_links_and_paths_lead_somewhere(text):
+    words = text.read_text()
+    for link in LINK.findall(words):
+        assert (text.parent / link).exists(), f"{text.name} links {link}"
+    for path in PATH.findall(words):
+        assert any((base / path).exists() for base in (ROOT, text.parent)), f"{text.name}: {path}"
+
+
+@every_text
+def test_what_a_prompt_shows_is_what_it_says(text):
+    failed, _ = doctest.testfile(str(text), module_relative=False)
+    assert not failed
+
+
+def test_the_frame_that_is_taken_apart_is_a_real_one():
+    words = (ROOT / "docs" / "wire.md").read_text()
+    rows = re.findall(r"^ *\d+  ((?:[0-9a-f]{2} )+)", words, re.MULTILINE)
+    frame = atomo.encode(torch.tensor([1.0, 0.5, -2.0]), "fp16", seed=0)
+    assert bytes.fromhex("".join(rows)) == frame
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_examples_run(example, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", example],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{table(Settings)}\n{table(EvaluateOptions)}")

@@ -36,8 +36,8 @@ class Law(Enum):
     CONTRACTION = auto()
     """It is closer to g than zero is, so that what a residual memory keeps cannot grow forever."""
     SUMMABLE = auto()
-    """Payloads of several workers, encoded with one shared seed, add tensor by tensor: an all-reduce
-    of the payloads serves in place of a gather."""
+    """Payloads of several workers, encoded with one shared seed, add tensor by tensor: an
+    all-reduce of the payloads serves in place of a gather."""
 
 
 class Unit(Enum):

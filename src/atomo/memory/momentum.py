@@ -27,6 +27,7 @@ class Momentum(Memory):
 
     id: ClassVar[str] = "momentum"
     keeps: ClassVar[bool] = False
+    has_momentum: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._average = Store()

@@ -16,7 +16,7 @@ from atomo.config import Settings
 from atomo.data import epoch_seed
 from atomo.errors import Diverged
 from atomo.fusion import Bucket, Gradients, flatten
-from atomo.memory import MEMORIES, Memory, Momentum, MomentumCorrection
+from atomo.memory import MEMORIES, Memory, MomentumCorrection
 from atomo.randomness import derive
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
@@ -129,4 +129,4 @@ def make_memory(settings: Settings) -> Memory:
     kind = MEMORIES[settings.memory]
     if kind is MomentumCorrection:
         return MomentumCorrection(settings.momentum, settings.nesterov, workers=settings.n - 1)
-    return Momentum(settings.momentum) if kind is Momentum else kind()
+    return kind()

@@ -61,7 +61,7 @@ class Entrywise(Codec[Sample]):
         if not gradient.numel():
             raise CodecError("entrywise: cannot encode an empty gradient")
         entries = gradient.flatten()
-        return draw_sample(entries, self.rate(entries), generator, self.id)
+        return draw_sample(entries, self.rate(entries), generator, self.id, entries.numel())
 
     def rate(self, entries: Float[Tensor, " n"]) -> float:
         """The probability of an entry over its magnitude, where that is below 1."""
@@ -77,7 +77,7 @@ class Entrywise(Codec[Sample]):
         return sample_fields(shape.numel())
 
     def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        places, values = read_sample(payload, out.numel(), self.id)
+        places, values = read_sample(payload, out.numel(), self.id, out.numel())
         flat = out.view(-1) if out.is_contiguous() else torch.zeros(out.numel(), device=out.device)
         flat.index_add_(0, places.to(out.device), values.to(out.device), alpha=scale)
         if not out.is_contiguous():

@@ -62,13 +62,14 @@ class Fourier(Codec[Sample]):
             raise CodecError("fourier: cannot encode an empty gradient")
         coefficients = transform(gradient.flatten(), self.block)
         rate = best_rate(coefficients, atoms_for(self.budget, len(coefficients)))
-        return draw_sample(coefficients, rate, generator, self.id)
+        return draw_sample(coefficients, rate, generator, self.id, gradient.numel())
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return sample_fields(padded(shape.numel(), self.block))
 
     def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        places, values = read_sample(payload, padded(out.numel(), self.block), self.id)
+        atoms = padded(out.numel(), self.block)
+        places, values = read_sample(payload, atoms, self.id, out.numel())
         flat = out.view(-1) if out.is_contiguous() else torch.zeros(out.numel(), device=out.device)
         waves = cosines(self.block).to(out.device)
         add_cosines(flat, places.to(out.device), scale * values.to(out.device), waves)

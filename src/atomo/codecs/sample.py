@@ -27,7 +27,7 @@ class Sample:
     """Which atoms were drawn, and what each is worth."""
 
     counts: Int32[Tensor, " counts"]
-    """How many atoms there are, modulo 2^31; how many chance chose; how many are always sent."""
+    """How many entries the gradient has, modulo 2^31; how many chance chose; how many are always sent."""
     drawn: UInt8[Tensor, " drawn"]
     """The places of those that chance chose, under a Rice code."""
     signs: UInt8[Tensor, " signs"]
@@ -41,9 +41,9 @@ class Sample:
 
 
 def draw_sample(
-    coefficients: Float[Tensor, " n"], rate: float, generator: Generator, codec: str
+    coefficients: Float[Tensor, " n"], rate: float, generator: Generator, codec: str, entries: int
 ) -> Sample:
-    """Draws each coefficient c with probability min(1, |c| rate).
+    """Draws each coefficient c, of a gradient with `entries`, with probability min(1, |c| rate).
 
     Raises:
         CodecError: the coefficients are not finite (a rate of NaN says so), or what stands for the
@@ -60,7 +60,7 @@ def draw_sample(
     certain = found.double().abs() * rate >= 1
     drawn, values = places[~certain], found[certain]
     return Sample(
-        torch.tensor([len(coefficients) & MASK, len(drawn), len(values)], dtype=torch.int32),
+        torch.tensor([entries & MASK, len(drawn), len(values)], dtype=torch.int32),
         rice.encode(drawn, len(coefficients)),
         packed(found[~certain] < 0),
         torch.tensor([magnitude], dtype=torch.float32),
@@ -78,19 +78,23 @@ def sample_fields(atoms: int) -> tuple[Field, ...]:
 
 
 def read_sample(
-    payload: Sample, atoms: int, codec: str
+    payload: Sample, atoms: int, codec: str, entries: int
 ) -> tuple[Int64[Tensor, " k"], Float[Tensor, " k"]]:
     """The places and the coefficients of a sample among so many atoms, on the CPU.
 
     Raises:
-        CodecError: it is none of so many.
+        CodecError: it is none of so many, or of a gradient with another number of entries.
     """
-    among, *counts = payload.counts.tolist() or [-1]
+    claimed, *counts = payload.counts.tolist() or [-1]
     sizes = len(payload.signs), len(payload.magnitude), len(payload.values)
-    if among != atoms & MASK or len(counts) != 2 or sizes != (bytes_for(counts[0]), 1, counts[1]):
+    if (
+        claimed != entries & MASK
+        or len(counts) != 2
+        or sizes != (bytes_for(counts[0]), 1, counts[1])
+    ):
         raise CodecError(
             f"{codec}: {sizes[0]} bytes of signs, {sizes[1]} magnitudes and {sizes[2]} values for "
-            f"{counts} atoms drawn and certain among {among}, and {atoms} are expected"
+            f"{counts} atoms drawn and certain of {claimed} entries, and {entries} are expected"
         )
     try:
         drawn = rice.decode(payload.drawn, counts[0], atoms)

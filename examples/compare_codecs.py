@@ -15,7 +15,11 @@ import atomo
 from atomo.data import load_dataset
 from atomo.models import build_model
 
-CODES = ["sgd", "fp16", "bf16", "svd(rank=1)", "svd", "svd(rank=8)", "svd(rank=3, selection=top)"]
+CODES = [
+    *("sgd", "fp16", "bf16", "svd(rank=1)", "svd", "svd(rank=8)", "svd(rank=3, selection=top)"),
+    *("atomo", "entrywise", "fourier", "topk(ratio=0.01)", "topk(ratio=0.01, values=fp16)"),
+    *("randk", "qsgd", "terngrad", "natural", "efsignsgd", "onebit"),
+]
 DRAWS = 10  # of the codecs that sample, whose error is a matter of chance
 
 

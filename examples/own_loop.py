@@ -1,6 +1,6 @@
 """Compression in a training loop of your own: two workers in one process, averaged through bytes.
 
-What each worker's codec drops stays in its memory and joins its next gradient (error feedback).
+What each worker's codec drops is kept and joins its next gradient (error feedback).
 A real job replaces the list of bytes by whatever carries them.
 
 python examples/own_loop.py [CODE]
@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 
 import atomo
 from atomo.data import load_dataset
-from atomo.memory import Residual
 from atomo.models import build_model
 
 CODE = sys.argv[1] if len(sys.argv) > 1 else "svd(rank=2, selection=top)"
@@ -26,22 +25,19 @@ data = load_dataset("Digits", Path("data"))
 model = build_model("LeNet", data.input_shape, data.classes)
 parameters = dict(model.named_parameters())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-memories = [Residual() for _ in range(WORKERS)]
+memories = [[torch.zeros_like(p) for p in parameters.values()] for _ in range(WORKERS)]
 sent = 0
 
 for step in range(STEPS):
     frames = []
-    for worker, memory in enumerate(memories):
+    for worker, kept in enumerate(memories):
         images, labels = data.train.batch(torch.randint(len(data.train), (BATCH,)))
         loss = cross_entropy(model(images), labels)
-        gradients = list(torch.autograd.grad(loss, [*parameters.values()]))
-        for name, gradient in zip(parameters, gradients, strict=True):
-            memory.compensate(name, gradient)
-        frames.append(atomo.encode(gradients, CODE, seed=step * WORKERS + worker))
-        for name, gradient, out in zip(
-            parameters, gradients, atomo.decode(frames[-1]), strict=True
-        ):
-            memory.keep(name, gradient - out)
+        gradients = torch.autograd.grad(loss, [*parameters.values()])
+        wanted = [gradient + rest for gradient, rest in zip(gradients, kept, strict=True)]
+        frames.append(atomo.encode(wanted, CODE, seed=step * WORKERS + worker))
+        arrived = atomo.decode(frames[-1])
+        memories[worker] = [w - out for w, out in zip(wanted, arrived, strict=True)]
     received = [atomo.decode(frame) for frame in frames]
     for parameter, *parts in zip(parameters.values(), *received, strict=True):
         parameter.grad = torch.stack(parts).mean(0)

@@ -27,7 +27,7 @@ class Sample:
     """Which atoms were drawn, and what each is worth."""
 
     counts: Int32[Tensor, " counts"]
-    """How many entries the gradient has, modulo 2^31; how many chance chose; how many are always sent."""
+    """Entries of the gradient, modulo 2^31; atoms that chance chose; atoms that are always sent."""
     drawn: UInt8[Tensor, " drawn"]
     """The places of those that chance chose, under a Rice code."""
     signs: UInt8[Tensor, " signs"]

@@ -1,0 +1,64 @@
+"""The tools for looking at gradients."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support import run_threads, settings
+from torch import Generator
+
+from atomo.cli import main
+from atomo.codecs import CODECS, make_codec
+from atomo.inspect import layers, losses
+
+
+@pytest.fixture
+def dump(tmp_path):
+    generator = Generator().manual_seed(0)
+    path = tmp_path / "gradient.safetensors"
+    tensors = {"fc": torch.randn(30, 20, generator=generator), "bias": torch.ones(30)}
+    save_file(tensors, path)
+    return path
+
+
+def test_bench_measures_every_codec(dump, capsys):
+    assert main(["bench", f"--tensor={dump}", "--json=yes", "--repetitions=1"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [make_codec(row["spec"]).id for row in rows] == [*CODECS]
+    assert all(row["entries"] == 630 and row["frame_bytes"] > 0 for row in rows)
+    assert rows[0]["relative_error"] == 0
+
+
+def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):
+    png = tmp_path / "g.png"
+    assert main(["inspect", f"--tensor={dump}", "--code=sgd; fp16", f"--png={png}"]) == 0
+    shown = capsys.readouterr().out
+    assert "30x20" in shown
+    assert "fp16" in shown
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_rank_one_matrix_is_seen_as_one():
+    (layer,) = layers({"w": torch.outer(torch.arange(1.0, 5.0), torch.ones(6))})
+    assert layer.rank == pytest.approx(1)
+    assert layer.top3 == pytest.approx(1)
+
+
+def test_errors_are_split_by_sign_and_size():
+    gradient = {"w": torch.linspace(-1, 1, 1000).view(50, 20)}
+    found = losses(make_codec("topk(ratio=0.05)"), gradient)
+    assert found.big < 0.2
+    assert found.small == pytest.approx(1.0, abs=0.01)
+    assert found.positive == pytest.approx(found.negative, rel=0.05)
+
+
+def test_a_run_dumps_its_gradients(tmp_path):
+    run_threads(settings(tmp_path, network="FC", batch_size=4, max_steps=4, dump_every=2))
+    names = [path.name for path in sorted((tmp_path / "gradients").iterdir())]
+    assert names == ["step-00000002.safetensors", "step-00000004.safetensors"]
+
+
+def test_a_missing_dump_is_named(capsys):
+    assert main(["bench", "--tensor=/nowhere.safetensors"]) == 3
+    assert "/nowhere.safetensors" in capsys.readouterr().err

@@ -59,9 +59,7 @@ class Settings:
     svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
     quantization_level: int | None = option(None, "bits per entry of the quantising codecs")
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
-    memory: str = option(
-        "auto", "what workers keep of what they did not send: auto, none, residual"
-    )
+    memory: str = option("auto", "what workers keep: auto, none, residual, dgc or momentum")
     comm_type: str = option("Bcast", "how weights reach the workers: Bcast, one message a step")
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     fusion_mb: float = option(

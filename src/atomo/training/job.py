@@ -16,6 +16,7 @@ from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.schedule import phases
 from atomo.training.shard import Shard, steps_per_epoch
+from atomo.training.warm_up import warm_up
 
 __all__ = ["Job", "make_job"]
 
@@ -79,6 +80,7 @@ def make_job(settings: Settings, ranks: int) -> Job:
     steps = steps_per_epoch(len(dataset.train), ranks - 1, settings.batch_size)
     torch.manual_seed(derive(settings.seed, "weights"))
     model = build_model(settings.network, dataset.input_shape, dataset.classes)
+    warm_up(phase.codec for phase in phases(settings.code, settings.code_schedule))
     return Job(settings, dataset, model, make_stages(settings, model, steps), ranks - 1, steps)
 
 

@@ -1,11 +1,12 @@
 """The command line: `atomo train`, `atomo evaluate`, `atomo prepare`."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 
-from atomo.errors import AtomoError
+from atomo.errors import INTERRUPTED, AtomoError
 from atomo.names import nearest
 
 __all__ = ["main"]
@@ -33,12 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         sys.stderr.write(f"atomo: unknown command {name!r}; {nearest(name, COMMANDS)}\n")
         return 2
-    run: Callable[[Sequence[str]], int] = import_module(f"atomo.cli.{name}").main
     try:
+        run: Callable[[Sequence[str]], int] = import_module(f"atomo.cli.{name}").main
         return run(rest)
     except AtomoError as error:
         sys.stderr.write(f"atomo {name}: {error}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # who read our output is gone, as in `atomo train | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
 
 
 def usage() -> str:

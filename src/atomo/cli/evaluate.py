@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,11 +55,23 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(f"--events {options.events!r}; known: text, json")
     if options.threads:
         torch.set_num_threads(options.threads)
+    wait = beside(os.getppid()) if options.events == "json" else time.sleep
     try:
-        evaluate(evaluator_settings(options), reporter(options.events))
+        evaluate(evaluator_settings(options), reporter(options.events), wait=wait)
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def beside(parent: int) -> Callable[[float], None]:
+    """Sleeps, but not on after the program that reads the results was killed."""
+
+    def wait(seconds: float) -> None:
+        if os.getppid() != parent:
+            raise KeyboardInterrupt
+        time.sleep(seconds)
+
+    return wait
 
 
 def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:

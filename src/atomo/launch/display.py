@@ -18,6 +18,7 @@ from atomo.training.scoring import Evaluation
 __all__ = ["Display", "Live", "Plain"]
 
 REFRESH_PER_S = 5
+ECHO = "^C^C"  # what a terminal shows of Ctrl-C must not wrap: the panel would lose its place
 TIMES = ("compute", "encode", "send", "wait", "decode", "update")
 
 
@@ -84,6 +85,7 @@ class Live:
     def __init__(self, console: Console) -> None:
         self._summary = Summary()
         self._phase = "starting"
+        self._console = console
         self._live = RichLive(
             get_renderable=self._panel, console=console, refresh_per_second=REFRESH_PER_S
         )
@@ -101,16 +103,18 @@ class Live:
                 self._phase = f"{event.reason}; the evaluator finishes"
 
     def note(self, line: str) -> None:
-        self._live.console.print(Text(line))
+        self._console.print(Text(line))
 
     def close(self) -> None:
+        ended = self._summary.ended
+        self._phase = "ended early" if ended is None else ended.reason
         self._live.stop()
 
     def _panel(self) -> Panel:
         started, step = self._summary.started, self._summary.last
         if started is None or step is None:
             clock = time.strftime("%H:%M:%S")
-            return Panel(Text(f"{self._phase} … {clock}"), title="atomo")
+            return Panel(Text(f"{self._phase} … {clock}"), title="atomo", width=self._width())
         bar = ProgressBar(total=started.last_step, completed=step.step)
         line = Table.grid(expand=True)  # a bar alone does not end its line
         line.add_row(bar)
@@ -118,7 +122,10 @@ class Live:
         best = self._summary.evaluation
         foot = f"test top-1 {best.top1:.2%} at step {best.step}" if best else "not evaluated yet"
         title = f"atomo · {started.network} on {started.dataset} · {started.code} · {self._phase}"
-        return Panel(body, title=title, subtitle=foot)
+        return Panel(body, title=title, subtitle=foot, width=self._width())
+
+    def _width(self) -> int:
+        return max(1, self._console.width - len(ECHO))
 
 
 def progress_table(step: StepDone, started: Started) -> Table:

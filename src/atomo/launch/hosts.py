@@ -8,6 +8,7 @@ worker-1.example slots=4    # at most four processes here
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -68,10 +69,12 @@ def assign(hosts: Sequence[Host], processes: int) -> list[tuple[str, int]]:
         ConfigError: the slots do not suffice.
     """
     counts = dict.fromkeys((host.name for host in hosts), 0)
-    limits = {host.name: host.slots for host in hosts}
+    limits: dict[str, float] = dict.fromkeys(counts, 0)
+    for host in hosts:  # one that is named twice has the slots of both lines
+        limits[host.name] += inf if host.slots is None else host.slots
     left = processes
     while left:
-        open_hosts = [h for h, limit in limits.items() if limit is None or counts[h] < limit]
+        open_hosts = [name for name, limit in limits.items() if counts[name] < limit]
         if not open_hosts:
             total = processes - left
             raise ConfigError(f"--n {processes}, but the host file has slots for {total} processes")

@@ -19,7 +19,7 @@ from atomo.launch.mpirun import command
 from atomo.launch.place import located
 from atomo.launch.streams import EVENT_MARK, Line, Process
 from atomo.launch.summary import Summary
-from atomo.training.events import from_json
+from atomo.training.events import Event, Started, from_json
 from atomo.training.scoring import Evaluation
 
 __all__ = ["launch"]
@@ -46,6 +46,7 @@ def launch(settings: Settings, console: Console) -> int:
     return code
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNALLED = 128  # exit codes above it are this plus a signal
 
 
@@ -55,56 +56,64 @@ class Job:
 
     def __init__(self, settings: Settings, line: Sequence[str], display: Display) -> None:
         self.summary = Summary()
-        self._display = display
+        self._settings, self._line, self._display = settings, line, display
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
-        self._ranks = Process("ranks", line, self._lines)
-        self._evaluator = (
-            Process("evaluator", evaluator_command(settings), self._lines)
-            if settings.evaluator == "local"
-            else None
-        )
+        self._ranks: Process | None = None
+        self._evaluator: Process | None = None
 
     def run(self) -> int:
         """Shows what the processes say until all have ended."""
         with handled(self._interrupt):
-            self._follow("ranks")
-            code = self._ranks.wait()
-            if self._evaluator is None:
-                return self._verdict(code)
-            if code or self._interrupts > 1:
-                self._evaluator.handle.terminate()
-            self._follow("evaluator")
-            evaluator_code = self._evaluator.wait()
-        return self._verdict(code) or evaluator_code
+            try:
+                return self._verdict(self._run())
+            finally:  # they have ended, unless nobody can read what they say any more
+                for process in (self._ranks, self._evaluator):
+                    if process is not None:
+                        process.end()
+
+    def _run(self) -> int:
+        self._ranks = Process("ranks", self._line, self._lines)
+        if self._interrupts:
+            self._ranks.handle.terminate()
+        code = self._follow(self._ranks)
+        if self._evaluator is None:
+            return code
+        if code or self._interrupts > 1:
+            self._evaluator.handle.terminate()
+        return code or self._follow(self._evaluator)
 
     def _verdict(self, code: int) -> int:
-        interrupted = self._interrupts or (
-            self.summary.ended is not None and self.summary.ended.reason == "interrupted"
-        )
-        if interrupted:
+        ended = self.summary.ended
+        interrupted = self._interrupts or (ended is not None and ended.reason == "interrupted")
+        cut_off = self._interrupts > 1 or (self._interrupts and self.summary.started is None)
+        if cut_off or (interrupted and (not code or code > SIGNALLED)):
             return INTERRUPTED
         return TransportError.exit_code if code > SIGNALLED else code  # a rank was killed
 
-    def _follow(self, name: str) -> None:
-        """Shows lines, whoever says them, until this process says no more."""
-        while name not in self._silent:
+    def _follow(self, process: Process) -> int:
+        """Shows lines, whoever says them, until this process says no more; its exit code."""
+        while process.name not in self._silent:
             line = self._lines.get()
             if line.text is None:
                 self._silent.add(line.source)
             else:
                 self._show(line.text)
+        return process.wait()
 
     def _show(self, text: str) -> None:
-        if not text.startswith(EVENT_MARK):
+        event = parsed(text)
+        if event is None:
             self._note(text)
             return
-        values = json.loads(text[1:])
-        event = Evaluation(**values) if "event" not in values else from_json(text[1:])
         self.summary.add(event)
         self._display.show(event)
+        # Not before: the mark of an earlier end is gone now, which an evaluator would end at.
+        if isinstance(event, Started) and self._settings.evaluator == "local":
+            command = evaluator_command(self._settings)
+            self._evaluator = Process("evaluator", command, self._lines)
 
     def _note(self, text: str) -> None:
         """Shows a line. What several ranks have to say, such as a missing file, it shows once."""
@@ -118,13 +127,30 @@ class Job:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Ctrl-C: once for a checkpoint and a clean end, twice for an end."""
         self._interrupts += 1
-        begun = self.summary.started is not None
-        if self._interrupts > 1 or not begun:
-            self._ranks.handle.terminate()
+        if self._ranks is None:
             return
-        self._display.note("interrupted: finishing the step and writing a checkpoint ...")
-        # mpirun passes this signal on to every rank, on every host.
-        self._ranks.handle.send_signal(signal.SIGUSR1)
+        if self._ranks.handle.poll() is not None:
+            if self._evaluator is not None:
+                self._evaluator.handle.terminate()
+        elif self._interrupts > 1 or self.summary.started is None:
+            self._ranks.handle.terminate()
+        else:
+            # Through the queue: the signal may have come in the middle of writing a line.
+            text = "interrupted: finishing the step and writing a checkpoint ..."
+            self._lines.put(Line("launcher", text))
+            # mpirun passes this signal on to every rank, on every host.
+            self._ranks.handle.send_signal(signal.SIGUSR1)
+
+
+def parsed(text: str) -> Event | Evaluation | None:
+    """The record in a line, or None where it is words, or a record that was torn on its way."""
+    if not text.startswith(EVENT_MARK):
+        return None
+    try:
+        values = json.loads(text[1:])
+        return Evaluation(**values) if "event" not in values else from_json(text[1:])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def evaluator_command(settings: Settings) -> list[str]:
@@ -145,8 +171,9 @@ def evaluator_command(settings: Settings) -> list[str]:
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Calls `handler` for Ctrl-C and SIGTERM, for as long as the block lasts."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
+    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

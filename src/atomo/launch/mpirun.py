@@ -26,8 +26,16 @@ def command(settings: Settings, rank_arguments: Sequence[str]) -> list[str]:
     line = [find_mpirun(), "-n", str(settings.n), "--bind-to", "none"]
     if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
         line.append("--allow-run-as-root")
-    line += placement(settings) + shlex.split(settings.mpi_args)
+    line += placement(settings) + split(settings.mpi_args)
     return [*line, sys.executable, "-m", "atomo", "rank", "--events", "json", *rank_arguments]
+
+
+def split(mpi_args: str) -> list[str]:
+    """The further arguments, as a shell would see them."""
+    try:
+        return shlex.split(mpi_args)
+    except ValueError as error:
+        raise ConfigError(f"--mpi-args {mpi_args!r}: {error}") from error
 
 
 def find_mpirun() -> str:

@@ -3,14 +3,15 @@
 import queue
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, final
+from typing import final
 
 __all__ = ["EVENT_MARK", "Line", "Process"]
 
 EVENT_MARK = "\x1e"  # begins a line that is a record, among whatever else a process prints
 RULE = "-" * 60  # mpirun frames its own remarks with longer rules than this
+GRACE_S = 10.0  # in which mpirun ends the ranks on every host
 NOISE = ("MPI_ABORT was invoked", "prterun has exited", "mpirun has exited")
 
 
@@ -38,8 +39,9 @@ class Process:
             start_new_session=True,
         )
         assert self.handle.stdout is not None
+        self._stdout = self.handle.stdout
         self._reader = threading.Thread(
-            target=forward, args=(name, self.handle.stdout, lines), daemon=True
+            target=forward, args=(name, self._stdout, lines), daemon=True
         )
         self._reader.start()
 
@@ -47,10 +49,20 @@ class Process:
         """Its exit code, once it has ended and everything it said is in the queue."""
         code = self.handle.wait()
         self._reader.join()
+        self._stdout.close()
         return code if code >= 0 else 128 - code
 
+    def end(self) -> None:
+        """Makes sure that it has ended."""
+        self.handle.terminate()
+        try:
+            self.handle.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.handle.kill()
+            self.handle.wait()
 
-def forward(name: str, stream: IO[str], lines: "queue.SimpleQueue[Line]") -> None:
+
+def forward(name: str, stream: Iterable[str], lines: "queue.SimpleQueue[Line]") -> None:
     """Puts every line into the queue, then the end.
 
     mpirun's remarks on an abort are left out: the rank that aborted has said why.

@@ -6,7 +6,7 @@ from typing import final
 from rich.table import Table
 
 from atomo.launch.text import bytes_text, duration_text
-from atomo.training.events import Ended, Event, Started, StepDone
+from atomo.training.events import Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation
 
 __all__ = ["Summary"]
@@ -23,6 +23,7 @@ class Summary:
         self.evaluation: Evaluation | None = None
         self._steps = self._up = self._down = self._dense = 0
         self._seconds = 0.0
+        self._saved = False
 
     def add(self, event: Event | Evaluation) -> None:
         """Takes in one event."""
@@ -36,6 +37,8 @@ class Summary:
                 self._down += event.down_bytes
                 self._dense += event.dense_bytes
                 self._seconds += event.step_s
+            case Saved():
+                self._saved = True
             case Evaluation():
                 self.evaluation = event
             case Ended():
@@ -61,12 +64,12 @@ class Summary:
             ]
         if self.started:
             folder = nearby(Path(self.started.train_dir))
-            rows += [
-                ("checkpoints", f"{folder}/step-*.json"),
-                ("metrics", f"{folder}/metrics.jsonl"),
-                ("evaluations", f"{folder}/evaluations.jsonl"),
-                ("TensorBoard", f"{folder}/tensorboard"),
-            ]
+            if self._saved or self.started.first_step > 1:
+                rows.append(("checkpoints", f"{folder}/step-*.json"))
+            rows.append(("metrics", f"{folder}/metrics.jsonl"))
+            if self.evaluation:
+                rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
+                rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
 
     def title(self) -> str:

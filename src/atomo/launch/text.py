@@ -3,7 +3,7 @@
 __all__ = ["bytes_text", "duration_text"]
 
 
-def bytes_text(count: float) -> str:
+def bytes_text(count: int | float) -> str:
     """A number of bytes in a unit that suits it.
 
     >>> bytes_text(12345)
@@ -16,7 +16,7 @@ def bytes_text(count: float) -> str:
     return f"{count:.2f} GB"
 
 
-def duration_text(seconds: float) -> str:
+def duration_text(seconds: int | float) -> str:
     """Hours, minutes and seconds.
 
     >>> duration_text(3725)

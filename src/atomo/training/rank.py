@@ -51,9 +51,10 @@ def run_rank(
 
 def fail(error: Exception, transport: Transport, step: int) -> NoReturn:
     """Says what went wrong, once and on this rank, and takes the job down with it."""
-    role = "master" if transport.rank == 0 else "worker"
+    # The master counts steps that are done, a worker the one that it is at.
+    role, at = ("master", "after step") if transport.rank == 0 else ("worker", "step")
     where = f"rank {transport.rank} ({role}), " + (
-        f"step {step}" if step else "before the first step"
+        f"{at} {step}" if step else "before the first step"
     )
     known = isinstance(error, AtomoError)
     text = str(error) if known else "".join(traceback.format_exception(error))

@@ -1,0 +1,116 @@
+"""The evaluator as the process of its own that it is: before, beside and after a real run."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from jobs import run, started, until
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from atomo.cli import main
+from atomo.training.checkpoint import latest, steps
+
+TRAIN = ["train", "--n=2", "--network=LeNet", "--batch-size=8", "--threads=1", "--code=sgd"]
+TRAIN += ["--lr=0.002"]
+
+
+def evaluate(folder: Path, *words: str) -> list[str]:
+    return ["evaluate", "--model-dir", str(folder), "--poll-interval=0.1", "--threads=1", *words]
+
+
+def evaluated(folder: Path) -> list[int]:
+    """The steps in `evaluations.jsonl`, in the order of its lines."""
+    path = folder / "evaluations.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["step"] for line in lines]
+
+
+def scalars(folder: Path) -> list[int]:
+    """The steps that TensorBoard shows an accuracy of."""
+    board = EventAccumulator(str(folder / "tensorboard"))
+    board.Reload()
+    return [point.step for point in board.Scalars("test/top1")]
+
+
+def test_it_follows_a_run_that_it_was_started_before(tmp_path):
+    folder = tmp_path / "runs" / "x"
+    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--max-steps=8", "--eval-freq=2"]
+    with started(evaluate(folder), tmp_path / "evaluator") as evaluator:
+        code, output = run(words, tmp_path / "run")
+        assert code == 0, output
+        assert evaluator.ends() == 0, evaluator.output
+        told = [line for line in evaluator.output.splitlines() if ": test top-1 " in line]
+    assert [line.partition(":")[0] for line in told] == ["step 2", "step 4", "step 6", "step 8"]
+    assert evaluated(folder) == steps(folder) == [2, 4, 6, 8]
+    assert scalars(folder) == [2, 4, 6, 8]
+    (folder / "evaluations.jsonl").unlink()
+    with started(evaluate(folder, "--follow=yes"), tmp_path / "follower") as evaluator:
+        evaluator.says("step 8: test top-1")
+        evaluator.process.send_signal(signal.SIGINT)
+        assert evaluator.ends() == 130
+        assert "Traceback" not in evaluator.output
+
+
+def test_killed_and_started_again_it_evaluates_nothing_twice(tmp_path):
+    folder = tmp_path / "run"
+    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--eval-freq=4"]
+    assert run([*words, "--max-steps=40"], tmp_path / "first")[0] == 0
+    with started(evaluate(folder), tmp_path / "one") as evaluator:
+        until(lambda: evaluated(folder), "an evaluation")
+        os.kill(evaluator.process.pid, signal.SIGKILL)
+        assert evaluator.ends() == -signal.SIGKILL
+    before = (folder / "evaluations.jsonl").read_bytes()
+    assert run(evaluate(folder), tmp_path / "two")[0] == 0
+    assert (folder / "evaluations.jsonl").read_bytes().startswith(before.rpartition(b"\n")[0])
+    assert evaluated(folder) == steps(folder) == [*range(4, 41, 4)]
+    code, output = run(evaluate(folder), tmp_path / "three")
+    assert (code, output) == (0, "")
+
+
+def test_a_run_brings_its_own_and_another_one_when_it_goes_on(tmp_path):
+    words = [*TRAIN, f"--train-dir={tmp_path / 'run'}", "--eval-freq=3"]
+    code, output = run([*words, "--max-steps=4"], tmp_path / "first")
+    assert code == 0, output
+    assert evaluated(tmp_path / "run") == [3, 4]
+    assert "final test accuracy" in output
+    code, output = run([*words, "--max-steps=7"], tmp_path / "second")
+    assert code == 0, output
+    assert "continued at step 5" in output
+    assert "final test accuracy" in output
+    assert evaluated(tmp_path / "run") == [3, 4, 6, 7]
+
+
+def test_it_may_evaluate_only_some_checkpoints_and_says_what_it_cannot_do(tmp_path):
+    folder = tmp_path / "run"
+    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--eval-freq=1", "--max-steps=7"]
+    assert run(words, tmp_path / "run.log")[0] == 0
+    assert latest(folder) == 7
+    for wrong in ("--network=FC", "--dataset=MNIST"):
+        code, output = run(evaluate(folder, wrong), tmp_path / wrong)
+        assert code == 2
+        assert "contradicts the checkpoint, which was trained with" in output
+        assert output.count("\n") == 1
+    assert not evaluated(folder)
+    assert run(evaluate(folder, "--eval-freq=3"), tmp_path / "some")[0] == 0
+    assert evaluated(folder) == [3, 6, 7]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a CUDA device")
+def test_a_gpu_that_is_not_there_is_missed(capsys, tmp_path):
+    assert main(evaluate(tmp_path, "--enable-gpu=yes")) == 2
+    assert "cannot use device 'cuda'" in capsys.readouterr().err
+
+
+def test_a_missing_data_set_is_named(tmp_path):
+    folder = tmp_path / "run"
+    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--max-steps=1"]
+    assert run(words, tmp_path / "run.log")[0] == 0
+    manifest = folder / "step-00000001.json"
+    manifest.write_text(manifest.read_text().replace('"Digits"', '"MNIST"'))
+    code, output = run(evaluate(folder, f"--data-dir={tmp_path}"), tmp_path / "log")
+    assert code == 3, output
+    assert output.startswith(f"atomo evaluate: MNIST is not in {tmp_path}")
+    assert output.count("\n") == 1

@@ -1,0 +1,173 @@
+"""Jobs as users run them: mpirun, an evaluator, files, signals."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import alive, descendants, run, started, until
+from support import largest_difference, plain_sgd, run_threads, settings
+
+from atomo.training.checkpoint import Snapshot, finished, latest, load, steps
+
+QUICK = ["train", "--network=FC", "--batch-size=8", "--evaluator=none", "--log-interval=1"]
+
+
+def train(folder: Path, *words: str) -> list[str]:
+    """A short training run into `folder`."""
+    return [*QUICK, f"--train-dir={folder}", *words]
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two checkpoints are equal in every bit."""
+    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
+    pairs += zip(one.workers, other.workers, strict=True)
+    return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_dense_gradients_over_mpi_equal_plain_sgd(workers, tmp_path):
+    chosen = settings(
+        tmp_path / "run", n=workers + 1, code="sgd", network="FC", batch_size=24 // workers
+    )
+    words = [f"--n={workers + 1}", "--code", "sgd", f"--batch-size={24 // workers}"]
+    code, output = run(train(tmp_path / "run", *words, "--max-steps", "20"), tmp_path / "log")
+    assert code == 0, output
+    assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
+
+
+def test_mpi_and_threads_give_the_same_bits(tmp_path):
+    words = ["--code=svd", "--svd-rank=2", "--memory=residual", "--n=4", "--max-steps=6"]
+    code, output = run(train(tmp_path / "mpi", *words, "--fusion-mb=0.5"), tmp_path / "log")
+    assert code == 0, output
+    run_threads(
+        settings(
+            tmp_path / "threads", n=4, network="FC", batch_size=8, code="svd", svd_rank=2,
+            memory="residual", max_steps=6, fusion_mb=0.5,
+        )
+    )  # fmt: skip
+    assert same(load(tmp_path / "mpi", 6), load(tmp_path / "threads", 6))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_job_that_was_killed_goes_on_as_if_it_had_not_been(n, tmp_path):
+    words = [f"--n={n}", "--code=fp16", "--max-steps=30", "--eval-freq=5"]
+    assert run(train(tmp_path / "whole", *words), tmp_path / "log")[0] == 0
+    with started(train(tmp_path / "parts", *words), tmp_path / "log") as job:
+        until(lambda: (latest(tmp_path / "parts") or 0) >= 5, "a checkpoint")
+        for pid in [job.process.pid, *descendants(job.process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+    stopped = latest(tmp_path / "parts")
+    assert finished(tmp_path / "parts") is None
+    code, output = run(train(tmp_path / "parts", *words), tmp_path / "log")
+    assert code == 0, output
+    if stopped != 30:
+        assert f"continued at step {(stopped or 0) + 1}" in output
+    assert same(load(tmp_path / "whole", 30), load(tmp_path / "parts", 30))
+    assert [line["step"] for line in metrics(tmp_path / "parts")] == list(range(1, 31))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_writes_a_checkpoint_and_ends(number, tmp_path):
+    with started(train(tmp_path / "run", "--epochs=1000"), tmp_path / "log") as job:
+        job.says("step 5/")
+        family = descendants(job.process.pid)
+        job.process.send_signal(number)
+        assert job.ends() == 130
+        assert "writing a checkpoint" in job.output
+        assert "Interrupted" in job.output
+        assert not any(alive(pid) for pid in family)
+    mark = finished(tmp_path / "run")
+    assert mark is not None
+    assert mark.reason == "interrupted"
+    assert latest(tmp_path / "run") == mark.step == metrics(tmp_path / "run")[-1]["step"]
+
+
+def test_an_interrupt_before_the_first_step_ends_too(tmp_path):
+    with started(train(tmp_path / "run"), tmp_path / "log") as job:
+        until(lambda: descendants(job.process.pid), "mpirun")
+        job.process.send_signal(signal.SIGINT)
+        assert job.ends() == 130
+        assert not any(alive(pid) for pid in descendants(job.process.pid))
+
+
+def test_a_killed_worker_ends_the_job(tmp_path):
+    with started(train(tmp_path / "run", "--epochs=1000"), tmp_path / "log") as job:
+        job.says("step 5/")
+        family = descendants(job.process.pid)
+        ranks = [p for p in family if b"rank" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        os.kill(ranks[-1], signal.SIGKILL)
+        assert job.ends() == 5
+        assert "signal 9 (Killed)" in job.output
+        until(lambda: not any(alive(pid) for pid in family), "every process to end")
+
+
+def test_fewer_gradients_than_workers_close_a_step(tmp_path):
+    words = ["--n=4", "--num-aggregate=2", "--code=fp16", "--max-steps=12", "--eval-freq=6"]
+    code, output = run(train(tmp_path / "run", *words), tmp_path / "log")
+    assert code == 0, output
+    assert {line["workers"] for line in metrics(tmp_path / "run")} == {2}
+    assert steps(tmp_path / "run") == [6, 12]
+
+
+@pytest.mark.parametrize(
+    ("limits", "last"), [(["--epochs=1", "--max-steps=1000"], 22), (["--max-steps=7"], 7)]
+)
+def test_whichever_runs_out_first_ends_everybody(limits, last, tmp_path):
+    code, _ = run(train(tmp_path / "run", "--batch-size=32", *limits), tmp_path / "log")
+    mark = finished(tmp_path / "run")
+    assert code == 0
+    assert mark is not None
+    assert (mark.step, mark.reason) == (last, "done")
+
+
+def test_only_so_many_checkpoints_are_kept_and_a_finished_run_says_so(tmp_path):
+    words = train(tmp_path / "run", "--max-steps=7", "--eval-freq=2", "--keep-checkpoints=2")
+    assert run(words, tmp_path / "log")[0] == 0
+    assert steps(tmp_path / "run") == [6, 7]
+    code, output = run(words, tmp_path / "log")
+    assert code == 0
+    assert "Nothing was left to do" in output
+
+
+def test_starting_anew_sets_the_earlier_run_aside(tmp_path):
+    words = train(tmp_path / "run", "--max-steps=2")
+    assert run(words, tmp_path / "log")[0] == 0
+    code, output = run([*words, "--resume=never"], tmp_path / "log")
+    assert code == 0
+    assert "is now in" in output
+    assert steps(tmp_path / "run.1") == steps(tmp_path / "run") == [2]
+
+
+def test_the_scripts_work_from_elsewhere_and_through_the_published_options(tmp_path):
+    """The command of the README, small: every published option, both ways of writing it."""
+    script = Path(__file__).parents[2] / "run_pytorch.sh"
+    hosts = tmp_path / "hosts with a space"
+    hosts.write_text("# the master first\nlocalhost\n")
+    command = [
+        "-c", f'cd "{tmp_path}" && exec bash "{script}" "$@"', "bash",
+        "--n", "3", "--hostfile", str(hosts), "--lr=0.01", "--momentum", "0.9",
+        "--network", "lenet", "--dataset", "digits", "--batch-size", "16",
+        "--test-batch-size=200", "--comm-type", "Bcast", "--num-aggregate", "2",
+        "--eval-freq", "4", "--epochs=10", "--max-steps", "6", "--svd-rank", "3",
+        "--quantization-level", "4", "--bucket-size=512", "--code", "svd", "--enable-gpu=",
+        "--lr-shrinkage=0.9", "--seed=3", "--log-interval", "2", "--train-dir", "runs/x",
+    ]  # fmt: skip
+    environment = Path(sys.executable).parent.parent
+    with started(
+        command,
+        tmp_path / "log",
+        program=("-c", "import os, sys; os.execvp('bash', ['bash', *sys.argv[1:]])"),
+        env={"ATOMO_VENV": str(environment), "ATOMO_EXTRAS": "dev"},
+    ) as job:
+        assert job.ends() == 0, job.output
+        assert "final test accuracy" in job.output
+    assert steps(tmp_path / "runs" / "x") == [4, 6]
+    lines = (tmp_path / "runs/x/evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [4, 6]

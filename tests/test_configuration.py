@@ -1,0 +1,155 @@
+"""Command lines become settings, settings become command lines, and what is wrong is named."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from atomo.arguments import option, parse, to_arguments
+from atomo.config import IDENTITY, Settings, check_identity, record
+from atomo.errors import ConfigError
+
+PUBLISHED = {
+    "n": ("3", 3),
+    "hostfile": ("hosts_address", "hosts_address"),
+    "lr": ("0.01", 0.01),
+    "momentum": ("0.9", 0.9),
+    "network": ("ResNet18", "ResNet18"),
+    "dataset": ("Cifar10", "Cifar10"),
+    "batch-size": ("128", 128),
+    "test-batch-size": ("200", 200),
+    "comm-type": ("Bcast", "Bcast"),
+    "num-aggregate": ("2", 2),
+    "eval-freq": ("200", 200),
+    "epochs": ("10", 10),
+    "max-steps": ("1000000", 1_000_000),
+    "svd-rank": ("3", 3),
+    "quantization-level": ("4", 4),
+    "bucket-size": ("512", 512),
+    "code": ("svd", "svd"),
+    "enable-gpu": ("", ""),
+    "train-dir": ("runs/x", "runs/x"),
+    "lr-shrinkage": ("0.95", 0.95),
+    "seed": ("7", 7),
+    "log-interval": ("20", 20),
+}
+
+
+def read(*words: str) -> Settings:
+    return parse(Settings, words, "train", "")
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["--a b", "--a=b"])
+def test_every_option_of_the_published_scripts_is_understood(apart):
+    words = [
+        word
+        for name, (text, _) in PUBLISHED.items()
+        for word in ([f"--{name}", text] if apart else [f"--{name}={text}"])
+    ]
+    settings = read(*words)
+    assert {name: getattr(settings, name.replace("-", "_")) for name in PUBLISHED} == {
+        name: value for name, (_, value) in PUBLISHED.items()
+    }
+    untouched = {f.name for f in fields(Settings)} - {n.replace("-", "_") for n in PUBLISHED}
+    assert all(getattr(settings, name) == getattr(Settings(), name) for name in untouched)
+
+
+def test_resolved_settings_say_in_one_code_what_the_published_flags_say():
+    settings = read("--code=svd", "--svd-rank=5", "--quantization-level=4", "--bucket-size=512")
+    assert settings.resolved() == read("--code", "svd(rank=5)").resolved()
+    assert settings.resolved().svd_rank is None
+    assert "rank=5" in settings.resolved().code
+    assert settings.resolved().resolved() == settings.resolved()
+
+
+def test_a_flag_may_repeat_what_the_code_says_but_not_contradict_it():
+    assert read("--code=svd(rank=4)", "--svd-rank=4").resolved().code == str(
+        read("--code=svd(rank=4)").resolved().code
+    )
+    with pytest.raises(ConfigError, match=r"svd\(rank=3\).* contradicts the flag .* rank=4"):
+        read("--code=svd(rank=3)", "--svd-rank=4").resolved()
+
+
+def test_nothing_is_left_to_defaults():
+    settings = read("--n=5").resolved()
+    assert (settings.num_aggregate, settings.memory) == (4, "none")
+    assert read("--code=fp16").resolved().memory == "residual"
+    assert read("--memory=NONE", "--optimizer=SGD", "--comm-type=bcast").resolved().memory == "none"
+
+
+def test_a_command_line_of_settings_reads_back_as_the_same_settings():
+    words = ["--nesterov=yes", "--image-size=32", "--lr=1e-3", "--mpi-args=--mca btl self,tcp"]
+    words += ["--train-dir=a folder/x=y", "--enable-gpu=yes", "--num-aggregate=1", "--momentum=0.5"]
+    for settings in (Settings(), read(*words), read(*words).resolved()):
+        assert read(*to_arguments(settings)) == settings
+    assert to_arguments(Settings()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--n=1", r"--n must be at least 2, got 1: 1 master and at least 1 worker"),
+        ("--svd-rank=-1", r"--svd-rank must be at least 0, got -1"),
+        ("--num-aggregate=3", r"--num-aggregate 3: .* 2 workers \(--n 3 less the master\)"),
+        ("--num-aggregate=-1", r"give 1\.\.2, or 0 for all"),
+        ("--lr=0", r"--lr must be above 0, got 0"),
+        ("--lr=nan", r"--lr must be above 0, got nan"),
+        ("--momentum=nan", r"--momentum must be at least 0, got nan"),
+        ("--batch-size=0", r"--batch-size must be at least 1, got 0"),
+        ("--epochs=0", r"--epochs must be at least 1"),
+        ("--max-steps=0", r"--max-steps must be at least 1"),
+        ("--timeout=0", r"--timeout must be above 0"),
+        ("--seed=-1", r"--seed must be at least 0"),
+        ("--n=three", r"--n: 'three' is not a whole number"),
+        ("--lr=fast", r"--lr: 'fast' is not a number"),
+        ("--nesterov=maybe", r"--nesterov: 'maybe' is neither yes nor no"),
+        ("--nesterov=yes --momentum=0", r"--nesterov needs --optimizer sgd and --momentum above"),
+        ("--blosc-level=10", r"10"),
+        ("--blosc-codec=gzip", r"gzip.*known: none, blosclz"),
+        ("--svdrank=3", r"unknown option '--svdrank'; did you mean '--svd-rank'\? known: --n,"),
+        ("--epoch 3", r"unknown option '--epoch'; did you mean '--epochs'"),
+        ("lenet", r"unknown option 'lenet'"),
+        ("--lr", r"--lr: expected one argument"),
+    ],
+)
+def test_what_is_wrong_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        read(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--code=svt", r"unknown .*'svt'; did you mean 'svd'\? known: .*sgd"),
+        ("--code=svd(rang=3)", r"rang"),
+        ("--memory=residuals", r"unknown memory 'residuals'; did you mean 'residual'\?"),
+        ("--optimizer=adma", r"unknown optimizer 'adma'; did you mean 'adam'\? known: sgd, adam"),
+        ("--comm-type=Async", r"unknown comm-type 'Async'; known: Bcast|did you mean"),
+        ("--evaluator=remote", r"unknown evaluator 'remote'; .*known: local, none"),
+    ],
+)
+def test_unknown_names_get_the_nearest_and_all_known_ones(words, message):
+    with pytest.raises(ConfigError, match=message):
+        read(words).resolved()
+
+
+def test_help_shows_every_option_with_its_default(capsys):
+    with pytest.raises(SystemExit) as ended:
+        read("--help")
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert all(option(field.name) in told for field in fields(Settings))
+    assert "(default 0.02)" in told
+
+
+def test_a_checkpoint_records_what_was_computed_and_not_where(tmp_path):
+    kept = record(replace(Settings(), train_dir="x", hostfile="y").resolved())
+    assert not kept.keys() & {"train_dir", "hostfile", "data_dir", "mpi_args", "resume"}
+    assert kept["seed"] == 1
+    check_identity(Settings().resolved(), kept, tmp_path)
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_what_a_run_is_cannot_change_when_it_continues(name, tmp_path):
+    mine = Settings().resolved()
+    with pytest.raises(ConfigError, match=rf"{option(name)} is .* was made with other"):
+        check_identity(mine, record(mine) | {name: "other"}, tmp_path)

@@ -1,0 +1,46 @@
+"""The MPI transport keeps its contract among three real ranks."""
+
+from pathlib import Path
+
+import pytest
+from jobs import Job, until
+from transports.mpi_ranks import SCENARIOS
+
+from atomo.config import Settings
+from atomo.launch.mpirun import command
+
+RANKS = Path(__file__).with_name("mpi_ranks.py")
+
+
+def play(names: list[str], log: Path) -> tuple[int, str]:
+    """The exit code and the words of a job that plays scenarios."""
+    line = command(Settings(n=3), [])
+    job = Job([*line[: line.index("-m")], str(RANKS), *names], log)
+    try:
+        code = job.ends()
+        until(lambda: not job.family(), "every process to end")
+        return code, job.output
+    finally:
+        job.kill()
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+    """All scenarios, one after the other, in one job."""
+    return play([*SCENARIOS], tmp_path_factory.mktemp("mpi") / "log")
+
+
+@pytest.mark.parametrize("name", [*SCENARIOS])
+def test_every_rank_is_content_with(name, played):
+    _, output = played
+    assert all(f"{name}: rank {rank} is content" in output for rank in range(3)), output
+
+
+def test_ranks_that_are_content_end_well(played):
+    assert played[0] == 0
+
+
+def test_an_abort_ends_every_rank_with_its_code(tmp_path):
+    code, output = play(["abort"], tmp_path / "log")
+    assert code == 9
+    assert "Traceback" not in output

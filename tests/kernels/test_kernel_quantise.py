@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from atomo.kernels import entropy, quantise
-from atomo.kernels.cpu import entropy as coder
+from atomo.kernels.cpu import huffman as coder
 from atomo.kernels.device import quantise as device
 from atomo.kernels.quantise import EUCLIDEAN, FORMS, LARGEST, Form
 

@@ -15,6 +15,7 @@ from jaxtyping import Int32, Int64, UInt8
 from torch import Tensor
 
 from atomo.kernels.cpu import entropy as cpu
+from atomo.kernels.cpu import huffman
 
 __all__ = ["OVERHEAD", "compress", "decompress"]
 
@@ -46,7 +47,7 @@ def compress(
         gaps = cpu.trits_to_gaps(tokens)
         if gaps.size:
             tokens, form, counts = gaps, GAPS, frequencies(gaps)
-    lengths = cpu.code_lengths(counts)
+    lengths = huffman.code_lengths(counts)
     bits = float((lengths * counts).sum() / counts.sum()) * tokens.size
     if bits / 32 + OVERHEAD >= len(symbols) / 4:
         return torch.from_numpy(stored(symbols.cpu().numpy()))
@@ -72,9 +73,9 @@ def encoded(
     tokens: UInt8[np.ndarray, " n"], lengths: Int64[np.ndarray, " 256"], form: int
 ) -> Int32[np.ndarray, " words"]:
     """The coded form."""
-    room = (tokens.size + 3) // 4 * cpu.LONGEST // 32 + 2
+    room = (tokens.size + 3) // 4 * huffman.LONGEST // 32 + 2
     streams = np.empty(4 * room, np.uint32)
-    sizes = cpu.encode_words(tokens, lengths, streams)
+    sizes = huffman.encode_words(tokens, lengths, streams)
     words = np.empty(OVERHEAD + int(sizes.sum()), np.int32)
     words[:HEADER] = tokens.size, form, *sizes[:3]
     pairs = lengths.astype(np.uint8).reshape(-1, 2)
@@ -121,8 +122,8 @@ def decoded_streams(array: Int32[np.ndarray, " words"], tokens: int) -> UInt8[np
     if array.size <= OVERHEAD or (sizes < 0).any() or tokens > 32 * body.size:
         raise ValueError(f"streams of {sizes.tolist()} words for {tokens} symbols")
     pairs = array[HEADER:OVERHEAD].view(np.uint8)
-    table = cpu.decode_table(np.stack([pairs & 15, pairs >> 4], 1).astype(np.int64).ravel())
+    table = huffman.decode_table(np.stack([pairs & 15, pairs >> 4], 1).astype(np.int64).ravel())
     symbols = np.empty(tokens, np.uint8)
-    if not table.size or not cpu.decode_words(body, sizes, table, symbols):
+    if not table.size or not huffman.decode_words(body, sizes, table, symbols):
         raise ValueError("a damaged code or stream")
     return symbols

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int16, Int32, UInt8
 from torch import Tensor
 
+from atomo.kernels.cpu import powers
 from atomo.kernels.cpu import quantise as cpu
 from atomo.kernels.device import quantise as device
 from atomo.kernels.sign import word_count
@@ -160,7 +161,7 @@ def add_powers(
         )
     if backend is cpu:
         words = aligned(signs).numpy().view(np.uint32)
-        cpu.add_powers(symbols.numpy(), words, out.numpy(), scale)
+        powers.add_powers(symbols.numpy(), words, out.numpy(), scale)
     else:
         device.add_powers(symbols, signs, out, scale)
 
@@ -186,5 +187,5 @@ def round_to_powers(values: Float[Tensor, " n"], seed: int) -> UInt8[Tensor, " n
     if values.device.type != "cpu":
         return device.round_to_powers(values, seed)
     symbols = torch.empty(len(values), dtype=torch.uint8)
-    cpu.round_to_powers(values.numpy().view(np.int32), np.uint64(seed), symbols.numpy())
+    powers.round_to_powers(values.numpy().view(np.int32), np.uint64(seed), symbols.numpy())
     return symbols

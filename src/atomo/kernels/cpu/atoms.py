@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atomo.kernels.cpu import jit
+from atomo.kernels.cpu.random import mix, random_words
 
 __all__ = ["add_cosines", "best_rate", "sample_entries"]
 
@@ -17,20 +18,9 @@ Floats = NDArray[np.float32]
 LANES = 512  # sums side by side: the compiler may not reorder one
 TILE = 1024
 PASSES = 100  # Newton's method needs about five
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-STRIDE, FIRST, SECOND = np.uint32(0x9E3779B9), np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-U8, U15, U16 = np.uint32(8), np.uint32(15), np.uint32(16)
+U8 = np.uint32(8)
 FULL = 2.0**24
 SLACK = 1.000001  # what rounding can take off a product of float32, and more
-
-
-@jit
-def mix(x: np.uint64) -> np.uint64:
-    """One step of splitmix64."""
-    x = np.uint64(x) + GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @jit
@@ -67,18 +57,6 @@ def best_rate(values: Floats, budget: float) -> Any:
         certain = more
         rate = max(rate, (budget - certain) / total) if total else np.inf
     return rate
-
-
-@jit
-def random_words(key: np.uint64, words: NDArray[np.uint32]) -> None:
-    """Fills `words` with random bits: a function of key and place only."""
-    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
-    for i in range(words.size):
-        x = np.uint32(np.uint32(i) * STRIDE) ^ low
-        x = np.uint32((x ^ (x >> U16)) * FIRST)
-        x = np.uint32((x ^ (x >> U15)) * SECOND) ^ high
-        x = np.uint32((x ^ (x >> U16)) * FIRST)
-        words[i] = x ^ (x >> U16)
 
 
 @jit

@@ -7,16 +7,10 @@ rows, so that neither packing nor unpacking ever moves an entry between vector l
 import numpy as np
 from numpy.typing import NDArray
 
-from atomo.kernels.cpu import jit
+from atomo.kernels.cpu import jit, jit_sum
+from atomo.kernels.cpu.random import mix, random_words
 
-__all__ = [
-    "add_levels",
-    "add_powers",
-    "largest_and_count",
-    "moments",
-    "quantise",
-    "round_to_powers",
-]
+__all__ = ["add_levels", "largest_and_count", "moments", "quantise"]
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
@@ -24,71 +18,55 @@ Floats = NDArray[np.float32]
 Levels = NDArray[np.int16]
 Bits = NDArray[np.int32]
 COLUMNS = 512
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-STRIDE, FIRST, SECOND = np.uint32(0x9E3779B9), np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-U8, U9, U15, U16 = np.uint32(8), np.uint32(9), np.uint32(15), np.uint32(16)
-U23, U31 = np.uint32(23), np.uint32(31)
-SIGN_WIDTH = 64
-POWERS_TILE = 32 * SIGN_WIDTH
+BLOCK = 4096
+MAGNITUDE = np.int32(0x7FFFFFFF)
+U8, U16 = np.uint32(8), np.uint32(16)
 STEP = np.float32(2.0**-24)
 TINY, HUGE = 1e-30, 1e30  # norms for which no product of float32 leaves its range or precision
 
 
-@jit
-def mix(x: np.uint64) -> np.uint64:
-    """One step of splitmix64."""
-    x = np.uint64(x) + GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+@jit_sum
+def squares_of(values: Floats) -> float:
+    """The sum of squares."""
+    total = 0.0
+    for i in range(values.size):
+        total += np.float64(values[i]) * np.float64(values[i])
+    return total
 
 
 @jit
-def random_words(seed: int, tile: int, words: Words) -> None:
-    """Fills `words` with the random bits of a tile: a function of seed, tile and place only."""
-    key = mix(np.uint64(seed) ^ mix(np.uint64(tile)))
-    low, high = np.uint32(key), np.uint32(key >> np.uint64(32))
-    for i in range(words.size):
-        x = np.uint32(np.uint32(i) * STRIDE) ^ low
-        x = np.uint32((x ^ (x >> U16)) * FIRST)
-        x = np.uint32(((x ^ (x >> U15)) + high) * SECOND)
-        words[i] = x ^ (x >> U16)
-
-
-@jit
-def norm_of(values: Floats, euclidean: bool) -> float:
-    """The norm of a bucket; not finite where an entry is not, or where it leaves float32."""
-    if euclidean:
-        lanes = np.zeros(16)
-        whole = values.size // 16 * 16
-        for i in range(0, whole, 16):
-            for j in range(16):
-                lanes[j] += np.float64(values[i + j]) * np.float64(values[i + j])
-        total = lanes.sum()
-        for i in range(whole, values.size):
-            total += np.float64(values[i]) * np.float64(values[i])
-        norm: float = np.sqrt(total)
-        return norm
-    bits = values.view(np.int32)
+def largest_bits(bits: Bits) -> np.int32:
+    """The largest magnitude of float32 numbers given as int32, as bits."""
     most = np.int32(0)
     for i in range(bits.size):
-        most = max(most, np.int32(bits[i] & 0x7FFFFFFF))
-    largest: float = np.array([most], np.int32).view(np.float32)[0]
-    return largest
+        most = max(most, np.int32(bits[i] & MAGNITUDE))
+    return most
+
+
+@jit
+def as_float(bits: np.int32) -> float:
+    """The float32 with these bits."""
+    value: float = np.array([bits], np.int32).view(np.float32)[0]
+    return value
 
 
 @jit
 def moments(values: Floats) -> tuple[float, float]:
     """The largest magnitude and the sum of squares."""
-    lanes = np.zeros(16)
-    whole = values.size // 16 * 16
-    for i in range(0, whole, 16):
-        for j in range(16):
-            lanes[j] += np.float64(values[i + j]) * np.float64(values[i + j])
-    total = lanes.sum()
-    for i in range(whole, values.size):
-        total += np.float64(values[i]) * np.float64(values[i])
-    return norm_of(values, False), total
+    most, squares = np.int32(0), 0.0
+    for start in range(0, values.size, BLOCK):  # both while it is in the cache
+        part = values[start : start + BLOCK]
+        most = max(most, largest_bits(part.view(np.int32)))
+        squares += squares_of(part)
+    return as_float(most), squares
+
+
+@jit
+def norm_of(values: Floats, kind: int) -> float:
+    """The norm of a bucket; not finite where an entry is not, or where it leaves float32."""
+    if kind == 1:
+        return np.float64(np.sqrt(squares_of(values)))
+    return np.float64(as_float(largest_bits(values.view(np.int32))))
 
 
 @jit
@@ -129,13 +107,13 @@ def quantise(
     for tile in range((values.size + tile_size - 1) // tile_size):
         low = tile * tile_size
         high = min(low + tile_size, values.size)
-        random_words(seed, tile, words)
+        random_words(mix(np.uint64(seed) ^ mix(np.uint64(tile))), words)
         p = low
         while p < high:
             number = p // bucket
             end = min((number + 1) * bucket, high)
             if kind and p == number * bucket:
-                norms[number] = norm_of(values[p : p + bucket], kind == 1)
+                norms[number] = norm_of(values[p : p + bucket], kind)
             norm = norms[number]
             if not np.isfinite(norm):
                 return -2
@@ -257,43 +235,3 @@ def add_levels(
             for i in range(target.size):
                 target[i] += np.float32(part[i]) * unit
             p = end
-
-
-@jit
-def round_to_powers(bits: Bits, seed: int, symbols: Bytes) -> None:
-    """See the façade.
-
-    A random number added to the mantissa carries into the exponent as often as rounding up should
-    happen; so it does for denormals, which go to 0 or 2^-126.
-    """
-    words = np.empty(POWERS_TILE, np.uint32)
-    for tile in range((bits.size + POWERS_TILE - 1) // POWERS_TILE):
-        part = bits[tile * POWERS_TILE : (tile + 1) * POWERS_TILE]
-        target = symbols[tile * POWERS_TILE : tile * POWERS_TILE + part.size]
-        random_words(seed, tile, words)
-        for i in range(part.size):
-            magnitude = np.int32(part[i] & 0x7FFFFFFF)
-            carried = np.uint32(np.uint32(magnitude) + (words[i] >> U9))
-            target[i] = np.uint8(carried >> U23)
-
-
-@jit
-def add_powers(symbols: Bytes, words: Words, out: Floats, scale: float) -> None:
-    """Adds scale * sign * 2^(symbol - 127); the signs lie as in `kernels/cpu/sign`."""
-    factor = np.float32(scale)
-    values = np.empty(SIGN_WIDTH, np.uint32)
-    numbers = values.view(np.float32)
-    for start in range(0, out.size, POWERS_TILE):
-        part = out[start : start + POWERS_TILE]
-        width = (part.size + 31) // 32
-        held = words[start // 32 : start // 32 + width]
-        codes = symbols[start : start + part.size]
-        for row in range(32):
-            target = part[row * width : (row + 1) * width]
-            exponents = codes[row * width : (row + 1) * width]
-            place = np.uint32(row)
-            for j in range(target.size):
-                sign = np.uint32(np.uint32(held[j] >> place) << U31)
-                values[j] = np.uint32(np.uint32(exponents[j]) << U23) | sign
-            for j in range(target.size):
-                target[j] += numbers[j] * factor

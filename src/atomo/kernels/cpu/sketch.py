@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atomo.kernels.cpu import jit
-from atomo.kernels.cpu.atoms import mix
+from atomo.kernels.cpu.random import mix
 
 __all__ = ["add_cells", "fill_cells"]
 

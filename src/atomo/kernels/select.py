@@ -100,6 +100,12 @@ def magnitudes(
     values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, positions: Int64[Tensor, " s"]
 ) -> Int32[Tensor, " s"]:
     """The bits of the magnitudes at `positions`, of the sum where `added` is given."""
+    if values.device.type == "cpu":
+        found = torch.empty(len(positions))
+        other = values if added is None else added
+        setting = other.numpy(), added is not None, positions.numpy()
+        cpu.magnitudes(values.numpy(), *setting, found.numpy())
+        return found.view(torch.int32)
     sampled = values[positions] if added is None else values[positions] + added[positions]
     return sampled.abs().view(torch.int32)
 

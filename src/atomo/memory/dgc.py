@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
@@ -88,23 +89,24 @@ class MomentumCorrection(Memory):
         if self._shrink != 1.0:
             gradient.mul_(self._shrink)
         momentum = self._accumulated.vector(layout, gradient).view(gradient.shape)
-        self._accumulate(momentum, gradient)
+        grown = self._accumulate(momentum, gradient)
         if Law.LOSSLESS in codec.laws:
-            return codec.encode(self._whole(gradient, layout), generator)
+            return codec.encode(self._whole(gradient.copy_(grown), layout), generator)
         kept = self._velocity.vector(layout, gradient).view(gradient.shape)
-        payload = codec.encode_residual(gradient, kept, generator)
+        payload = codec.encode_residual(grown, kept, generator)
         if self._masking:
             mask(codec, payload, momentum)
         return payload
 
-    def _accumulate(self, momentum: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]) -> None:
-        """Brings u up to date, and turns the gradient into what v is to grow by."""
+    def _accumulate(
+        self, momentum: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]
+    ) -> Float[Tensor, "*s"]:
+        """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
         if self._nesterov:
             momentum.add_(gradient).mul_(self._momentum)
-            gradient.add_(momentum)
-        else:
-            momentum.mul_(self._momentum).add_(gradient)
-            gradient.copy_(momentum)
+            return gradient.add_(momentum)
+        # In one pass over memory, as mul_ and add_ would not be.
+        return torch.add(gradient, momentum, alpha=self._momentum, out=momentum)
 
     def _whole(self, gradient: Float[Tensor, "*s"], layout: Layout) -> Float[Tensor, "*s"]:
         """All that waits, for a codec that leaves nothing behind."""

@@ -153,7 +153,8 @@ def put_pair(
     at = np.uint64(i)
     pair = np.uint64(symbols[at]) | np.uint64(symbols[at + np.uint64(1)]) << S8
     code = np.uint64(table[pair])
-    return put(code & np.uint64(0xFFFFFF), code >> np.uint64(24), held, count, words, p)
+    held, count, p = put(code & np.uint64(0xFFFFFF), code >> np.uint64(24), held, count, words, p)
+    return held, count, p
 
 
 @jit

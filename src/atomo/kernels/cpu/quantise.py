@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from atomo.kernels.cpu import jit, jit_sum
 from atomo.kernels.cpu.random import mix, random_words
+from atomo.kernels.cpu.select import largest_bits
 
 __all__ = ["add_levels", "largest_and_count", "moments", "quantise"]
 
@@ -19,7 +20,6 @@ Levels = NDArray[np.int16]
 Bits = NDArray[np.int32]
 COLUMNS = 512
 BLOCK = 4096
-MAGNITUDE = np.int32(0x7FFFFFFF)
 U8, U16 = np.uint32(8), np.uint32(16)
 STEP = np.float32(2.0**-24)
 TINY, HUGE = 1e-30, 1e30  # norms for which no product of float32 leaves its range or precision
@@ -32,15 +32,6 @@ def squares_of(values: Floats) -> float:
     for i in range(values.size):
         total += np.float64(values[i]) * np.float64(values[i])
     return total
-
-
-@jit
-def largest_bits(bits: Bits) -> np.int32:
-    """The largest magnitude of float32 numbers given as int32, as bits."""
-    most = np.int32(0)
-    for i in range(bits.size):
-        most = max(most, np.int32(bits[i] & MAGNITUDE))
-    return most
 
 
 @jit

@@ -12,6 +12,7 @@ __all__ = [
     "draw",
     "kth_largest",
     "largest_bits",
+    "magnitudes",
     "permutation",
     "survivors",
 ]
@@ -95,6 +96,18 @@ def kth_largest(bits: Bits, k: int) -> tuple[int, int]:
             at -= 1
         prefix = (prefix << width) | at
     return prefix, k - left
+
+
+@jit
+def magnitudes(values: Floats, added: Floats, add: bool, positions: Indices, found: Floats) -> None:
+    """The magnitudes at some positions, which are below the size, of the sum if asked to."""
+    for i in range(positions.size):
+        found[i] = values[np.uint64(positions[i])]
+    if add:  # two loops: each keeps as many reads from memory in flight as there can be
+        for i in range(positions.size):
+            found[i] += added[np.uint64(positions[i])]
+    for i in range(found.size):
+        found[i] = abs(found[i])
 
 
 @jit

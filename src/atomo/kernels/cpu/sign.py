@@ -7,7 +7,8 @@ no entry ever moves between vector lanes.
 import numpy as np
 from numpy.typing import NDArray
 
-from atomo.kernels.cpu import jit
+from atomo.kernels.cpu import jit, jit_sum
+from atomo.kernels.cpu.select import largest_bits
 
 __all__ = ["add_pack_sum", "add_signs", "pack_signs"]
 
@@ -16,27 +17,40 @@ Floats = NDArray[np.float32]
 Bits = NDArray[np.int32]
 WIDTH = 64
 TILE = 32 * WIDTH
-LANES = 32
-U31 = np.uint32(31)
-MAGNITUDE = np.int32(0x7FFFFFFF)
+U1, U2, U31 = np.uint32(1), np.uint32(2), np.uint32(31)
 
 
 @jit
-def pack_tile(part: Bits, held: Words) -> tuple[np.int32, np.int32]:
-    """The sign bits of a tile; returns its largest magnitude's bits, and how many bits are set."""
+def pack_tile(part: Bits, held: Words) -> None:
+    """The sign bits of a tile."""
     width = held.size
-    most = np.int32(0)
-    negative = np.int32(0)
     held[:] = 0
-    for row in range(32):
-        entries = part[row * width : (row + 1) * width]
+    whole = 32 if part.size == 32 * width else 0
+    for row in range(0, whole, 4):  # four rows to a write
+        one, two = part[row * width : (row + 1) * width], part[(row + 1) * width :]
+        three, four = part[(row + 2) * width :], part[(row + 3) * width :]
         place = np.uint32(row)
+        for j in range(one.size):
+            low = np.uint32(one[j]) >> U31 | (np.uint32(two[j]) >> U31) << U1
+            high = np.uint32(three[j]) >> U31 | (np.uint32(four[j]) >> U31) << U1
+            held[j] |= np.uint32((low | high << U2) << place)
+    for row in range(whole, 32):
+        entries = part[row * width : (row + 1) * width]
         for j in range(entries.size):
-            sign = np.uint32(np.uint32(entries[j]) >> U31)
-            held[j] |= np.uint32(sign << place)
-            negative += np.int32(sign)
-            most = max(most, np.int32(entries[j] & MAGNITUDE))
-    return most, negative
+            held[j] |= np.uint32((np.uint32(entries[j]) >> U31) << np.uint32(row))
+
+
+@jit
+def ones(words: Words) -> np.int64:
+    """How many bits are set."""
+    count = np.int64(0)
+    for i in range(words.size):
+        x = words[i]
+        x -= x >> U1 & np.uint32(0x55555555)
+        x = (x & np.uint32(0x33333333)) + (x >> U2 & np.uint32(0x33333333))
+        x = x + (x >> np.uint32(4)) & np.uint32(0x0F0F0F0F)
+        count += np.int64(np.uint32(x * np.uint32(0x01010101)) >> np.uint32(24))
+    return count
 
 
 @jit
@@ -45,9 +59,20 @@ def pack_signs(bits: Bits, words: Words) -> np.int32:
     most = np.int32(0)
     for start in range(0, bits.size, TILE):
         part = bits[start : start + TILE]
-        held = words[start // 32 : start // 32 + (part.size + 31) // 32]
-        most = max(most, pack_tile(part, held)[0])
+        pack_tile(part, words[start // 32 : start // 32 + (part.size + 31) // 32])
+        most = max(most, largest_bits(part))
     return most
+
+
+@jit_sum
+def sums_of(values: Floats) -> tuple[float, float]:
+    """The sum of the entries, and of their magnitudes."""
+    total = size = 0.0
+    for i in range(values.size):
+        value = np.float64(values[i])
+        total += value
+        size += abs(value)
+    return total, size
 
 
 @jit
@@ -59,7 +84,7 @@ def add_pack_sum(
     Returns:
         The sums of those without and with a sign bit, and how many are without.
     """
-    whole_sum, size_sum = np.zeros(LANES), np.zeros(LANES)
+    total = size = 0.0
     negative = 0
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]
@@ -68,17 +93,11 @@ def add_pack_sum(
             for i in range(part.size):
                 part[i] += other[i]
         held = words[start // 32 : start // 32 + (part.size + 31) // 32]
-        negative += pack_tile(part.view(np.int32), held)[1]
-        whole = part.size // LANES * LANES
-        for i in range(0, whole, LANES):
-            for j in range(LANES):
-                value = np.float64(part[i + j])
-                whole_sum[j] += value
-                size_sum[j] += abs(value)
-        for i in range(whole, part.size):
-            whole_sum[0] += np.float64(part[i])
-            size_sum[0] += abs(np.float64(part[i]))
-    total, size = whole_sum.sum(), size_sum.sum()
+        pack_tile(part.view(np.int32), held)
+        negative += ones(held)
+        sums = sums_of(part)
+        total += sums[0]
+        size += sums[1]
     return (total + size) / 2, (total - size) / 2, values.size - negative
 
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
+from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
 from atomo.measure import copy_time, measure, timed
 from atomo.training.capture import capture
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--code", nargs="*", default=SPECS)
     options = parser.parse_args()
+    keep_freed_memory()  # as the ranks of a job do
     torch.set_num_threads(options.threads)
     gradient = find_gradient(options.tensor, options.data_dir, options.random)
     print("| codec | encode / copy | decode-add / copy | bits per entry | error |")

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from atomo.allocator import keep_freed_memory
 from atomo.arguments import parse
 from atomo.codecs import CODECS, make_codec
 from atomo.config import option
@@ -49,6 +50,7 @@ def main(words: Sequence[str]) -> int:
     """Measures and prints."""
     options = parse(BenchOptions, words, "bench", DESCRIPTION)
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as the ranks of a job do
     specs = [spec for spec in options.code.split(";") if spec.strip()] or list(CODECS)
     codecs = [make_codec(spec) for spec in specs]
     gradient = read_gradient(options)

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from atomo.allocator import keep_freed_memory
 from atomo.arguments import parse
 from atomo.config import Settings
 from atomo.errors import ConfigError
@@ -28,6 +29,7 @@ def main(words: Sequence[str]) -> int:
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
     settings = canonical(settings)
+    keep_freed_memory()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
     transport = connect()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from atomo.codecs import Codec
+from atomo.codecs import Codec, Law
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
 
@@ -41,7 +41,9 @@ class Momentum(Memory):
     ) -> Any:
         average = self._average.vector(layout, gradient).view(gradient.shape)
         average.lerp_(gradient, 1 - BETA)
-        return codec.encode(gradient.copy_(average), generator)
+        # A payload that may be a view must not be one of what the memory keeps.
+        lossless = Law.LOSSLESS in codec.laws
+        return codec.encode(gradient.copy_(average) if lossless else average, generator)
 
     def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
         """Drops it: the gradient is part of the average already."""

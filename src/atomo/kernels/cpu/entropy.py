@@ -13,6 +13,7 @@ SYMBOLS = 256
 ZEROS = 121  # five trits, all 0
 LONGEST_GAP = 126
 FAR = 2 * LONGEST_GAP
+ROW = 8  # bytes in a word
 
 
 @jit
@@ -53,6 +54,31 @@ def present(symbols: Bytes) -> Counts:
 
 
 @jit
+def trit_tables() -> tuple[NDArray[np.uint64], Bytes, Bytes, Bytes]:
+    """Of each five trits: the bytes for those that are not 0, were nothing before them, as one
+    word; how many these are; the zeros before the first; and those behind the last.
+    """
+    tokens = np.zeros(SYMBOLS, np.uint64)
+    counts, first = np.zeros(SYMBOLS, np.uint8), np.zeros(SYMBOLS, np.uint8)
+    last = np.zeros(SYMBOLS, np.uint8)
+    for byte in range(2 * ZEROS + 1):
+        rest, gap = byte, 0
+        for _ in range(5):
+            trit, rest = rest % 3, rest // 3
+            if trit == 1:
+                gap += 1
+                continue
+            if counts[byte] == 0:
+                first[byte] = gap
+            token = np.uint64(2 * gap + (trit == 0))
+            tokens[byte] |= token << np.uint64(8 * counts[byte])
+            counts[byte] += 1
+            gap = 0
+        last[byte] = gap
+    return tokens, counts, first, last
+
+
+@jit
 def trits_to_gaps(symbols: Bytes) -> Bytes:
     """Bytes of five trits, nearly all of them 0, to one byte for each trit that is not.
 
@@ -61,30 +87,28 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
     Returns:
         The gaps; none at all where a byte is no five trits.
     """
-    gaps = np.empty(5 * symbols.size, np.uint8)
+    tokens, counts, first, last = trit_tables()
+    gaps = np.empty(5 * symbols.size + ROW, np.uint8)
     made, gap = 0, 0
+    most = np.uint8(0)
     for i in range(symbols.size):
-        rest = np.int64(symbols[i])
-        if rest == ZEROS:
-            gap += 5
-        elif rest > 2 * ZEROS:
-            return gaps[:0]
-        else:
-            for _ in range(5):
-                above = rest * 171 >> 9
-                trit = rest - 3 * above
-                rest = above
-                if trit == 1:
-                    gap += 1
-                else:
-                    while gap >= LONGEST_GAP:
-                        gaps[made] = FAR
-                        made += 1
-                        gap -= LONGEST_GAP
-                    gaps[made] = 2 * gap + (trit == 0)
-                    made += 1
-                    gap = 0
-    return gaps[:made]
+        byte = symbols[i]
+        most = max(most, byte)
+        count = counts[byte]
+        if gap > LONGEST_GAP - 5 and count:  # seldom
+            gap += first[byte]
+            while gap >= LONGEST_GAP:
+                gaps[made] = FAR
+                made += 1
+                gap -= LONGEST_GAP
+            gap -= first[byte]
+        # A whole word is written, whatever part of it counts: nothing to branch on.
+        word, place = tokens[byte] + np.uint64(2 * gap), np.uint64(made)
+        for j in range(ROW):
+            gaps[place + np.uint64(j)] = np.uint8(word >> np.uint64(8 * j) & np.uint64(255))
+        made += int(count)
+        gap = int(last[byte]) + (0 if count else gap)
+    return gaps[: made if most <= 2 * ZEROS else 0]
 
 
 @jit

@@ -18,7 +18,7 @@ ORDER = [
     "randomness",
     "names",
     "codecs",
-    ("memory", "wire", "schedule"),  # none knows of another
+    ("memory", "wire", "schedule", "recipes"),  # none knows of another
     ("transports", "fusion", "config", "api"),
     "communicators",
     ("measure", "inspect"),

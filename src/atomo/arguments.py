@@ -44,8 +44,14 @@ def parser(settings: type[Any], command: str, description: str) -> Parser:
     return built
 
 
-def parse(settings: type[S], words: Sequence[str], command: str, description: str) -> S:
-    """The settings that a command line describes.
+def parse(
+    settings: type[S],
+    words: Sequence[str],
+    command: str,
+    description: str,
+    build: Callable[..., S] | None = None,
+) -> S:
+    """The settings that a command line describes, made by `build` of what was given.
 
     Raises:
         ConfigError: an option is unknown, or a value is not what it takes.
@@ -55,7 +61,7 @@ def parse(settings: type[S], words: Sequence[str], command: str, description: st
         name = unknown[0].partition("=")[0]
         options = [option(field.name) for field in fields(settings)]  # type: ignore[arg-type]
         raise ConfigError(f"unknown option {name!r}; {nearest(name, options)}")
-    return settings(**vars(known))
+    return (build or settings)(**vars(known))
 
 
 def to_arguments(settings: Any) -> list[str]:

@@ -11,9 +11,10 @@ from typing import Any, Final, final
 
 from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
-from atomo.memory import MEMORIES, Forget, default_memory
+from atomo.memory import Forget, canonical, default_memory
 from atomo.names import resolve
-from atomo.schedule import phases
+from atomo.recipes import RECIPES
+from atomo.schedule import phases, warm_up_schedule
 from atomo.wire import Compression
 
 __all__ = ["Settings", "option", "record"]
@@ -53,13 +54,15 @@ class Settings:
     weight_decay: float = option(0.0, "L2 penalty on the weights")
     lr_shrinkage: float = option(1.0, "factor on the learning rate every lr-shrink-freq steps")
     lr_shrink_freq: int = option(50, "steps between two shrinkages of the learning rate")
+    recipe: str = option("", "a method with all its published settings, e.g. dgc; flags go first")
     code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
     code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
+    warmup_epochs: int = option(0, "epochs in which the ratio falls from near 1 to its value")
     compress_ratio: float | None = option(None, "share of the entries that sparsifiers send")
     svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
     quantization_level: int | None = option(None, "bits per entry of the quantising codecs")
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
-    memory: str = option("auto", "what workers keep: auto, none, residual, dgc or momentum")
+    memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum")
     comm_type: str = option("Bcast", "how weights reach the workers: Bcast, one message a step")
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     fusion_mb: float = option(
@@ -91,7 +94,23 @@ class Settings:
             )
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
             raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")
+        if self.recipe:
+            raise ConfigError("a recipe is settings: use Settings.from_recipe")
+        if not 0 < (1.0 if self.compress_ratio is None else self.compress_ratio) <= 1:
+            raise ConfigError(
+                f"--compress-ratio must be above 0 and at most 1, got {self.compress_ratio}"
+            )
         Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
+
+    @classmethod
+    def from_recipe(cls, recipe: str = "", **given: Any) -> "Settings":
+        """The settings of a recipe, but for those that are given.
+
+        Raises:
+            ConfigError: no recipe has this name, or a setting is out of range.
+        """
+        known = RECIPES[resolve("recipe", recipe, RECIPES)].settings if recipe else {}
+        return cls(**{**known, **given})
 
     def resolved(self) -> "Settings":
         """The same run with every name in its canonical form and nothing left to defaults."""
@@ -104,12 +123,24 @@ class Settings:
             quantization_level=None,
             bucket_size=None,
             compress_ratio=None,
-            memory=resolve("memory", memory, MEMORIES),
+            memory=canonical(memory),
+            code_schedule=self.planned_schedule(codec),
+            warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
             num_aggregate=self.num_aggregate or self.n - 1,
         )
+
+    def planned_schedule(self, codec: Codec[Any]) -> str:
+        """The schedule that was given, or that of the warm-up."""
+        if not self.warmup_epochs:
+            return self.code_schedule
+        if self.code_schedule:
+            raise ConfigError(
+                "--warmup-epochs makes a --code-schedule of its own; give one of them"
+            )
+        return warm_up_schedule(codec, self.warmup_epochs)
 
     def needed_memory(self, codec: Codec[Any]) -> str:
         """The memory of the last codec that needs one, of all that the schedule has."""
@@ -154,6 +185,7 @@ LOWEST: Final[Mapping[str, float]] = {
     "momentum": 0,
     "weight_decay": 0,
     "lr_shrink_freq": 1,
+    "warmup_epochs": 0,
     "svd_rank": 0,
     "quantization_level": 1,
     "bucket_size": 0,

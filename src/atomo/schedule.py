@@ -5,14 +5,15 @@ fraction, and the codec from there on. What the memories keep stays as it is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, final
 
 from atomo.codecs import Codec, make_codec
+from atomo.codecs.dgc import warm_up
 from atomo.errors import ConfigError
 
-__all__ = ["Phase", "parse_schedule", "phases"]
+__all__ = ["Phase", "parse_schedule", "phases", "warm_up_schedule"]
 
 
 @final
@@ -37,6 +38,22 @@ def phases(code: str, schedule: str) -> tuple[Phase, ...]:
     if not planned or planned[0].epoch > 0:
         planned = (Phase(0.0, make_codec(code)), *planned)
     return planned
+
+
+def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
+    """DGC's exponential warm-up: each epoch sends the same share of what the one before it sent.
+
+    >>> warm_up_schedule(make_codec("topk(ratio=0.001)"), 2)
+    '0: topk(ratio=0.1); 1: topk; 2: topk(ratio=0.001)'
+
+    Raises:
+        ConfigError: the codec has no ratio.
+    """
+    if not any(field.name == "ratio" for field in fields(codec)):  # type: ignore[arg-type]
+        raise ConfigError(f"--warmup-epochs: codec {codec.id} has no ratio to warm up")
+    ratios = warm_up(codec.ratio, epochs)  # type: ignore[attr-defined]
+    warmed = [replace(codec, ratio=float(f"{ratio:.6g}")) for ratio in ratios]  # type: ignore[type-var]
+    return "; ".join(f"{epoch}: {one}" for epoch, one in enumerate(warmed))
 
 
 def parse_schedule(schedule: str) -> tuple[Phase, ...]:

@@ -25,7 +25,9 @@ def main(words: Sequence[str]) -> int:
     from atomo.transports.mpi import connect  # starts MPI, which only ranks may do
 
     as_json = list(words[:2]) == ["--events", "json"]
-    settings = parse(Settings, words[2:] if as_json else words, "rank", DESCRIPTION)
+    settings = parse(
+        Settings, words[2:] if as_json else words, "rank", DESCRIPTION, Settings.from_recipe
+    )
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
     settings = canonical(settings)

@@ -22,4 +22,4 @@ checkpoint and ends; twice ends at once."""
 
 def main(words: Sequence[str]) -> int:
     """Trains, and returns the exit code."""
-    return launch(parse(Settings, words, "train", DESCRIPTION), Console())
+    return launch(parse(Settings, words, "train", DESCRIPTION, Settings.from_recipe), Console())

@@ -1,4 +1,4 @@
-"""The one notation for codecs: `svd`, `svd(rank=3)`, `svd(rank=3, selection=top)`.
+"""The one notation for codecs and memories: `svd`, `svd(rank=3)`, `svd(rank=3, selection=top)`.
 
 It is Python's call syntax with keyword arguments only, so Python's own parser reads it; nothing is
 ever evaluated.
@@ -13,7 +13,7 @@ from atomo.codecs.base import Codec, Unit
 from atomo.errors import ConfigError
 from atomo.names import nearest
 
-__all__ = ["parse"]
+__all__ = ["parse", "read_call"]
 
 LONGEST = 1000  # characters; a specification may come from another machine
 
@@ -25,27 +25,47 @@ def parse(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]:
         ConfigError: the text is no specification, no codec has this name, or it does not take
             these settings.
     """
+    return build(read(text), codecs, text)
+
+
+def read_call(text: str) -> tuple[str, dict[str, object]]:
+    """The name and the settings, all of them plain values, of a specification.
+
+    >>> read_call("residual(beta=0.9)")
+    ('residual', {'beta': 0.9})
+
+    Raises:
+        ConfigError: the text is no specification.
+    """
+    name, given = parts(read(text), text)
+    return name, {key: literal(value, text) for key, value in given.items()}
+
+
+def read(text: str) -> ast.expr:
+    """The parsed text."""
     if len(text) > LONGEST:
-        raise ConfigError(f"codec specification of {len(text)} characters; at most {LONGEST}")
+        raise ConfigError(f"specification of {len(text)} characters; at most {LONGEST}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise malformed(text) from None
-    return build(tree, codecs, text)
+
+
+def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
+    """The name and the settings of one parsed specification."""
+    match tree:
+        case ast.Name(id=name):
+            return name, {}
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=settings):
+            return name, {str(setting.arg): setting.value for setting in settings}
+    raise malformed(text)
 
 
 def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> Codec[Any]:
     """Builds the codec of one parsed specification."""
-    match tree:
-        case ast.Name(id=name):
-            settings: list[ast.keyword] = []
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=settings):
-            pass
-        case _:
-            raise malformed(text)
+    name, given = parts(tree, text)
     if name not in codecs:
         raise ConfigError(f"unknown codec {name!r}; {nearest(name, codecs)}")
-    given = {str(setting.arg): setting.value for setting in settings}
     return construct(codecs[name], {key: value_of(given[key], codecs, text) for key in given})
 
 
@@ -110,6 +130,4 @@ def literal(tree: ast.expr, text: str) -> object:
 
 def malformed(text: str) -> ConfigError:
     """The error for text that is no specification at all."""
-    return ConfigError(
-        f"cannot read codec specification {text[:80]!r}; write it like 'svd(rank=3)'"
-    )
+    return ConfigError(f"cannot read the specification {text[:80]!r}; write it like 'svd(rank=3)'")

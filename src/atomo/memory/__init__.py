@@ -5,11 +5,14 @@ from types import MappingProxyType
 from typing import Any
 
 from atomo.codecs import Codec, Law
+from atomo.codecs.spec import read_call
+from atomo.errors import ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.dgc import MomentumCorrection
 from atomo.memory.momentum import Momentum
 from atomo.memory.none import Forget
 from atomo.memory.residual import Residual
+from atomo.names import nearest, resolve
 
 __all__ = [
     "MEMORIES",
@@ -19,7 +22,10 @@ __all__ = [
     "Momentum",
     "MomentumCorrection",
     "Residual",
+    "canonical",
     "default_memory",
+    "kind_of",
+    "make_memory",
 ]
 
 MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
@@ -32,3 +38,59 @@ def default_memory(codec: Codec[Any]) -> str:
     if codec.memory is not None:
         return codec.memory
     return Forget.id if Law.UNBIASED in codec.laws else Residual.id
+
+
+def kind_of(spec: str) -> type[Memory]:
+    """The memory that a specification names."""
+    return read_memory(spec)[0]
+
+
+def canonical(spec: str) -> str:
+    """The same specification as Atomo spells it.
+
+    >>> canonical("Residual(beta=0.9, gamma=1)")
+    'residual(beta=0.9, gamma=1.0)'
+
+    Raises:
+        ConfigError: it cannot be read, names no memory, or gives settings that this does not take.
+    """
+    make_memory(spec)
+    kind, settings = read_memory(spec)
+    given = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"{kind.id}({given})" if given else kind.id
+
+
+def make_memory(
+    spec: str, momentum: float = 0.9, nesterov: bool = False, workers: int = 1
+) -> Memory:
+    """An empty memory.
+
+    Args:
+        spec: written like a codec's: `residual`, `dgc(clip=6.0)`.
+        momentum: of the optimiser, for a memory that applies it.
+        nesterov: whether that is Nesterov's.
+        workers: how many average their gradients.
+
+    Raises:
+        ConfigError: it cannot be read, names no memory, or gives settings that this does not take.
+    """
+    kind, settings = read_memory(spec)
+    if kind is MomentumCorrection:
+        return MomentumCorrection(momentum, nesterov, workers=workers, **settings)
+    return kind(**settings)
+
+
+def read_memory(spec: str) -> tuple[type[Memory], dict[str, Any]]:
+    """The kind of memory, and its settings with the types that they must have."""
+    name, given = read_call(spec)
+    kind = MEMORIES[resolve("memory", name, MEMORIES)]
+    settings: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in kind.settings:
+            raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, kind.settings)}")
+        wanted = kind.settings[key]
+        fitted = float(value) if wanted is float and type(value) is int else value
+        if type(fitted) is not wanted:
+            raise ConfigError(f"{kind.id}: {key} must be of type {wanted.__name__}, got {value!r}")
+        settings[key] = fitted
+    return kind, settings

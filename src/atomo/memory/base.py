@@ -7,6 +7,7 @@ another division into buckets, and another number of workers.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from jaxtyping import Float
@@ -29,6 +30,21 @@ class Memory(ABC):
     """False where nothing is ever kept, so that nobody computes what it would be given."""
     has_momentum: ClassVar[bool] = False
     """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
+    settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
+    """The settings that its specification takes, and their types."""
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether `begin` must be told the norm of the whole gradient before any part of it."""
+        return False
+
+    def begin(self, norm: float) -> None:
+        """Announces the norm of the whole gradient of the step to come.
+
+        Raises:
+            CodecError: it is not finite.
+        """
+        del norm  # most have no use for it
 
     @abstractmethod
     def encode(

@@ -6,6 +6,7 @@ Training", ICLR 2018, sections 3.1 to 3.3.
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, final
 
 import torch
@@ -36,6 +37,7 @@ class MomentumCorrection(Memory):
     id: ClassVar[str] = "dgc"
     keeps: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
+    settings: ClassVar[Mapping[str, type]] = MappingProxyType({"masking": bool, "clip": float})
 
     def __init__(
         self,
@@ -69,12 +71,11 @@ class MomentumCorrection(Memory):
         self._shrink = 1.0
         self._velocity, self._accumulated = Store(), Store()
 
-    def begin(self, norm: float) -> None:
-        """Announces the norm of the whole gradient of the step to come: needed where `clip` is.
+    @property
+    def needs_norm(self) -> bool:
+        return self._most > 0
 
-        Raises:
-            CodecError: it is not finite.
-        """
+    def begin(self, norm: float) -> None:
         if not math.isfinite(norm):
             raise CodecError(f"dgc: the norm of the gradient is {norm}")
         self._shrink = min(1.0, self._most / norm) if self._most and norm else 1.0

@@ -4,23 +4,23 @@ Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", IC
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, final
 
 from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
+from atomo.errors import ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
 
 __all__ = ["Momentum"]
 
-BETA = 0.9  # weight of the past; higher => longer memory
-
 
 @final
 class Momentum(Memory):
-    """Sends m = BETA m + (1 - BETA) g, m = 0 at first, in place of each gradient g.
+    """Sends m = beta m + (1 - beta) g, m = 0 at first, in place of each gradient g.
 
     It keeps nothing of what is not sent, so the law of memories is not its own.
     """
@@ -28,8 +28,20 @@ class Momentum(Memory):
     id: ClassVar[str] = "momentum"
     keeps: ClassVar[bool] = False
     has_momentum: ClassVar[bool] = True
+    settings: ClassVar[Mapping[str, type]] = MappingProxyType({"beta": float})
 
-    def __init__(self) -> None:
+    def __init__(self, beta: float = 0.9) -> None:
+        """An empty memory.
+
+        Args:
+            beta: the weight of the past; higher => longer memory.
+
+        Raises:
+            ConfigError: it is out of range.
+        """
+        if not 0 <= beta < 1:
+            raise ConfigError(f"momentum: beta must be in [0, 1), got {beta}")
+        self._beta = beta
         self._average = Store()
 
     def encode(
@@ -40,7 +52,7 @@ class Momentum(Memory):
         generator: Generator,
     ) -> Any:
         average = self._average.vector(layout, gradient).view(gradient.shape)
-        average.lerp_(gradient, 1 - BETA)
+        average.lerp_(gradient, 1 - self._beta)
         # A payload that may be a view must not be one of what the memory keeps.
         lossless = Law.LOSSLESS in codec.laws
         return codec.encode(gradient.copy_(average) if lossless else average, generator)

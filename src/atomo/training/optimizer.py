@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
-from atomo.memory import MEMORIES
+from atomo.memory import kind_of
 
 __all__ = ["FlatOptimizer"]
 
@@ -74,12 +74,13 @@ class FlatOptimizer:
 def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:
     """PyTorch's optimiser of that name."""
     s = settings
+    apart = kind_of(s.memory).has_momentum
     if s.optimizer == "adam":
         return torch.optim.Adam([weights], lr=s.lr, weight_decay=s.weight_decay)
     return torch.optim.SGD(
         [weights],
         lr=s.lr,
-        momentum=0.0 if MEMORIES[s.memory].has_momentum else s.momentum,
-        nesterov=s.nesterov and not MEMORIES[s.memory].has_momentum,
+        momentum=0.0 if apart else s.momentum,
+        nesterov=s.nesterov and not apart,
         weight_decay=s.weight_decay,
     )

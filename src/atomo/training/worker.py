@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from atomo.communicators import Client, Compressor, Report
-from atomo.config import Settings
 from atomo.data import epoch_seed
 from atomo.errors import Diverged
 from atomo.fusion import Bucket, Gradients, flatten
-from atomo.memory import MEMORIES, Memory, MomentumCorrection
+from atomo.memory import make_memory
 from atomo.randomness import derive
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
@@ -40,7 +39,10 @@ class Worker:
         self._shard = job.shard(transport.rank)
         self._model = job.model.to(device).train()
         self._weights = flatten(self._model, job.buckets)
-        self._memory = make_memory(job.settings)
+        settings = job.settings
+        self._memory = make_memory(
+            settings.memory, settings.momentum, settings.nesterov, settings.n - 1
+        )
         compressor = Compressor(
             self._memory, job.settings.compression, transport.rank, job.settings.seed
         )
@@ -49,6 +51,7 @@ class Worker:
         every = job.settings.dump_every if transport.rank == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._encode_s = self._send_s = 0.0
+        self._held: list[tuple[Bucket, Float[Tensor, " n"]]] = []
 
     def run(self) -> None:
         """Serves the master until it says stop."""
@@ -93,12 +96,26 @@ class Worker:
             )
         loss.backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
+        self._push_held()
         self._dump.finish(step)
         correct = (scores.detach().argmax(1) == labels).sum()
         return value, float(correct), float(len(labels))
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._dump.add(bucket, flat, self.step)
+        if self._memory.needs_norm:
+            self._held.append((bucket, flat))  # until the gradient is whole
+        else:
+            self._encode_and_send(bucket, flat)
+
+    def _push_held(self) -> None:
+        if self._held:
+            self._memory.begin(math.hypot(*(float(flat.norm()) for _, flat in self._held)))
+        for bucket, flat in self._held:
+            self._encode_and_send(bucket, flat)
+        self._held.clear()
+
+    def _encode_and_send(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         started = time.perf_counter()
         # The codec of this step may be another than when the gradients were laid out.
         bucket = self._job.buckets_at(self.step)[bucket.number]
@@ -122,11 +139,3 @@ class Worker:
                 if name.startswith("memory/")
             }
         )
-
-
-def make_memory(settings: Settings) -> Memory:
-    """The memory of a run. Those that apply momentum take it from the optimiser's settings."""
-    kind = MEMORIES[settings.memory]
-    if kind is MomentumCorrection:
-        return MomentumCorrection(settings.momentum, settings.nesterov, workers=settings.n - 1)
-    return kind()

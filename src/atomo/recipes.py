@@ -1,0 +1,57 @@
+"""Methods as their papers ran them: a name for a codec, its memory and all that belongs to them.
+
+`atomo train --recipe dgc` is a shorthand for flags, and flags that are given go first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, final
+
+from atomo.codecs.dgc import WARM_UP
+
+__all__ = ["RECIPES", "Recipe"]
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a run that belong together."""
+
+    paper: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def recipe(paper: str, **settings: Any) -> Recipe:
+    """A recipe with these settings."""
+    return Recipe(paper, MappingProxyType(settings))
+
+
+RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
+    {
+        "sgd": recipe("no compression", code="sgd"),
+        "fp16": recipe("Micikevicius et al., ICLR 2018", code="fp16"),
+        "atomo": recipe("Wang et al., NeurIPS 2018", code="svd(rank=3)"),
+        "qsgd-2bit": recipe("Alistarh et al., NIPS 2017", code="qsgd(bits=2)"),
+        "qsgd-4bit": recipe("Alistarh et al., NIPS 2017", code="qsgd(bits=4)"),
+        "qsgd-8bit": recipe("Alistarh et al., NIPS 2017", code="qsgd(bits=8)"),
+        "terngrad": recipe("Wen et al., NIPS 2017", code="terngrad"),
+        "natural": recipe("Horvath et al., MSML 2022", code="natural"),
+        "topk": recipe("Stich et al., NeurIPS 2018", code="topk(ratio=0.001)"),
+        "randk": recipe("Stich et al., NeurIPS 2018", code="randk(ratio=0.01)"),
+        "dgc": recipe(
+            "Lin et al., ICLR 2018",
+            code="dgc(ratio=0.001)",
+            code_schedule="; ".join(
+                f"{epoch}: dgc(ratio={ratio})" for epoch, ratio in enumerate(WARM_UP)
+            ),
+            momentum=0.9,
+            nesterov=True,
+        ),
+        "dragonn": recipe("Wang et al., ICML 2022", code="dragonn(ratio=0.01)"),
+        "signsgd": recipe("Bernstein et al., ICML 2018", code="signsgd", lr=1e-4, momentum=0.0),
+        "signum": recipe("Bernstein et al., ICLR 2019", code="signum", lr=1e-4),
+        "efsignsgd": recipe("Karimireddy et al., ICML 2019", code="efsignsgd"),
+        "onebit": recipe("Seide et al., Interspeech 2014", code="onebit"),
+    }
+)

@@ -5,6 +5,7 @@ ever evaluated.
 """
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -15,6 +16,7 @@ from atomo.names import nearest
 
 __all__ = ["parse", "read_call"]
 
+STRANGE = re.compile(r"\\|(?<![\w.])\d[\d.]*[A-DF-Za-df-z_]")  # escapes, and words in numbers
 LONGEST = 1000  # characters; a specification may come from another machine
 
 
@@ -45,6 +47,8 @@ def read(text: str) -> ast.expr:
     """The parsed text."""
     if len(text) > LONGEST:
         raise ConfigError(f"specification of {len(text)} characters; at most {LONGEST}")
+    if STRANGE.search(text):  # Python's parser would warn of it, on a stranger's behalf
+        raise malformed(text)
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -8,29 +8,16 @@ PyTorch's own ways of doing about the same.
 """
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Generator, Tensor
+from codecs_common import SPECS, find_gradient
+from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
 from atomo.measure import copy_time, measure, timed
-from atomo.training.capture import capture
-
-SPECS = (
-    "sgd", "fp16", "bf16",
-    "svd(rank=3)", "entrywise(budget=0.01)", "fourier(budget=0.01)",
-    "threshold(value=0.001)", "topk(ratio=0.01)", "topk(ratio=0.001)", "randk(ratio=0.01)",
-    "chunktopk(ratio=0.01)", "dgc(ratio=0.001)", "dragonn(ratio=0.01)",
-    "qsgd(bits=1)", "qsgd(bits=2)", "qsgd(bits=4)", "qsgd(bits=7)", "terngrad", "natural",
-    "signsgd", "signum", "efsignsgd", "onebit",
-    "sketchml", "lss", "countsketch",
-    "topk(ratio=0.01, values=fp16)", "svd(rank=3, factors=fp16)",
-)  # fmt: skip
 
 
 def main() -> None:
@@ -56,21 +43,6 @@ def main() -> None:
             flush=True,
         )
     print_pytorch(gradient, options.repetitions)
-
-
-def find_gradient(path: Path | None, data_dir: Path, random: int) -> dict[str, Tensor]:
-    """The gradient to measure on."""
-    if random:
-        side = math.isqrt(random)
-        generator = Generator().manual_seed(0)
-        scale = torch.rand(side, 1, generator=generator).pow(4)  # rows of very different sizes
-        return {"weight": torch.randn(side, random // side, generator=generator) * scale}
-    if path and path.exists():
-        return load_file(path)
-    gradient = capture("ResNet18", "Cifar10", data_dir, steps=20)
-    if path:
-        save_file(gradient, path)
-    return gradient
 
 
 def print_pytorch(gradient: dict[str, Tensor], repetitions: int) -> None:

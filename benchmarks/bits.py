@@ -1,0 +1,142 @@
+"""Bits per entry of every codec's frames, beside the fewest that its message could take.
+
+    python benchmarks/bits.py                                  a random gradient
+    python benchmarks/bits.py --tensor gradient.safetensors    a real one
+
+The frame is whole: headers, scales and checksum included. The bounds:
+
+* places of entries: log2 C(n, k) bits, as if every set of k out of n entries were as likely;
+* levels, exponents and signs: the entropy of what was decoded, over all entries at once;
+* all else, such as values, factors and scales: its plain size.
+
+A ratio below 1 is no mistake: places that cluster, and bytes that blosc shortens, beat the bound.
+The last tables are of random places, and of a frame of ten kilobytes.
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from codecs_common import SPECS, find_gradient
+from torch import Generator, Tensor
+
+import atomo
+from atomo.codecs import Codec, Unit, make_codec
+from atomo.codecs.qsgd import QSGD, Levels
+from atomo.codecs.sparse import Sparse
+from atomo.kernels import rice
+from atomo.measure import measure
+from atomo.wire import Compression
+
+SIGNS = ("signsgd", "signum", "efsignsgd", "onebit")
+
+
+def main() -> None:
+    """Prints one row a codec, then those of random places."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tensor", type=Path, help="gradient as safetensors; written if missing")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--random", type=int, default=0, help="entries of a random gradient")
+    parser.add_argument("--code", nargs="*", default=SPECS)
+    options = parser.parse_args()
+    gradient = find_gradient(options.tensor, options.data_dir, options.random)
+    print("| codec | bits per entry | bound | ratio |")
+    print("|---|---|---|---|")
+    for spec in options.code:
+        codec = make_codec(spec)
+        bits = measure(codec, gradient, repetitions=1).bits_per_entry
+        bound = bound_of(codec, gradient)
+        print(f"| `{spec}` | {bits:.4f} | {bound:.4f} | {bits / bound:.3f} |", flush=True)
+    print_places()
+    print_small_frame()
+
+
+def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
+    """The fewest bits per entry of all parameters together; biases travel as they are."""
+    apart = [t for t in gradient.values() if t.ndim < 2]
+    coded = [t for t in gradient.values() if t.ndim >= 2]
+    if codec.unit is Unit.ENTRIES:
+        coded = [torch.cat([tensor.flatten() for tensor in coded])]
+    generator = Generator().manual_seed(1)
+    payloads = [codec.encode(tensor, generator) for tensor in coded]
+    bits = 32.0 * sum(tensor.numel() for tensor in apart)
+    bits += sum(map(message_bits, [codec] * len(coded), payloads, coded))
+    symbols = [symbols_of(codec, p, t) for p, t in zip(payloads, coded, strict=True)]
+    if any(found is not None for found in symbols):
+        joined = torch.cat([found for found in symbols if found is not None])
+        bits += entropy(joined) * len(joined)
+    return bits / sum(tensor.numel() for tensor in gradient.values())
+
+
+def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
+    """All of a payload but its levels, exponents and signs."""
+    n = gradient.numel()
+    if isinstance(payload, Sparse):
+        k = int(payload.count)
+        values = payload.values if isinstance(payload.values, Tensor) else None
+        inner = [values] if values is not None else codec.inner["values"].sections(payload.values)
+        return log2_choose(n, k) + plain_bits(inner)
+    if isinstance(payload, Levels):
+        return plain_bits([payload.norms])
+    if codec.id == "natural":
+        return 0.0
+    if codec.id in SIGNS:
+        return n + plain_bits([t for t in codec.sections(payload) if t.is_floating_point()])
+    return plain_bits(codec.sections(payload))
+
+
+def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | None:
+    """One number for each entry, equal where what was sent is equal; None: nothing to code."""
+    if not isinstance(payload, Levels) and codec.id != "natural":
+        return None
+    decoded: Tensor = codec.decode(payload, gradient.shape).flatten()
+    if isinstance(codec, QSGD):
+        norms = payload.norms.repeat_interleave(codec.bucket(len(decoded)))[: len(decoded)]
+        return (decoded * codec.most / norms.clamp(min=1e-38)).round()
+    return decoded if codec.id == "natural" else decoded.sign()
+
+
+def entropy(symbols: Tensor) -> float:
+    """Bits per symbol of their empirical distribution."""
+    _, counts = np.unique(symbols.numpy(), return_counts=True)
+    p = counts / counts.sum()
+    return float(-(p * np.log2(p)).sum())
+
+
+def plain_bits(tensors: list[Tensor]) -> float:
+    """The plain size of some tensors."""
+    return 8.0 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def log2_choose(n: int, k: int) -> float:
+    """log2 of the number of sets of k out of n."""
+    return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
+
+
+def print_places(entries: int = 10_000_000) -> None:
+    """How close random index sets come to their bound."""
+    print(f"\nrandom places among {entries:,}:\n\n| share | bits per place | bound | ratio |")
+    print("|---|---|---|---|")
+    for share in (0.1, 0.01, 0.001, 0.0001):
+        chosen = torch.rand(entries, generator=Generator().manual_seed(2)) < share
+        indices = chosen.nonzero().squeeze(1)
+        k = len(indices)
+        bits, bound = 8 * len(rice.encode(indices, entries)) / k, log2_choose(entries, k) / k
+        print(f"| {share:g} | {bits:.3f} | {bound:.3f} | {bits / bound:.4f} |")
+
+
+def print_small_frame() -> None:
+    """What a frame of ten kilobytes spends on anything but its tensors."""
+    tensor = torch.randn(2500, generator=Generator().manual_seed(3))
+    frame = atomo.encode(tensor, "sgd", seed=1, compression=Compression(codec="none"))
+    spent = len(frame) - 4 * tensor.numel()
+    print(
+        f"\na frame of {len(frame):,} bytes: {spent} are header, {100 * spent / len(frame):.2f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()

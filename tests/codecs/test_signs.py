@@ -5,7 +5,7 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import EFSignSGD, OneBit, SignSGD, Signum
-from atomo.errors import CodecError
+from atomo.errors import CodecError, ConfigError
 from atomo.memory import MEMORIES, default_memory
 
 ALL = [SignSGD(), Signum(), EFSignSGD(), OneBit()]
@@ -23,7 +23,8 @@ def roundtrip(codec: SignSGD | Signum | EFSignSGD | OneBit, gradient: Tensor) ->
 def test_one_bit_an_entry_and_a_scale_or_two(codec):
     sections = codec.sections(codec.encode(normal(64, 100), Generator()))
     assert sections[0].numel() * 32 == 6400
-    assert sum(section.numel() for section in sections[1:]) <= 2
+    most = 2 * 64 if codec == OneBit() else 2  # of its columns
+    assert sum(section.numel() for section in sections[1:]) <= most
 
 
 def test_signsgd_decodes_to_the_sign():
@@ -56,10 +57,32 @@ def test_onebit_is_the_mean_of_either_sign():
     negative = gradient < 0
     means = gradient[negative].mean(), gradient[~negative].mean()
     expected = torch.where(negative, *means)
+    torch.testing.assert_close(roundtrip(OneBit(scope="layer"), gradient), expected)
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (7, 3, 3, 3), (1, 5), (200, 1), (3, 5000)])
+def test_onebit_has_two_means_for_the_weights_of_each_unit(shape):
+    gradient = normal(*shape) * torch.arange(1, shape[0] + 1).view(-1, *[1] * (len(shape) - 1))
+    expected = torch.zeros(shape)
+    for row, out in zip(gradient, expected, strict=True):
+        for chosen in (row < 0, row >= 0):
+            if chosen.any():
+                out[chosen] = row[chosen].mean()
     torch.testing.assert_close(roundtrip(OneBit(), gradient), expected)
 
 
-@pytest.mark.parametrize("codec", [EFSignSGD(), OneBit()], ids=str)
+def test_onebit_decodes_what_had_two_means_for_a_layer():
+    gradient = normal(30, 40)
+    payload = OneBit(scope="layer").encode(gradient, Generator())
+    assert OneBit().decode(payload, gradient.shape).unique().numel() == 2
+
+
+def test_onebit_refuses_an_unknown_scope():
+    with pytest.raises(ConfigError, match="scope must be one of column, layer; got 'row'"):
+        OneBit(scope="row")
+
+
+@pytest.mark.parametrize("codec", [EFSignSGD(), OneBit(), OneBit(scope="layer")], ids=str)
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_residual_in_one_go_is_the_residual_in_three(codec, strided):
     gradient, kept = normal(50, 60), normal(50, 60, seed=2)

@@ -76,3 +76,25 @@ def test_too_few_words_are_refused():
     with pytest.raises(ValueError, match="2 words"):
         sign.add_signs(torch.zeros(2, dtype=torch.int32), 1.0, -1.0, out)
     assert not out.any()
+
+
+@every_backend
+@every_size
+@pytest.mark.parametrize("row", [1, 7, 64, 3000])
+def test_two_means_for_each_run_of_entries(backend, n, row):
+    values, added = normal(n), normal(n, 2)
+    total = values + added
+    words, means = backend.add_pack_means(values, added, row)
+    assert words.equal(sign.pack_signs(total)[0])
+    assert values.equal(total)
+    expected = []
+    for part in total.split(row):
+        for chosen in (~torch.signbit(part), torch.signbit(part)):
+            expected.append(float(part[chosen].double().mean()) if chosen.any() else 0.0)
+    assert means.tolist() == pytest.approx(expected, rel=1e-6)
+    out = normal(n, 3)
+    wanted = out + 0.5 * torch.tensor(
+        [expected[2 * (i // row) + int(torch.signbit(total[i]))] for i in range(n)]
+    )
+    backend.add_row_signs(words, means, row, 0.5, out)
+    torch.testing.assert_close(out, wanted)

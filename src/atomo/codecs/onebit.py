@@ -1,12 +1,11 @@
 """1-bit SGD: the sign of each entry, decoded to the mean of all entries of that sign.
 
 Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
-Training of Speech DNNs", Interspeech 2014. The means there are of a column; here, of a layer.
+Training of Speech DNNs", Interspeech 2014.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int32
@@ -14,10 +13,12 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.flat import add_flat, flat
-from atomo.errors import CodecError
+from atomo.errors import CodecError, ConfigError
 from atomo.kernels import sign
 
 __all__ = ["OneBit"]
+
+SCOPES: Final = ("column", "layer")
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,34 @@ class Halves:
     """One of two values: the bit is 1 for a negative entry, -0.0 included, and 0 for all others."""
 
     words: Int32[Tensor, " words"]
-    means: Float[Tensor, " two"]
-    """Of the entries whose bit is 0, and of those whose bit is 1."""
+    means: Float[Tensor, " means"]
+    """Of the entries whose bit is 0, and of those whose bit is 1; for each column, or once."""
 
 
 @final
 @dataclass(frozen=True)
 class OneBit(Codec[Halves]):
-    """The best two values for the signs of a layer. Needs a residual memory."""
+    """The best two values for the signs of a column or layer. Needs a residual memory.
+
+    A column of the paper holds the weights of one unit. Those lie along the first dimension here,
+    so that a parameter of shape (out, ...) has `out` columns.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    scope: str = "column"
+    """What shares two means: "column", as published, or "layer"."""
 
     id: ClassVar[str] = "onebit"
     payload: ClassVar[type[Halves]] = Halves
     unit: ClassVar[Unit] = Unit.MATRIX
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise ConfigError(
+                f"onebit: scope must be one of {', '.join(SCOPES)}; got {self.scope!r}"
+            )
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -44,34 +61,44 @@ class OneBit(Codec[Halves]):
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Halves:
         del generator  # deterministic
-        return self.of(flat(gradient, self.id))
+        return self.of(flat(gradient, self.id), None, self.row(gradient.shape))
 
     def encode_residual(
         self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
     ) -> Halves:
         if not kept.is_contiguous():
             return super().encode_residual(gradient, kept, generator)
-        entries = flat(kept, self.id)
-        payload = self.of(entries, flat(gradient, self.id))
-        positive, negative = payload.means.tolist()
-        sign.add_signs(payload.words, -positive, -negative, entries)
+        entries, row = flat(kept, self.id), self.row(kept.shape)
+        payload = self.of(entries, flat(gradient, self.id), row)
+        sign.add_row_signs(payload.words, payload.means, row, -1.0, entries)
         return payload
 
-    def of(self, values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None = None) -> Halves:
+    def of(
+        self, values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, row: int
+    ) -> Halves:
         """The payload of `values`, once `added` is added to it, in place."""
-        words, positive, negative, count = sign.add_pack_sum(values, added)
-        if not math.isfinite(positive - negative):
+        words, means = sign.add_pack_means(values, added, row)
+        if not means.isfinite().all():
             raise CodecError("onebit: the gradient holds NaN or infinity")
-        means = positive / max(count, 1), negative / max(len(values) - count, 1)
-        return Halves(words, values.new_tensor(means))
+        return Halves(words, means)
+
+    def row(self, shape: Size) -> int:
+        """How many entries share two means."""
+        columns = shape[0] if self.scope == "column" and len(shape) > 1 else 1
+        return max(1, shape.numel() // max(1, columns))
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
-        return Field(torch.int32, (sign.word_count(shape.numel()),)), Field(torch.float32, (2,))
+        entries = shape.numel()
+        return (
+            Field(torch.int32, (sign.word_count(entries),)),
+            Field(torch.float32, (2 * -(-entries // self.row(shape)),)),
+        )
 
     def add_decoded(self, payload: Halves, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        if len(payload.means) != 2:
-            raise CodecError(f"onebit: {len(payload.means)} means; 2 are expected")
-        positive, negative = (scale * mean for mean in payload.means.tolist())
+        # Two means speak for the whole layer, whatever the setting: so did the first frames.
+        row = out.numel() if len(payload.means) == 2 else self.row(out.shape)
         add_flat(
-            out, self.id, lambda entries: sign.add_signs(payload.words, positive, negative, entries)
+            out,
+            self.id,
+            lambda entries: sign.add_row_signs(payload.words, payload.means, row, scale, entries),
         )

@@ -12,7 +12,14 @@ from torch import Tensor
 from atomo.kernels.cpu import sign as cpu
 from atomo.kernels.device import sign as device
 
-__all__ = ["add_pack_sum", "add_signs", "pack_signs", "word_count"]
+__all__ = [
+    "add_pack_means",
+    "add_pack_sum",
+    "add_row_signs",
+    "add_signs",
+    "pack_signs",
+    "word_count",
+]
 
 
 def word_count(entries: int) -> int:
@@ -66,3 +73,50 @@ def add_signs(
         return
     held = words.clone() if words.data_ptr() % 4 else words  # a frame's bytes may start anywhere
     cpu.add_signs(held.numpy().view(np.uint32), positive, negative, out.numpy())
+
+
+def add_pack_means(
+    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, row: int
+) -> tuple[Int32[Tensor, " words"], Float[Tensor, " means"]]:
+    """The signs, and the means of the entries without and with a sign bit, run by run.
+
+    Args:
+        values: contiguous.
+        added: contiguous; added to `values` first, in place.
+        row: entries in a run; the last one may be shorter.
+
+    Returns:
+        The words, and two means a run: 0 where it has no such entry, not finite where one is not.
+    """
+    if values.device.type != "cpu":
+        return device.add_pack_means(values, added, row)
+    means = values.new_empty(2 * -(-len(values) // row))
+    words = torch.empty(word_count(len(values)), dtype=torch.int32)
+    other = values if added is None else added
+    setting = other.numpy(), added is not None, row
+    cpu.add_pack_means(values.numpy(), *setting, words.numpy().view(np.uint32), means.numpy())
+    return words, means
+
+
+def add_row_signs(
+    words: Int32[Tensor, " words"],
+    means: Float[Tensor, " means"],
+    row: int,
+    scale: float,
+    out: Float[Tensor, " n"],
+) -> None:
+    """Adds `scale` times what `add_pack_means` found for its sign and run to each entry, in place.
+
+    Raises:
+        ValueError: words or means are not as many as `out` needs; it is unchanged.
+    """
+    if len(words) != word_count(len(out)) or len(means) != 2 * -(-len(out) // row):
+        raise ValueError(f"{len(words)} words and {len(means)} means for {len(out)} entries")
+    if out.device.type != "cpu":
+        device.add_row_signs(words, means, row, scale, out)
+        return
+    held = words.clone() if words.data_ptr() % 4 else words  # a frame's bytes may start anywhere
+    found = means.clone() if means.data_ptr() % 4 else means
+    cpu.add_row_signs(
+        held.numpy().view(np.uint32), found.numpy(), row, np.float32(scale), out.numpy()
+    )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from atomo.kernels.cpu import jit, jit_sum
 from atomo.kernels.cpu.select import largest_bits
 
-__all__ = ["add_pack_sum", "add_signs", "pack_signs"]
+__all__ = ["add_pack_means", "add_pack_sum", "add_row_signs", "add_signs", "pack_signs"]
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
@@ -114,3 +114,64 @@ def add_signs(words: Words, positive: float, negative: float, out: Floats) -> No
             mask = np.uint32(1 << row)
             for j in range(target.size):
                 target[j] += minus if (held[j] & mask) != 0 else plus
+
+
+@jit
+def add_pack_means(
+    values: Floats, added: Floats, add: bool, row: int, words: Words, means: Floats
+) -> None:
+    """Adds `added` to `values` if asked to, packs the signs, and takes the means of each run of
+    `row` entries: of those without and of those with a sign bit; 0 where there are none.
+    """
+    packed = 0
+    for number in range(means.size // 2):
+        total, size, negative = 0.0, 0.0, 0
+        stop = min((number + 1) * row, values.size)
+        for start in range(number * row, stop, TILE):
+            end = min(start + TILE, stop)
+            part = values[start:end]
+            if add:
+                other = added[start:end]
+                for i in range(part.size):
+                    part[i] += other[i]
+            negative += int(negatives(part.view(np.int32)))
+            sums = sums_of(part)
+            total += sums[0]
+            size += sums[1]
+            while end - packed >= TILE or end == values.size > packed:  # still in the cache
+                last = min(packed + TILE, end)
+                held = words[packed // 32 : (last + 31) // 32]
+                pack_tile(values[packed:last].view(np.int32), held)
+                packed = last
+        means[2 * number] = (total + size) / 2 / max(stop - number * row - negative, 1)
+        means[2 * number + 1] = (total - size) / 2 / max(negative, 1)
+
+
+@jit
+def negatives(bits: Bits) -> np.int32:
+    """How many of at most 2^31 entries have the sign bit."""
+    count = np.int32(0)
+    for i in range(bits.size):
+        count += np.int32(np.uint32(bits[i]) >> U31)
+    return count
+
+
+@jit
+def add_row_signs(words: Words, means: Floats, row: int, scale: np.float32, out: Floats) -> None:
+    """Adds scale times the mean of its sign in its run of `row` entries to each entry."""
+    for start in range(0, out.size, TILE):
+        part = out[start : start + TILE]
+        width = (part.size + 31) // 32
+        held = words[start // 32 : start // 32 + width]
+        for bit in range(32):
+            place, stop = min(bit * width, part.size), min((bit + 1) * width, part.size)
+            mask, j = np.uint32(1 << bit), 0
+            while place < stop:
+                number = (start + place) // row
+                end = min(stop, (number + 1) * row - start)
+                plus, minus = scale * means[2 * number], scale * means[2 * number + 1]
+                target, column = part[place:end], held[j : j + end - place]
+                for i in range(target.size):
+                    target[i] += minus if (column[i] & mask) != 0 else plus
+                j += end - place
+                place = end

@@ -3,7 +3,14 @@
 import torch
 from torch import Tensor
 
-__all__ = ["add_pack_sum", "add_signs", "pack_signs", "unpack_signs"]
+__all__ = [
+    "add_pack_means",
+    "add_pack_sum",
+    "add_row_signs",
+    "add_signs",
+    "pack_signs",
+    "unpack_signs",
+]
 
 WIDTH = 64
 TILE = 32 * WIDTH
@@ -45,3 +52,22 @@ def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> N
     """See the façade."""
     signs = unpack_signs(words, len(out))
     out.add_(torch.where(signs, out.new_tensor(negative), out.new_tensor(positive)))
+
+
+def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tensor, Tensor]:
+    """See the façade."""
+    if added is not None:
+        values.add_(added)
+    rows = torch.arange(len(values), device=values.device) // row
+    slots = 2 * rows + torch.signbit(values)
+    runs = 2 * -(-len(values) // row)
+    sums = values.new_zeros(runs, dtype=torch.float64).index_add_(0, slots, values.double())
+    means = sums / torch.bincount(slots, minlength=runs).clamp_min(1)
+    return pack_signs(values)[0], means.float()
+
+
+def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
+    """See the façade."""
+    rows = torch.arange(len(out), device=out.device) // row
+    slots = 2 * rows + unpack_signs(words.to(out.device), len(out))
+    out.add_(means.to(out.device)[slots], alpha=scale)

@@ -1,14 +1,9 @@
 """Golomb-Rice codes of the gaps between sorted indices. Contracts and format: `kernels/rice`."""
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from atomo.kernels.cpu import jit
+from atomo.kernels.cpu import jit, trailing_zeros
 
 __all__ = ["decode", "encode"]
 
@@ -19,18 +14,6 @@ BLOCK = 512  # gaps that share a parameter
 ESCAPE = 24  # zeros; from here on the gap itself follows
 WIDE = 48  # bits of such a gap
 ONE = np.uint64(1)
-
-
-def count_trailing_zeros(context: Any, word: Any) -> Any:
-    """The zeros below the lowest one of a 64-bit word, in one instruction; 64 of a zero."""
-
-    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), build
-
-
-trailing_zeros: Any = intrinsic(count_trailing_zeros)
 
 
 @jit

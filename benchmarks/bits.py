@@ -95,8 +95,10 @@ def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | No
     decoded: Tensor = codec.decode(payload, gradient.shape).flatten()
     if isinstance(codec, QSGD):
         norms = payload.norms.repeat_interleave(codec.bucket(len(decoded)))[: len(decoded)]
-        return (decoded * codec.most / norms.clamp(min=1e-38)).round()
-    return decoded if codec.id == "natural" else decoded.sign()
+        levels: Tensor = (decoded * codec.most / norms.clamp(min=1e-38)).round()
+        return levels
+    signs: Tensor = decoded.sign()
+    return decoded if codec.id == "natural" else signs
 
 
 def entropy(symbols: Tensor) -> float:

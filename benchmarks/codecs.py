@@ -2,6 +2,7 @@
 
     python benchmarks/codecs.py --data-dir data          a real gradient: ResNet18 on CIFAR-10
     python benchmarks/codecs.py --random 25600000        a random one, of so many entries
+    python benchmarks/codecs.py --png docs/codecs.png    a picture besides
 
 Each row is the whole path: memory, encoding, packing, checksum; and back. Beside them stand
 PyTorch's own ways of doing about the same.
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
-from atomo.measure import copy_time, measure, timed
+from atomo.measure import Measurement, copy_time, measure, timed
 
 
 def main() -> None:
@@ -29,20 +30,46 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--code", nargs="*", default=SPECS)
+    parser.add_argument("--png", type=Path, help="draws bytes against time and error")
     options = parser.parse_args()
     keep_freed_memory()  # as the ranks of a job do
     torch.set_num_threads(options.threads)
     gradient = find_gradient(options.tensor, options.data_dir, options.random)
     print("| codec | encode / copy | decode-add / copy | bits per entry | error |")
     print("|---|---|---|---|---|")
+    found = []
     for spec in options.code:
         m = measure(make_codec(spec), gradient, options.repetitions)
+        found.append(m)
         print(
             f"| `{spec}` | {m.encode_ratio:.2f} | {m.decode_ratio:.3f} | {m.bits_per_entry:.4f} "
             f"| {m.relative_error:.3f} |",
             flush=True,
         )
     print_pytorch(gradient, options.repetitions)
+    if options.png:
+        draw(found, options.png)
+
+
+def draw(found: list[Measurement], path: Path) -> None:
+    """Bits per entry against encoding time, and against the error of one encoding."""
+    import matplotlib
+
+    matplotlib.use("agg")  # no screen
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(13, 6.5), layout="constrained")
+    bits = [one.bits_per_entry for one in found]
+    for axis, values, label in (
+        (axes[0], [one.encode_ratio for one in found], "encoding, copies of the gradient"),
+        (axes[1], [max(one.relative_error, 1e-4) for one in found], "relative error, one encoding"),
+    ):
+        axis.scatter(bits, values, s=14)
+        for one, x, y in zip(found, bits, values, strict=True):
+            axis.annotate(one.spec, (x, y), fontsize=7, xytext=(3, 3), textcoords="offset points")
+        axis.set(xscale="log", yscale="log", xlabel="bits per entry", ylabel=label)
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
 
 
 def print_pytorch(gradient: dict[str, Tensor], repetitions: int) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import CODECS, Codec, Law, Unit, make_codec
@@ -152,6 +154,36 @@ def test_unbiased(codec, shape):
 def test_contraction(codec, shape):
     error = (normal(shape) - roundtrip(codec, normal(shape))).square().sum()
     assert error < normal(shape).square().sum()
+
+
+@every_codec
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(1, 12), min_size=2, max_size=4).map(tuple),
+    st.integers(0, 2**32),
+    st.floats(-20, 20),
+    st.floats(0, 1),
+)
+def test_any_shape_any_scale_any_share_of_zeros(codec, shape, seed, exponent, zeros):
+    generator = seeded(seed)
+    gradient = torch.randn(shape, generator=generator) * 10.0**exponent
+    gradient[torch.rand(shape, generator=generator) < zeros] = 0
+    payload = codec.encode(gradient, seeded(seed))
+    fields, sections = codec.fields(gradient.shape), codec.sections(payload)
+    for field, section in zip(fields, sections, strict=True):
+        assert section.dtype == field.dtype
+        assert all(a <= b for a, b in zip(section.shape, field.most, strict=True))
+    decoded = codec.decode(payload, gradient.shape)
+    assert decoded.shape == gradient.shape
+    assert decoded.isfinite().all()
+    # What memory keeps and what was sent are what came in.
+    kept = torch.randn(shape, generator=generator) * 10.0**exponent
+    whole = kept + gradient
+    sent = codec.decode(codec.encode_residual(gradient, kept, seeded(seed)), gradient.shape)
+    size = float(whole.abs().max()) + float(sent.abs().max())
+    torch.testing.assert_close(kept + sent, whole, rtol=0, atol=1e-5 * size)
+    if Law.CONTRACTION in codec.laws:
+        assert kept.norm() <= whole.norm() * (1 + 1e-5)
 
 
 @every_codec

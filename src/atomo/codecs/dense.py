@@ -39,6 +39,14 @@ class Dense(Codec[Entries]):
             raise CodecError("sgd: cannot encode an empty gradient")
         return Entries(gradient.flatten())
 
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Entries:
+        # Not a view of what is kept, which has nothing left.
+        payload = self.encode(kept + gradient, generator)
+        kept.zero_()
+        return payload
+
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return (Field(torch.float32, (shape.numel(),)),)
 

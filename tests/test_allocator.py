@@ -22,6 +22,35 @@ for step in range(20):
 print(kept, (faults() - before) * resource.getpagesize() // 10)
 """
 
+COUNT_FAULTS_OF_CODECS = """
+import resource
+import torch
+from atomo.allocator import keep_freed_memory
+from atomo.codecs import CODECS, make_codec
+from atomo.communicators.exchange import add_frame
+from atomo.fusion import plan
+from atomo.measure import encoder
+
+keep_freed_memory()
+torch.set_num_threads(1)
+shape = torch.Size([1000, 1000])
+flat = torch.randn(1_000_000, generator=torch.Generator().manual_seed(1)) * 0.001
+total = torch.zeros_like(flat)
+for name in CODECS:
+    (bucket,) = plan([("weight", shape)], make_codec(name), 2**62)
+    encode = encoder(make_codec(name), None)
+    for step in range(16):
+        if step == 12:  # the heap has found its shape
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        add_frame(bucket, encode(bucket, flat.clone(), step), total, 1.0)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    print(name, faults * resource.getpagesize() // 4)
+"""
+glibc = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.confstr("CS_GNU_LIBC_VERSION") is None,
+    reason="the C library is not glibc",
+)
+
 
 def bytes_faulted(**environment: str) -> tuple[bool, int]:
     """Whether memory is kept, and how much of 80 MB the system had to map anew in each step."""
@@ -33,10 +62,7 @@ def bytes_faulted(**environment: str) -> tuple[bool, int]:
     return kept == "True", int(faulted)
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux") or os.confstr("CS_GNU_LIBC_VERSION") is None,
-    reason="the C library is not glibc",
-)
+@glibc
 def test_no_step_maps_memory_anew():
     kept, faulted = bytes_faulted()
     assert kept
@@ -46,3 +72,18 @@ def test_no_step_maps_memory_anew():
 def test_the_environment_has_the_last_word():
     kept, _ = bytes_faulted(MALLOC_TRIM_THRESHOLD_="1000000")
     assert not kept
+
+
+@glibc
+def test_no_codec_maps_a_gradient_anew_at_each_step():
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_FAULTS_OF_CODECS],
+        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "HOME": os.environ["HOME"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    faulted = dict(line.split() for line in done.stdout.splitlines())
+    assert len(faulted) > 20
+    # Of four megabytes.
+    assert {name: n for name, n in faulted.items() if int(n) > 1_000_000} == {}

@@ -53,5 +53,7 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "signum": recipe("Bernstein et al., ICLR 2019", code="signum", lr=1e-4),
         "efsignsgd": recipe("Karimireddy et al., ICML 2019", code="efsignsgd"),
         "onebit": recipe("Seide et al., Interspeech 2014", code="onebit"),
+        "sketchml": recipe("Jiang et al., SIGMOD 2018", code="sketchml"),
+        "lss": recipe("Ke et al., CLUSTER 2021", code="lss"),
     }
 )

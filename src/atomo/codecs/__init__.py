@@ -14,11 +14,13 @@ from atomo.codecs.dgc import DGC
 from atomo.codecs.dragonn import Dragonn
 from atomo.codecs.entrywise import Entrywise
 from atomo.codecs.fourier import Fourier
+from atomo.codecs.lss import LSS
 from atomo.codecs.natural import Natural
 from atomo.codecs.onebit import OneBit
 from atomo.codecs.qsgd import QSGD
 from atomo.codecs.randk import RandK
 from atomo.codecs.signs import EFSignSGD, SignSGD, Signum
+from atomo.codecs.sketchml import SketchML
 from atomo.codecs.spec import parse
 from atomo.codecs.svd import SVD
 from atomo.codecs.terngrad import TernGrad
@@ -28,6 +30,7 @@ from atomo.codecs.topk import TopK
 __all__ = [
     "CODECS",
     "DGC",
+    "LSS",
     "QSGD",
     "SVD",
     "Atomo",
@@ -48,6 +51,7 @@ __all__ = [
     "RandK",
     "SignSGD",
     "Signum",
+    "SketchML",
     "TernGrad",
     "Threshold",
     "TopK",
@@ -66,6 +70,8 @@ CODECS: Mapping[str, type[Codec[Any]]] = MappingProxyType(
             Entrywise,
             Fourier,
             Atomo,
+            SketchML,
+            LSS,
             CountSketch,
             QSGD,
             TernGrad,

@@ -1,0 +1,216 @@
+"""SketchML: values to quantile buckets, bucket numbers to a MinMaxSketch, keys to gaps.
+
+Jiang et al., "SketchML: Accelerating Distributed Machine Learning with Data Sketches", SIGMOD 2018.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int16, Int32, Int64, UInt8
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.flat import add_flat, draw_seed, flat
+from atomo.errors import CodecError, ConfigError
+from atomo.kernels import entropy, quantiles, rice
+from atomo.kernels.clusters import symbol_count
+
+__all__ = ["SketchML", "train"]
+
+SIGN: Final = quantiles.HALVES // 2  # halves from here on are those of negative numbers
+INFINITE: Final = 0x7F80  # the upper half of infinity
+SMALLEST: Final = 2.0**-133  # with an upper half that is not zero
+QUANTILES: Final = quantiles.BUCKETS // 2  # of either sign
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """Which entries are not zero, the groups of these, and a sketch of the rest."""
+
+    head: Int64[Tensor, " head"]
+    """How many entries are not zero, and the seed of the hashes."""
+    places: UInt8[Tensor, " bytes"]
+    """What `kernels.rice` made of the fewer: the places of these, or those of the zeros."""
+    groups: Int32[Tensor, " words"]
+    """What `kernels.entropy.compress` made of the groups; none without entries, as for `cells`."""
+    cells: Int32[Tensor, " more_words"]
+    cell_count: Int64[Tensor, " counts"]
+    means: Float[Tensor, " buckets"]
+    """Of each bucket: 256 of negative entries by magnitude, then 256 of positive ones."""
+
+
+@final
+@dataclass(frozen=True)
+class SketchML(Codec[Sketched]):
+    """256 quantiles for each sign, in 8 groups. Signs never turn, and numbers are never too high.
+
+    The groups of the paper bound what a collision costs: an entry is read as one of the 32 buckets
+    of its own group, its own or a smaller one. A bucket decodes to its mean, or to twice its lower
+    end where the mean is above that, as with the outliers: so no entry is farther off than zero is.
+
+    Bucket ends are rounded to seven bits behind the leading one, so that a table tells an entry's
+    bucket; in long gradients quantiles and means are those of an eighth of the entries. Entries
+    below 2^-133 count as zeros. Gradients on other devices come to the host.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    cells: float = 0.2
+    """Cells in each of the two rows for each entry that is not zero. Lower => more compression,
+    and smaller values where entries share their cells."""
+
+    id: ClassVar[str] = "sketchml"
+    payload: ClassVar[type[Sketched]] = Sketched
+    unit: ClassVar[Unit] = Unit.ENTRIES
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cells <= 4:
+            raise ConfigError(f"sketchml: cells must be above 0 and at most 4, got {self.cells}")
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.CONTRACTION})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sketched:
+        return self.of(flat(gradient, self.id).cpu(), None, draw_seed(generator))
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Sketched:
+        if not kept.is_contiguous() or kept.device.type != "cpu":
+            return super().encode_residual(gradient, kept, generator)
+        entries = flat(kept.add_(gradient), self.id)
+        return self.of(entries, entries, draw_seed(generator))
+
+    def of(
+        self, values: Float[Tensor, " n"], kept: Float[Tensor, " n"] | None, seed: int
+    ) -> Sketched:
+        """The payload of `values`; what it decodes to is taken off `kept`, in place."""
+        chosen, places = nonzero(values)
+        held = values if chosen is None else values[chosen]
+        table, means = train(held)
+        head = torch.tensor([len(held), seed])
+        if not len(held):
+            none = torch.empty(0, dtype=torch.int32)
+            return Sketched(head, places, none, none, torch.tensor([0]), means)
+        groups, cells = quantiles.sketch(held, table, self.cells, seed)
+        if kept is not None:
+            rest = kept if chosen is None else held
+            quantiles.add_sketched(groups, cells, self.cells, seed, means, rest, -1.0)
+            if chosen is not None:
+                kept[chosen] = rest
+        packed, count = entropy.compress(groups), torch.tensor([len(cells)])
+        return Sketched(head, places, packed, entropy.compress(cells), count, means)
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        entries = shape.numel()
+        symbols = symbol_count(entries) // 4 + 1 + entropy.OVERHEAD
+        cells = quantiles.most_cells(entries, self.cells) // 4 + 1 + entropy.OVERHEAD
+        return (
+            Field(torch.int64, (2,)),
+            Field(torch.uint8, (rice.most_bytes(entries, entries // 2),)),
+            Field(torch.int32, (symbols,)),
+            Field(torch.int32, (cells,)),
+            Field(torch.int64, (1,)),
+            Field(torch.float32, (quantiles.BUCKETS,)),
+        )
+
+    def add_decoded(self, payload: Sketched, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        add_flat(out, self.id, self.adder(payload, scale))
+
+    def adder(self, payload: Sketched, scale: float) -> Callable[[Float[Tensor, " n"]], None]:
+        """Adds the decoded entries to a vector; ValueError where they do not fit it."""
+
+        def add(entries: Float[Tensor, " n"]) -> None:
+            if payload.head.shape != (2,) or payload.cell_count.shape != (1,):
+                raise ValueError(f"a head of {len(payload.head)} numbers")
+            count, seed = payload.head.tolist()
+            chosen = places_of(payload.places, count, len(entries))
+            if not count:
+                return
+            most = quantiles.most_cells(count, self.cells)
+            cells = int(payload.cell_count)
+            if not 0 < cells <= most:
+                raise ValueError(f"{cells} cells for {count} entries; at most {most}")
+            found = torch.zeros(count)
+            quantiles.add_sketched(
+                entropy.decompress(payload.groups, symbol_count(count)),
+                entropy.decompress(payload.cells, cells),
+                self.cells,
+                seed,
+                payload.means.cpu(),
+                found,
+                scale,
+            )
+            if chosen is None:
+                entries.add_(found.to(entries.device))
+            else:
+                entries[chosen.to(entries.device)] += found.to(entries.device)
+
+        return add
+
+
+def nonzero(
+    values: Float[Tensor, " n"],
+) -> tuple[Bool[Tensor, " n"] | None, UInt8[Tensor, " bytes"]]:
+    """Which entries have an upper half that is not zero, None where all have; and the Rice code of
+    these or of the others.
+
+    Raises:
+        CodecError: NaN or infinity was found.
+    """
+    magnitudes = values.abs()
+    if not magnitudes.max().isfinite():
+        raise CodecError("sketchml: the gradient holds NaN or infinity")
+    if magnitudes.min() >= SMALLEST:
+        return None, rice.encode(torch.empty(0, dtype=torch.int64), len(values))
+    kept = magnitudes >= SMALLEST
+    fewer = kept if 2 * int(kept.count_nonzero()) <= len(values) else ~kept
+    return kept, rice.encode(fewer.nonzero().squeeze(1), len(values))
+
+
+def places_of(
+    data: UInt8[Tensor, " bytes"], count: int, entries: int
+) -> Int64[Tensor, " count"] | None:
+    """Where the `count` entries belong; None: everywhere.
+
+    Raises:
+        ValueError: the bytes are not what `nonzero` made.
+    """
+    if not 0 <= count <= entries:
+        raise ValueError(f"{count} of {entries} entries")
+    if 2 * count <= entries:
+        return rice.decode(data, count, entries)
+    zeros = rice.decode(data, entries - count, entries)
+    if not len(zeros):
+        return None
+    kept = torch.ones(entries, dtype=torch.bool)
+    kept[zeros] = False
+    return kept.nonzero().squeeze(1)
+
+
+def train(values: Float[Tensor, " k"]) -> tuple[Int16[Tensor, " halves"], Float[Tensor, " 512"]]:
+    """The table of the halves' groups and buckets, and the mean of each bucket."""
+    counts, sums = quantiles.histogram(values)
+    table = np.zeros(quantiles.HALVES, np.uint16)
+    means = np.zeros(quantiles.BUCKETS)
+    ends = (np.arange(INFINITE, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
+    for start, first, sign in ((SIGN, 0, -1.0), (0, QUANTILES, 1.0)):
+        seen = counts[start : start + SIGN]
+        before = np.cumsum(seen) - seen / 2
+        numbers = (before * (QUANTILES / max(1, int(seen.sum())))).astype(np.int64)
+        numbers = first + numbers.clip(0, QUANTILES - 1)
+        groups, within = np.divmod(numbers, quantiles.WITHIN)
+        table[start : start + SIGN] = groups << 8 | within
+        total = np.bincount(numbers, sums[start : start + SIGN] * sign, quantiles.BUCKETS)
+        among = np.bincount(numbers, seen, quantiles.BUCKETS)
+        # The lowest half of each bucket above zero; a bucket without one is never read.
+        used, lowest = np.unique(numbers[1:INFINITE], return_index=True)
+        low = ends[1 + lowest]
+        mean = np.where(among[used] > 0, total[used] / among[used].clip(1), low)
+        means[used] = sign * np.minimum(mean, 2 * low)
+    return torch.from_numpy(table.view(np.int16)), torch.from_numpy(means.astype(np.float32))

@@ -1,0 +1,156 @@
+"""Quantile buckets and the MinMaxSketch of their numbers. Contracts: `kernels/quantiles`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomo.kernels.cpu import jit
+from atomo.kernels.cpu.clusters import hash_tile
+
+__all__ = ["add_sketched", "cell_count", "groups_of", "histogram", "sketch"]
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Counts = NDArray[np.int64]
+GROUPS = 16
+WITHIN = 32  # buckets in a group
+BLOCK = 8192  # entries whose cells lie together
+ROWS = 2
+EMPTY = np.uint8(255)
+U16 = np.uint32(16)
+S32 = np.uint64(32)
+
+
+@jit
+def histogram(
+    bits: NDArray[np.uint32], block: int, stride: int, counts: Counts, sums: Doubles
+) -> None:
+    """How many of the first `block` of every `stride` entries have each upper half; their sums."""
+    values = bits.view(np.float32)
+    for start in range(0, bits.size, stride):
+        for i in range(start, min(start + block, bits.size)):
+            half = bits[i] >> U16
+            counts[half] += 1
+            sums[half] += np.float64(values[i])
+
+
+@jit
+def groups_of(bits: NDArray[np.uint32], table: NDArray[np.uint16], packed: Bytes) -> None:
+    """The group of each entry, two to a byte."""
+    ids = np.empty(1024, np.uint8)
+    for start in range(0, bits.size, 1024):
+        part = bits[start : start + 1024]
+        half = (part.size + 1) // 2
+        ids[part.size : 2 * half] = 0
+        for i in range(part.size):
+            ids[i] = table[part[i] >> U16] >> np.uint16(8)
+        target, high = packed[start // 2 : start // 2 + half], ids[half:]
+        for j in range(half):
+            target[j] = ids[j] | high[j] << np.uint8(4)
+
+
+@jit
+def unpack_block(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
+    """The groups of a block, whose tiles of 1024 lie in `packed` as `groups_of` leaves them."""
+    for tile in range(0, size, 1024):
+        count = min(1024, size - tile)
+        half = (count + 1) // 2
+        place = (start + tile) // 2
+        part, low, high = packed[place : place + half], ids[tile:], ids[tile + half :]
+        for j in range(half):
+            low[j] = part[j] & np.uint8(15)
+        for j in range(half):
+            high[j] = part[j] >> np.uint8(4)
+
+
+@jit
+def lay_out(ids: Bytes, size: int, share: float, starts: Counts, widths: Counts) -> int:
+    """Where the cells of each group of a block begin, and how many it has to a row."""
+    counts = np.zeros(GROUPS, np.int64)
+    for i in range(size):
+        counts[ids[i]] += 1
+    used = 0
+    for group in range(GROUPS):
+        starts[group] = used
+        widths[group] = np.int64(np.ceil(counts[group] * share))
+        used += ROWS * widths[group]
+    return used
+
+
+@jit
+def cell_count(packed: Bytes, entries: int, share: float) -> int:
+    """How many cells there are."""
+    ids = np.empty(BLOCK + 1, np.uint8)
+    starts, widths = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
+    total = 0
+    for start in range(0, entries, BLOCK):
+        size = min(BLOCK, entries - start)
+        unpack_block(packed, start, size, ids)
+        total += lay_out(ids, size, share, starts, widths)
+    return total
+
+
+@jit
+def sketch(
+    bits: NDArray[np.uint32],
+    table: NDArray[np.uint16],
+    packed: Bytes,
+    share: float,
+    keys: NDArray[np.uint32],
+    cells: Bytes,
+) -> None:
+    """Fills the cells with the least number in its group of the buckets that share each."""
+    ids, words = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
+    starts, widths = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
+    base = 0
+    for start in range(0, bits.size, BLOCK):
+        part = bits[start : start + BLOCK]
+        unpack_block(packed, start, part.size, ids)
+        used = lay_out(ids, part.size, share, starts, widths)
+        block = cells[base : base + used]
+        block[:] = EMPTY
+        for row in range(ROWS):
+            hash_tile(start, keys[row], words)
+            for i in range(part.size):
+                width = np.uint64(widths[ids[i]])
+                first = np.uint64(starts[ids[i]]) + np.uint64(row) * width
+                place = first + (np.uint64(words[i]) * width >> S32)
+                block[place] = min(block[place], np.uint8(table[part[i] >> U16] & 255))
+        for i in range(used):
+            block[i] = np.uint8(0) if block[i] == EMPTY else block[i]
+        base += used
+
+
+@jit
+def add_sketched(
+    packed: Bytes,
+    cells: Bytes,
+    share: float,
+    keys: NDArray[np.uint32],
+    means: Floats,
+    scale: np.float32,
+    out: Floats,
+) -> None:
+    """Adds scale times the mean of the largest number that the rows say for each entry."""
+    ids, words = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
+    found = np.empty(BLOCK, np.uint8)
+    starts, widths = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
+    scaled = means * scale
+    base = 0
+    for start in range(0, out.size, BLOCK):
+        part = out[start : start + BLOCK]
+        unpack_block(packed, start, part.size, ids)
+        used = lay_out(ids, part.size, share, starts, widths)
+        block = cells[base : base + used]
+        found[:] = 0
+        for row in range(ROWS):
+            hash_tile(start, keys[row], words)
+            for i in range(part.size):
+                width = np.uint64(widths[ids[i]])
+                first = np.uint64(starts[ids[i]]) + np.uint64(row) * width
+                place = first + (np.uint64(words[i]) * width >> S32)
+                found[i] = max(found[i], block[place])
+        for i in range(part.size):
+            within = np.int64(found[i] & np.uint8(WITHIN - 1))
+            part[i] += scaled[np.int64(ids[i]) * WITHIN + within]
+        base += used

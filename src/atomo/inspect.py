@@ -6,16 +6,17 @@ from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Generator, Tensor
 
 from atomo.codecs import Codec
+from atomo.codecs.lss import SIDES, sample, train
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan
 from atomo.memory import Forget
 from atomo.wire import Bytes, Compression
 
-__all__ = ["Layer", "Losses", "layers", "losses", "reconstruct"]
+__all__ = ["Cluster", "Layer", "Losses", "clusters", "layers", "losses", "reconstruct"]
 
 BIG = 0.95  # quantile of the magnitudes beyond which an entry counts as big
 BINS = 64
@@ -83,6 +84,25 @@ def histogram_entropy(tensor: Tensor) -> float:
     share = histogram(tensor)
     share = share[share > 0]
     return float(-(share * share.log2()).sum())
+
+
+@final
+@dataclass(frozen=True)
+class Cluster:
+    """One of the clusters that `lss` would make of the whole gradient."""
+
+    centre: float
+    share: float  # of all entries
+    entropy: float  # bits an entry, of a histogram with 64 bins between the cluster's extremes
+
+
+def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
+    """The clusters that hold anything, by their centres."""
+    generator = Generator().manual_seed(seed)
+    flat = torch.cat([tensor.flatten() for tensor in gradient.values()])
+    model = train(sample(flat, generator), SIDES, generator)
+    rows = zip(*(t.tolist() for t in (model.centres, model.shares, model.entropies)), strict=True)
+    return [Cluster(*row) for row in rows if row[1] > 0]
 
 
 @final

@@ -10,7 +10,7 @@ from torch import Generator
 
 from atomo.cli import main
 from atomo.codecs import CODECS, make_codec
-from atomo.inspect import layers, losses
+from atomo.inspect import clusters, layers, losses
 
 
 @pytest.fixture
@@ -36,6 +36,8 @@ def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "30x20" in shown
     assert "fp16" in shown
+    assert "clusters of lss" in shown
+    assert "…" not in shown
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
@@ -43,6 +45,15 @@ def test_a_rank_one_matrix_is_seen_as_one():
     (layer,) = layers({"w": torch.outer(torch.arange(1.0, 5.0), torch.ones(6))})
     assert layer.rank == pytest.approx(1)
     assert layer.top3 == pytest.approx(1)
+
+
+def test_clusters_are_those_of_the_entries():
+    gradient = {"w": torch.tensor([-5.0] * 30 + [1.0] * 60 + [2.0] * 10)}
+    found = {round(one.centre, 3): one for one in clusters(gradient)}
+    assert sum(one.share for one in found.values()) == pytest.approx(1)
+    assert found[-5.0].share == pytest.approx(0.3)
+    assert found[1.0].share == pytest.approx(0.6)
+    assert all(one.entropy == 0 for one in found.values())
 
 
 def test_errors_are_split_by_sign_and_size():

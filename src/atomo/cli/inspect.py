@@ -1,5 +1,6 @@
 """`atomo inspect`: look at a gradient, and at what codecs do to it."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,7 +15,16 @@ from atomo.cli.bench import BenchOptions, read_gradient
 from atomo.codecs import make_codec
 from atomo.config import option
 from atomo.errors import ConfigError
-from atomo.inspect import Layer, Losses, histogram, layers, losses, singular_values
+from atomo.inspect import (
+    Cluster,
+    Layer,
+    Losses,
+    clusters,
+    histogram,
+    layers,
+    losses,
+    singular_values,
+)
 
 __all__ = ["InspectOptions", "main"]
 
@@ -42,13 +52,15 @@ class InspectOptions:
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints two tables and draws a picture."""
+    """Prints tables and draws a picture."""
     options = parse(InspectOptions, words, "inspect", DESCRIPTION)
     shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}
     gradient = read_gradient(BenchOptions(data_dir=options.data_dir, **shared))
     codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
-    console = Console()
+    # A file or a pipe has no width of its own, and figures cut short are none.
+    console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table("layers", Layer, layers(gradient)))
+    console.print(table("clusters of lss", Cluster, clusters(gradient)))
     console.print(table("relative error", Losses, [losses(codec, gradient) for codec in codecs]))
     if options.png:
         draw(gradient, Path(options.png))
@@ -56,7 +68,9 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def table(title: str, kind: type[Layer | Losses], rows: Sequence[Layer | Losses]) -> Table:
+def table(
+    title: str, kind: type[Layer | Cluster | Losses], rows: Sequence[Layer | Cluster | Losses]
+) -> Table:
     """One row a record, one column a field."""
     out = Table(title=title, box=box.SIMPLE_HEAD)
     for column in fields(kind):

@@ -19,7 +19,7 @@ from atomo.codecs.flat import add_flat, draw_seed, flat
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import clusters, entropy
 
-__all__ = ["LSS", "Clusters", "centres", "share_buckets", "train"]
+__all__ = ["LSS", "SIDES", "Clusters", "centres", "sample", "share_buckets", "train"]
 
 SAMPLED: Final = 100_000
 RUN: Final = 16  # sampled entries that lie together: a line of the cache

@@ -96,7 +96,8 @@ class Dragonn(Codec[Sparse]):
         """Bits that about k magnitudes are not below: one sample from each equal stretch."""
         n = len(entries)
         samples = min(n, max(FEWEST, math.ceil(SAMPLED * n)))
-        starts = torch.arange(samples + 1, device=entries.device) * n // samples
+        ends = torch.arange(samples + 1, dtype=torch.float64, device=entries.device)
+        starts = ends.mul_(n / samples).long().clamp_(max=n)
         chance = torch.rand(samples, generator=generator, device=entries.device)
         width = starts[1:] - starts[:-1]
         positions = starts[:-1] + (chance * width).long().minimum(width - 1)

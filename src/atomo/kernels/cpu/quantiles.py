@@ -101,6 +101,7 @@ def sketch(
 ) -> None:
     """Fills the cells with the least number in its group of the buckets that share each."""
     ids, words = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
+    others = np.empty(BLOCK, np.uint32)
     starts, widths = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
     base = 0
     for start in range(0, bits.size, BLOCK):
@@ -109,13 +110,15 @@ def sketch(
         used = lay_out(ids, part.size, share, starts, widths)
         block = cells[base : base + used]
         block[:] = EMPTY
-        for row in range(ROWS):
-            hash_tile(start, keys[row], words)
-            for i in range(part.size):
-                width = np.uint64(widths[ids[i]])
-                first = np.uint64(starts[ids[i]]) + np.uint64(row) * width
-                place = first + (np.uint64(words[i]) * width >> S32)
-                block[place] = min(block[place], np.uint8(table[part[i] >> U16] & 255))
+        hash_tile(start, keys[0], words)
+        hash_tile(start, keys[1], others)
+        for i in range(part.size):
+            number = np.uint8(table[part[i] >> U16] & 255)
+            width, first = np.uint64(widths[ids[i]]), np.uint64(starts[ids[i]])
+            place = first + (np.uint64(words[i]) * width >> S32)
+            block[place] = min(block[place], number)
+            place = first + width + (np.uint64(others[i]) * width >> S32)
+            block[place] = min(block[place], number)
         for i in range(used):
             block[i] = np.uint8(0) if block[i] == EMPTY else block[i]
         base += used
@@ -133,7 +136,7 @@ def add_sketched(
 ) -> None:
     """Adds scale times the mean of the largest number that the rows say for each entry."""
     ids, words = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
-    found = np.empty(BLOCK, np.uint8)
+    others = np.empty(BLOCK, np.uint32)
     starts, widths = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
     scaled = means * scale
     base = 0
@@ -142,15 +145,12 @@ def add_sketched(
         unpack_block(packed, start, part.size, ids)
         used = lay_out(ids, part.size, share, starts, widths)
         block = cells[base : base + used]
-        found[:] = 0
-        for row in range(ROWS):
-            hash_tile(start, keys[row], words)
-            for i in range(part.size):
-                width = np.uint64(widths[ids[i]])
-                first = np.uint64(starts[ids[i]]) + np.uint64(row) * width
-                place = first + (np.uint64(words[i]) * width >> S32)
-                found[i] = max(found[i], block[place])
+        hash_tile(start, keys[0], words)
+        hash_tile(start, keys[1], others)
         for i in range(part.size):
-            within = np.int64(found[i] & np.uint8(WITHIN - 1))
-            part[i] += scaled[np.int64(ids[i]) * WITHIN + within]
+            width, first = np.uint64(widths[ids[i]]), np.uint64(starts[ids[i]])
+            one = block[first + (np.uint64(words[i]) * width >> S32)]
+            two = block[first + width + (np.uint64(others[i]) * width >> S32)]
+            within = np.uint64(max(one, two) & np.uint8(WITHIN - 1))
+            part[i] += scaled[np.uint64(ids[i]) * np.uint64(WITHIN) + within]
         base += used

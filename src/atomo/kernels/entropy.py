@@ -24,7 +24,7 @@ HEADER: Final = 5  # words
 TABLE: Final = 32  # words
 OVERHEAD: Final = HEADER + TABLE  # words above a quarter of the number of symbols, at most
 SHORTEST: Final = 4 * TABLE  # symbols: below it the table alone is larger
-SAMPLED: Final = 2**19  # symbols from which on an eighth of them stands for all
+SAMPLED: Final = 2**17  # symbols from which on an eighth of them stands for all
 BLOCK: Final = 2**12
 OFTEN: Final = 0.5  # of the bytes are five zeros: from there on, gaps are the smaller
 

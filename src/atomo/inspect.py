@@ -14,7 +14,7 @@ from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan
 from atomo.memory import Forget
-from atomo.wire import Bytes, Compression
+from atomo.wire import Compression
 
 __all__ = ["Cluster", "Layer", "Losses", "clusters", "layers", "losses", "reconstruct"]
 
@@ -125,12 +125,11 @@ def reconstruct(
     """The flat gradient, what arrives of it through the wire, and the bytes that this took."""
     (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, WHOLE)
     wanted = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
-    frames: list[Bytes] = []
     compressor = Compressor(Forget(), Compression(), worker=1, seed=seed)
-    compressor.compress(bucket, wanted.clone(), 1, frames.append)
+    frame = compressor.compress(bucket, wanted.clone(), 1)
     sent = torch.zeros_like(wanted)
-    add_frame(bucket, frames[0], sent, 1.0)
-    return wanted, sent, frames[0].size
+    add_frame(bucket, frame, sent, 1.0)
+    return wanted, sent, frame.size
 
 
 def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> Losses:

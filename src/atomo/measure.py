@@ -102,9 +102,7 @@ def encoder(
     compressor = Compressor(memory, compression or Compression(), worker=1, seed=0)
 
     def encode(bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
-        frames: list[Bytes] = []
-        compressor.compress(bucket, flat, step, frames.append)
-        return frames[0]
+        return compressor.compress(bucket, flat, step)
 
     return encode
 

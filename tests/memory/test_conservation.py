@@ -28,12 +28,8 @@ class Run:
     def step(self, number: int) -> None:
         gradient = torch.randn(self.buckets[0].size, generator=self.generator)
         self.came_in += gradient
-        self.compressor.compress(
-            self.buckets[0],
-            gradient,
-            number,
-            lambda frame: add_frame(self.buckets[0], frame, self.sent, 1.0),
-        )
+        frame = self.compressor.compress(self.buckets[0], gradient, number)
+        add_frame(self.buckets[0], frame, self.sent, 1.0)
 
     def kept(self) -> Tensor:
         state = self.memory.state_dict()

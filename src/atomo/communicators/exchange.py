@@ -1,6 +1,5 @@
 """A bucket's flat gradient to a frame, and a frame into a sum."""
 
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -52,12 +51,11 @@ class Compressor:
         self._seed = seed
         self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
 
-    def compress(
-        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, send: Callable[[Bytes], None]
-    ) -> None:
-        """Hands the frame of a bucket to `send`; the memory has what it left behind.
+    def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
+        """The frame of a bucket; the memory has what it left behind.
 
-        `flat` serves as scratch space: afterwards it is no longer the gradient.
+        `flat` serves as scratch space: afterwards it is no longer the gradient. Several threads may
+        compress different buckets at once.
         """
         payloads = [self._encode(part, flat, step) for part in bucket.parts]
         sections = [
@@ -67,9 +65,9 @@ class Compressor:
         ]
         header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout)
         frame = pack(header, sections, self._compression)
-        send(frame)
         if self.memory.keeps:
             self._sent[bucket.number] = bucket, frame, flat.device
+        return frame
 
     def take_back(self) -> None:
         """The gradient of the last step never counted: the memory gets what was sent of it."""

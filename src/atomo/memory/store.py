@@ -1,6 +1,7 @@
 """Tensors by parameter name, held in contiguous vectors as codecs see them."""
 
 from collections.abc import Mapping
+from threading import Lock
 from typing import final
 
 import torch
@@ -20,6 +21,7 @@ class Store:
     """
 
     def __init__(self) -> None:
+        self._regrouping = Lock()  # several threads may ask for different parameters
         self._vectors: dict[tuple[str, ...], Tensor] = {}
         self._parts: dict[str, Tensor] = {}
 
@@ -30,9 +32,10 @@ class Store:
     def vector(self, layout: Layout, like: Tensor) -> Float[Tensor, " n"]:
         """What is held of these parameters, joined; zeros where nothing was. Change it in place."""
         names = tuple(layout)
-        if names not in self._vectors:
-            self._regroup(layout, like)
-        return self._vectors[names]
+        with self._regrouping:
+            if names not in self._vectors:
+                self._regroup(layout, like)
+            return self._vectors[names]
 
     def state_dict(self) -> dict[str, Tensor]:
         """A copy of all that is held, by name."""

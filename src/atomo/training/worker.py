@@ -46,7 +46,9 @@ class Worker:
         compressor = Compressor(
             self._memory, job.settings.compression, transport.rank, job.settings.seed
         )
-        self._client = Client(transport, job.entries, compressor, job.settings.timeout)
+        self._client = Client(
+            transport, job.entries, compressor, job.settings.timeout, torch.get_num_threads()
+        )
         self._gradients = Gradients(self._model, job.buckets, self._push)
         every = job.settings.dump_every if transport.rank == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
@@ -96,7 +98,7 @@ class Worker:
             )
         loss.backward()  # type: ignore[no-untyped-call]
         self._gradients.finish()
-        self._push_held()
+        self._push_rest()
         self._dump.finish(step)
         correct = (scores.detach().argmax(1) == labels).sum()
         return value, float(correct), float(len(labels))
@@ -108,12 +110,17 @@ class Worker:
         else:
             self._encode_and_send(bucket, flat)
 
-    def _push_held(self) -> None:
+    def _push_rest(self) -> None:
+        """What waits for the whole gradient, and what is not compressed yet."""
         if self._held:
             self._memory.begin(math.hypot(*(float(flat.norm()) for _, flat in self._held)))
         for bucket, flat in self._held:
             self._encode_and_send(bucket, flat)
         self._held.clear()
+        started = time.perf_counter()
+        send_s = self._client.flush()
+        self._send_s += send_s
+        self._encode_s += time.perf_counter() - started - send_s
 
     def _encode_and_send(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         started = time.perf_counter()

@@ -1,6 +1,9 @@
 """A worker's end of the parameter server."""
 
 import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -38,9 +41,25 @@ class Client:
     """A worker's end."""
 
     def __init__(
-        self, transport: Transport, entries: int, compressor: Compressor, timeout_s: float
+        self,
+        transport: Transport,
+        entries: int,
+        compressor: Compressor,
+        timeout_s: float,
+        threads: int = 1,
     ) -> None:
+        """A client.
+
+        Args:
+            transport: what connects it with the master.
+            entries: of the flat weights.
+            compressor: turns buckets into frames.
+            timeout_s: the longest wait for the master.
+            threads: that compress, beside whoever calls `push`; 1: the caller compresses.
+        """
         self._transport = transport
+        self._pool = ThreadPoolExecutor(threads, "encode", one_thread) if threads > 1 else None
+        self._coming: deque[tuple[Bucket, Future[Bytes]]] = deque()
         self._entries = entries
         self._compressor = compressor
         self._timeout_s = PATIENCE * timeout_s
@@ -64,19 +83,44 @@ class Client:
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> float:
         """Compresses and sends one bucket. `flat` is no longer the gradient afterwards.
 
+        With several threads it only begins to, and sends what is ready: `flat` is not to be touched
+        before `flush`.
+
         Returns:
             The seconds that sending took.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
         """
-        what, spent = f"bucket {bucket.number} of step {self._step}", 0.0
+        if self._pool is None:
+            return self._send(bucket, self._compressor.compress(bucket, flat, self._step))
+        work = self._pool.submit(self._compressor.compress, bucket, flat, self._step)
+        self._coming.append((bucket, work))
+        return self._send_while(lambda: self._coming[0][1].done())
 
-        def send(frame: Bytes) -> None:
-            nonlocal spent
-            started = time.perf_counter()
-            self._transport.send(MASTER, frame, what)
-            spent = time.perf_counter() - started
+    def flush(self) -> float:
+        """Sends what is still being compressed.
 
-        self._compressor.compress(bucket, flat, self._step, send)
+        Returns:
+            The seconds that sending took.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
+        """
+        return self._send_while(lambda: True)
+
+    def _send_while(self, ready: Callable[[], bool]) -> float:
+        """Sends in the order in which the buckets came."""
+        spent = 0.0
+        while self._coming and ready():
+            bucket, work = self._coming.popleft()
+            spent += self._send(bucket, work.result())
         return spent
+
+    def _send(self, bucket: Bucket, frame: Bytes) -> float:
+        started = time.perf_counter()
+        self._transport.send(MASTER, frame, f"bucket {bucket.number} of step {self._step}")
+        return time.perf_counter() - started
 
     def report(self, report: Report) -> None:
         """Declares the gradient of this step complete."""
@@ -89,3 +133,8 @@ class Client:
     def _reply(self, kind: Kind, section: Tensor) -> None:
         header = Header(kind, self._step, self._transport.rank)
         self._transport.send(MASTER, pack(header, [section], RAW), f"a {kind.name.lower()}")
+
+
+def one_thread() -> None:
+    """Several buckets at once are what keeps the cores busy, not several threads on each."""
+    torch.set_num_threads(1)  # of this thread: the others keep theirs

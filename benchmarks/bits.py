@@ -6,7 +6,7 @@
 The frame is whole: headers, scales and checksum included. The bounds:
 
 * places of entries: log2 C(n, k) bits, as if every set of k out of n entries were as likely;
-* levels, exponents and signs: the entropy of what was decoded, over all entries at once;
+* levels, exponents, signs, clusters and cells: the entropy of what was decoded, over all at once;
 * all else, such as values, factors and scales: its plain size.
 
 A ratio below 1 is no mistake: places that cluster, and bytes that blosc shortens, beat the bound.
@@ -25,9 +25,12 @@ from torch import Generator, Tensor
 
 import atomo
 from atomo.codecs import Codec, Unit, make_codec
+from atomo.codecs.lss import Means
 from atomo.codecs.qsgd import QSGD, Levels
+from atomo.codecs.sketchml import Sketched
 from atomo.codecs.sparse import Sparse
-from atomo.kernels import rice
+from atomo.kernels import entropy, rice
+from atomo.kernels.clusters import symbol_count
 from atomo.measure import measure
 from atomo.wire import Compression
 
@@ -67,7 +70,7 @@ def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
     symbols = [symbols_of(codec, p, t) for p, t in zip(payloads, coded, strict=True)]
     if any(found is not None for found in symbols):
         joined = torch.cat([found for found in symbols if found is not None])
-        bits += entropy(joined) * len(joined)
+        bits += entropy_of(joined) * len(joined)
     return bits / sum(tensor.numel() for tensor in gradient.values())
 
 
@@ -81,6 +84,19 @@ def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
         return log2_choose(n, k) + plain_bits(inner)
     if isinstance(payload, Levels):
         return plain_bits([payload.norms])
+    if isinstance(payload, Means):
+        held = entropy.decompress(payload.words, symbol_count(n))
+        return plain_bits([payload.means, payload.sizes]) + halves_bits(held)
+    if isinstance(payload, Sketched):
+        k = int(payload.head[0])
+        groups = entropy.decompress(payload.groups, symbol_count(k))
+        cells = entropy.decompress(payload.cells, int(payload.cell_count))
+        return (
+            log2_choose(n, k)
+            + plain_bits([payload.means])
+            + halves_bits(groups)
+            + entropy_of(cells) * len(cells)
+        )
     if codec.id == "natural":
         return 0.0
     if codec.id in SIGNS:
@@ -101,7 +117,12 @@ def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | No
     return decoded if codec.id == "natural" else signs
 
 
-def entropy(symbols: Tensor) -> float:
+def halves_bits(packed: Tensor) -> float:
+    """The entropy of bytes that hold two numbers each, over all of these."""
+    return entropy_of(torch.cat([packed & 15, packed >> 4])) * 2 * len(packed)
+
+
+def entropy_of(symbols: Tensor) -> float:
     """Bits per symbol of their empirical distribution."""
     _, counts = np.unique(symbols.numpy(), return_counts=True)
     p = counts / counts.sum()

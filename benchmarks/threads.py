@@ -60,7 +60,7 @@ def best(spec: str, work: list, threads: int, repetitions: int) -> float:  # typ
     with ThreadPoolExecutor(threads, "encode", one_thread) as pool:
         for step in range(repetitions):
             started = time.perf_counter()
-            tasks = [pool.submit(compressor.compress, *one, step) for one in work]
+            tasks = [pool.submit(compressor.compress, bucket, flat, step) for bucket, flat in work]
             for task in tasks:
                 task.result()
             shortest = min(shortest, time.perf_counter() - started)

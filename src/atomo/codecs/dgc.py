@@ -7,18 +7,16 @@ Training", ICLR 2018.
 """
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
+from torch import Generator, Tensor
 
 from atomo.codecs import sparse
-from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.flat import flat
-from atomo.codecs.sparse import Sparse
+from atomo.codecs.base import Codec
+from atomo.codecs.selector import Selector
 from atomo.errors import ConfigError
 from atomo.kernels import select
 
@@ -49,7 +47,7 @@ def warm_up(ratio: float, epochs: int) -> tuple[float, ...]:
 
 @final
 @dataclass(frozen=True)
-class DGC(Codec[Sparse]):
+class DGC(Selector):
     """About the largest `ratio` of the entries: up to 1.3 times as many.
 
     Where even the tenth lower threshold finds too few, these few are sent.
@@ -65,36 +63,13 @@ class DGC(Codec[Sparse]):
 
     id: ClassVar[str] = "dgc"
     memory: ClassVar[str | None] = "dgc"
-    payload: ClassVar[type[Sparse]] = Sparse
-    unit: ClassVar[Unit] = Unit.ENTRIES
 
     def __post_init__(self) -> None:
         sparse.check_ratio(self.id, self.ratio)
 
     @property
-    def laws(self) -> frozenset[Law]:
-        return sparse.sparse_laws(self.values)
-
-    @property
-    def inner(self) -> Mapping[str, Codec[Any]]:
-        return sparse.inner(self.values)
-
-    def assemble(self, sections: Iterator[Tensor]) -> Sparse:
-        return sparse.assemble(sections, self.values)
-
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
-        entries = flat(gradient, self.id)
-        indices, found = self.find(entries, None, generator)
-        return sparse.pack(self.id, indices, found, len(entries), self.values, generator)
-
-    def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
-    ) -> Sparse:
-        added, entries = flat(gradient, self.id), kept.view(-1)
-        indices, found = self.find(entries, added, generator)
-        payload = sparse.pack(self.id, indices, found, len(entries), self.values, generator)
-        sparse.feed_back(payload, indices, found, entries, self.values)
-        return payload
+    def coded_by(self) -> Codec[Any] | None:
+        return self.values
 
     def find(
         self,
@@ -102,7 +77,6 @@ class DGC(Codec[Sparse]):
         added: Float[Tensor, " n"] | None,
         generator: Generator,
     ) -> select.Found:
-        """The entries to send of the sum, which `entries` becomes."""
         threshold = self.sampled_threshold(entries, added, generator)
         return sparse.finding(self.id, lambda: self.adapt(entries, added, threshold))
 
@@ -141,19 +115,8 @@ class DGC(Codec[Sparse]):
             return select.first_largest(indices, found, k)
         return indices, found
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
-        return sparse.sparse_fields(shape.numel(), self.most(shape.numel()), self.values)
-
     def most(self, entries: int) -> int:
-        """How many may be sent."""
         return min(entries, math.floor(MANY * sparse.wanted(self.ratio, entries)))
-
-    def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        sparse.add_sparse(self.id, payload, self.most(out.numel()), self.values, out, scale)
-
-    def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
-        """Makes the entries zero that the payload carries, in place."""
-        sparse.clear_sent(payload, entries)
 
 
 def lowered(bits: int) -> int:

@@ -3,7 +3,7 @@
 Another codec may code the values; what it loses counts as not sent.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,7 +26,6 @@ __all__ = [
     "feed_back",
     "finding",
     "indices_of",
-    "inner",
     "pack",
     "sparse_fields",
     "sparse_laws",
@@ -203,8 +202,3 @@ def finding(codec: str, find: Callable[[], select.Found]) -> select.Found:
         return find()
     except ValueError as error:
         raise CodecError(f"{codec}: the gradient holds {error}") from error
-
-
-def inner(values: Codec[Any] | None) -> Mapping[str, Codec[Any]]:
-    """The `inner` of a codec whose values may be coded."""
-    return {} if values is None else {"values": values}

@@ -100,7 +100,7 @@ class SketchML(Codec[Sketched]):
         groups, cells = quantiles.sketch(held, table, self.cells, seed)
         if kept is not None:
             rest = kept if chosen is None else held
-            quantiles.add_sketched(groups, cells, self.cells, seed, means, rest, -1.0)
+            quantiles.add_own(groups, cells, self.cells, seed, means, rest, -1.0)
             if chosen is not None:
                 kept[chosen] = rest
         packed, count = entropy.compress(groups), torch.tensor([len(cells)])

@@ -22,7 +22,16 @@ from torch import Tensor
 from atomo.kernels.clusters import MASK, symbol_count
 from atomo.kernels.cpu import quantiles as cpu
 
-__all__ = ["BUCKETS", "HALVES", "WITHIN", "add_sketched", "histogram", "most_cells", "sketch"]
+__all__ = [
+    "BUCKETS",
+    "HALVES",
+    "WITHIN",
+    "add_own",
+    "add_sketched",
+    "histogram",
+    "most_cells",
+    "sketch",
+]
 
 WITHIN: Final = cpu.WITHIN
 BUCKETS: Final = cpu.GROUPS * WITHIN
@@ -61,10 +70,9 @@ def sketch(
     bits, known = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
     packed = torch.empty(symbol_count(len(values)), dtype=torch.uint8)
     cpu.groups_of(bits, known, packed.numpy())
-    total = cpu.cell_count(packed.numpy(), len(values), share)
-    cells = torch.empty(total, dtype=torch.uint8)
-    cpu.sketch(bits, known, packed.numpy(), share, keys(seed), cells.numpy())
-    return packed, cells
+    cells = torch.empty(most_cells(len(values), share), dtype=torch.uint8)
+    used = cpu.sketch(bits, known, packed.numpy(), share, keys(seed), cells.numpy())
+    return packed, cells[:used]
 
 
 def add_sketched(
@@ -85,6 +93,19 @@ def add_sketched(
         raise ValueError(f"{len(packed)} bytes of groups and {len(means)} means")
     if len(cells) != (total := cpu.cell_count(packed.numpy(), len(out), share)):
         raise ValueError(f"{len(cells)} cells; {total} belong to these groups")
+    add_own(packed, cells, share, seed, means, out, scale)
+
+
+def add_own(
+    packed: UInt8[Tensor, " symbols"],
+    cells: UInt8[Tensor, " cells"],
+    share: float,
+    seed: int,
+    means: Float[Tensor, " buckets"],
+    out: Float[Tensor, " n"],
+    scale: float,
+) -> None:
+    """The same for what `sketch` has just made here, which needs no checks."""
     held = means.clone() if means.data_ptr() % 4 else means  # a frame's bytes may start anywhere
     setting = share, keys(seed), held.numpy(), np.float32(scale)
     cpu.add_sketched(packed.numpy(), cells.numpy(), *setting, out.numpy())

@@ -98,8 +98,12 @@ def sketch(
     share: float,
     keys: NDArray[np.uint32],
     cells: Bytes,
-) -> None:
-    """Fills the cells with the least number in its group of the buckets that share each."""
+) -> int:
+    """Fills the cells with the least number in its group of the buckets that share each.
+
+    Returns:
+        How many cells there are.
+    """
     ids, words = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
     others = np.empty(BLOCK, np.uint32)
     starts, widths = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
@@ -122,6 +126,7 @@ def sketch(
         for i in range(used):
             block[i] = np.uint8(0) if block[i] == EMPTY else block[i]
         base += used
+    return base
 
 
 @jit

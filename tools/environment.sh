@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts at the top: makes .venv on first use, and again only when pyproject.toml
 # has changed. Afterwards $ATOMO_PYTHON is its Python.
 #

@@ -5,7 +5,7 @@ Jiang et al., "SketchML: Accelerating Distributed Machine Learning with Data Ske
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import torch
@@ -202,10 +202,10 @@ def train(values: Float[Tensor, " k"]) -> tuple[Int16[Tensor, " halves"], Float[
     for start, first, sign in ((SIGN, 0, -1.0), (0, QUANTILES, 1.0)):
         seen = counts[start : start + SIGN]
         before = np.cumsum(seen) - seen / 2
-        numbers = (before * (QUANTILES / max(1, int(seen.sum())))).astype(np.int64)
+        numbers: Any = (before * (QUANTILES / max(1, int(seen.sum())))).astype(np.int64)
         numbers = first + numbers.clip(0, QUANTILES - 1)
-        groups, within = np.divmod(numbers, quantiles.WITHIN)
-        table[start : start + SIGN] = groups << 8 | within
+        within = numbers % quantiles.WITHIN
+        table[start : start + SIGN] = numbers // quantiles.WITHIN << 8 | within
         total = np.bincount(numbers, sums[start : start + SIGN] * sign, quantiles.BUCKETS)
         among = np.bincount(numbers, seen, quantiles.BUCKETS)
         # The lowest half of each bucket above zero; a bucket without one is never read.

@@ -254,9 +254,8 @@ def decode_words(words: Words, sizes: Counts, table: Words, symbols: Bytes) -> b
     """
     quarter = (symbols.size + 3) // 4
     ends = np.cumsum(sizes)
-    starts = np.minimum(quarter * np.arange(5), symbols.size)
-    one, two = symbols[starts[0] : starts[1]], symbols[starts[1] : starts[2]]
-    three, four = symbols[starts[2] : starts[3]], symbols[starts[3] : starts[4]]
+    one, two = symbols[:quarter], symbols[quarter : 2 * quarter]
+    three, four = symbols[2 * quarter : 3 * quarter], symbols[3 * quarter :]
     ha, hb, hc, hd = Z, Z, Z, Z
     na, nb, nc, nd = Z, Z, Z, Z
     pa, pb, pc, pd = 0, ends[0], ends[1], ends[2]

@@ -1,0 +1,24 @@
+#!/bin/bash
+# Waits for EC2's two-minute notice that it takes this spot instance back, then has the job write
+# a checkpoint and leave.
+#   spot_watch.sh USER     whose job it is
+set -u
+
+metadata=${ATOMO_METADATA:-http://169.254.169.254}/latest
+user=${1:?the user whose job it is}
+leave=$(dirname "$0")/leave_job.sh
+
+noticed() {
+  local token
+  token=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$metadata/api/token") &&
+    curl -sf -m 5 -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/spot/instance-action"
+}
+
+until noticed; do
+  sleep "${ATOMO_POLL_S:-5}"
+done
+echo ": EC2 takes this host back in two minutes; the job is told to leave"
+if [ "$(id -un)" = "$user" ]; then
+  exec bash "$leave"
+fi
+exec runuser -u "$user" -- bash "$leave"

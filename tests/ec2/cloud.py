@@ -1,0 +1,316 @@
+"""A stand-in for AWS: moto's HTTP server, and before it a proxy that can refuse, fail and add.
+
+The proxy also does what moto does not: placement groups, prices, quotas and host keys on consoles.
+"""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qs
+
+from boto3 import client as make_client
+
+SERVER = """
+import os, sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+server.start()
+print("port", server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+XML = "text/xml"
+UBUNTU = "ami-785db401"  # one of moto's images
+KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An HTTP answer."""
+
+    status: int
+    body: bytes
+    kind: str = XML
+
+
+def refusal(code: str, message: str = "no") -> Reply:
+    """EC2's way to say no."""
+    status = 503 if code == "RequestLimitExceeded" else 400
+    error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    text = f"<Response><Errors>{error}</Errors><RequestID>r</RequestID></Response>"
+    return Reply(status, text.encode())
+
+
+def as_json(record: object) -> Reply:
+    """An answer of a service that speaks JSON."""
+    return Reply(200, json.dumps(record).encode(), "application/x-amz-json-1.1")
+
+
+Act = Callable[[dict[str, str], Callable[[], Reply]], Reply | None]
+
+
+class Moto:
+    """Moto's server, in a process of its own."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Any] = {}
+        command = [sys.executable, "-c", SERVER]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        port = next(line for line in self._process.stdout if line.startswith("port")).split()[1]
+        self.url = f"http://127.0.0.1:{port}"
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(30)
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def client(self, service: str = "ec2") -> Any:
+        """A client that goes past the proxy."""
+        if service not in self._clients:
+            self._clients[service] = make_client(service, endpoint_url=self.url, **KEYS)
+        return self._clients[service]
+
+
+@dataclass
+class Cloud:
+    """The proxy: `acts` may answer a call, or change what moto answers."""
+
+    moto: Moto
+    calls: list[str] = field(default_factory=list)
+    acts: dict[str, list[Act]] = field(default_factory=dict)
+    placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)  # name -> tags
+    consoles: dict[str, str] = field(default_factory=dict)  # instance -> output
+    prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
+    quotas: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        cloud = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # so that connections are kept
+            wbufsize = -1  # headers and body in one packet, or each waits for the other's receipt
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                reply = cloud.answer(self.path, dict(self.headers), body)
+                self.send_response(reply.status)
+                self.send_header("Content-Type", reply.kind)
+                self.send_header("Content-Length", str(len(reply.body)))
+                self.end_headers()
+                self.wfile.write(reply.body)
+
+            def do_GET(self) -> None:
+                if self.path == "/my-address":
+                    self.reply_address()
+                else:
+                    self.do_POST()
+
+            def reply_address(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", "12")
+                self.end_headers()
+                self.wfile.write(b"203.0.113.9\n")
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def reset(self) -> None:
+        """An empty account, and AWS as usual."""
+        self.moto.reset()
+        for memory in (self.calls, self.acts, self.placement_groups, self.consoles):
+            memory.clear()
+        self.prices = self.quotas = None
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def on(self, action: str, act: Act | Reply, times: int = 1) -> None:
+        """Answers the next calls of an action this way; None from `act` means: as always."""
+        fixed = (lambda *_: act) if isinstance(act, Reply) else act
+        self.acts.setdefault(action, []).extend([fixed] * times)
+
+    def answer(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        words = {key: values[0] for key, values in parse_qs(body.decode()).items()}
+        action = words.get("Action") or headers.get("X-Amz-Target", path).rpartition(".")[2]
+        self.calls.append(action)
+
+        def forward() -> Reply:
+            return self.forward(path, headers, body)
+
+        if self.acts.get(action):
+            reply = self.acts[action].pop(0)(words, forward)
+            if reply is not None:
+                return reply
+        own = OWN.get(action)
+        return (own and own(self, words, body, forward)) or forward()
+
+    def forward(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        kept = {key: value for key, value in headers.items() if key.lower() not in HOP}
+        method = "POST" if body else "GET"
+        request = urllib.request.Request(
+            self.moto.url + path, data=body or None, headers=kept, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                kind = answer.headers.get("Content-Type", XML)
+                return Reply(answer.status, answer.read(), kind)
+        except HTTPError as error:
+            with error:
+                return Reply(error.code, error.read(), error.headers.get("Content-Type", XML))
+
+
+HOP = {"host", "content-length", "connection", "accept-encoding"}
+Forward = Callable[[], Reply]
+
+
+def wrapped(action: str, inner: str) -> Reply:
+    """An answer of EC2."""
+    name, space = f"{action}Response", "http://ec2.amazonaws.com/doc/2016-11-15/"
+    return Reply(200, f'<{name} xmlns="{space}">{inner}</{name}>'.encode())
+
+
+def tags_in(words: dict[str, str]) -> dict[str, str]:
+    """The tags of a TagSpecification."""
+    pattern = re.compile(r"TagSpecification\.\d+\.Tag\.(\d+)\.Key")
+    return {words[key]: words[key.removesuffix("Key") + "Value"] for key in words
+            if pattern.fullmatch(key)}  # fmt: skip
+
+
+def create_group(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    if words["GroupName"] in cloud.placement_groups:
+        return refusal("InvalidPlacementGroup.Duplicate")
+    cloud.placement_groups[words["GroupName"]] = tags_in(words)
+    return wrapped("CreatePlacementGroup", "<return>true</return>")
+
+
+def delete_group(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    if cloud.placement_groups.pop(words["GroupName"], None) is None:
+        return refusal("InvalidPlacementGroup.Unknown")
+    return wrapped("DeletePlacementGroup", "<return>true</return>")
+
+
+def describe_groups(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    items = "".join(
+        f"<item><groupName>{name}</groupName><state>available</state></item>"
+        for name, tags in cloud.placement_groups.items()
+        if all(tags.get(key) == value for key, value in wanted_tags(words).items())
+    )
+    return wrapped("DescribePlacementGroups", f"<placementGroupSet>{items}</placementGroupSet>")
+
+
+def wanted_tags(words: dict[str, str]) -> dict[str, str]:
+    """The tags that a call filters by."""
+    return {value.removeprefix("tag:"): words[key.removesuffix("Name") + "Value.1"]
+            for key, value in words.items() if value.startswith("tag:")}  # fmt: skip
+
+
+def describe_tags(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    items = "".join(
+        f"<item><resourceId>pg-{name}</resourceId><resourceType>placement-group</resourceType>"
+        f"<key>{key}</key><value>{value}</value></item>"
+        for name, tags in cloud.placement_groups.items()
+        for key, value in tags.items()
+        if key in words.values() and value in words.values()
+    )
+    told = forward()
+    text = told.body.decode().replace("<tagSet/>", "<tagSet></tagSet>")
+    return Reply(told.status, text.replace("</tagSet>", f"{items}</tagSet>").encode())
+
+
+def console(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    output = base64.b64encode(cloud.consoles.get(words["InstanceId"], "booting").encode()).decode()
+    return wrapped("GetConsoleOutput", f"<output>{output}</output>")
+
+
+def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    if cloud.prices is None:
+        return forward()
+    values = {one["Field"]: one["Value"] for one in json.loads(body)["Filters"]}
+    key = values.get("instanceType") or ("gp3" if "volumeApiName" in values else "address")
+    usd = {"USD": str(cloud.prices[key])} if key in cloud.prices else {}
+    term = {"t": {"priceDimensions": {"d": {"pricePerUnit": usd}}}}
+    return as_json({"PriceList": [json.dumps({"terms": {"OnDemand": term}})] if usd else []})
+
+
+def quotas(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    if cloud.quotas is None:
+        return forward()
+    return as_json({"Quotas": [{"QuotaName": k, "Value": v} for k, v in cloud.quotas.items()]})
+
+
+OWN = {
+    "CreatePlacementGroup": create_group,
+    "DeletePlacementGroup": delete_group,
+    "DescribePlacementGroups": describe_groups,
+    "DescribeTags": describe_tags,
+    "GetConsoleOutput": console,
+    "GetProducts": products,
+    "ListServiceQuotas": quotas,
+}
+
+
+def everything(cloud: Cloud) -> dict[str, set[str]]:
+    """All that the account has that costs or may, found without any tags."""
+    client = cloud.moto.client()
+    batches = client.describe_instances()["Reservations"]
+    all_instances = [one for batch in batches for one in batch["Instances"]]
+    instances = {i["InstanceId"] for i in all_instances if i["State"]["Name"] != "terminated"}
+    ended = {i["InstanceId"] for i in all_instances} - instances
+    requests = client.describe_spot_instance_requests()["SpotInstanceRequests"]
+    fleets = client.describe_fleets()["Fleets"]
+    interfaces = client.describe_network_interfaces()["NetworkInterfaces"]
+    templates = client.describe_launch_templates()["LaunchTemplates"]
+    live = ("open", "active")
+    return {
+        "instances": instances,
+        "requests": {r["SpotInstanceRequestId"] for r in requests if r["State"] in live},
+        "fleets": {f["FleetId"] for f in fleets if not f["FleetState"].startswith("deleted")},
+        "volumes": {v["VolumeId"] for v in client.describe_volumes()["Volumes"]},
+        # Moto keeps the first interface of an instance that has ended; EC2 deletes it.
+        "interfaces": {
+            i["NetworkInterfaceId"]
+            for i in interfaces
+            if i.get("Attachment", {}).get("InstanceId") not in ended
+        },
+        "addresses": {a["PublicIp"] for a in client.describe_addresses()["Addresses"]},
+        "templates": {t["LaunchTemplateId"] for t in templates},
+        "keys": {k["KeyName"] for k in client.describe_key_pairs()["KeyPairs"]},
+        "groups": {g["GroupId"] for g in client.describe_security_groups()["SecurityGroups"]},
+        "placement": set(cloud.placement_groups),
+    }
+
+
+def write_cluster(path: Path, **changes: object) -> None:
+    """A configuration that suits moto."""
+    settings = {"name": "test", "image_id": UBUNTU, "method": "on-demand", "n_workers": 2,
+                "ssh_from": "203.0.113.7/32"} | changes  # fmt: skip
+    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# What bootstrap does on a host of the cluster, step by step. `tools/pytorch_ec2.py bootstrap` runs
+# these over ssh; each may be run again at any time and deletes nothing.
+#
+#   remote_script.sh key                    on the master: makes the cluster's key, prints it
+#   remote_script.sh join                   installs that key, and what this host must know of the
+#                                           others; a tar of it comes from standard input
+#   remote_script.sh check                  on the master: logs in to each host of standard input
+#   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user
+#   remote_script.sh fuse                   fails where no fuse was set
+set -euo pipefail
+
+ssh_folder=$HOME/.ssh
+key=$ssh_folder/atomo_cluster
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+fail() {
+  echo "$1" >&2
+  exit 1
+}
+
+make_key() {
+  (umask 077 && mkdir -p "$ssh_folder")
+  [ -f "$key" ] || ssh-keygen -q -t ed25519 -N '' -C atomo-cluster -f "$key"
+  cat "$key"
+}
+
+join() {
+  local fresh
+  (umask 077 && mkdir -p "$ssh_folder" "$HOME/.atomo")
+  fresh=$(mktemp -d "$ssh_folder/atomo_join.XXXXXX")
+  tar -xf - -C "$fresh"
+  authorize "$fresh"
+  connect "$fresh"
+  mv "$fresh/master" "$HOME/.atomo/master"
+  mv "$fresh"/hosts "$fresh"/hosts_alias "$fresh"/hosts_address "$checkout/"
+  rmdir "$fresh"
+}
+
+authorize() {
+  local public admitted=$ssh_folder/authorized_keys
+  public=$(ssh-keygen -y -f "$1/key") || fail "the cluster's key is damaged"
+  mv "$1/key" "$key"
+  echo "$public" >"$key.pub"
+  touch "$admitted"
+  chmod 600 "$admitted"
+  grep -qF "$public" "$admitted" || printf '\n%s\n' "$public" >>"$admitted"
+}
+
+connect() {
+  local settings=$ssh_folder/atomo_config known=$ssh_folder/atomo_known_hosts line
+  sed -i "s|KEY|$key|; s|KNOWN|$known|" "$1/ssh_config"
+  mv "$1/ssh_config" "$settings"
+  mv "$1/known_hosts" "$known"
+  line="Include $settings"
+  touch "$ssh_folder/config"
+  if ! grep -qxF "$line" "$ssh_folder/config"; then
+    # First of all: an Include below a Host line would hold for that host only.
+    { echo "$line" && cat "$ssh_folder/config"; } >"$1/config"
+    mv "$1/config" "$ssh_folder/config"
+  fi
+  chmod 600 "$ssh_folder/config"
+}
+
+check() {
+  local host
+  while read -r host; do
+    ssh -n -F "$ssh_folder/config" -o BatchMode=yes -o ConnectTimeout=15 "$host" true ||
+      fail "the master cannot log in to $host with the cluster's key"
+  done
+}
+
+install_nfs() {
+  command -v mount.nfs4 >/dev/null && return
+  if command -v apt-get >/dev/null; then
+    sudo -n apt-get -qq update && sudo -n apt-get -qq -y install nfs-common
+  else
+    sudo -n dnf -q -y install nfs-utils
+  fi
+}
+
+mount_nfs() {
+  local address=$1 mount=$2 out=$3 there
+  there=$(findmnt -n -o SOURCE --mountpoint "$mount" || true)
+  if [ -z "$there" ]; then
+    if [ -d "$mount" ] && [ -n "$(ls -A "$mount")" ]; then
+      fail "$mount is not empty: mounting there would hide what is in it; move it away, or choose another nfs_mount_point"
+    fi
+    install_nfs
+    sudo -n mkdir -p "$mount"
+    sudo -n mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport \
+      "$address:/" "$mount"
+  elif [ "$there" != "$address:/" ]; then
+    fail "$mount has $there mounted, not $address:/; unmount it, or choose another nfs_mount_point"
+  fi
+  if [ ! -d "$out" ]; then
+    sudo -n mkdir -p "$out"
+    sudo -n chown "$(id -u):$(id -g)" "$out"
+  fi
+}
+
+case ${1:-} in
+  key) make_key ;;
+  join) join ;;
+  check) check ;;
+  nfs) mount_nfs "${2:?address}" "${3:?mount point}" "${4:?output folder}" ;;
+  fuse)
+    [ -s "${ATOMO_ROOT:-}/etc/atomo/deadline" ] ||
+      fail "this host has no fuse: its image ran no cloud-init, so it will not end by itself"
+    ;;
+  *)
+    sed -n '2,/^set/{/^#/p}' "$0"
+    exit 2
+    ;;
+esac

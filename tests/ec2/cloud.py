@@ -101,6 +101,7 @@ class Cloud:
     acts: dict[str, list[Act]] = field(default_factory=dict)
     placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)  # name -> tags
     consoles: dict[str, str] = field(default_factory=dict)  # instance -> output
+    console: str = "booting"  # that of all others
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
 
@@ -147,6 +148,7 @@ class Cloud:
         for memory in (self.calls, self.acts, self.placement_groups, self.consoles):
             memory.clear()
         self.prices = self.quotas = None
+        self.console = "booting"
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -247,7 +249,9 @@ def describe_tags(cloud: Cloud, words: dict[str, str], body: bytes, forward: For
 
 
 def console(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
-    output = base64.b64encode(cloud.consoles.get(words["InstanceId"], "booting").encode()).decode()
+    output = base64.b64encode(
+        cloud.consoles.get(words["InstanceId"], cloud.console).encode()
+    ).decode()
     return wrapped("GetConsoleOutput", f"<output>{output}</output>")
 
 

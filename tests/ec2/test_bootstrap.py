@@ -1,6 +1,5 @@
 """Fresh hosts to a cluster, over real sshds, with a stand-in for the installation alone."""
 
-import collections
 import getpass
 import io
 import shutil
@@ -192,18 +191,17 @@ def test_what_git_ignores_is_not_copied():
 
 
 @pytest.fixture
-def fleet(ec2, cloud, folder, checkout):
+def fleet(ec2, cloud, folder, checkout, monkeypatch):
     """One sshd that stands for every instance, whatever its address."""
     (folder / "state/test").mkdir(parents=True)
     host = Host(folder / "host", make_key(folder / "state/test/id_ed25519"))
     host.program("ssh", RECORDER)  # from the master to addresses inside a cloud that is not there
-    console = "-----BEGIN SSH HOST KEY KEYS-----\n{}-----END SSH HOST KEY KEYS-----"
-    shown = console.format(host.public)
-    cloud.consoles = collections.defaultdict(lambda: shown)
+    shown = "-----BEGIN SSH HOST KEY KEYS-----\n{}-----END SSH HOST KEY KEYS-----"
+    cloud.console = shown.format(host.public)
+    monkeypatch.setattr("atomo.ec2.remote.AT_ONCE", 1)  # they share one home folder
     options = ["--ssh-config", ssh_config(folder / "config", {"*": host.port}), "--wait", "0"]
     options += ["--ssh-username", getpass.getuser(), "--source", str(checkout)]
     yield host, options
-    cloud.consoles = {}
     host.stop()
 
 

@@ -17,7 +17,7 @@ from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display import Display, Live, Plain
 from atomo.launch.mpirun import command
 from atomo.launch.place import located
-from atomo.launch.streams import EVENT_MARK, Line, Process
+from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.training.events import Event, Started, from_json
 from atomo.training.scoring import Evaluation
@@ -47,6 +47,10 @@ def launch(settings: Settings, console: Console) -> int:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ABANDONED = (
+    f"atomo: mpirun has not ended {GRACE_S:g} s after that: a host may be out of reach, and ranks "
+    "may go on there for a while; this end is closed now"
+)
 SIGNALLED = 128  # exit codes above it are this plus a signal
 
 
@@ -96,12 +100,22 @@ class Job:
     def _follow(self, process: Process) -> int:
         """Shows lines, whoever says them, until this process says no more; its exit code."""
         while process.name not in self._silent:
-            line = self._lines.get()
+            try:
+                line = self._lines.get(timeout=GRACE_S if self._complaints else None)
+            except queue.Empty:
+                self._abandon(process)
+                continue
             if line.text is None:
                 self._silent.add(line.source)
             else:
                 self._show(line.text)
         return process.wait()
+
+    def _abandon(self, process: Process) -> None:
+        """Ends mpirun, which would end a job with a complaint, but not if a host has vanished."""
+        self._complaints.clear()
+        self._display.note(ABANDONED)
+        process.kill()
 
     def _show(self, text: str) -> None:
         event = parsed(text)

@@ -49,10 +49,12 @@ def find_mpirun() -> str:
 
 def placement(settings: Settings) -> list[str]:
     """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
-    by_node = ["--map-by", "node:OVERSUBSCRIBE"]
+    here = ["--map-by", "node:OVERSUBSCRIBE"]
     if not settings.hostfile:
-        return by_node
+        return here
     counts = assign(read_hosts(Path(settings.hostfile)), settings.n)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
-        return by_node
-    return [*by_node, "--host", ",".join(f"{name}:{count}" for name, count in counts)]
+        return here
+    # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
+    # may oversubscribe.
+    return ["--map-by", "slot", "--host", ",".join(f"{name}:{count}" for name, count in counts)]

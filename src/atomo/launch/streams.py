@@ -1,13 +1,17 @@
 """What the processes of a job print, line by line, in one queue."""
 
+import os
 import queue
+import signal
 import subprocess
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
-__all__ = ["EVENT_MARK", "Line", "Process"]
+__all__ = ["EVENT_MARK", "GRACE_S", "Line", "Process"]
 
 EVENT_MARK = "\x1e"  # begins a line that is a record, among whatever else a process prints
 RULE = "-" * 60  # mpirun frames its own remarks with longer rules than this
@@ -58,8 +62,23 @@ class Process:
         try:
             self.handle.wait(GRACE_S)
         except subprocess.TimeoutExpired:
-            self.handle.kill()
-            self.handle.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills it and what it started here: an ssh to a host that vanished would stay."""
+        for pid in session(self.handle.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.handle.kill()
+        self.handle.wait()
+
+
+def session(leader: int) -> Iterator[int]:
+    """The processes of a session; on systems without /proc, none."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if os.getsid(int(entry.name)) == leader:
+                yield int(entry.name)
 
 
 def forward(name: str, stream: Iterable[str], lines: "queue.SimpleQueue[Line]") -> None:

@@ -1,0 +1,28 @@
+"""Ranks go where the host file says, asked of mpirun itself."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from atomo.config import Settings
+from atomo.launch.mpirun import command
+
+SAY_WHERE = ["sh", "-c", "echo $OMPI_COMM_WORLD_RANK $(hostname)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("10.77.0.1 slots=1\n10.77.0.2\n10.77.0.3\n", ["h1", "h2", "h2", "h3", "h3"]),
+        ("10.77.0.1\n10.77.0.2 slots=1\n", ["h1", "h1", "h1", "h1", "h2"]),
+    ],
+    ids=["the master alone", "more here than cores"],
+)
+def test_ranks_are_dealt_out_within_the_slots(text, where, cluster, tmp_path: Path):
+    (tmp_path / "hosts").write_text(text)
+    line = command(Settings(n=5, hostfile=str(tmp_path / "hosts")), [])
+    start = line[: line.index(sys.executable)]
+    told = cluster.does("exec", "h1", *start, *SAY_WHERE).splitlines()
+    ranks = sorted(line for line in told if line[:1].isdigit())  # mpirun may have a remark
+    assert ranks == [f"{rank} {host}" for rank, host in enumerate(where)]

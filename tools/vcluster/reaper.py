@@ -1,0 +1,24 @@
+"""What the first process of a PID namespace does for the rest of its life."""
+
+import os
+import signal
+from contextlib import suppress
+
+__all__ = ["detach", "reap_for_ever"]
+
+
+def detach() -> None:
+    """Lets go of the pipes to whoever started this, who would wait for their end."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1):
+        os.dup2(nothing, file)
+
+
+def reap_for_ever() -> None:
+    """Takes the exit codes that nobody else does: orphans come to the first process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while True:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        signal.sigwait({signal.SIGCHLD})

@@ -1,6 +1,11 @@
 """A job ends although mpirun does not: it waits without end for a host that has vanished."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jobs import alive, until
@@ -12,7 +17,8 @@ from atomo.launch.launcher import Job
 # In the place of mpirun: it starts something like ssh, in a process group of its own but with the
 # same output, says what it is told to, and stays.
 MPIRUN = """
-import os, subprocess, sys, threading
+import os, signal, subprocess, sys, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sleeper = "import threading; threading.Event().wait()"
 child = subprocess.Popen([sys.executable, "-c", sleeper], preexec_fn=os.setpgrp)
 print("started", child.pid, flush=True)
@@ -27,12 +33,14 @@ class Notes:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.at: dict[str, Callable[[], Any]] = {}  # what to do once it is told this
 
     def show(self, event: object) -> None:
         raise AssertionError(event)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+        self.at.get(text, lambda: None)()
 
     def close(self) -> None:
         pass
@@ -44,11 +52,23 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     return Notes()
 
 
-def test_a_job_ends_although_mpirun_does_not(notes, tmp_path):
-    line = [sys.executable, "-c", MPIRUN, COMPLAINT]
-    assert Job(settings(tmp_path), line, notes).run() == 5
+def test_a_complaint_of_a_rank_sets_a_bound(notes, tmp_path):
+    run(notes, tmp_path, COMPLAINT, code=5)
     assert notes.notes[1] == COMPLAINT
     assert "a host may be out of reach" in notes.notes[2]
     assert len(notes.notes) == 3
+
+
+def test_an_interrupt_sets_a_bound(notes, tmp_path):
+    notes.at["ready"] = lambda: os.kill(os.getpid(), signal.SIGINT)
+    run(notes, tmp_path, "ready", code=130)
+    assert notes.notes[1:3] == ["ready", "interrupted: ending at once ..."]
+    assert "a host may be out of reach" in notes.notes[3]
+
+
+def run(notes: Notes, tmp_path: Path, says: str, *, code: int) -> None:
+    """Runs a job that its mpirun does not end, and checks that nothing is left of it."""
+    line = [sys.executable, "-c", MPIRUN, says]
+    assert Job(settings(tmp_path), line, notes).run() == code  # type: ignore[arg-type]
     child = int(notes.notes[0].split()[1])
     until(lambda: not alive(child), "what mpirun had started to end")

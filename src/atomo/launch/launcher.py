@@ -4,6 +4,7 @@ import json
 import queue
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -48,8 +49,8 @@ def launch(settings: Settings, console: Console) -> int:
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ABANDONED = (
-    f"atomo: mpirun has not ended {GRACE_S:g} s after that: a host may be out of reach, and ranks "
-    "may go on there for a while; this end is closed now"
+    f"atomo: mpirun has not ended the job within {GRACE_S:g} s and is killed: a host may be out of "
+    "reach, and its ranks may go on for a while"
 )
 SIGNALLED = 128  # exit codes above it are this plus a signal
 
@@ -65,6 +66,7 @@ class Job:
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
+        self._ends_by: float | None = None
         self._ranks: Process | None = None
         self._evaluator: Process | None = None
 
@@ -81,8 +83,9 @@ class Job:
     def _run(self) -> int:
         self._ranks = Process("ranks", self._line, self._lines)
         if self._interrupts:
-            self._ranks.handle.terminate()
+            self._end_now(self._ranks)
         code = self._follow(self._ranks)
+        self._ends_by = None  # the evaluator may take its time
         if self._evaluator is None:
             return code
         if code or self._interrupts > 1:
@@ -101,7 +104,7 @@ class Job:
         """Shows lines, whoever says them, until this process says no more; its exit code."""
         while process.name not in self._silent:
             try:
-                line = self._lines.get(timeout=GRACE_S if self._complaints else None)
+                line = self._lines.get(timeout=self._patience())
             except queue.Empty:
                 self._abandon(process)
                 continue
@@ -111,9 +114,22 @@ class Job:
                 self._show(line.text)
         return process.wait()
 
+    def _patience(self) -> float | None:
+        """Seconds that mpirun has left to end; None: it is not about to."""
+        return None if self._ends_by is None else max(0.0, self._ends_by - time.monotonic())
+
+    def _expect_end(self) -> None:
+        """From now on mpirun ends the ranks, which takes it for ever if a host has vanished."""
+        self._ends_by = time.monotonic() + GRACE_S
+
+    def _end_now(self, ranks: Process) -> None:
+        self._expect_end()
+        self._lines.put(Line("launcher", "interrupted: ending at once ..."))
+        ranks.handle.terminate()
+
     def _abandon(self, process: Process) -> None:
-        """Ends mpirun, which would end a job with a complaint, but not if a host has vanished."""
-        self._complaints.clear()
+        """Ends it all on this host."""
+        self._ends_by = None
         self._display.note(ABANDONED)
         process.kill()
 
@@ -132,6 +148,7 @@ class Job:
     def _note(self, text: str) -> None:
         """Shows a line. What several ranks have to say, such as a missing file, it shows once."""
         if text.startswith("atomo: rank "):
+            self._expect_end()
             complaint = text.split(": ", 2)[-1]
             if complaint in self._complaints:
                 return
@@ -146,10 +163,10 @@ class Job:
         if self._ranks.handle.poll() is not None:
             if self._evaluator is not None:
                 self._evaluator.handle.terminate()
+        # Through the queue: the signal may have come in the middle of writing or awaiting a line.
         elif self._interrupts > 1 or self.summary.started is None:
-            self._ranks.handle.terminate()
+            self._end_now(self._ranks)
         else:
-            # Through the queue: the signal may have come in the middle of writing a line.
             text = "interrupted: finishing the step and writing a checkpoint ..."
             self._lines.put(Line("launcher", text))
             # mpirun passes this signal on to every rank, on every host.

@@ -158,6 +158,14 @@ def test_importing_atomo_changes_nothing():
     run(QUIET.replace("FOREIGN", "").replace("OURS", "atomo") + heavy)
 
 
+def test_starting_a_rank_does_not_wait_for_torchvision():
+    """It takes as long to import as torch itself, and a run has as many processes as ranks."""
+    start = "import sys, atomo.cli.train, atomo.cli.rank, atomo.cli.evaluate\n"
+    used = "from atomo.data import load_dataset\nfrom atomo.models import build_model\n"
+    used += "data = load_dataset('digits', None)\nbuild_model('LeNet', data.input_shape, 10)\n"
+    run(f"{start}{used}assert 'torchvision' not in sys.modules")
+
+
 def test_importing_every_module_changes_nothing():
     rooms = {".".join(["atomo", *p.relative_to(PACKAGE).with_suffix("").parts]) for p in MODULES}
     names = sorted(name.removesuffix(".__init__") for name in rooms - {"atomo.__main__"})

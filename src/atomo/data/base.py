@@ -71,7 +71,7 @@ class Source:
     """Which files to put where, to continue the sentence 'put ...'. {data_dir} is filled in."""
     fetch: Callable[[Path], None] | None = None
     """Downloads it into a data directory and verifies it. None: there is nothing to download."""
-    host: str = ""
+    host: Callable[[], str] = str
     """Where `fetch` downloads from."""
 
 

@@ -7,13 +7,12 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 import torch
-from torchvision import datasets
 
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation, in_memory
 from atomo.data.base import Dataset, Source, missing, require_size
 from atomo.data.files import require_classes
 from atomo.data.folder import find_trees, small_dataset
-from atomo.data.official import require_intact
+from atomo.data.official import original, require_intact
 
 __all__ = ["CIFAR10", "CIFAR100"]
 
@@ -31,21 +30,32 @@ class Variant:
 
     name: str
     classes: int
-    original: Any
-    """torchvision's class for it."""
+    folder: str
+    archive: str
     normalise: Normalisation
+
+    @property
+    def original(self) -> Any:
+        """Torchvision's class for it."""
+        return original(self.name.upper())
+
+    def host(self) -> str:
+        """Where the archive comes from."""
+        return str(urlsplit(self.original.url).hostname)
 
 
 TEN = Variant(
     "Cifar10",
     10,
-    datasets.CIFAR10,
+    "cifar-10-batches-py",
+    "cifar-10-python.tar.gz",
     Normalisation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 )
 HUNDRED = Variant(
     "Cifar100",
     100,
-    datasets.CIFAR100,
+    "cifar-100-python",
+    "cifar-100-python.tar.gz",
     Normalisation((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 )
 
@@ -76,7 +86,7 @@ def load_cifar100(data_dir: Path, image_size: int | None) -> Dataset:
 def batch_folders(variant: Variant, data_dir: Path) -> list[str]:
     """Where the original files may lie."""
     roots = data_dir, data_dir / variant.name.lower()
-    return [str(root / variant.original.base_folder) for root in roots]
+    return [str(root / variant.folder) for root in roots]
 
 
 def load_batches(variant: Variant, data_dir: Path) -> Dataset | None:
@@ -112,21 +122,18 @@ CIFAR10 = Source(
     classes=TEN.classes,
     load=load_cifar10,
     by_hand=(
-        f"the folder {TEN.original.base_folder} out of {TEN.original.filename} in {{data_dir}}, or "
+        f"the folder {TEN.folder} out of {TEN.archive} in {{data_dir}}, or "
         "images in {data_dir}/cifar10/train/CLASS/ and {data_dir}/cifar10/test/CLASS/"
     ),
     fetch=partial(fetch, TEN),
-    host=str(urlsplit(TEN.original.url).hostname),
+    host=TEN.host,
 )
 CIFAR100 = Source(
     name=HUNDRED.name,
     input_shape=SHAPE,
     classes=HUNDRED.classes,
     load=load_cifar100,
-    by_hand=(
-        f"the folder {HUNDRED.original.base_folder} out of {HUNDRED.original.filename} in "
-        "{data_dir}"
-    ),
+    by_hand=(f"the folder {HUNDRED.folder} out of {HUNDRED.archive} in {{data_dir}}"),
     fetch=partial(fetch, HUNDRED),
-    host=str(urlsplit(HUNDRED.original.url).hostname),
+    host=HUNDRED.host,
 )

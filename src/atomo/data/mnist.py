@@ -6,14 +6,11 @@ from urllib.parse import urlsplit
 
 from jaxtyping import UInt8
 from torch import Tensor
-from torchvision import datasets
-from torchvision.datasets.utils import (
-    download_and_extract_archive,
-)
 
 from atomo.data.arrays import ArraySplit, Normalisation, in_memory
 from atomo.data.base import Dataset, Source, missing, require_size
 from atomo.data.idx import read_idx
+from atomo.data.official import original
 from atomo.errors import DataError
 
 __all__ = ["MNIST"]
@@ -69,7 +66,7 @@ def check(
 
 def fetch(data_dir: Path) -> None:
     """Downloads the four files to `data_dir`/MNIST/raw, from the first mirror that answers."""
-    *others, last = datasets.MNIST.mirrors
+    *others, last = original("MNIST").mirrors
     for mirror in others:
         try:
             return fetch_from(mirror, data_dir / "MNIST" / "raw")
@@ -80,8 +77,15 @@ def fetch(data_dir: Path) -> None:
 
 def fetch_from(mirror: str, folder: Path) -> None:
     """Downloads the four files from one mirror; torchvision verifies them."""
-    for name, md5 in datasets.MNIST.resources:
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    for name, md5 in original("MNIST").resources:
         download_and_extract_archive(mirror + name, str(folder), filename=name, md5=md5)
+
+
+def host() -> str:
+    """The mirrors."""
+    return " or ".join(str(urlsplit(mirror).hostname) for mirror in original("MNIST").mirrors)
 
 
 MNIST = Source(
@@ -91,5 +95,5 @@ MNIST = Source(
     load=load,
     by_hand=f"{', '.join(TRAIN + TEST)} (each plain or with .gz) in {{data_dir}}/mnist",
     fetch=fetch,
-    host=" or ".join(str(urlsplit(mirror).hostname) for mirror in datasets.MNIST.mirrors),
+    host=host,
 )

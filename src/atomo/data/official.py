@@ -1,13 +1,23 @@
-"""Data sets that torchvision fetches, reads and verifies by MD5."""
+"""Data sets that torchvision fetches, reads and verifies by MD5.
+
+It is imported where it is needed: that takes as long as torch itself, in every process of a run,
+and the data of most runs does without it.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from torchvision.datasets.utils import check_integrity
+from typing import Any
 
 from atomo.errors import DataError
 
-__all__ = ["require_intact"]
+__all__ = ["original", "require_intact"]
+
+
+def original(name: str) -> Any:
+    """Torchvision's class of this name: it knows where the files are and how to read them."""
+    from torchvision import datasets
+
+    return getattr(datasets, name)
 
 
 def require_intact(name: str, folder: Path, checksums: Sequence[tuple[str, str]]) -> None:
@@ -16,6 +26,8 @@ def require_intact(name: str, folder: Path, checksums: Sequence[tuple[str, str]]
     Raises:
         DataError: a file is missing or differs from the original.
     """
+    from torchvision.datasets.utils import check_integrity
+
     for file, md5 in checksums:
         path = folder / file
         if not path.is_file():

@@ -9,7 +9,6 @@ from typing import cast, final
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
-from torchvision.transforms.v2 import functional as transforms
 
 from atomo.data.arrays import Normalisation
 from atomo.data.base import Split
@@ -77,6 +76,8 @@ class PhotoSplit(Split):
 
 def centre(photo: UInt8[Tensor, "3 h w"], size: int) -> UInt8[Tensor, "3 s s"]:
     """The central square of the photograph, once its shorter side is a seventh above `size`."""
+    from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
+
     resized = transforms.resize(photo, [round(size * MARGIN)], antialias=True)
     return cast(Tensor, transforms.center_crop(resized, [size, size]))
 
@@ -85,6 +86,8 @@ def crop(
     photo: UInt8[Tensor, "3 h w"], size: int, draws: Sequence[float]
 ) -> UInt8[Tensor, "3 s s"]:
     """The random crop that these `DRAWS` numbers in [0, 1) choose."""
+    from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
+
     box = crop_box(photo.shape[1], photo.shape[2], draws)
     resized = transforms.resized_crop(photo, *box, [size, size], antialias=True)
     return cast(Tensor, resized.flip(2) if draws[-1] < 0.5 else resized)

@@ -56,11 +56,11 @@ def fetch(
     try:
         download(data_dir)
     except HTTPError as error:
-        reason = f"{source.host} answered {error.code} {error.reason}"
+        reason = f"{source.host()} answered {error.code} {error.reason}"
         raise DataError(f"{source.name}: {reason}. {problem}") from error
     except URLError as error:
-        reason = f"there is no network to {source.host} ({error.reason})"
+        reason = f"there is no network to {source.host()} ({error.reason})"
         raise DataError(f"{source.name}: {reason}. {problem}") from error
     except (OSError, RuntimeError, HTTPException) as error:
-        reason = f"the download from {source.host} to {data_dir} failed ({error})"
+        reason = f"the download from {source.host()} to {data_dir} failed ({error})"
         raise DataError(f"{source.name}: {reason}. {problem}") from error

@@ -4,11 +4,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import torch
-from torchvision import datasets
 
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation, in_memory
 from atomo.data.base import Dataset, Source, missing, require_size
-from atomo.data.official import require_intact
+from atomo.data.official import original, require_intact
 
 __all__ = ["SVHN"]
 
@@ -32,13 +31,13 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
 
 def file_of(split: str) -> tuple[str, str]:
     """The name and the MD5 of a split's file."""
-    _, name, md5 = datasets.SVHN.split_list[split]
+    _, name, md5 = original("SVHN").split_list[split]
     return name, md5
 
 
 def read_split(folder: Path, split: str) -> ArraySplit:
     """Reads one split through torchvision."""
-    raw = datasets.SVHN(str(folder), split=split)
+    raw = original("SVHN")(str(folder), split=split)
     images, labels = torch.from_numpy(raw.data).contiguous(), torch.from_numpy(raw.labels)
     augment = SHIFT if split == "train" else None
     return ArraySplit(in_memory(images), labels, NORMALISATION, augment)
@@ -47,7 +46,12 @@ def read_split(folder: Path, split: str) -> ArraySplit:
 def fetch(data_dir: Path) -> None:
     """Downloads both files to `data_dir`/svhn."""
     for split in ("train", "test"):
-        datasets.SVHN(str(data_dir / "svhn"), split=split, download=True)
+        original("SVHN")(str(data_dir / "svhn"), split=split, download=True)
+
+
+def host() -> str:
+    """Where the files come from."""
+    return str(urlsplit(original("SVHN").split_list["train"][0]).hostname)
 
 
 SVHN = Source(
@@ -57,5 +61,5 @@ SVHN = Source(
     load=load,
     by_hand="train_32x32.mat and test_32x32.mat (the cropped digits) in {data_dir}/svhn",
     fetch=fetch,
-    host=str(urlsplit(datasets.SVHN.split_list["train"][0]).hostname),
+    host=host,
 )

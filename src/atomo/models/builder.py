@@ -5,12 +5,13 @@ Networks with an ImageNet and a CIFAR layout choose between them by the image: s
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch.nn import Module
 
 from atomo.errors import ConfigError
 
-__all__ = ["Builder", "Shape", "is_large"]
+__all__ = ["Builder", "Shape", "is_large", "published"]
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -43,6 +44,17 @@ class Builder:
         if classes < 1:
             raise ConfigError(f"{self.name}: {classes} classes; at least 1")
         return self.layout(input_shape, classes)
+
+
+def published(name: str) -> Any:
+    """What torchvision calls by this name among its models.
+
+    It is imported where it is needed: that takes as long as torch itself, in every process of a
+    run, and the smaller networks do without it.
+    """
+    from torchvision import models
+
+    return getattr(models, name)
 
 
 def is_large(input_shape: Shape) -> bool:

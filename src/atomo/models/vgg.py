@@ -5,7 +5,6 @@ Networks for Large-Scale Image Recognition", ICLR 2015.
 from collections import OrderedDict
 from functools import partial
 
-import torchvision
 from torch.nn import (
     AdaptiveAvgPool2d,
     BatchNorm2d,
@@ -19,7 +18,7 @@ from torch.nn import (
     Sequential,
 )
 
-from atomo.models.builder import Builder, Shape, is_large
+from atomo.models.builder import Builder, Shape, is_large, published
 from atomo.models.initialise import he_normal
 
 __all__ = ["VGGS"]
@@ -39,7 +38,7 @@ def vgg(depths: tuple[int, ...], normalise: bool, input_shape: Shape, classes: i
     """The published head (4096, 4096) for large images, else two hidden layers of 512."""
     features = convolutions(depths, normalise, input_shape[0])
     if is_large(input_shape):
-        network: Module = torchvision.models.VGG(features, num_classes=classes)
+        network: Module = published("VGG")(features, num_classes=classes)
         return network
     network = Sequential(
         OrderedDict(

@@ -100,6 +100,9 @@ def test_keys_must_match_be_there_and_be_private(ec2, cloud, tmp_path):
         ec2(*words).err
     )
     path.chmod(0o600)
+    half = ec2("validate", "--path-to-keyfile", str(path))
+    assert half.code == 5
+    assert f"path_to_keyfile '{path}' needs key_name" in half.err
     done = ec2(*words)
     assert done.code == 5
     assert f"{path} is not the private half of 'one'" in done.err

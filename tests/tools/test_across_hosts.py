@@ -75,7 +75,6 @@ def assert_crossed(
     assert sum(after["h4"]) - sum(before["h4"]) < up / 100  # it reads the shared folder alone
 
 
-@pytest.mark.soak  # minutes, and what is waited for when the link breaks is a matter of chance
 @pytest.mark.parametrize("fault", ["partition", "kill"])
 def test_a_worker_whose_host_is_lost_ends_the_run_in_time(fault, tool, environment, tmp_path):
     tool.does("up", "--hosts", "3", "--rate", "1gbit")

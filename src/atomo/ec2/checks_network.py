@@ -43,6 +43,11 @@ def key_pair(site: Site) -> Verdict:
     cluster = site.cluster
     needed("ssh")
     needed("ssh-keyscan")
+    if cluster.path_to_keyfile and not cluster.key_name:
+        return failed(
+            f"path_to_keyfile {cluster.path_to_keyfile!r} needs key_name, its key pair's name in "
+            f"{site.aws.region}; leave both empty and a key is made"
+        )
     if not cluster.key_name:
         made = site.aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=site.owned.filters())
         if list(made) and not keyfile(cluster).exists():

@@ -170,13 +170,11 @@ def check_spot(cluster: Cluster) -> None:
 
 
 def check_key(cluster: Cluster) -> None:
-    """A key of the user's has two halves."""
-    if bool(cluster.key_name) != bool(cluster.path_to_keyfile):
-        have, lack = ("key_name", "path_to_keyfile") if cluster.key_name else (
-            "path_to_keyfile", "key_name"
-        )  # fmt: skip
+    """A key pair is of no use here without its private half."""
+    if cluster.key_name and not cluster.path_to_keyfile:
         raise ConfigError(
-            f"{have} {getattr(cluster, have)!r} needs {lack}; leave both empty and a key is made"
+            f"key_name {cluster.key_name!r} needs path_to_keyfile; leave both empty and a key is "
+            "made"
         )
 
 

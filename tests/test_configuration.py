@@ -119,6 +119,21 @@ def test_what_is_wrong_is_named(words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("--memory=residual --code=terngrad(scale=shared)", r"goes with --memory none, not resid"),
+        (
+            "--code-schedule=0:terngrad(scale=shared);1:dgc",
+            r"--code terngrad\(scale=shared\) goes with --memory none, not dgc",
+        ),
+    ],
+)
+def test_a_scale_is_agreed_on_for_whole_gradients_only(words, message):
+    with pytest.raises(ConfigError, match=message):
+        read(*words.split()).resolved()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         ("--code=svt", r"unknown .*'svt'; did you mean 'svd'\? known: .*sgd"),
         ("--code=svd(rang=3)", r"rang"),
         ("--memory=residuals", r"unknown memory 'residuals'; did you mean 'residual'\?"),

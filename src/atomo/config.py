@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
-from atomo.memory import Forget, canonical, default_memory
+from atomo.memory import Forget, canonical, default_memory, kind_of
 from atomo.names import resolve
 from atomo.recipes import RECIPES
 from atomo.schedule import phases, warm_up_schedule
@@ -116,6 +116,8 @@ class Settings:
         """The same run with every name in its canonical form and nothing left to defaults."""
         codec = make_codec(self.code_spec())
         memory = self.memory if self.memory != "auto" else self.needed_memory(codec)
+        for phase in phases(str(codec), self.code_schedule):
+            check_agreement(phase.codec, kind_of(memory).id)
         return replace(
             self,
             code=str(codec),
@@ -173,6 +175,16 @@ class Settings:
     def compression(self) -> Compression:
         """Blosc's settings."""
         return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
+
+
+def check_agreement(codec: Codec[Any], memory: str) -> None:
+    """Workers agree on the scale of a gradient, so it must be what they encode.
+
+    Raises:
+        ConfigError: a memory would add to it.
+    """
+    if codec.agrees and memory != Forget.id:
+        raise ConfigError(f"--code {codec!s} goes with --memory none, not {memory}")
 
 
 LOWEST: Final[Mapping[str, float]] = {

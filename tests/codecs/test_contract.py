@@ -21,6 +21,8 @@ SPECS = [
     "qsgd(bits=1, bucket_size=0)",
     "qsgd(bits=8, bucket_size=5)",
     "terngrad(clip=0)",
+    "terngrad(clip=0, scale=shared)",
+    "terngrad(given=0.7)",
     "topk(ratio=0.3)",
     "topk(ratio=0.3, values=fp16)",
     "threshold(value=0.3)",

@@ -79,6 +79,20 @@ def test_terngrad_clips_at_a_multiple_of_the_root_mean_square():
     assert Law.UNBIASED in TernGrad(clip=0.0).laws
 
 
+def test_terngrad_takes_the_scale_that_was_agreed_on():
+    gradient = normal(50, 40)
+    shared = TernGrad(clip=0.0, scale="shared")
+    mine = float(gradient.abs().max())
+    assert shared.propose(gradient) == mine
+    for scale in (2 * mine, mine / 2):
+        codec = shared.at(scale)
+        decoded = codec.decode(codec.encode(gradient, Generator()), gradient.shape)
+        assert decoded.abs().unique().tolist() == pytest.approx([0.0, scale])
+    exact = closed_form(gradient.flatten(), 2 * mine, 1)
+    measured = squared_errors(shared.at(2 * mine), gradient)
+    assert float(measured.mean()) == pytest.approx(exact, rel=0.05)
+
+
 def test_the_variance_of_natural_compression_is_its_closed_form_and_below_an_eighth():
     gradient = normal(1000)
     exact = 0.0
@@ -173,6 +187,8 @@ def test_strange_payloads_are_refused_and_leave_the_sum_unchanged(codec):
         "qsgd(coding=zip)",
         "terngrad(clip=-1)",
         "terngrad(coding=zip)",
+        "terngrad(scale=mine)",
+        "terngrad(given=-1)",
         "natural(coding=zip)",
     ],
 )

@@ -272,8 +272,16 @@ def test_an_interrupt_rolls_back(ec2, cloud, monkeypatch):
     assert everything(cloud) == before
 
 
+@pytest.fixture
+def heeded():
+    """A closed terminal counts, even where these tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_in_the_middle_of_an_order_rolls_back(ec2, cloud, number):
+def test_a_signal_in_the_middle_of_an_order_rolls_back(ec2, cloud, number, heeded):
     before = everything(cloud)
 
     def cut_off(words, forward):

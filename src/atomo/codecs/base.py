@@ -124,6 +124,23 @@ class Codec(ABC, Generic[Payload]):
         """
 
     @property
+    def agrees(self) -> bool:
+        """Whether the workers of a step must agree on a scale before they encode it."""
+        return False
+
+    def propose(self, gradient: Float[Tensor, "..."]) -> float:
+        """The scale that one worker's gradient asks for.
+
+        Raises:
+            CodecError: the gradient holds NaN or infinity.
+        """
+        raise NotImplementedError(f"{self.id} has nothing to agree on")
+
+    def at(self, scale: float) -> "Codec[Payload]":
+        """This codec with the scale that the workers agreed on: the largest proposed one."""
+        raise NotImplementedError(f"{self.id} has nothing to agree on")
+
+    @property
     def inner(self) -> Mapping[str, "Codec[Any]"]:
         """The codecs of those payload fields that are themselves coded, by field name."""
         return {}

@@ -1,11 +1,14 @@
 """TernGrad: each entry rounded at random to -m, 0 or m, with one m for a layer.
 
+With `scale=shared` that is one m for all workers: then m times a small integer is what they sum to
+("scaler sharing", section 3.3 of the paper).
+
 Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
 NIPS 2017.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from jaxtyping import Float
@@ -18,6 +21,8 @@ from atomo.errors import CodecError, ConfigError
 from atomo.kernels import quantise
 
 __all__ = ["TernGrad"]
+
+SCALES = ("own", "shared")
 
 
 @final
@@ -37,6 +42,11 @@ class TernGrad(Codec[Levels]):
     Lower => less noise, more bias."""
     coding: str = "entropy"
     """"entropy": a Huffman code for packed levels; "packed": 1.6 bits an entry."""
+    scale: str = "own"
+    """"own": each worker's m is its own; "shared": the largest of all workers' at each step, which
+    takes a round trip between backward pass and encoding, and adds noise to the others'."""
+    given: float = 0.0
+    """m itself, as it was agreed on; larger magnitudes are cut to it. 0: not given."""
 
     id: ClassVar[str] = "terngrad"
     payload: ClassVar[type[Levels]] = Levels
@@ -50,24 +60,39 @@ class TernGrad(Codec[Levels]):
             raise ConfigError(
                 f"terngrad: coding must be one of {', '.join(CODINGS)}; got {self.coding!r}"
             )
+        if self.scale not in SCALES:
+            raise ConfigError(
+                f"terngrad: scale must be one of {', '.join(SCALES)}; got {self.scale!r}"
+            )
+        if not 0 <= self.given < math.inf:
+            raise ConfigError(f"terngrad: given must be 0 or more, got {self.given}")
 
     @property
     def laws(self) -> frozenset[Law]:
-        return frozenset() if self.clip else frozenset({Law.UNBIASED})
+        return frozenset() if self.clip or self.given else frozenset({Law.UNBIASED})
+
+    @property
+    def agrees(self) -> bool:
+        return self.scale == "shared"
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Levels:
         values = flat(gradient, self.id)
-        norms = values.new_tensor([self.scale(values)])
+        asked = self.propose(values)  # in any case: it finds what is not finite
+        norms = values.new_tensor([self.given or asked])
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
-    def scale(self, values: Float[Tensor, " n"]) -> float:
+    def propose(self, gradient: Float[Tensor, "..."]) -> float:
         """The magnitude that stands for all others."""
+        values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
         if not math.isfinite(squares):
             raise CodecError("terngrad: the gradient holds NaN or infinity")
         if not self.clip:
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
+
+    def at(self, scale: float) -> "TernGrad":
+        return replace(self, given=scale)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return level_fields(shape.numel(), 1)

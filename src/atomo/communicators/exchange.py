@@ -1,5 +1,7 @@
 """A bucket's flat gradient to a frame, and a frame into a sum."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -50,6 +52,7 @@ class Compressor:
         self._worker = worker
         self._seed = seed
         self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
+        self._agreed: dict[str, float] = {}  # by the first parameter of a part
 
     def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
         """The frame of a bucket; the memory has what it left behind.
@@ -69,6 +72,22 @@ class Compressor:
             self._sent[bucket.number] = bucket, frame, flat.device
         return frame
 
+    def propose(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> dict[str, float]:
+        """What the parts of a bucket ask for, by their first parameter, where workers must agree.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
+        """
+        scales = {}
+        for part in bucket.agreeing:
+            with named(part):
+                scales[part.slots[0].name] = part.codec.propose(gradient_of(part, flat))
+        return scales
+
+    def agree(self, scales: Mapping[str, float]) -> None:
+        """Encodes with these scales from now on."""
+        self._agreed = dict(scales)
+
     def take_back(self) -> None:
         """The gradient of the last step never counted: the memory gets what was sent of it."""
         for bucket, frame, device in self._sent.values():
@@ -82,12 +101,25 @@ class Compressor:
         worker = 0 if part.codec.shared_seed else self._worker
         seed = derive(self._seed, "encode", worker, step, part.slots[0].name)
         generator = Generator(flat.device).manual_seed(seed)
-        gradient = flat[part.start : part.stop].view(part.shape)
-        try:
-            return self.memory.encode(part.codec, gradient, layout(part), generator)
-        except CodecError as error:
-            names = ", ".join(slot.name for slot in part.slots)
-            raise CodecError(f"the gradient of {names}: {error}") from error
+        agreed = self._agreed.get(part.slots[0].name) if part.codec.agrees else None
+        codec = part.codec if agreed is None else part.codec.at(agreed)
+        with named(part):
+            return self.memory.encode(codec, gradient_of(part, flat), layout(part), generator)
+
+
+def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
+    """The gradient of a part, in that of its bucket."""
+    return flat[part.start : part.stop].view(part.shape)
+
+
+@contextmanager
+def named(part: Part) -> Iterator[None]:
+    """Says whose gradient a codec cannot carry."""
+    try:
+        yield
+    except CodecError as error:
+        names = ", ".join(slot.name for slot in part.slots)
+        raise CodecError(f"the gradient of {names}: {error}") from error
 
 
 def layout(part: Part) -> Layout:

@@ -81,6 +81,11 @@ class Bucket:
         return self.parts[-1].stop
 
     @cached_property
+    def agreeing(self) -> tuple[Part, ...]:
+        """Those on whose scale the workers must agree before they encode."""
+        return tuple(part for part in self.parts if part.codec.agrees)
+
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """What a message of this bucket may look like."""
         return tuple(field for part in self.parts for field in part.fields)

@@ -105,7 +105,7 @@ class Worker:
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._dump.add(bucket, flat, self.step)
-        if self._memory.needs_norm:
+        if self._memory.needs_norm or self._agrees():
             self._held.append((bucket, flat))  # until the gradient is whole
         else:
             self._encode_and_send(bucket, flat)
@@ -114,6 +114,8 @@ class Worker:
         """What waits for the whole gradient, and what is not compressed yet."""
         if self._held:
             self._memory.begin(math.hypot(*(float(flat.norm()) for _, flat in self._held)))
+        if self._held and self._agrees():
+            self._agree()
         for bucket, flat in self._held:
             self._encode_and_send(bucket, flat)
         self._held.clear()
@@ -121,6 +123,17 @@ class Worker:
         send_s = self._client.flush()
         self._send_s += send_s
         self._encode_s += time.perf_counter() - started - send_s
+
+    def _agrees(self) -> bool:
+        """Whether the codec of this step has all workers encode with the same scales."""
+        return any(bucket.agreeing for bucket in self._job.buckets_at(self.step))
+
+    def _agree(self) -> None:
+        started = time.perf_counter()
+        buckets = self._job.buckets_at(self.step)
+        wait_s = self._client.agree([(buckets[b.number], flat) for b, flat in self._held])
+        self._send_s += wait_s
+        self._encode_s += time.perf_counter() - started - wait_s
 
     def _encode_and_send(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         started = time.perf_counter()

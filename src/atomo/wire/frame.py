@@ -67,6 +67,7 @@ class Kind(IntEnum):
     SAVE = 5  # master to worker: send your state
     STATE = 6  # either way: what a checkpoint keeps of a worker
     STOP = 7  # master to worker: the run is over
+    SCALES = 8  # worker to master: what its gradient asks for; back: what all encode with
 
 
 class Flag(IntFlag):

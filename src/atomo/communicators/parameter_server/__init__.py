@@ -3,7 +3,9 @@
 One step, as frames (`atomo.wire.frame`):
 
     master -> worker   WEIGHTS   the step and the weights, in one message
-    worker -> master   GRADIENT  one for each bucket, while the backward pass still runs
+    worker -> master   SCALES    only where a codec has workers agree, once the gradient is whole
+    master -> worker   SCALES    the largest that the first `needed` workers ask for
+    worker -> master   GRADIENT  one for each bucket, otherwise while the backward pass still runs
     worker -> master   REPORT    the gradient is complete; loss and times
 
 The master closes a step once `needed` workers are complete. A worker that completes later is

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.communicators.exchange import Compressor
+from atomo.communicators.parameter_server.scales import read_scales
 from atomo.communicators.parameter_server.state import State, read_state, state_tensor
 from atomo.communicators.report import Report
 from atomo.fusion import Bucket
@@ -79,6 +80,25 @@ class Client:
                 order, weights=unpack(frame, [Field(torch.float32, (self._entries,))])[0]
             )
         return replace(order, state=read_state(frame)) if header.kind is Kind.STATE else order
+
+    def agree(self, held: Sequence[tuple[Bucket, Float[Tensor, "..."]]]) -> float:
+        """Has all workers encode these buckets, a whole gradient, with the same scales.
+
+        Returns:
+            The seconds between asking and knowing.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
+        """
+        asked: dict[str, float] = {}
+        for bucket, flat in sorted(held, key=lambda one: one[0].number):
+            asked |= self._compressor.propose(bucket, flat)
+        started = time.perf_counter()
+        self._reply(Kind.SCALES, torch.tensor([*asked.values()], dtype=torch.float64))
+        what = f"the scales of step {self._step}"
+        frame = self._transport.receive(MASTER, self._timeout_s, what).data
+        self._compressor.agree(dict(zip(asked, read_scales(frame, len(asked)), strict=False)))
+        return time.perf_counter() - started
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> float:
         """Compresses and sends one bucket. `flat` is no longer the gradient afterwards.

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.communicators.parameter_server.scales import Scales, read_scales
 from atomo.communicators.parameter_server.state import State, read_state, state_tensor
 from atomo.communicators.parameter_server.total import Total
 from atomo.communicators.report import Report
@@ -19,6 +20,7 @@ from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header
 __all__ = ["Server"]
 
 RAW = Compression(codec="none")
+FROM_WORKERS = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
 
 @final
@@ -44,6 +46,7 @@ class Server:
         self._frames: dict[Flag, Bytes] = {}  # of these weights
         self._busy: dict[int, int] = {}  # worker -> the step that it computes
         self._late: set[int] = set()
+        self._scales = Scales(self._needed)
         self.decode_s = 0.0  # spent on decoding and adding up, so far
 
     def recode(self, buckets: Sequence[Bucket]) -> None:
@@ -54,6 +57,7 @@ class Server:
         """Opens a step: every worker that is not still busy with an earlier one gets `weights`."""
         self._step, self._weights = step, weights
         self._frames.clear()
+        self._scales = Scales(self._needed)
         for worker in self._workers:
             if worker not in self._busy:
                 self._assign(worker)
@@ -71,7 +75,9 @@ class Server:
         while len(reports) < self._needed:
             message, header = self._receive(self._missing(reports))
             worker = message.source
-            if header.step != self._step:
+            if header.kind is Kind.SCALES:
+                self._settle_scales(message, header)
+            elif header.step != self._step:
                 self._discard(header, worker)
             elif header.kind is Kind.REPORT:
                 reports[worker] = self._complete(message.data, worker, arrived[worker])
@@ -142,7 +148,7 @@ class Server:
 
     def _check(self, header: Header, worker: int) -> None:
         busy = self._busy.get(worker)
-        if header.kind not in (Kind.GRADIENT, Kind.REPORT) or header.worker != worker:
+        if header.kind not in FROM_WORKERS or header.worker != worker:
             raise FrameError(f"rank {worker} sent a {header.kind.name} of worker {header.worker}")
         if header.step != busy:
             raise FrameError(f"worker {worker} sent step {header.step}; it was given {busy}")
@@ -169,6 +175,16 @@ class Server:
         del self._busy[worker]
         return Report.of(unpack(frame, [Report.field()])[0])
 
+    def _settle_scales(self, message: Message, header: Header) -> None:
+        """Answers who waits for scales. Who is late gets none: what it encodes never counts."""
+        if header.step != self._step:
+            self._send(message.source, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
+            return
+        count = sum(len(bucket.agreeing) for bucket in self._buckets)
+        asked = read_scales(message.data, count)
+        for worker in self._scales.ask(message.source, asked):
+            self._send(worker, Kind.SCALES, [self._scales.section])
+
     def _discard(self, header: Header, worker: int) -> None:
         if header.kind is Kind.REPORT:
             self._late.add(worker)
@@ -178,7 +194,9 @@ class Server:
         """Waits until no worker computes any more. What still comes in came too late."""
         while self._busy:
             message, header = self._receive(sorted(self._busy))
-            if header.kind is Kind.REPORT:
+            if header.kind is Kind.SCALES:
+                self._settle_scales(message, header)
+            elif header.kind is Kind.REPORT:
                 del self._busy[message.source]
                 self._late.add(message.source)
 

@@ -1,0 +1,58 @@
+"""The scales that all workers of a step encode with: the largest that they ask for."""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs import Field
+from atomo.errors import FrameError
+from atomo.wire import Bytes, Kind, read_header, unpack
+
+__all__ = ["Scales", "read_scales"]
+
+
+def read_scales(frame: Bytes, count: int) -> list[float]:
+    """The scales in a frame: `count`, or none where it came too late to agree on any.
+
+    Raises:
+        FrameError: it is another frame, or does not hold `count` finite magnitudes.
+    """
+    kind = read_header(frame).kind
+    if kind is not Kind.SCALES:
+        raise FrameError(f"scales were expected, not a {kind.name}")
+    scales = unpack(frame, [Field(torch.float64, (count,))])[0]
+    if len(scales) not in (0, count):
+        raise FrameError(f"{len(scales)} scales came, and {count} were expected")
+    if not bool((scales.isfinite() & (scales >= 0)).all()):
+        raise FrameError(f"scales must be finite and not negative, got {scales.tolist()}")
+    found: list[float] = scales.tolist()
+    return found
+
+
+@final
+class Scales:
+    """What the workers ask for in one step. Those that ask too late take what was agreed on."""
+
+    def __init__(self, needed: int) -> None:
+        self._needed = needed
+        self._waiting: list[int] = []
+        self._agreed: list[float] = []
+
+    @property
+    def section(self) -> Float[Tensor, " n"]:
+        """What was agreed on, for a frame."""
+        return torch.tensor(self._agreed, dtype=torch.float64)
+
+    def ask(self, worker: int, asked: Sequence[float]) -> list[int]:
+        """Takes what a worker asks for, and returns who is to be told what was agreed on."""
+        if self._needed:
+            self._agreed = [*map(max, asked, self._agreed or asked)]
+            self._needed -= 1
+        self._waiting.append(worker)
+        if self._needed:
+            return []
+        told, self._waiting = self._waiting, []
+        return told

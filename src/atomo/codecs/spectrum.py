@@ -6,6 +6,7 @@ c_i = ||G v_i|| is unbiased and its variance is exactly the closed form of `atom
 singular vectors only make that variance least, so they may be approximate; what must be accurate is
 that the basis is orthonormal. Hence no singular value decomposition is needed:
 
+* A matrix of low rank, as linear layers have: see `low_rank`.
 * n <= EXACT: the eigenvectors of the n x n Gram matrix, one pass over G. Its small eigenvalues
   drown in the rounding of float32; where they matter the pass is repeated in float64, whose own
   rounding lies below that of G.
@@ -25,6 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
+from atomo.codecs.low_rank import low_rank
 from atomo.errors import CodecError
 
 __all__ = ["Spectrum", "decompose", "indicator", "tall", "times"]
@@ -51,23 +53,26 @@ FEW_ROWS = 4  # of a product that cost no more than two
 class Spectrum:
     """The atoms of a matrix: coefficient i is ||matrix v_i||."""
 
-    coefficients: Float[Tensor, " n"]
+    coefficients: Float[Tensor, " r"]
     """float64; 0 for an atom that is only rounding."""
     vectors: Callable[[Int[Tensor, " k"]], Float[Tensor, "k n"]]
     """From indices to those v_i, as rows in float32."""
 
 
 def decompose(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> Spectrum:
-    """Splits a tall matrix, m >= n, into n orthogonal atoms.
+    """Splits a tall matrix, m >= n, into orthogonal atoms: n, or fewer where its rank is low.
 
     Args:
         matrix: float32.
         atoms: how many of the largest are wanted accurately; costs only where n > EXACT.
-        generator: used only where n > EXACT.
+        generator: used only where n > THIN.
 
     Raises:
         CodecError: the matrix holds NaN or infinity.
     """
+    if matrix.shape[1] > THIN and (found := low_rank(matrix, generator)):
+        coefficients, basis = found
+        return Spectrum(without_rounding(coefficients), lambda chosen: basis.T[chosen].float())
     return exact(matrix) if matrix.shape[1] <= EXACT else sketched(matrix, atoms, generator)
 
 

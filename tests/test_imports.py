@@ -25,7 +25,7 @@ ORDER = [
     "models",
     "data",
     "training",
-    "arguments",
+    ("arguments", "program"),
     ("launch", "ec2"),
     "cli",
     "__main__",

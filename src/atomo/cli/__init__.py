@@ -1,13 +1,10 @@
 """The command line: `atomo train`, `atomo evaluate`, `atomo prepare`."""
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 
-from atomo.errors import INTERRUPTED, AtomoError
-from atomo.names import nearest
+from atomo.program import dispatch
 
 __all__ = ["main"]
 
@@ -26,25 +23,13 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code (`atomo.errors` lists them)."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        sys.stdout.write(usage())
-        return 0 if words else 2
-    name, *rest = words
-    if name not in COMMANDS:
-        sys.stderr.write(f"atomo: unknown command {name!r}; {nearest(name, COMMANDS)}\n")
-        return 2
-    try:
-        run: Callable[[Sequence[str]], int] = import_module(f"atomo.cli.{name}").main
-        return run(rest)
-    except AtomoError as error:
-        sys.stderr.write(f"atomo {name}: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # who read our output is gone, as in `atomo train | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
+    return dispatch("atomo", COMMANDS, usage, act, arguments)
+
+
+def act(name: str, words: list[str]) -> int:
+    """Runs the command of this name, and imports what it needs only now."""
+    run: Callable[[Sequence[str]], int] = import_module(f"atomo.cli.{name}").main
+    return run(words)
 
 
 def usage() -> str:

@@ -1,11 +1,7 @@
 """The command line of `tools/pytorch_ec2.py`."""
 
 import argparse
-import os
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
@@ -13,13 +9,13 @@ from typing import Any, Final
 from atomo.arguments import Parser
 from atomo.ec2.config_file import add_settings
 from atomo.ec2.run import Run
-from atomo.errors import INTERRUPTED, AtomoError, ConfigError
+from atomo.errors import ConfigError
 from atomo.names import nearest
+from atomo.program import dispatch, handled
 
 __all__ = ["COMMANDS", "main"]
 
 PROGRAM: Final = "pytorch_ec2.py"
-SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 # Each command is a module of `atomo.ec2.commands`, imported when used.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -52,43 +48,20 @@ end with the exit code of what they ran, where that did not succeed."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        sys.stdout.write(usage())
-        return 0 if words else 2
-    name, *rest = words
-    if name not in COMMANDS:
-        sys.stderr.write(f"{PROGRAM}: unknown command {name!r}; {nearest(name, COMMANDS)}\n")
-        return 2
-    try:
-        module = import_module(f"atomo.ec2.commands.{name}")
-        act: Callable[[Run], int] = module.run
-        with interruptible():
-            return act(Run(parsed(name, module, rest)))
-    except AtomoError as error:
-        sys.stderr.write(f"{PROGRAM} {name}: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # who read our output is gone, as in `pytorch_ec2.py status | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
+    return dispatch(PROGRAM, COMMANDS, usage, act, arguments)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Takes a closed terminal and SIGTERM for Ctrl-C: a launch that ends early must be undone."""
+def act(name: str, words: list[str]) -> int:
+    """Runs the command of this name. A launch that ends early must be undone, however it ends."""
+    module = import_module(f"atomo.ec2.commands.{name}")
+    run: Callable[[Run], int] = module.run
+    with handled(interrupt):
+        return run(Run(parsed(name, module, words)))
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
-    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Takes a closed terminal and SIGTERM for Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def parser(name: str, module: ModuleType) -> Parser:

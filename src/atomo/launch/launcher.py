@@ -5,8 +5,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
 from typing import final
 
@@ -20,6 +19,7 @@ from atomo.launch.mpirun import command
 from atomo.launch.place import located
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
+from atomo.program import handled
 from atomo.training.events import Event, Started, from_json
 from atomo.training.scoring import Evaluation
 
@@ -47,7 +47,6 @@ def launch(settings: Settings, console: Console) -> int:
     return code
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ABANDONED = (
     f"atomo: mpirun has not ended the job within {GRACE_S:g} s and is killed: a host may be out of "
     "reach, and its ranks may go on for a while"
@@ -198,15 +197,3 @@ def evaluator_command(settings: Settings) -> list[str]:
         "--poll-interval=0.2",
         "--threads=1",  # the cores are the workers'
     ]
-
-
-@contextmanager
-def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
-    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

@@ -136,7 +136,8 @@ class SketchML(Codec[Sketched]):
             cells = int(payload.cell_count)
             if not 0 < cells <= most:
                 raise ValueError(f"{cells} cells for {count} entries; at most {most}")
-            found = torch.zeros(count)
+            direct = chosen is None and entries.device.type == "cpu"
+            found = entries if direct else torch.zeros(count)
             quantiles.add_sketched(
                 entropy.decompress(payload.groups, symbol_count(count)),
                 entropy.decompress(payload.cells, cells),
@@ -146,6 +147,8 @@ class SketchML(Codec[Sketched]):
                 found,
                 scale,
             )
+            if direct:
+                return
             if chosen is None:
                 entries.add_(found.to(entries.device))
             else:
@@ -163,12 +166,12 @@ def nonzero(
     Raises:
         CodecError: NaN or infinity was found.
     """
-    magnitudes = values.abs()
-    if not magnitudes.max().isfinite():
+    least, greatest = quantiles.extremes(values)
+    if greatest >= INFINITE:
         raise CodecError("sketchml: the gradient holds NaN or infinity")
-    if magnitudes.min() >= SMALLEST:
+    if least:
         return None, rice.encode(torch.empty(0, dtype=torch.int64), len(values))
-    kept = magnitudes >= SMALLEST
+    kept = values.abs() >= SMALLEST
     fewer = kept if 2 * int(kept.count_nonzero()) <= len(values) else ~kept
     return kept, rice.encode(fewer.nonzero().squeeze(1), len(values))
 

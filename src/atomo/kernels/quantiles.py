@@ -28,6 +28,7 @@ __all__ = [
     "WITHIN",
     "add_own",
     "add_sketched",
+    "extremes",
     "histogram",
     "most_cells",
     "sketch",
@@ -38,6 +39,12 @@ BUCKETS: Final = cpu.GROUPS * WITHIN
 HALVES: Final = 1 << 16
 SAMPLED: Final = 2**19  # entries from which on an eighth of them stands for all
 BLOCK: Final = 2**12
+
+
+def extremes(values: Float[Tensor, " n"]) -> tuple[int, int]:
+    """The upper halves of the least and of the greatest magnitude; NaN is above infinity."""
+    least, greatest = cpu.extremes(values.numpy().view(np.uint32))
+    return least >> 16, greatest >> 16
 
 
 def histogram(

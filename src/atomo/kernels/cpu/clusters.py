@@ -53,8 +53,10 @@ def unpack(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
 @jit
 def hash_tile(start: int, key: np.uint32, words: Words) -> None:
     """Random bits of a tile's entries: the same on every machine."""
+    first = np.uint32(np.uint32(start) * STRIDE)
     for i in range(words.size):
-        x = np.uint32(np.uint32(start + i) * STRIDE) ^ key
+        # start + i would be 64 bits wide, and half as many would fit in a vector.
+        x = np.uint32(np.uint32(i) * STRIDE + first) ^ key
         x = np.uint32((x ^ (x >> U16)) * FACTOR)
         words[i] = x ^ (x >> U15)
 

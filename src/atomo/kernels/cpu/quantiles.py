@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from atomo.kernels.cpu import jit
 from atomo.kernels.cpu.clusters import hash_tile
 
-__all__ = ["add_sketched", "cell_count", "groups_of", "histogram", "sketch"]
+__all__ = ["add_sketched", "cell_count", "extremes", "groups_of", "histogram", "sketch"]
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -19,6 +19,17 @@ ROWS = 2
 EMPTY = np.uint8(255)
 U16 = np.uint32(16)
 S32 = np.uint64(32)
+MAGNITUDE = np.uint32(0x7FFFFFFF)
+
+
+@jit
+def extremes(bits: NDArray[np.uint32]) -> tuple[int, int]:
+    """The least and the greatest magnitude, as bits: these are in the order of the floats."""
+    least, greatest = MAGNITUDE, np.uint32(0)
+    for i in range(bits.size):
+        magnitude = bits[i] & MAGNITUDE
+        least, greatest = min(least, magnitude), max(greatest, magnitude)
+    return int(least), int(greatest)
 
 
 @jit

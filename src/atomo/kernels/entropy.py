@@ -26,6 +26,7 @@ OVERHEAD: Final = HEADER + TABLE  # words above a quarter of the number of symbo
 SHORTEST: Final = 4 * TABLE  # symbols: below it the table alone is larger
 SAMPLED: Final = 2**17  # symbols from which on an eighth of them stands for all
 BLOCK: Final = 2**12
+WORTH: Final = 0.99  # of the plain size: a code that is longer costs more time than it saves
 OFTEN: Final = 0.5  # of the bytes are five zeros: from there on, gaps are the smaller
 
 
@@ -49,7 +50,7 @@ def compress(
             tokens, form, counts = gaps, GAPS, frequencies(gaps)
     lengths = huffman.code_lengths(counts)
     bits = float((lengths * counts).sum() / counts.sum()) * tokens.size
-    if bits / 32 + OVERHEAD >= len(symbols) / 4:
+    if bits / 32 + OVERHEAD >= WORTH * len(symbols) / 4:
         return torch.from_numpy(stored(symbols.cpu().numpy()))
     return torch.from_numpy(encoded(tokens, lengths, form))
 

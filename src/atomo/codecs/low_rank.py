@@ -41,8 +41,9 @@ def low_rank(
         return None
     combined = combinations(matrix, rank + SPARE, generator)
     basis, corner = torch.linalg.qr(combined)
-    sizes = corner.diagonal().abs()
-    if not bool((sizes[-WITNESSES:] <= ROUNDING * sizes.max()).all()):  # nor where it is NaN
+    missed = corner.diagonal()[-WITNESSES:].abs().max()
+    norm = combined.square().sum(0).mean().sqrt()  # of the matrix, nearly
+    if not bool(missed <= ROUNDING * norm):  # nor where it is NaN
         return None
     gram = basis.new_zeros(basis.shape[1], basis.shape[1])
     for rows in wide(matrix):

@@ -165,7 +165,7 @@ class MinMaxSketch:
 
 
 @pytest.mark.parametrize("n", [1, 2, 700, 1025, 5001])
-@pytest.mark.parametrize("share", [0.2, 1.0])
+@pytest.mark.parametrize("share", [0.2, 1.0, 4.0])
 def test_the_sketch_is_that_of_the_paper(n, share):
     values, seed = heavy(n), 0x1234_0000_5678
     table, _ = sketchml.train(values)
@@ -175,14 +175,43 @@ def test_the_sketch_is_that_of_the_paper(n, share):
     reference = MinMaxSketch(groups, share, [seed & 0xFFFFFFFF, seed >> 32])
     for i, number in enumerate(numbers):
         reference.insert(i, number)
-    packed, cells = quantiles.sketch(values, table, share, seed)
-    assert len(cells) == 2 * sum(reference.widths.values())
     # Each bucket decodes to its own number, so that what is read can be seen.
     means = torch.arange(quantiles.BUCKETS, dtype=torch.float32)
-    out = torch.zeros(n)
+    rest, out = torch.zeros(n), torch.zeros(n)
+    packed, cells = quantiles.sketch(values, table, share, seed, means, rest)
+    assert len(cells) == 2 * sum(reference.widths.values())
     quantiles.add_sketched(packed, cells, share, seed, means, out, 1.0)
     assert out.tolist() == [32 * groups[i] + reference.query(i) for i in range(n)]
+    assert rest.equal(-out)
     assert all(reference.query(i) <= numbers[i] for i in range(n))
+
+
+def test_a_block_may_have_as_many_cells_as_there_can_be():
+    """One entry in a group of its own behind 32,768 cells to a row: 16 bits just hold that."""
+    table = torch.zeros(quantiles.HALVES, dtype=torch.int16)
+    table[0x4000:0x8000] = 15 * 256 + 7  # magnitudes from 2 on
+    values = torch.ones(8192)
+    values[5000] = 3.0
+    means = torch.arange(quantiles.BUCKETS, dtype=torch.float32)
+    packed, cells = quantiles.sketch(values, table, 4.0, 1, means)
+    assert len(cells) == 2 * (4 * 8191 + 4)
+    out = torch.zeros(8192)
+    quantiles.add_sketched(packed, cells, 4.0, 1, means, out, 1.0)
+    assert float(out[5000]) == 15 * 32 + 7
+    assert int(out.count_nonzero()) == 1
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_extremes_are_those_of_the_magnitudes(n):
+    values = heavy(n)
+    halves = (values.abs().view(torch.int32) >> 16).tolist()
+    assert quantiles.extremes(values) == (min(halves), max(halves))
+    values[n // 2] = math.nan
+    assert quantiles.extremes(values)[1] > 0x7F80
+    values[n // 2] = -math.inf
+    assert quantiles.extremes(values)[1] == 0x7F80
+    values[n // 2] = -0.0
+    assert quantiles.extremes(values)[0] == 0
 
 
 def test_sketchml_turns_no_sign_and_reads_nothing_above_its_bucket():

@@ -171,6 +171,14 @@ def test_messages_are_about_as_small_as_their_entropy(kind, most):
     assert 32 * len(entropy.compress(symbols, trits=kind == "trits")) <= most * bits + 32 * 50
 
 
+@pytest.mark.parametrize(("kept", "coded"), [(255, False), (253, False), (230, True)])
+def test_a_code_that_saves_next_to_nothing_is_not_sent(kept, coded):
+    symbols = message("even", 600_000).clamp(max=kept)
+    words = entropy.compress(symbols)
+    assert (int(words[1]) == entropy.CODED) == coded
+    assert (len(words) < 0.99 * 600_000 / 4) == coded
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=256))
 def test_every_code_is_complete_and_short(counts):

@@ -68,8 +68,11 @@ class SketchML(Codec[Sketched]):
     unit: ClassVar[Unit] = Unit.ENTRIES
 
     def __post_init__(self) -> None:
-        if not 0 < self.cells <= 4:
-            raise ConfigError(f"sketchml: cells must be above 0 and at most 4, got {self.cells}")
+        if not 0 < self.cells <= quantiles.MOST_SHARE:
+            raise ConfigError(
+                f"sketchml: cells must be above 0 and at most {quantiles.MOST_SHARE}, "
+                f"got {self.cells}"
+            )
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -97,12 +100,10 @@ class SketchML(Codec[Sketched]):
         if not len(held):
             none = torch.empty(0, dtype=torch.int32)
             return Sketched(head, places, none, none, torch.tensor([0]), means)
-        groups, cells = quantiles.sketch(held, table, self.cells, seed)
-        if kept is not None:
-            rest = kept if chosen is None else held
-            quantiles.add_own(groups, cells, self.cells, seed, means, rest, -1.0)
-            if chosen is not None:
-                kept[chosen] = rest
+        rest = None if kept is None else held  # which is `kept`, or some of it
+        groups, cells = quantiles.sketch(held, table, self.cells, seed, means, rest)
+        if kept is not None and chosen is not None:
+            kept[chosen] = held
         packed, count = entropy.compress(groups), torch.tensor([len(cells)])
         return Sketched(head, places, packed, entropy.compress(cells), count, means)
 

@@ -25,8 +25,8 @@ from atomo.kernels.cpu import quantiles as cpu
 __all__ = [
     "BUCKETS",
     "HALVES",
+    "MOST_SHARE",
     "WITHIN",
-    "add_own",
     "add_sketched",
     "extremes",
     "histogram",
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 WITHIN: Final = cpu.WITHIN
+MOST_SHARE: Final = cpu.MOST_SHARE
 BUCKETS: Final = cpu.GROUPS * WITHIN
 HALVES: Final = 1 << 16
 SAMPLED: Final = 2**19  # entries from which on an eighth of them stands for all
@@ -64,21 +65,30 @@ def most_cells(entries: int, share: float) -> int:
 
 
 def sketch(
-    values: Float[Tensor, " n"], table: Int16[Tensor, " halves"], share: float, seed: int
+    values: Float[Tensor, " n"],
+    table: Int16[Tensor, " halves"],
+    share: float,
+    seed: int,
+    means: Float[Tensor, " buckets"],
+    rest: Float[Tensor, " n"] | None = None,
 ) -> tuple[UInt8[Tensor, " symbols"], UInt8[Tensor, " cells"]]:
     """The groups of some values, and the cells of their sketch.
 
     Args:
         values: contiguous.
         table: 256 group + bucket, for each upper half.
-        share: cells to a row for each entry.
+        share: cells to a row for each entry, at most MOST_SHARE.
         seed: of the hashes.
+        means: of the buckets.
+        rest: what `add_sketched` would add is taken off it, in place; it may be `values`.
     """
     bits, known = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
     packed = torch.empty(symbol_count(len(values)), dtype=torch.uint8)
-    cpu.groups_of(bits, known, packed.numpy())
     cells = torch.empty(most_cells(len(values), share), dtype=torch.uint8)
-    used = cpu.sketch(bits, known, packed.numpy(), share, keys(seed), cells.numpy())
+    used = cpu.sketch(
+        bits, known, share, keys(seed), packed.numpy(), cells.numpy(), means.neg().numpy(),
+        (values[:0] if rest is None else rest).numpy(),
+    )  # fmt: skip
     return packed, cells[:used]
 
 
@@ -98,24 +108,13 @@ def add_sketched(
     """
     if len(packed) != symbol_count(len(out)) or len(means) != BUCKETS:
         raise ValueError(f"{len(packed)} bytes of groups and {len(means)} means")
-    if len(cells) != (total := cpu.cell_count(packed.numpy(), len(out), share)):
+    blocks = -(-len(out) // cpu.BLOCK)
+    spans, sizes = np.empty((blocks, cpu.GROUPS), np.uint32), np.empty(blocks, np.int64)
+    total = cpu.lay_out_blocks(packed.numpy(), len(out), share, spans, sizes)
+    if len(cells) != total:
         raise ValueError(f"{len(cells)} cells; {total} belong to these groups")
-    add_own(packed, cells, share, seed, means, out, scale)
-
-
-def add_own(
-    packed: UInt8[Tensor, " symbols"],
-    cells: UInt8[Tensor, " cells"],
-    share: float,
-    seed: int,
-    means: Float[Tensor, " buckets"],
-    out: Float[Tensor, " n"],
-    scale: float,
-) -> None:
-    """The same for what `sketch` has just made here, which needs no checks."""
-    held = means.clone() if means.data_ptr() % 4 else means  # a frame's bytes may start anywhere
-    setting = share, keys(seed), held.numpy(), np.float32(scale)
-    cpu.add_sketched(packed.numpy(), cells.numpy(), *setting, out.numpy())
+    scaled = (means * scale).numpy()
+    cpu.add_sketched(packed.numpy(), cells.numpy(), spans, sizes, keys(seed), scaled, out.numpy())
 
 
 def keys(seed: int) -> UInt32[np.ndarray, " two"]:

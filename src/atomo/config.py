@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
-from atomo.memory import Forget, canonical, default_memory, kind_of
+from atomo.memory import Forget, canonical, check_fits, default_memory
 from atomo.names import resolve
 from atomo.recipes import RECIPES
 from atomo.schedule import phases, warm_up_schedule
@@ -117,7 +117,7 @@ class Settings:
         codec = make_codec(self.code_spec())
         memory = self.memory if self.memory != "auto" else self.needed_memory(codec)
         for phase in phases(str(codec), self.code_schedule):
-            check_agreement(phase.codec, kind_of(memory).id)
+            check_fits(phase.codec, memory)
         return replace(
             self,
             code=str(codec),
@@ -175,16 +175,6 @@ class Settings:
     def compression(self) -> Compression:
         """Blosc's settings."""
         return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
-
-
-def check_agreement(codec: Codec[Any], memory: str) -> None:
-    """Workers agree on the scale of a gradient, so it must be what they encode.
-
-    Raises:
-        ConfigError: a memory would add to it.
-    """
-    if codec.agrees and memory != Forget.id:
-        raise ConfigError(f"--code {codec!s} goes with --memory none, not {memory}")
 
 
 LOWEST: Final[Mapping[str, float]] = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, Size, Tensor
 
-from atomo.codecs import Codec, make_codec, spectrum
+from atomo.codecs import Codec, chunks, make_codec, spectrum
 from atomo.codecs.atoms import probabilities, relative_probabilities, variance
 from atomo.codecs.matricise import matrix_shapes
 from atomo.errors import CodecError, ConfigError
@@ -50,7 +50,7 @@ def large_path(monkeypatch):
     monkeypatch.setattr(spectrum, "EXACT", 2)
     monkeypatch.setattr(spectrum, "SKETCH", 4)
     monkeypatch.setattr(spectrum, "OVERSAMPLING", 2)
-    monkeypatch.setattr(spectrum, "CHUNK", 200)
+    monkeypatch.setattr(chunks, "CHUNK", 200)
 
 
 # ---- unbiased, with the variance of the closed form

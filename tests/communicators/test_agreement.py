@@ -138,6 +138,7 @@ def test_who_asks_too_late_is_not_kept_waiting():
 @pytest.mark.parametrize(
     ("scales", "message"),
     [
+        ([], "0 scales came, and 2 were expected"),
         ([1.0], "1 scales came, and 2 were expected"),
         ([1.0, 2.0, 3.0], "scales|most|dimension"),
         ([math.nan, 1.0], "finite and not negative"),

@@ -136,7 +136,7 @@ class Codec(ABC, Generic[Payload]):
         """
         raise NotImplementedError(f"{self.id} has nothing to agree on")
 
-    def at(self, scale: float) -> "Codec[Payload]":
+    def with_scale(self, scale: float) -> "Codec[Payload]":
         """This codec with the scale that the workers agreed on: the largest proposed one."""
         raise NotImplementedError(f"{self.id} has nothing to agree on")
 

@@ -9,11 +9,11 @@ Whether that is so is found out on the way: a sample of rows and columns tells t
 last combinations tell what the others missed: at most what rounding put there.
 """
 
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
+
+from atomo.codecs.chunks import chunks
 
 __all__ = ["low_rank"]
 
@@ -22,7 +22,6 @@ SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
 WITNESSES = 8  # of them: each overlooks one large remainder in ten
 SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
 ROUNDING = 8 * torch.finfo(torch.float32).eps  # that computing a gradient in float32 has
-CHUNK = 2**20  # entries in float64 at once
 
 
 def low_rank(
@@ -46,8 +45,8 @@ def low_rank(
     if not bool(missed <= ROUNDING * norm):  # nor where it is NaN
         return None
     gram = basis.new_zeros(basis.shape[1], basis.shape[1])
-    for rows in wide(matrix):
-        within = rows @ basis
+    for rows in chunks(matrix):
+        within = rows.double() @ basis
         gram.addmm_(within.T, within)
     squares, turns = torch.linalg.eigh(gram)
     return squares.clamp(min=0).sqrt(), basis @ turns
@@ -66,16 +65,9 @@ def combinations(
 ) -> Float[Tensor, "n count"]:
     """Random combinations of the rows, as columns in float64."""
     total = matrix.new_zeros(matrix.shape[1], count, dtype=torch.float64)
-    for rows in wide(matrix):
+    for rows in chunks(matrix):
         weights = torch.randn(
             len(rows), count, generator=generator, device=matrix.device, dtype=torch.float64
         )
-        total.addmm_(rows.T, weights)
+        total.addmm_(rows.T.double(), weights)
     return total
-
-
-def wide(matrix: Float[Tensor, "m n"]) -> Iterator[Float[Tensor, "_ n"]]:
-    """The rows in float64, some at a time."""
-    step = max(1, CHUNK // matrix.shape[1])
-    for start in range(0, len(matrix), step):
-        yield matrix[start : start + step].double()

@@ -148,12 +148,10 @@ class SketchML(Codec[Sketched]):
                 found,
                 scale,
             )
-            if direct:
-                return
-            if chosen is None:
-                entries.add_(found.to(entries.device))
-            else:
+            if chosen is not None:
                 entries[chosen.to(entries.device)] += found.to(entries.device)
+            elif not direct:
+                entries.add_(found.to(entries.device))
 
         return add
 

@@ -19,13 +19,14 @@ that the basis is orthonormal. Hence no singular value decomposition is needed:
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
+from atomo.codecs.chunks import chunks
 from atomo.codecs.low_rank import low_rank
 from atomo.errors import CodecError
 
@@ -45,7 +46,6 @@ FLOOR = torch.finfo(torch.float32).eps  # of the largest: below it a singular va
 
 BLOCK = 4096  # rows summed in float32
 LANES = 16  # columns of which products are much faster than of 17
-CHUNK = 2**20  # entries converted or reflected at once
 FEW_ROWS = 4  # of a product that cost no more than two
 
 
@@ -160,13 +160,6 @@ def gram_in_double(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
         wide = rows.double()
         total.addmm_(wide.T, wide)
     return total
-
-
-def chunks(matrix: Float[Tensor, "m n"]) -> Iterator[Float[Tensor, "_ n"]]:
-    """The rows of `matrix`, some at a time."""
-    step = max(1, CHUNK // matrix.shape[1])
-    for start in range(0, len(matrix), step):
-        yield matrix[start : start + step]
 
 
 def without_rounding(coefficients: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

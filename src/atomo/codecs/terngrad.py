@@ -91,7 +91,7 @@ class TernGrad(Codec[Levels]):
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
 
-    def at(self, scale: float) -> "TernGrad":
+    def with_scale(self, scale: float) -> "TernGrad":
         return replace(self, given=scale)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:

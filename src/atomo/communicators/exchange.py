@@ -102,7 +102,7 @@ class Compressor:
         seed = derive(self._seed, "encode", worker, step, part.slots[0].name)
         generator = Generator(flat.device).manual_seed(seed)
         agreed = self._agreed.get(part.slots[0].name) if part.codec.agrees else None
-        codec = part.codec if agreed is None else part.codec.at(agreed)
+        codec = part.codec if agreed is None else part.codec.with_scale(agreed)
         with named(part):
             return self.memory.encode(codec, gradient_of(part, flat), layout(part), generator)
 

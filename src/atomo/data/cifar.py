@@ -133,7 +133,7 @@ CIFAR100 = Source(
     input_shape=SHAPE,
     classes=HUNDRED.classes,
     load=load_cifar100,
-    by_hand=(f"the folder {HUNDRED.folder} out of {HUNDRED.archive} in {{data_dir}}"),
+    by_hand=f"the folder {HUNDRED.folder} out of {HUNDRED.archive} in {{data_dir}}",
     fetch=partial(fetch, HUNDRED),
     host=HUNDRED.host,
 )

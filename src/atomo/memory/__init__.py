@@ -23,6 +23,7 @@ __all__ = [
     "MomentumCorrection",
     "Residual",
     "canonical",
+    "check_fits",
     "default_memory",
     "kind_of",
     "make_memory",
@@ -38,6 +39,16 @@ def default_memory(codec: Codec[Any]) -> str:
     if codec.memory is not None:
         return codec.memory
     return Forget.id if Law.UNBIASED in codec.laws else Residual.id
+
+
+def check_fits(codec: Codec[Any], memory: str) -> None:
+    """Workers agree on the scale of their gradients, so these must be what they encode.
+
+    Raises:
+        ConfigError: this memory would add to them.
+    """
+    if codec.agrees and (kind := kind_of(memory)) is not Forget:
+        raise ConfigError(f"--code {codec!s} goes with --memory none, not {kind.id}")
 
 
 def kind_of(spec: str) -> type[Memory]:

@@ -14,18 +14,18 @@ from atomo.wire import Bytes, Kind, read_header, unpack
 __all__ = ["Scales", "read_scales"]
 
 
-def read_scales(frame: Bytes, count: int) -> list[float]:
-    """The scales in a frame: `count`, or none where it came too late to agree on any.
+def read_scales(frame: Bytes, *counts: int) -> list[float]:
+    """The scales in a frame, as many as one of `counts` says.
 
     Raises:
-        FrameError: it is another frame, or does not hold `count` finite magnitudes.
+        FrameError: it is another frame, or does not hold so many finite magnitudes.
     """
     kind = read_header(frame).kind
     if kind is not Kind.SCALES:
         raise FrameError(f"scales were expected, not a {kind.name}")
-    scales = unpack(frame, [Field(torch.float64, (count,))])[0]
-    if len(scales) not in (0, count):
-        raise FrameError(f"{len(scales)} scales came, and {count} were expected")
+    scales = unpack(frame, [Field(torch.float64, (max(counts),))])[0]
+    if len(scales) not in counts:
+        raise FrameError(f"{len(scales)} scales came, and {max(counts)} were expected")
     if not bool((scales.isfinite() & (scales >= 0)).all()):
         raise FrameError(f"scales must be finite and not negative, got {scales.tolist()}")
     found: list[float] = scales.tolist()

@@ -76,7 +76,7 @@ class Server:
             message, header = self._receive(self._missing(reports))
             worker = message.source
             if header.kind is Kind.SCALES:
-                self._settle_scales(message, header)
+                self._answer_scales(message, header)
             elif header.step != self._step:
                 self._discard(header, worker)
             elif header.kind is Kind.REPORT:
@@ -175,7 +175,7 @@ class Server:
         del self._busy[worker]
         return Report.of(unpack(frame, [Report.field()])[0])
 
-    def _settle_scales(self, message: Message, header: Header) -> None:
+    def _answer_scales(self, message: Message, header: Header) -> None:
         """Answers who waits for scales. Who is late gets none: what it encodes never counts."""
         if header.step != self._step:
             self._send(message.source, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
@@ -195,7 +195,7 @@ class Server:
         while self._busy:
             message, header = self._receive(sorted(self._busy))
             if header.kind is Kind.SCALES:
-                self._settle_scales(message, header)
+                self._answer_scales(message, header)
             elif header.kind is Kind.REPORT:
                 del self._busy[message.source]
                 self._late.add(message.source)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atomo.kernels.cpu import jit
-from atomo.kernels.cpu.clusters import hash_tile, unpack
+from atomo.kernels.cpu.clusters import TILE, hash_tile, unpack
 
 __all__ = ["add_sketched", "extremes", "histogram", "lay_out_blocks", "sketch"]
 
@@ -23,7 +23,6 @@ MOST_SHARE = 4  # cells to a row for each entry
 MOST_CELLS = ROWS * (MOST_SHARE * BLOCK + GROUPS)  # of a block
 U16 = np.uint32(16)
 M16 = np.uint32(0xFFFF)
-ROW = 512  # entries: bytes 0 to 511 of a tile hold the groups of two rows
 LANES = 512  # counters beside each other, which no block of 16 times as many overflows
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 
@@ -63,8 +62,8 @@ def look_up(bits: Words, table: Halves, codes: Halves, ids: Bytes) -> None:
 @jit
 def pack(ids: Bytes, start: int, size: int, packed: Bytes) -> None:
     """The groups of a block, two to a byte; an odd one out has none beside it."""
-    for tile in range(0, size, 2 * ROW):
-        count = min(2 * ROW, size - tile)
+    for tile in range(0, size, TILE):
+        count = min(TILE, size - tile)
         half = (count + 1) // 2
         place = (start + tile) // 2
         target, low, high = packed[place : place + half], ids[tile:], ids[tile + half :]
@@ -77,8 +76,8 @@ def pack(ids: Bytes, start: int, size: int, packed: Bytes) -> None:
 @jit
 def unpack_block(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
     """The inverse of `pack`."""
-    for tile in range(0, size, 2 * ROW):
-        unpack(packed, start + tile, min(2 * ROW, size - tile), ids[tile:])
+    for tile in range(0, size, TILE):
+        unpack(packed, start + tile, min(TILE, size - tile), ids[tile:])
 
 
 @jit
@@ -138,10 +137,10 @@ def find_cells(spans: Words, start: int, keys: Words, row: int, cells: Words) ->
 
 
 @jit
-def spread(ids: Bytes, spans: Words, spread_out: Words) -> None:
+def spread(ids: Bytes, spans: Words, each: Words) -> None:
     """The span of each entry's group."""
-    for i in range(spread_out.size):
-        spread_out[i] = spans[ids[i]]
+    for i in range(each.size):
+        each[i] = spans[ids[i]]
 
 
 @jit

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Passes the tests: sets everything up on first use. Arguments go to pytest, e.g.
 #   bash tests/run.sh tests/codecs -x
-#   bash tests/run.sh -m soak          the long ones, which otherwise stay out
 # ATOMO_DATA names a folder with the real MNIST and CIFAR-10 (docs/data.md); without it the tests
 # that need them say that they were skipped.
 set -euo pipefail

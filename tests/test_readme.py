@@ -27,7 +27,7 @@ from atomo.models import MODELS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PATH = re.compile(
     r"`((?:src|tests|docs|examples|benchmarks|tools)/[\w./-]*|[\w./-]+\.(?:sh|md|toml))`"
@@ -83,11 +83,6 @@ def test_the_readme_lists_every_exit_code():
 @pytest.mark.parametrize("name", [*COMMANDS, *CODECS, *MEMORIES, *MODELS, *DATASETS])
 def test_the_readme_knows_every_name(name):
     assert re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", README.read_text()), f"{name} is not there"
-
-
-@pytest.mark.parametrize("name", [*CODECS])
-def test_every_codec_is_described(name):
-    assert section((ROOT / "docs" / "codecs.md").read_text(), f"`{name}`")
 
 
 def test_what_a_resume_must_not_change_is_listed():

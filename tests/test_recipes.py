@@ -74,7 +74,7 @@ def test_a_bad_ratio_or_warm_up_is_named(words, message):
 
 
 def test_the_documentation_has_every_recipe():
-    text = (Path(__file__).parent.parent / "docs" / "codecs.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text()
     for name, one in RECIPES.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` | `--"))
         assert one.settings["code"] in row

@@ -57,7 +57,7 @@ class Settings:
     recipe: str = option("", "a method with all its published settings, e.g. dgc; flags go first")
     code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
     code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
-    warmup_epochs: int = option(0, "epochs in which the ratio falls from near 1 to its value")
+    warmup_epochs: int = option(0, "E epochs whose ratio falls to its value from ratio^(1/(E+1))")
     compress_ratio: float | None = option(None, "share of the entries that sparsifiers send")
     svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
     quantization_level: int | None = option(None, "bits per entry of the quantising codecs")

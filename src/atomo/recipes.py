@@ -54,6 +54,6 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "efsignsgd": recipe("Karimireddy et al., ICML 2019", code="efsignsgd"),
         "onebit": recipe("Seide et al., Interspeech 2014", code="onebit"),
         "sketchml": recipe("Jiang et al., SIGMOD 2018", code="sketchml"),
-        "lss": recipe("Ke et al., CLUSTER 2021", code="lss"),
+        "lss": recipe("Ge et al., CLUSTER 2021", code="lss"),
     }
 )

@@ -1,6 +1,6 @@
 """LSS (CASQ): entries in clusters of like size, means of hashed buckets, entropy-coded clusters.
 
-Ke et al., "CASQ: Accelerate Distributed Deep Learning with Sketch-based Gradient Quantization",
+Ge et al., "CASQ: Accelerate Distributed Deep Learning with Sketch-based Gradient Quantization",
 CLUSTER 2021.
 """
 

@@ -38,7 +38,15 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "terngrad": recipe("Wen et al., NIPS 2017", code="terngrad"),
         "natural": recipe("Horvath et al., MSML 2022", code="natural"),
         "topk": recipe("Stich et al., NeurIPS 2018", code="topk(ratio=0.001)"),
-        "randk": recipe("Stich et al., NeurIPS 2018", code="randk(ratio=0.01)"),
+        # With memory and unscaled; its steps have no momentum.
+        "randk": recipe(
+            "Stich et al., NeurIPS 2018", code="randk(ratio=0.01, unbiased=False)", momentum=0.0
+        ),
+        # Over its probability and without memory. All workers draw the same entries, so that a
+        # variance of 99 times the squared gradient does not average out, and momentum adds to it.
+        "randk-unbiased": recipe(
+            "Konecny and Richtarik, 2016", code="randk(ratio=0.01)", momentum=0.0
+        ),
         "dgc": recipe(
             "Lin et al., ICLR 2018",
             code="dgc(ratio=0.001)",
@@ -51,7 +59,13 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "dragonn": recipe("Wang et al., ICML 2022", code="dragonn(ratio=0.01)"),
         "signsgd": recipe("Bernstein et al., ICML 2018", code="signsgd", lr=1e-4, momentum=0.0),
         "signum": recipe("Bernstein et al., ICLR 2019", code="signum", lr=1e-4),
-        "efsignsgd": recipe("Karimireddy et al., ICML 2019", code="efsignsgd"),
+        # x = x - C(lr g + e): no learning rate outside, and no momentum.
+        "efsignsgd": recipe(
+            "Karimireddy et al., ICML 2019",
+            code="efsignsgd",
+            memory="residual(units=update)",
+            momentum=0.0,
+        ),
         "onebit": recipe("Seide et al., Interspeech 2014", code="onebit"),
         "sketchml": recipe("Jiang et al., SIGMOD 2018", code="sketchml"),
         "lss": recipe("Ge et al., CLUSTER 2021", code="lss"),

@@ -34,6 +34,7 @@ def test_a_specification_has_one_spelling(spec, meant):
         ("residal", r"unknown memory 'residal'; did you mean 'residual'\?"),
         ("residual(gama=2)", r"residual: unknown setting 'gama'; did you mean 'gamma'\?"),
         ("residual(beta=2)", r"beta must be in \[0, 1\].*got 2"),
+        ("residual(units=weight)", r"units must be gradient or update, got 'weight'"),
         ("residual(gamma=0)", r"gamma above 0, got 1\.0 and 0"),
         ("momentum(beta=1)", r"beta must be in \[0, 1\), got 1"),
         ("dgc(masking=1)", r"masking must be of type bool, got 1"),
@@ -66,6 +67,46 @@ def test_a_residual_leaks_and_weighs_only_where_it_is_told_to():
     payload = memory.encode(dense, gradient.clone(), LAYOUT, generator)
     torch.testing.assert_close(dense.decode(payload, Size((40,))), 0.5 * kept + 2 * gradient)
     assert not memory.state_dict()["a"].any()
+
+
+RATES = (0.5, 0.5, 0.05, 0.05, 0.2)
+
+
+@pytest.mark.parametrize("code", ["efsignsgd", "topk(ratio=0.1)", "svd(rank=1, selection=top)"])
+def test_a_residual_in_units_of_the_update_is_ef_signsgd_while_the_rate_changes(code):
+    """Algorithm 2 of Karimireddy et al.: p = lr g + e, x = x - C(p), e = p - C(p)."""
+    codec, shape, layout = make_codec(code), Size((8, 5)), {"a": Size((8, 5))}
+    memory, draws = make_memory("residual(units=update)"), Generator().manual_seed(4)
+    kept, moved, ours = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape)
+    for step, rate in enumerate(RATES):
+        gradient = torch.randn(shape, generator=draws)
+        wanted = rate * gradient + kept
+        sent = codec.decode(codec.encode(wanted, Generator().manual_seed(0)), shape)
+        kept, moved = wanted - sent, moved + sent
+        if step == 3:  # as after a resume
+            state = memory.state_dict()
+            memory = make_memory("residual(units=update)")
+            memory.load_state_dict(state)
+        memory.at_rate(rate)
+        payload = memory.encode(codec, gradient, layout, Generator().manual_seed(0))
+        ours += rate * codec.decode(payload, shape)
+        torch.testing.assert_close(ours, moved, rtol=1e-4, atol=1e-5)
+
+
+def test_workers_hear_of_the_learning_rate_before_each_step(tmp_path):
+    """What the first step left is a part of an update: held over a rate a thousand times lower,
+    it is as many times larger."""
+    kept = {}
+    for units in ("gradient", "update"):
+        chosen = settings(
+            tmp_path / units, code="topk", memory=f"residual(units={units})", network="FC", n=2,
+            max_steps=2, lr=0.1, lr_shrinkage=0.001, lr_shrink_freq=1, momentum=0.0,
+        )  # fmt: skip
+        run_threads(chosen)
+        kept[units] = load(tmp_path / units, 2).workers[0]
+    assert float(kept["update"].pop("memory//learning-rate")) == pytest.approx(1e-4)
+    norms = {units: max(float(t.norm()) for t in state.values()) for units, state in kept.items()}
+    assert norms["update"] > 100 * norms["gradient"]
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -24,8 +24,9 @@ CASES = [
     {"n": 2, "code": "svd"},
     {"n": 3, "code": "svd(selection=top)", "network": "ResNet20", "batch_size": 4},
     {"n": 3, "code": "fp16", "optimizer": "adam", "lr": 0.001},
-    {"n": 4, "code": "bf16", "network": "FC", "lr_shrinkage": 0.9, "lr_shrink_freq": 3},
-]
+    {"n": 4, "code": "bf16", "network": "FC", "lr_shrinkage": 0.9, "lr_shrink_freq": 3,
+     "memory": "residual(units=update)"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -46,6 +46,13 @@ class Memory(ABC):
         """
         del norm  # most have no use for it
 
+    def at_rate(self, rate: float) -> None:
+        """Announces the learning rate of the step to come.
+
+        Only a memory in units of the update has a use for it, and needs it before each `encode`.
+        """
+        del rate
+
     @abstractmethod
     def encode(
         self,

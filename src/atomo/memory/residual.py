@@ -1,14 +1,16 @@
 """Error feedback: adds to each gradient the part of the last one that was not sent.
 
 Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error
-Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019; Zheng, Huang and Kwok,
+"Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", NeurIPS 2019.
 """
 
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
+import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
@@ -19,6 +21,9 @@ from atomo.memory.store import Store
 
 __all__ = ["Residual"]
 
+UNITS: Final = ("gradient", "update")
+RATE: Final = "/learning-rate"  # in a state: no parameter has a name like this
+
 
 @final
 class Residual(Memory):
@@ -26,18 +31,28 @@ class Residual(Memory):
 
     With both at 1, which is the default, nothing is ever lost. Public code often leaks with a beta
     of 0.9 and does not say so.
+
+    With `units=update` it is EF-signSGD's: p = lr g + e, of which C(p) is sent, e = p - C(p), and
+    the weights move by C(p). What is kept is a part of an update, so that one from a time of a
+    higher learning rate keeps its size when the rate falls. The optimiser multiplies by the rate
+    afterwards: C(p) / lr is sent, which is C(g + e / lr) for every codec that scales with its
+    gradient, and only where the rate changes does anything differ from `units=gradient`.
     """
 
     id: ClassVar[str] = "residual"
     keeps: ClassVar[bool] = True
-    settings: ClassVar[Mapping[str, type]] = MappingProxyType({"beta": float, "gamma": float})
+    settings: ClassVar[Mapping[str, type]] = MappingProxyType(
+        {"beta": float, "gamma": float, "units": str}
+    )
 
-    def __init__(self, beta: float = 1.0, gamma: float = 1.0) -> None:
+    def __init__(self, beta: float = 1.0, gamma: float = 1.0, units: str = "gradient") -> None:
         """An empty memory.
 
         Args:
             beta: the weight of what was kept; lower => it leaks.
             gamma: the weight of the gradient.
+            units: what a residual is a part of, "gradient" or "update", the gradient times the
+                learning rate, which `at_rate` must then tell before each step.
 
         Raises:
             ConfigError: one of them is out of range.
@@ -46,8 +61,19 @@ class Residual(Memory):
             raise ConfigError(
                 f"residual: beta must be in [0, 1] and gamma above 0, got {beta} and {gamma}"
             )
-        self._beta, self._gamma = beta, gamma
+        if units not in UNITS:
+            raise ConfigError(f"residual: units must be gradient or update, got {units!r}")
+        self._beta, self._gamma, self._units = beta, gamma, units
+        self._rate = 0.0  # of the step whose gradient the residual is held in units of
         self._kept = Store()
+
+    def at_rate(self, rate: float) -> None:
+        # Held over the rate of the moment: no pass over memory while the rate stays the same.
+        if self._units != "update" or rate == self._rate or not rate > 0:
+            return
+        if self._rate:
+            self._kept.scale(self._rate / rate)
+        self._rate = rate
 
     def encode(
         self,
@@ -73,7 +99,9 @@ class Residual(Memory):
         self._kept.vector(layout, sent).add_(sent)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self._kept.state_dict()
+        rate = {RATE: torch.tensor(self._rate, dtype=torch.float64)} if self._rate else {}
+        return self._kept.state_dict() | rate
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._kept.load_state_dict(state)
+        self._rate = float(state[RATE]) if RATE in state else 0.0
+        self._kept.load_state_dict({name: part for name, part in state.items() if name != RATE})

@@ -37,6 +37,11 @@ class Store:
                 self._regroup(layout, like)
             return self._vectors[names]
 
+    def scale(self, factor: float) -> None:
+        """Multiplies all that is held."""
+        for part in self._parts.values():
+            part.mul_(factor)
+
     def state_dict(self) -> dict[str, Tensor]:
         """A copy of all that is held, by name."""
         return {name: part.clone() for name, part in self._parts.items()}

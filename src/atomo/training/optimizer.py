@@ -15,6 +15,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
+from atomo.training.learning_rate import learning_rate
 
 __all__ = ["FlatOptimizer"]
 
@@ -35,8 +36,7 @@ class FlatOptimizer:
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`, which counts from 1."""
-        s = self._settings
-        return s.lr * s.lr_shrinkage ** ((step - 1) // s.lr_shrink_freq)
+        return learning_rate(self._settings, step)
 
     def step(self, step: int) -> None:
         """Takes step number `step` with what lies in `gradient`."""

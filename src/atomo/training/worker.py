@@ -19,6 +19,7 @@ from atomo.memory import make_memory
 from atomo.randomness import derive
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
+from atomo.training.learning_rate import learning_rate
 from atomo.transports import Transport
 from atomo.wire import Kind
 
@@ -64,8 +65,11 @@ class Worker:
             match order.kind:
                 case Kind.WEIGHTS if order.weights is not None:
                     self._weights.copy_(order.weights)
+                    self._memory.at_rate(learning_rate(self._job.settings, order.step))
                     self._take_step(order.step, time.perf_counter() - asked)
                 case Kind.SAVE:
+                    # Who was late saves in the same units as the others.
+                    self._memory.at_rate(learning_rate(self._job.settings, order.step))
                     self._client.send_state(self._state())
                 case Kind.STATE if order.state is not None:
                     self._restore(order.state)

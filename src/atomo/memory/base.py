@@ -30,6 +30,8 @@ class Memory(ABC):
     """False where nothing is ever kept, so that nobody computes what it would be given."""
     has_momentum: ClassVar[bool] = False
     """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
+    decay_has_momentum: ClassVar[bool] = False
+    """Whether the optimiser gives weight decay the momentum that it does not give the gradient."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
     """The settings that its specification takes, and their types."""
 

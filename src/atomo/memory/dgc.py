@@ -37,6 +37,7 @@ class MomentumCorrection(Memory):
     id: ClassVar[str] = "dgc"
     keeps: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
+    decay_has_momentum: ClassVar[bool] = True
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({"masking": bool, "clip": float})
 
     def __init__(

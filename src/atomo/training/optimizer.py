@@ -5,7 +5,7 @@ operations. Checkpoints hold its state by parameter name all the same.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -15,9 +15,12 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
+from atomo.training.decay import DecayMomentum
 from atomo.training.learning_rate import learning_rate
 
 __all__ = ["FlatOptimizer"]
+
+DECAY: Final = "decay_momentum"  # in a state
 
 
 @final
@@ -33,6 +36,7 @@ class FlatOptimizer:
         self._buckets = buckets
         self._settings = settings
         self._inner = build(self._weights, settings)
+        self._decay = decay_momentum(weights, settings)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`, which counts from 1."""
@@ -42,6 +46,8 @@ class FlatOptimizer:
         """Takes step number `step` with what lies in `gradient`."""
         for group in self._inner.param_groups:
             group["lr"] = self.learning_rate(step)
+        if self._decay is not None:
+            self._decay.add_to(self.gradient)
         self._inner.step()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -54,6 +60,9 @@ class FlatOptimizer:
                 state |= {f"{kind}/{name}": t for name, t in named_slices(value, self._buckets)}
             else:
                 state[kind] = value
+        if self._decay is not None:
+            buffer = named_slices(self._decay.buffer, self._buckets)
+            state |= {f"{DECAY}/{name}": part for name, part in buffer}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -63,12 +72,21 @@ class FlatOptimizer:
             if kind in state:
                 inner[kind] = state[kind].clone()
                 continue
-            inner[kind] = torch.empty_like(self._weights.detach())
-            for name, view in named_slices(inner[kind], self._buckets):
-                try:
-                    view.copy_(state[f"{kind}/{name}"])
-                except (KeyError, RuntimeError) as error:
-                    raise CheckpointError(f"no {kind} for parameter {name}: {error}") from error
+            whole = self._whole(kind, state)
+            if kind != DECAY:
+                inner[kind] = whole
+            elif self._decay is not None:
+                self._decay.buffer.copy_(whole)
+
+    def _whole(self, kind: str, state: Mapping[str, Tensor]) -> Float[Tensor, " n"]:
+        """What a state has of every parameter, joined."""
+        whole = torch.empty_like(self._weights.detach())
+        for name, view in named_slices(whole, self._buckets):
+            try:
+                view.copy_(state[f"{kind}/{name}"])
+            except (KeyError, RuntimeError) as error:
+                raise CheckpointError(f"no {kind} for parameter {name}: {error}") from error
+        return whole
 
 
 def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:
@@ -82,5 +100,18 @@ def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:
         lr=s.lr,
         momentum=0.0 if apart else s.momentum,
         nesterov=s.nesterov and not apart,
-        weight_decay=s.weight_decay,
+        weight_decay=0.0 if has_decay_momentum(s) else s.weight_decay,
     )
+
+
+def decay_momentum(weights: Float[Tensor, " n"], settings: Settings) -> DecayMomentum | None:
+    """The momentum of the weight decay, where that is apart from the gradient's."""
+    s = settings
+    if not (s.weight_decay and has_decay_momentum(s)):
+        return None
+    return DecayMomentum(weights, s.weight_decay, s.momentum, s.nesterov)
+
+
+def has_decay_momentum(settings: Settings) -> bool:
+    """Whether workers apply momentum, to gradients that have no weight decay in them yet."""
+    return settings.optimizer == "sgd" and kind_of(settings.memory).decay_has_momentum

@@ -1,10 +1,86 @@
-"""Fixtures that every room's tests share."""
+"""Which tests run, in which process they do, and what all of them find."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import torch
+
+# Below tests/: where all tests are slow. Elsewhere the mark stands at the test.
+SLOW = ("tools/",)
+# Below tests/: where tests start processes enough for two cores, or change the machine. One of them
+# runs at a time.
+JOBS = ("cli/", "tools/", "transports/test_mpi.py")
+
+left_out = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the slow tests too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[left_out] = 0
+    # A shell starts what it puts in the background with SIGINT ignored. Whatever is started here
+    # inherits that, and jobs could not be interrupted.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def is_in(nodeid: str, places: tuple[str, ...]) -> bool:
+    return nodeid.removeprefix("tests/").startswith(places)
+
+
+def runs(item: pytest.Item) -> bool:
+    """Whether a test runs: a slow one only if it is asked for."""
+    if item.get_closest_marker("slow") is None and not is_in(item.nodeid, SLOW):
+        return True
+    named = any("::" in word and item.nodeid.startswith(word) for word in item.config.args)
+    return named or bool(item.config.getoption("all"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = [item for item in items if runs(item)]
+    config.stash[left_out] = len(items) - len(chosen)
+    # Jobs begin first: their one process has the longest way to go.
+    items[:] = sorted(chosen, key=lambda item: not is_in(item.nodeid, JOBS))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """All jobs go to one process; any other test function goes where there is time for it."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # pytest-xdist's own way to say what stays together
+        def _split_scope(self, nodeid: str) -> str:
+            return "jobs" if is_in(nodeid, JOBS) else nodeid.partition("[")[0]
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Every process has collected all tests, so any of them knows how many were left out."""
+    node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around what prints pytest's closing line
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = config.stash[left_out]
+        return (yield)
+    result = yield
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if count := config.stash[left_out]:
+        reporter.write_line(f"slow tests left out: {count}; bash tests/run.sh --all runs them too")
+    return result
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Several ranks share two cores in these tests, and a thread each is what they get."""
+    import torch  # not at the top: the process that only hands out tests has no use for it
+
     torch.set_num_threads(1)

@@ -112,6 +112,15 @@ def test_the_frame_that_is_taken_apart_is_a_real_one():
     assert bytes.fromhex("".join(rows)) == frame
 
 
+def test_the_sample_of_the_tests_has_the_right_count():
+    part, count = re.search(
+        r"run.sh (tests/\w+)` ends with\s+```\n=+ (\d+) passed", README.read_text()
+    ).groups()
+    line = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", part]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"{count} tests collected" in done.stdout
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run(example, tmp_path):
     done = subprocess.run(

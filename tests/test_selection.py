@@ -1,0 +1,108 @@
+"""Slow tests are left out and counted, jobs take turns, and every process of a run is strict."""
+
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import conftest
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from atomo.codecs import make_codec
+
+SUITE = """
+import os, pathlib, signal
+import pytest
+
+def note(what):
+    with open("log", "a") as log:
+        log.write(f"{what} {os.getpid()}\\n")
+
+@pytest.mark.parametrize("n", range(40))
+def test_quick(n):
+    note("quick")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(3))
+def test_slow(n):
+    note("slow")
+"""
+JOB = """
+from test_one import note, pytest
+
+@pytest.mark.parametrize("n", range(4))
+def test_job(n):
+    note("job")
+"""
+SETTINGS = "[pytest]\npythonpath = tests\naddopts = --strict-markers\nmarkers =\n    slow: s\n"
+TORCH = "def set_num_threads(n): pass\n"  # stands in for the real one, which takes its time
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A small suite under this one's rules."""
+    for name in ("tools", "cli"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "tests")
+    (tmp_path / "tests" / "test_one.py").write_text(SUITE)
+    (tmp_path / "tests" / "cli" / "test_three.py").write_text(JOB)
+    (tmp_path / "tests" / "tools" / "test_two.py").write_text("def test_cluster(): pass\n")
+    (tmp_path / "pytest.ini").write_text(SETTINGS)
+    (tmp_path / "torch.py").write_text(TORCH)
+    return tmp_path
+
+
+def played(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
+    """What pytest says last, and what the tests noted; from where SIGINT is ignored."""
+    (suite / "log").write_text("")
+    line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "pytest"]
+    done = subprocess.run(
+        [*line, "-p", "no:cacheprovider", *words],
+        cwd=suite, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    end = "\n".join(done.stdout.splitlines()[-2:])
+    return end, [line.split() for line in (suite / "log").read_text().splitlines()]
+
+
+TWO = ("-n", "2")
+
+
+@pytest.mark.parametrize("processes", [TWO, ()], ids=["two", "one"])
+def test_slow_tests_are_left_out_and_counted(suite, processes):
+    end, notes = played(suite, *processes)
+    assert re.search(r"44 passed in .*\nslow tests left out: 4; .*--all", end), end
+    assert {what for what, _ in notes} == {"quick", "job"}
+
+
+def test_all_runs_them_and_jobs_take_turns_in_one_process(suite):
+    end, notes = played(suite, *TWO, "--all")
+    assert "48 passed" in end
+    assert "left out" not in end
+    assert len({process for what, process in notes if what == "job"}) == 1
+    assert len({process for _, process in notes}) == 2
+
+
+def test_a_slow_test_that_is_named_runs(suite):
+    end, notes = played(suite, "tests/test_one.py::test_slow", "tests/tools/test_two.py")
+    assert "3 passed" in end
+    assert "slow tests left out: 1" in end
+    assert len(notes) == 3
+
+
+def test_places_with_rules_of_their_own_are_there():
+    for place in {*conftest.SLOW, *conftest.JOBS}:
+        assert (Path(__file__).parent / place).exists(), place
+
+
+def test_a_warning_a_wrong_type_and_a_hang_fail_a_test(request):
+    with pytest.raises(UserWarning):
+        warnings.warn("planted", UserWarning, stacklevel=1)
+    with pytest.raises(TypeCheckError):
+        make_codec("fp16").encode(torch.ones(2, 3), "no generator")  # type: ignore[arg-type]
+    assert float(request.config.getini("timeout")) > 0

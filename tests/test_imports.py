@@ -102,9 +102,17 @@ def test_only_the_mpi_transport_knows_mpi4py(path):
 
 
 @every_module
-def test_only_the_cpu_kernels_know_numba(path):
-    if not name_of(path).startswith("kernels/cpu/"):
+def test_numba_and_triton_are_known_in_one_place_each(path):
+    if name_of(path) != "kernels/jit.py":
         assert "numba" not in loaded(path)
+    if not (name_of(path).startswith("kernels/") and path.name == "triton_way.py"):
+        assert "triton" not in loaded(path)
+
+
+@every_module
+def test_only_kernels_know_the_ways_of_kernels(path):
+    if not name_of(path).startswith("kernels/"):
+        assert not any(n.startswith("atomo.kernels.") and "_way" in n for n in imported(path))
 
 
 def test_only_a_rank_imports_the_mpi_transport():

@@ -7,11 +7,11 @@ from bisect import bisect_right
 import pytest
 import torch
 from torch import Generator, Tensor
+from ways import NAMES, Way
 
 from atomo.codecs import LSS, SketchML, lss, sketchml
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import clusters, quantiles
-from atomo.kernels.device import clusters as device
 
 SIZES = [1, 2, 511, 1024, 1025, 1536, 3001, 9000]
 
@@ -45,12 +45,13 @@ def test_the_hash_never_changes():
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_both_backends_put_every_entry_where_a_plain_loop_does(n):
+def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
     values = heavy(n)
     thresholds = torch.tensor([-math.inf] * 4 + [-1.0, -0.5, -0.1, 0.0, 0.2, 0.9] + [math.inf] * 5)
     sizes = torch.tensor([1 + i % 5 for i in range(16)])
+    ways = [Way("clusters", name) for name in NAMES]
     packed = clusters.assign(values, thresholds)
-    assert packed.equal(device.assign(values, thresholds))
+    assert all(way.assign(values, thresholds).equal(packed) for way in ways)
     ids = [bisect_right(thresholds.tolist(), value) for value in values.tolist()]
     starts = (sizes.cumsum(0) - sizes).tolist()
     key = 0x12345678
@@ -62,16 +63,13 @@ def test_both_backends_put_every_entry_where_a_plain_loop_does(n):
         [math.fsum(m) / len(m) if (m := members.get(b)) else 0.0 for b in range(int(sizes.sum()))]
     )
     seed = key | 5 << 32  # the hash has the low word alone
-    for backend in (clusters, device):
-        means = backend.mean_of_buckets(values, packed, sizes, key if backend is device else seed)
+    for way in ways:
+        means = way.mean_of_buckets(values, packed, sizes, seed)
         torch.testing.assert_close(means, expected)
-    out = normal(n, seed=9)
-    wanted = out + 0.5 * expected[buckets]
-    clusters.add_means(packed, sizes, seed, expected, out, 0.5)
-    torch.testing.assert_close(out, wanted)
-    out = normal(n, seed=9)
-    device.add_means(packed, sizes, key, expected, 0.5, out)
-    torch.testing.assert_close(out, wanted)
+        out = normal(n, seed=9)
+        wanted = out + 0.5 * expected[buckets]
+        way.add_means(packed, sizes, seed, expected, out, 0.5)
+        torch.testing.assert_close(out, wanted)
 
 
 def test_lss_keeps_the_sum_of_each_bucket_and_mixes_no_signs():

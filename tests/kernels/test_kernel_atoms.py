@@ -1,4 +1,4 @@
-"""Sampling entries: Algorithm 1 without its sort, exact probabilities, on both backends."""
+"""Sampling entries: Algorithm 1 without its sort, exact probabilities, in all ways."""
 
 import math
 
@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
+from ways import NAMES, Way, every_way
 
 from atomo.codecs.atoms import probabilities
 from atomo.kernels import atoms
-from atomo.kernels.device import atoms as device
 
-both = pytest.mark.parametrize("backend", [atoms, device], ids=["cpu", "device"])
+each_way = every_way("atoms")
 magnitudes = st.lists(
     st.one_of(st.floats(-(2.0**99), 2.0**99, width=32), st.sampled_from([0.0, 1.0, -1.0, 1e-42])),
     min_size=1,
@@ -24,35 +24,35 @@ def normal(count: int, seed: int = 0) -> Tensor:
     return torch.randn(count, generator=Generator().manual_seed(seed))
 
 
-@both
+@each_way
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(entries=magnitudes, budget=st.floats(0.05, 50))
-def test_the_rate_gives_the_probabilities_of_algorithm_1(backend, entries, budget):
+def test_the_rate_gives_the_probabilities_of_algorithm_1(way, entries, budget):
     values = torch.tensor(entries)
     expected = probabilities(values, budget)
-    rate = backend.best_rate(values, budget)
+    rate = way.best_rate(values, budget)
     chances = torch.where(values == 0, 0.0, values.double().abs() * rate).clamp(max=1)
     torch.testing.assert_close(chances, expected, rtol=1e-9, atol=1e-12)
 
 
-@both
+@each_way
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_has_no_rate(backend, bad):
+def test_what_is_not_finite_has_no_rate(way, bad):
     values = normal(1000)
     values[777] = bad
-    assert math.isnan(backend.best_rate(values, 10.0))
+    assert math.isnan(way.best_rate(values, 10.0))
 
 
-@both
+@each_way
 @pytest.mark.parametrize("count", [1, 7, 1024, 3000])
-def test_every_entry_is_drawn_as_often_as_its_probability_says(backend, count):
+def test_every_entry_is_drawn_as_often_as_its_probability_says(way, count):
     values, draws = normal(count), 4000
     values[0] = 0.0 if count > 1 else 1.0
-    rate = backend.best_rate(values, 0.3 * count)
+    rate = way.best_rate(values, 0.3 * count)
     chances = (values.double().abs() * rate).clamp(max=1)
     hits = torch.zeros(count, dtype=torch.float64)
     for seed in range(draws):
-        chosen = backend.sample_entries(values, rate, seed)
+        chosen = way.sample_entries(values, rate, seed)
         assert bool((chosen.diff() > 0).all())
         hits[chosen] += 1
     error = (chances * (1 - chances) * draws).sqrt()
@@ -61,19 +61,19 @@ def test_every_entry_is_drawn_as_often_as_its_probability_says(backend, count):
     assert abs(pairs - 1) < 5 * (2 / count) ** 0.5 + 0.01 or count == 1
 
 
-@both
-def test_tiny_probabilities_are_exact(backend):
+@each_way
+def test_tiny_probabilities_are_exact(way):
     """A million entries of probability 2e-8 each, which 24 bits of randomness would triple."""
     values = torch.full((10**6,), 2e-8)
-    hits = sum(len(backend.sample_entries(values, 1.0, seed)) for seed in range(100))
+    hits = sum(len(way.sample_entries(values, 1.0, seed)) for seed in range(100))
     assert hits <= 2 + 5 * 2**0.5
 
 
-@both
-def test_an_infinite_rate_takes_all_that_is_not_zero(backend):
+@each_way
+def test_an_infinite_rate_takes_all_that_is_not_zero(way):
     values = torch.tensor([0.0, 1e-42, -3.0, 0.0])
-    assert backend.best_rate(values, 2.0) == math.inf
-    assert backend.sample_entries(values, math.inf, 0).tolist() == [1, 2]
+    assert way.best_rate(values, 2.0) == math.inf
+    assert way.sample_entries(values, math.inf, 0).tolist() == [1, 2]
 
 
 def test_same_seed_same_draw_and_another_seed_another():
@@ -82,9 +82,17 @@ def test_same_seed_same_draw_and_another_seed_another():
     assert draws[0] == draws[1] != draws[2]
 
 
-@both
+@pytest.mark.parametrize("count", [1, 1023, 5000])
+def test_all_ways_draw_the_same_entries(count):
+    values = normal(count)
+    for seed in (0, 7, 2**63 - 1):
+        drawn = [Way("atoms", name).sample_entries(values, 0.2, seed) for name in NAMES]
+        assert all(other.equal(drawn[0]) for other in drawn[1:])
+
+
+@each_way
 @pytest.mark.parametrize("size", [1, 8, 21])
-def test_cosines_are_added_and_cut_off_at_the_end(backend, size):
+def test_cosines_are_added_and_cut_off_at_the_end(way, size):
     waves = normal(64).view(8, 8)
     indices = torch.tensor([0, 3, 5])[: (size + 7) // 8] * 4
     coefficients = torch.zeros((size + 7) // 8 * 8)
@@ -92,5 +100,5 @@ def test_cosines_are_added_and_cut_off_at_the_end(backend, size):
     coefficients[indices] = values
     expected = 1 + (coefficients.view(-1, 8) @ waves).view(-1)[:size]
     out = torch.ones(size)
-    backend.add_cosines(out, indices, values, waves)
+    way.add_cosines(out, indices, values, waves)
     torch.testing.assert_close(out, expected)

@@ -1,4 +1,4 @@
-"""Stochastic rounding and its entropy coder: both backends, against plain loops."""
+"""Stochastic rounding and its entropy coder: every way, against plain loops."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
+from ways import NAMES, Way, every_way
 
-from atomo.kernels import entropy, quantise
-from atomo.kernels.cpu import huffman as coder
-from atomo.kernels.device import quantise as device
-from atomo.kernels.quantise import EUCLIDEAN, FORMS, LARGEST, Form
+from atomo.kernels import entropy, sign
+from atomo.kernels.entropy import huffman as coder
+from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, Form
 
-BACKENDS = ["cpu", "device"]
-every_backend = pytest.mark.parametrize("backend", BACKENDS)
+each_way = every_way("quantise")
 every_form = pytest.mark.parametrize("form", FORMS, ids=str)
 
 
@@ -22,16 +21,11 @@ def normal(n: int, seed: int = 1) -> Tensor:
 
 
 def quantised(
-    backend: str, values: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int = 0
+    way: Way, values: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Norms, symbols and escapes, with room for as many escapes as it takes."""
+    """Norms, symbols and escapes."""
     norms = torch.empty(-(-len(values) // bucket))
-    setting = bucket, kind, most, form.base, form.digits
-    if backend == "device":
-        found = device.quantise(values, norms, *setting, seed, 2 * len(values) + 5)
-        assert found is not None
-        return norms, *found
-    found = quantise.quantise(values, norms, bucket, kind, most, form, seed)
+    found = way.quantise(values, norms, bucket, kind, most, form, seed)
     assert found is not None
     return norms, *found
 
@@ -57,16 +51,16 @@ def levels_by_hand(symbols: Tensor, escapes: Tensor, form: Form, n: int) -> list
     return levels
 
 
-@every_backend
+@each_way
 @every_form
 @pytest.mark.parametrize("n", [1, 4, 5, 511, 2560, 2561, 5200])
 @pytest.mark.parametrize(("bucket", "most"), [(512, 1), (7, 1), (1000, 3)])
-def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, bucket, most):
+def test_every_level_is_a_neighbour_of_the_exact_quotient(way, form, n, bucket, most):
     values = normal(n)
     bucket = min(bucket, n)
     if bucket < 100:
         most = 1  # few entries to a norm: higher levels would be more escapes than there is room
-    _, symbols, escapes = quantised(backend, values, bucket, EUCLIDEAN, most, form)
+    _, symbols, escapes = quantised(way, values, bucket, EUCLIDEAN, most, form)
     levels = levels_by_hand(symbols, escapes, form, n)
     for i, level in enumerate(levels):
         part = values[i // bucket * bucket : (i // bucket + 1) * bucket].double()
@@ -76,48 +70,70 @@ def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, buck
         assert level * exact >= 0
 
 
-@every_backend
+@each_way
 @every_form
 @pytest.mark.parametrize("kind", [EUCLIDEAN, LARGEST])
 @pytest.mark.parametrize("n", [1, 700, 5200])
-def test_decoding_is_norm_times_level(backend, form, kind, n):
+def test_decoding_is_norm_times_level(way, form, kind, n):
     values = normal(n)
     most = form.base // 2
     bucket = min(512, n)
-    norms, symbols, escapes = quantised(backend, values, bucket, kind, most, form)
+    norms, symbols, escapes = quantised(way, values, bucket, kind, most, form)
     levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
     units = norms.repeat_interleave(bucket)[:n] / most
     out = torch.ones(n)
-    if backend == "cpu":
-        quantise.add_levels(symbols, escapes, norms, bucket, most, form, out, 0.5)
-    else:
-        device.add_levels(symbols, escapes, norms, bucket, most, form.base, form.digits, out, 0.5)
+    way.add_levels(symbols, escapes, norms, bucket, most, form, out, 0.5)
     torch.testing.assert_close(out, 1 + 0.5 * levels * units)
 
 
-@every_backend
-def test_levels_out_of_reach_escape(backend):
+@each_way
+def test_levels_out_of_reach_escape(way):
     values = torch.zeros(3000)
     values[[3, 700, 2999]] = torch.tensor([5.0, -5.0, 5.0])
-    _, symbols, escapes = quantised(backend, values, 100, EUCLIDEAN, 255, FORMS[1])
+    _, symbols, escapes = quantised(way, values, 100, EUCLIDEAN, 255, FORMS[1])
     levels = levels_by_hand(symbols, escapes, FORMS[1], 3000)
     assert [levels[3], levels[700], levels[2999]] == [255, -255, 255]
     assert len(escapes) == 6
 
 
-def test_too_many_escapes_give_up():
+@each_way
+def test_too_many_escapes_give_up(way):
     values, norms = torch.ones(3000), torch.empty(3000)
-    assert quantise.quantise(values, norms, 1, EUCLIDEAN, 255, FORMS[0], 0) is None
+    assert way.quantise(values, norms, 1, EUCLIDEAN, 255, FORMS[0], 0) is None
 
 
-@every_backend
-def test_the_random_numbers_are_uniform_and_follow_the_seed(backend):
+@each_way
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
+def test_a_norm_that_is_not_finite_is_refused(way, bad):
+    values = normal(3000).index_fill_(0, torch.tensor([2000, 2001]), bad)
+    with pytest.raises(ValueError, match="NaN, infinity, or a norm"):
+        way.quantise(values, torch.empty(6), 512, EUCLIDEAN, 1, FORMS[0], 0)
+
+
+@every_form
+@pytest.mark.parametrize("kind", [EUCLIDEAN, LARGEST])
+@pytest.mark.parametrize("n", [1, 511, 2561, 9001])
+@pytest.mark.parametrize(("bucket", "size"), [(512, 1.0), (100, 1e-35), (9, 1e35)])
+def test_all_ways_give_the_same_bytes(form, kind, n, bucket, size):
+    """Sums in another order may round a norm to its neighbour, so all get the norms of one."""
+    values, seed = normal(n) * size, 2**63 - 7
+    most = 255 if form == FORMS[-1] else form.base // 2  # some of 255 levels escape
+    first, *others = (Way("quantise", name) for name in NAMES)
+    norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
+    for other in others:
+        found = quantised(other, values, bucket, kind, most, form, seed)
+        torch.testing.assert_close(found[0], norms, rtol=2e-7, atol=0)
+        given = other.quantise(values, norms, bucket, GIVEN, most, form, seed)
+        assert given is not None
+        for part, same in zip(given, packed, strict=True):
+            assert part.equal(same)
+
+
+@each_way
+def test_the_random_numbers_are_uniform_and_follow_the_seed(way):
     values = torch.full((200_000,), 0.3)
     norms = torch.ones(1)
-    if backend == "cpu":
-        draws = [quantise.quantise(values, norms, 200_000, 0, 1, FORMS[0], s) for s in (1, 1, 2)]
-    else:
-        draws = [device.quantise(values, norms, 200_000, 0, 1, 3, 5, s, 0) for s in (1, 1, 2)]
+    draws = [way.quantise(values, norms, 200_000, GIVEN, 1, FORMS[0], s) for s in (1, 1, 2)]
     symbols = [draw[0] for draw in draws if draw is not None]
     assert symbols[0].equal(symbols[1])
     assert not symbols[0].equal(symbols[2])
@@ -128,15 +144,27 @@ def test_the_random_numbers_are_uniform_and_follow_the_seed(backend):
         assert abs(product.mean()) < 5 * 0.21 / 200_000**0.5
 
 
-@every_backend
-def test_powers_of_two_stay_and_others_go_to_a_neighbour(backend):
+@every_way("powers")
+def test_powers_of_two_stay_and_others_go_to_a_neighbour(way):
     values = torch.cat([torch.tensor([0.0, 1.0, -2.0, 0.25]), normal(5000)])
-    round_to = quantise.round_to_powers if backend == "cpu" else device.round_to_powers
-    exponents = round_to(values, 3)
+    exponents = way.round_to_powers(values, 3)
+    assert exponents.equal(Way("powers", "numba").round_to_powers(values, 3))
     assert exponents[:4].tolist() == [0, 127, 128, 125]
     powers = torch.pow(2.0, exponents[4:].double() - 127)
     ratio = powers / values[4:].double().abs()
     assert ((ratio > 0.5) & (ratio < 2)).all()
+
+
+@every_way("powers")
+@pytest.mark.parametrize("n", [1, 33, 2048, 5000])
+def test_powers_come_back_with_their_signs(way, n):
+    values, out = normal(n), normal(n, 2)
+    exponents = way.round_to_powers(values, 5)
+    words, _ = sign.pack_signs(values)
+    magnitudes = torch.where(exponents == 0, 0.0, torch.pow(2.0, exponents.float() - 127))
+    expected = out + 0.5 * torch.copysign(magnitudes, values)
+    way.add_powers(exponents, words, out, 0.5)
+    torch.testing.assert_close(out, expected)
 
 
 def message(kind: str, n: int) -> Tensor:

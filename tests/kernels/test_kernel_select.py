@@ -1,6 +1,4 @@
-"""Selection on both backends, against sorting."""
-
-from types import ModuleType
+"""Selection in all ways, against sorting."""
 
 import numpy as np
 import pytest
@@ -8,12 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
+from ways import NAMES, Way, every_way
 
-from atomo.kernels import select
-from atomo.kernels.cpu import select as cpu
-from atomo.kernels.device import select as device
+from atomo.kernels import draws, select
 
-both = pytest.mark.parametrize("backend", [select, device], ids=["cpu", "device"])
+each_way = every_way("select")
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -21,13 +18,13 @@ def normal(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, generator=Generator().manual_seed(seed))
 
 
-@both
+@each_way
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 2048, 2049, 50_000])
 @pytest.mark.parametrize("value", [1e-9, 0.5, 2.5, 9.0])
-def test_above_adds_finds_and_clears(backend: ModuleType, n, value):
+def test_above_adds_finds_and_clears(way: Way, n, value):
     values, added = normal(n), normal(n, 1)
     total = values + added
-    indices, found = backend.above(values, added, select.bits_of(value), True)
+    indices, found = way.above(values, added, select.bits_of(value), True)
     expected = (total.abs() >= value).nonzero().squeeze(1)
     assert indices.equal(expected)
     assert found.equal(total[expected])
@@ -35,11 +32,11 @@ def test_above_adds_finds_and_clears(backend: ModuleType, n, value):
     assert values.equal(total)
 
 
-@both
-def test_above_only_looks_where_nothing_is_to_be_added(backend: ModuleType):
+@each_way
+def test_above_only_looks_where_nothing_is_to_be_added(way: Way):
     values = normal(5000)
     before = values.clone()
-    indices, _ = backend.above(values, None, select.bits_of(1.0), False)
+    indices, _ = way.above(values, None, select.bits_of(1.0), False)
     assert values.equal(before)
     assert indices.equal((before.abs() >= 1).nonzero().squeeze(1))
 
@@ -52,13 +49,13 @@ def test_bits_of_is_the_first_magnitude_that_is_not_below():
     assert select.bits_of(1e39) == select.INFINITY
 
 
-@both
+@each_way
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(values=st.lists(floats, min_size=1, max_size=50), data=st.data())
-def test_kth_largest(backend: ModuleType, values, data):
+def test_kth_largest(way: Way, values, data):
     entries = torch.tensor(values)
     k = data.draw(st.integers(1, len(values)))
-    bits, higher = backend.kth_largest(entries.view(torch.int32), k)
+    bits, higher = way.kth_largest(entries.view(torch.int32), k)
     ordered = entries.abs().sort(descending=True).values
     assert bits == int(ordered.view(torch.int32)[k - 1])
     assert higher == int((ordered > ordered[k - 1]).sum())
@@ -106,36 +103,38 @@ def test_nan_and_infinity_are_found(bad):
             find()
 
 
-@both
+@each_way
 @pytest.mark.parametrize("n", [1, 7, 64, 65, 1000])
-def test_chunk_sums(backend: ModuleType, n):
+def test_chunk_sums(way: Way, n):
     values, added = normal(n), normal(n, 1)
     total = values + added
-    sums = backend.chunk_sums(values, added, 64)
+    sums = way.chunk_sums(values, added, 64)
     expected = torch.stack([part.double().abs().sum() for part in total.split(64)])
     torch.testing.assert_close(sums, expected)
     assert values.equal(total)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 1000])
-def test_drawn_indices_are_distinct_and_the_same_on_both_backends(n):
+def test_drawn_indices_are_distinct_and_the_same_in_all_ways(n):
     seed = 12345
-    whole = select.draw(seed, n, n, torch.device("cpu"))
+    whole = draws.draw(seed, n, n, torch.device("cpu"))
     assert whole.sort().values.equal(torch.arange(n))
-    words = torch.from_numpy(cpu.permutation(seed))
-    assert device.draw(words, (n - 1).bit_length(), n, n).equal(whole)
+    for way in (Way("draws", name) for name in NAMES):
+        assert way.draw(seed, n, n, torch.device(way.device)).equal(whole)
 
 
 def test_drawn_indices_are_uniform():
     counts = torch.zeros(11)
     for seed in range(11_000):
-        counts[select.draw(seed << 16, 2, 11, torch.device("cpu"))] += 1
+        counts[draws.draw(seed << 16, 2, 11, torch.device("cpu"))] += 1
     expected = 2000.0
     assert float(((counts - expected).square() / expected).sum()) < 30  # chi-squared, 10 degrees
 
 
 def test_survivors_of_a_table_of_four_slots_each():
     k, slots = 50_000, 200_000
-    kept = select.survivors(torch.arange(k) * 37, 99, slots)
+    kept = draws.survivors(torch.arange(k) * 37, 99, slots)
     assert abs(float(kept.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
-    assert not kept.equal(select.survivors(torch.arange(k) * 37, 100, slots))
+    for way in (Way("draws", name) for name in NAMES):
+        assert way.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
+    assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))

@@ -1,14 +1,14 @@
-"""One bit an entry: both backends, against the layout read one entry at a time."""
+"""One bit an entry: every way, against the layout read one entry at a time."""
 
 import pytest
 import torch
 from torch import Generator, Tensor
+from ways import every_way
 
 from atomo.kernels import sign
-from atomo.kernels.device import sign as device
 
 SIZES = [1, 31, 32, 33, 64, 2047, 2048, 2049, 5000]
-every_backend = pytest.mark.parametrize("backend", [sign, device], ids=["cpu", "device"])
+each_way = every_way("sign")
 every_size = pytest.mark.parametrize("n", SIZES)
 
 
@@ -27,33 +27,33 @@ def bits_by_hand(words: Tensor, n: int) -> list[int]:
     return bits
 
 
-@every_backend
+@each_way
 @every_size
-def test_each_entry_has_its_bit(backend, n):
+def test_each_entry_has_its_bit(way, n):
     values = normal(n)
     values[0] = -0.0
-    words, largest = backend.pack_signs(values)
+    words, largest = way.pack_signs(values)
     assert len(words) == sign.word_count(n) == -(-n // 32)
     assert bits_by_hand(words, n) == torch.signbit(values).int().tolist()
     assert largest == float(values.abs().max())
 
 
-@every_backend
-def test_what_is_not_finite_is_told(backend):
+@each_way
+def test_what_is_not_finite_is_told(way):
     for value in (float("nan"), float("inf"), -float("inf")):
         values = normal(3000)
         values[2500] = value
-        assert not backend.pack_signs(values)[1] < float("inf")
-        _, positive, negative, _ = backend.add_pack_sum(values, None)
+        assert not way.pack_signs(values)[1] < float("inf")
+        _, positive, negative, _ = way.add_pack_sum(values, None)
         assert not positive - negative < float("inf")
 
 
-@every_backend
+@each_way
 @every_size
-def test_adding_packing_and_summing_at_once(backend, n):
+def test_adding_packing_and_summing_at_once(way, n):
     values, added = normal(n), normal(n, 2)
     total = values + added
-    words, positive, negative, count = backend.add_pack_sum(values, added)
+    words, positive, negative, count = way.add_pack_sum(values, added)
     assert values.equal(total)
     assert words.equal(sign.pack_signs(total)[0])
     assert positive == pytest.approx(float(total[total > 0].double().sum()), abs=1e-9)
@@ -61,13 +61,13 @@ def test_adding_packing_and_summing_at_once(backend, n):
     assert count == int((total > 0).sum())
 
 
-@every_backend
+@each_way
 @every_size
-def test_adding_signs(backend, n):
+def test_adding_signs(way, n):
     values, out = normal(n), normal(n, 2)
     words, _ = sign.pack_signs(values)
     expected = out + torch.where(values < 0, -0.25, 0.5)
-    backend.add_signs(words, 0.5, -0.25, out)
+    way.add_signs(words, 0.5, -0.25, out)
     torch.testing.assert_close(out, expected)
 
 
@@ -78,13 +78,13 @@ def test_too_few_words_are_refused():
     assert not out.any()
 
 
-@every_backend
+@each_way
 @every_size
 @pytest.mark.parametrize("row", [1, 7, 64, 3000])
-def test_two_means_for_each_run_of_entries(backend, n, row):
+def test_two_means_for_each_run_of_entries(way, n, row):
     values, added = normal(n), normal(n, 2)
     total = values + added
-    words, means = backend.add_pack_means(values, added, row)
+    words, means = way.add_pack_means(values, added, row)
     assert words.equal(sign.pack_signs(total)[0])
     assert values.equal(total)
     expected = []
@@ -96,5 +96,5 @@ def test_two_means_for_each_run_of_entries(backend, n, row):
     wanted = out + 0.5 * torch.tensor(
         [expected[2 * (i // row) + int(torch.signbit(total[i]))] for i in range(n)]
     )
-    backend.add_row_signs(words, means, row, 0.5, out)
+    way.add_row_signs(words, means, row, 0.5, out)
     torch.testing.assert_close(out, wanted)

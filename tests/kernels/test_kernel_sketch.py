@@ -1,11 +1,12 @@
-"""Count-sketches: the same cells and signs on both backends, each as likely as any other."""
+"""Count-sketches: the same cells and signs in all ways, each as likely as any other."""
 
 import pytest
 import torch
 from torch import Generator, Tensor
+from ways import NAMES, Way
 
 from atomo.kernels import sketch
-from atomo.kernels.device import sketch as device
+from atomo.kernels.sketch import torch_way
 
 SEEDS = (0, 1, 2**62 + 12345, 2**63 - 1)
 
@@ -16,20 +17,21 @@ def normal(count: int) -> Tensor:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("entries", "size"), [(1, 1), (1000, 7), (5000, 640)])
-def test_both_backends_make_and_read_the_same_cells(seed, entries, size):
+def test_all_ways_make_and_read_the_same_cells(seed, entries, size):
     values, found, outs = normal(entries), [], []
-    for backend in (sketch, device):
+    for way in (Way("sketch", name) for name in NAMES):
         cells, out = torch.zeros(size), torch.ones(entries)
-        backend.fill_cells(values, seed, cells)
-        backend.add_cells(cells, seed, out, 0.5)
+        way.fill_cells(values, seed, cells)
+        way.add_cells(cells, seed, out, 0.5)
         found, outs = [*found, cells], [*outs, out]
-    torch.testing.assert_close(*found)
-    torch.testing.assert_close(*outs)
+    for other, out in zip(found[1:], outs[1:], strict=True):
+        torch.testing.assert_close(other, found[0])
+        torch.testing.assert_close(out, outs[0])
 
 
 def test_cells_and_signs_are_evenly_used():
     ones, cells = torch.ones(100_000), torch.zeros(10)
-    places, signs = device.hashed(ones, 7, 10)
+    places, signs = torch_way.hashed(ones, 7, 10)
     counts = torch.bincount(places, minlength=10)
     assert ((counts - 10_000).abs() < 5 * 95).all()
     assert abs(float(signs.sum())) < 5 * 317

@@ -16,7 +16,7 @@ from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.flat import draw_seed, flat
 from atomo.codecs.sparse import Sparse
 from atomo.errors import ConfigError
-from atomo.kernels import select
+from atomo.kernels import draws, select
 
 __all__ = ["Dragonn"]
 
@@ -83,7 +83,7 @@ class Dragonn(Codec[Sparse]):
         indices, found = sparse.finding(self.id, lambda: select.above(entries, added, low))
         if whole:
             return indices, found
-        chosen = select.survivors(indices, draw_seed(generator), self.slots(len(entries)))
+        chosen = draws.survivors(indices, draw_seed(generator), self.slots(len(entries)))
         chosen = chosen.nonzero().squeeze(1)
         return indices[chosen], found[chosen]
 

@@ -15,7 +15,7 @@ from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.flat import add_flat, draw_seed, flat
 from atomo.codecs.qsgd import CODINGS
 from atomo.errors import CodecError, ConfigError
-from atomo.kernels import entropy, quantise, sign
+from atomo.kernels import entropy, powers, sign
 
 __all__ = ["Natural"]
 
@@ -70,7 +70,7 @@ class Natural(Codec[Powers]):
             raise CodecError(f"natural: the gradient holds {largest:g}; at most {LARGE:g}")
         if 0 < largest < SMALL:
             values, shift = values * 2.0**SHIFT, SHIFT
-        exponents = quantise.round_to_powers(values, seed)
+        exponents = powers.round_to_powers(values, seed)
         words = entropy.compress(exponents, self.coding == "entropy")
         return Powers(words, signs, torch.tensor([shift], dtype=torch.int32))
 
@@ -96,4 +96,4 @@ def add_powers(payload: Powers, out: Float[Tensor, " n"], scale: float) -> None:
     if shifts not in ([0], [SHIFT]):
         raise ValueError(f"shift {shifts[:4]}; 0 or {SHIFT} is expected")
     exponents = entropy.decompress(payload.words, len(out)).to(out.device)
-    quantise.add_powers(exponents, payload.signs, out, math.ldexp(scale, -shifts[0]))
+    powers.add_powers(exponents, payload.signs, out, math.ldexp(scale, -shifts[0]))

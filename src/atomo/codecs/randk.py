@@ -16,7 +16,7 @@ from atomo.codecs import sparse
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.flat import add_flat, draw_seed, flat
 from atomo.errors import CodecError
-from atomo.kernels import select
+from atomo.kernels import draws, select
 
 __all__ = ["RandK"]
 
@@ -68,7 +68,7 @@ class RandK(Codec[Drawn]):
         except ValueError as error:
             raise CodecError(f"randk: the gradient holds {error}") from error
         k, seed = sparse.wanted(self.ratio, len(entries)), self.seed(len(entries), generator)
-        indices = select.draw(seed, k, len(entries), entries.device)
+        indices = draws.draw(seed, k, len(entries), entries.device)
         values = entries[indices] * (len(entries) / k if self.unbiased else 1.0)
         if self.unbiased and not values.isfinite().all():
             raise CodecError("randk: scaled values overflow float32; scale the gradient down first")
@@ -91,7 +91,7 @@ class RandK(Codec[Drawn]):
             )
 
         def add(entries: Float[Tensor, " n"]) -> None:
-            indices = select.draw(seeds[0], k, len(entries), entries.device)
+            indices = draws.draw(seeds[0], k, len(entries), entries.device)
             select.add_at(entries, indices, values, scale)
 
         add_flat(out, self.id, add)
@@ -99,4 +99,4 @@ class RandK(Codec[Drawn]):
     def clear_sent(self, payload: Drawn, entries: Float[Tensor, " n"]) -> None:
         """Makes the entries zero that the payload carries, in place."""
         k = sparse.wanted(self.ratio, len(entries))
-        entries[select.draw(int(payload.seed), k, len(entries), entries.device)] = 0
+        entries[draws.draw(int(payload.seed), k, len(entries), entries.device)] = 0

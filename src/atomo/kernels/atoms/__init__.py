@@ -1,0 +1,68 @@
+"""Sampling the entries of a vector, each with a probability of its own. What all ways promise.
+
+The entries of each tile that starts at entry s, of 1024, draw from key mix(seed ^ mix(s)) of
+`kernels/random`: the upper 24 bits of the word of an entry's place i in its tile, followed by the
+53 upper bits of mix(key + i), so that the smallest probability is exact too.
+"""
+
+from typing import Final
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = ["TILE", "add_cosines", "backend", "best_rate", "sample_entries"]
+
+TILE: Final = 1024
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def best_rate(values: Float[Tensor, " n"], budget: float) -> float:
+    """The rate t for which the probabilities min(1, |v_i| t) add up to `budget`.
+
+    That is Algorithm 1 of ATOMO without its sort: of all probabilities with this sum, these make
+    the variance least.
+
+    Args:
+        values: contiguous.
+        budget: above 0.
+
+    Returns:
+        inf where `budget` is at least the number of entries that are not 0, all of which are then
+        certain; NaN where an entry is not finite.
+    """
+    return backend(values).best_rate(values, budget)
+
+
+def sample_entries(values: Float[Tensor, " n"], rate: float, seed: int) -> Int64[Tensor, " k"]:
+    """Each entry on its own, entry i with probability min(1, |v_i| rate) and never where it is 0.
+
+    Args:
+        values: contiguous and finite.
+        rate: `rate` times the largest magnitude may be infinite.
+        seed: of the counter-based random numbers, 0 to 2^63 - 1.
+
+    Returns:
+        Their places, ascending.
+    """
+    return backend(values).sample_entries(values, rate, seed)
+
+
+def add_cosines(
+    out: Float[Tensor, " n"],
+    indices: Int64[Tensor, " k"],
+    values: Float[Tensor, " k"],
+    waves: Float[Tensor, "block block"],
+) -> None:
+    """Adds values[i] times row (indices[i] mod block) of `waves` to block indices[i] // block.
+
+    Args:
+        out: contiguous; what lies behind its end is left out.
+        indices: below len(out), rounded up to whole blocks. Checked by the caller.
+        values: what each row is multiplied with.
+        waves: one function on a block for each row.
+    """
+    parts = (part.to(out.device) for part in (indices, values, waves))
+    backend(out).add_cosines(out, *parts)

@@ -1,0 +1,91 @@
+"""Entries by cluster, and the means of hashed buckets. What all ways promise.
+
+Up to 16 clusters, of which a byte holds two: entries are split into tiles of two rows of 512 (a
+last tile has shorter rows), and byte j of a tile holds the clusters of entry j of the first row, in
+its low bits, and of the second. Each cluster has buckets of its own, and a hash of the
+index, below 2^32 with the low word of the seed as its key, says which.
+"""
+
+from typing import Final
+
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = [
+    "MASK",
+    "MOST",
+    "ROW",
+    "TILE",
+    "add_means",
+    "assign",
+    "backend",
+    "mean_of_buckets",
+    "symbol_count",
+]
+
+MOST: Final = 16  # clusters
+ROW: Final = 512
+TILE: Final = 2 * ROW
+MASK: Final = 2**32 - 1  # the low word of a seed
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def symbol_count(entries: int) -> int:
+    """How many bytes hold the clusters of so many entries."""
+    tiles, rest = divmod(entries, TILE)
+    return tiles * ROW + (rest + 1) // 2
+
+
+def assign(
+    values: Float[Tensor, " n"], thresholds: Float[Tensor, " t"]
+) -> UInt8[Tensor, " symbols"]:
+    """The clusters, packed: of each entry the number of thresholds that it is not below.
+
+    Args:
+        values: contiguous.
+        thresholds: increasing, fewer than 16.
+    """
+    return backend(values).assign(values, thresholds.to(values.device))
+
+
+def mean_of_buckets(
+    values: Float[Tensor, " n"],
+    packed: UInt8[Tensor, " symbols"],
+    sizes: Int64[Tensor, " 16"],
+    seed: int,
+) -> Float[Tensor, " buckets"]:
+    """The mean of each bucket, 0 where it is empty; not finite where one of its entries is not.
+
+    Args:
+        values: contiguous.
+        packed: their clusters, from `assign`.
+        sizes: how many buckets each cluster has, at least 1.
+        seed: of the hash.
+    """
+    parts = packed.to(values.device), sizes.to(values.device)
+    return backend(values).mean_of_buckets(values, *parts, seed)
+
+
+def add_means(
+    packed: UInt8[Tensor, " symbols"],
+    sizes: Int64[Tensor, " clusters"],
+    seed: int,
+    means: Float[Tensor, " buckets"],
+    out: Float[Tensor, " n"],
+    scale: float,
+) -> None:
+    """Adds `scale` times the mean of its bucket to each entry, in place.
+
+    Raises:
+        ValueError: these are not what the functions above make for so many entries; `out` is
+            unchanged.
+    """
+    if len(packed) != symbol_count(len(out)) or len(sizes) != MOST or bool((sizes < 1).any()):
+        raise ValueError(f"{len(packed)} bytes of clusters and buckets {sizes.tolist()[:MOST]}")
+    if bool((sizes > len(means)).any()) or int(sizes.sum()) != len(means):
+        raise ValueError(f"{len(means)} means for buckets {sizes.tolist()}")
+    held, widths, known = (part.to(out.device) for part in (packed, sizes, means))
+    backend(out).add_means(held, widths, seed, known, out, scale)

@@ -1,0 +1,41 @@
+"""Entries chosen by a hash, the same on every machine. What all ways promise.
+
+Index i claims slot (w * slots) >> 32 of a hash table, where w is the upper half of
+`scramble(i + seed)` of `kernels/random`.
+
+Drawn indices are the images of 0, 1, 2, ... under a permutation of the numbers below the power of
+two that holds all entries, walked until it is back among them. Of its words, which are
+`mix(seed + i * GOLDEN) >> 2`, the first ROUNDS are keys, the next ones, made odd, factors: each
+round is x -> (x ^ key) * factor, then x ^= x >> half the bits. The last word is a key once more.
+"""
+
+from typing import Final
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = ["ROUNDS", "backend", "draw", "survivors"]
+
+ROUNDS: Final = 4
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def survivors(indices: Int64[Tensor, " k"], seed: int, slots: int) -> Bool[Tensor, " k"]:
+    """Which indices keep their slot of a hash table where the last to claim one gets it."""
+    return backend(indices).survivors(indices, seed, slots)
+
+
+def draw(seed: int, k: int, entries: int, where: torch.device) -> Int64[Tensor, " k"]:
+    """Distinct indices below `entries`, each as likely as any other; the same everywhere.
+
+    Args:
+        seed: a 64-bit integer, which chooses the permutation.
+        k: how many.
+        entries: at least k.
+        where: the device of the indices.
+    """
+    return backend(torch.empty(0, device=where)).draw(seed, k, entries, where)

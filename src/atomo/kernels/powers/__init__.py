@@ -1,0 +1,50 @@
+"""Stochastic rounding to powers of two. What all ways promise.
+
+The entries of each tile t of 2048 draw from the words of key mix(seed ^ mix(t)) of
+`kernels/random`. The upper 23 bits of an entry's word, added to its mantissa, carry into the
+exponent as often as rounding up should happen; so it does for denormals, which go to 0 or 2^-126.
+"""
+
+from typing import Final
+
+from jaxtyping import Float, Int32, UInt8
+from torch import Tensor
+
+from atomo.kernels.quantise import largest_and_count
+from atomo.kernels.sign import word_count
+from atomo.kernels.ways import ways_of
+
+__all__ = ["TILE", "add_powers", "backend", "round_to_powers"]
+
+TILE: Final = 2048
+INFINITE: Final = 255  # the exponent of infinity and NaN
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def round_to_powers(values: Float[Tensor, " n"], seed: int) -> UInt8[Tensor, " n"]:
+    """The exponents of contiguous values below 2^127, each rounded at random to a power of two.
+
+    An exponent e stands for 2^(e - 127), and 0 for zero; denormals go to zero or 2^-126.
+    """
+    return backend(values).round_to_powers(values, seed)
+
+
+def add_powers(
+    symbols: UInt8[Tensor, " n"],
+    signs: Int32[Tensor, " words"],
+    out: Float[Tensor, " n"],
+    scale: float,
+) -> None:
+    """Adds scale * sign * 2^(symbol - 127) to each entry, in place; nothing where it is 0.
+
+    The signs lie as in `kernels/sign`.
+
+    Raises:
+        ValueError: the sizes differ, or a symbol stands for infinity; `out` is unchanged.
+    """
+    held, words = symbols.to(out.device), signs.to(out.device)
+    largest, _ = largest_and_count(held, INFINITE)
+    if len(held) != len(out) or len(words) != word_count(len(out)) or largest == INFINITE:
+        raise ValueError(f"{len(held)} exponents up to {largest} and {len(words)} words of signs")
+    backend(out).add_powers(held, words, out, scale)

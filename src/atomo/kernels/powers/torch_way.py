@@ -1,0 +1,21 @@
+"""Stochastic rounding to powers of two as PyTorch operations. Contracts: `kernels/powers`."""
+
+import torch
+from torch import Tensor
+
+from atomo.kernels.powers import TILE
+from atomo.kernels.random.torch_way import tile_words
+from atomo.kernels.sign.torch_way import unpack_signs
+
+__all__ = ["add_powers", "round_to_powers"]
+
+
+def round_to_powers(values: Tensor, seed: int) -> Tensor:
+    mantissas = tile_words(values, TILE, seed) >> 9
+    magnitudes = values.view(torch.int32) & 0x7FFFFFFF
+    return ((magnitudes + mantissas) >> 23).to(torch.uint8)
+
+
+def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> None:
+    magnitudes = (symbols.to(torch.int32) << 23).view(torch.float32)
+    out.add_(torch.where(unpack_signs(signs, len(out)), -magnitudes, magnitudes), alpha=scale)

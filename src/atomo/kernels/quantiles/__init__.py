@@ -1,0 +1,122 @@
+"""Quantile buckets and the MinMaxSketch of their numbers. What all ways promise.
+
+A float32 is told by its upper half, which has its sign, its exponent and seven bits more. A table
+says for each of the 65536 halves to which of 16 groups it belongs, in its upper byte, and to which
+of the group's 32 buckets. Groups travel as they are, two to a byte as in `kernels.clusters`; the
+number in the group goes through a sketch: each row keeps the least number of all entries that
+share a cell, and an entry is read as the largest of its cells, which is never above its own.
+
+The entries of each 8192 have cells of their own, so that all of them lie in the cache: for each
+group that occurs, in turn, two rows of ceil(count * share) cells.
+
+Jiang et al., "SketchML", SIGMOD 2018, for the sketch.
+"""
+
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int16, Int64, UInt8, UInt32
+from torch import Tensor
+
+from atomo.kernels.clusters import MASK, symbol_count
+from atomo.kernels.quantiles import numba_way as loops
+
+__all__ = [
+    "BUCKETS",
+    "HALVES",
+    "MOST_SHARE",
+    "WITHIN",
+    "add_sketched",
+    "extremes",
+    "histogram",
+    "most_cells",
+    "sketch",
+]
+
+WITHIN: Final = loops.WITHIN
+MOST_SHARE: Final = loops.MOST_SHARE
+BUCKETS: Final = loops.GROUPS * WITHIN
+HALVES: Final = 1 << 16
+SAMPLED: Final = 2**19  # entries from which on an eighth of them stands for all
+BLOCK: Final = 2**12
+
+
+def extremes(values: Float[Tensor, " n"]) -> tuple[int, int]:
+    """The upper halves of the least and of the greatest magnitude; NaN is above infinity."""
+    least, greatest = loops.extremes(values.numpy().view(np.uint32))
+    return least >> 16, greatest >> 16
+
+
+def histogram(
+    values: Float[Tensor, " n"],
+) -> tuple[Int64[np.ndarray, " halves"], Float64[np.ndarray, " halves"]]:
+    """How many entries have each upper half, and their sums; of a long vector, of an eighth."""
+    counts, sums = np.zeros(HALVES, np.int64), np.zeros(HALVES)
+    block, stride = (BLOCK, 8 * BLOCK) if len(values) >= SAMPLED else (BLOCK, BLOCK)
+    loops.histogram(values.numpy().view(np.uint32), block, stride, counts, sums)
+    return counts, sums
+
+
+def most_cells(entries: int, share: float) -> int:
+    """No sketch of so many entries has more cells than this."""
+    blocks = -(-entries // loops.BLOCK)
+    return int(loops.ROWS * (entries * share + loops.GROUPS * blocks)) + 1
+
+
+def sketch(
+    values: Float[Tensor, " n"],
+    table: Int16[Tensor, " halves"],
+    share: float,
+    seed: int,
+    means: Float[Tensor, " buckets"],
+    rest: Float[Tensor, " n"] | None = None,
+) -> tuple[UInt8[Tensor, " symbols"], UInt8[Tensor, " cells"]]:
+    """The groups of some values, and the cells of their sketch.
+
+    Args:
+        values: contiguous.
+        table: 256 group + bucket, for each upper half.
+        share: cells to a row for each entry, at most MOST_SHARE.
+        seed: of the hashes.
+        means: of the buckets.
+        rest: what `add_sketched` would add is taken off it, in place; it may be `values`.
+    """
+    bits, known = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
+    packed = torch.empty(symbol_count(len(values)), dtype=torch.uint8)
+    cells = torch.empty(most_cells(len(values), share), dtype=torch.uint8)
+    used = loops.sketch(
+        bits, known, share, keys(seed), packed.numpy(), cells.numpy(), means.neg().numpy(),
+        (values[:0] if rest is None else rest).numpy(),
+    )  # fmt: skip
+    return packed, cells[:used]
+
+
+def add_sketched(
+    packed: UInt8[Tensor, " symbols"],
+    cells: UInt8[Tensor, " cells"],
+    share: float,
+    seed: int,
+    means: Float[Tensor, " buckets"],
+    out: Float[Tensor, " n"],
+    scale: float,
+) -> None:
+    """Adds `scale` times the mean of the bucket that the sketch says to each entry, in place.
+
+    Raises:
+        ValueError: these are not what `sketch` makes for so many entries; `out` is unchanged.
+    """
+    if len(packed) != symbol_count(len(out)) or len(means) != BUCKETS:
+        raise ValueError(f"{len(packed)} bytes of groups and {len(means)} means")
+    blocks = -(-len(out) // loops.BLOCK)
+    spans, sizes = np.empty((blocks, loops.GROUPS), np.uint32), np.empty(blocks, np.int64)
+    total = loops.lay_out_blocks(packed.numpy(), len(out), share, spans, sizes)
+    if len(cells) != total:
+        raise ValueError(f"{len(cells)} cells; {total} belong to these groups")
+    scaled = (means * scale).numpy()
+    loops.add_sketched(packed.numpy(), cells.numpy(), spans, sizes, keys(seed), scaled, out.numpy())
+
+
+def keys(seed: int) -> UInt32[np.ndarray, " two"]:
+    """A key for the hash of either row."""
+    return np.array([seed & MASK, (seed >> 32) & MASK], np.uint32)

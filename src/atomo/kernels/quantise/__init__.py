@@ -1,0 +1,145 @@
+"""Stochastic rounding to a few levels, several to a byte. What all ways promise.
+
+Entries are split into tiles of `digits` rows of 512 (a last tile has shorter rows), and byte j of a
+tile is sum_d (level of entry j of row d + base // 2) * base^d. A byte that cannot hold its levels
+is base^digits, and its levels are the next ones of `escapes`.
+
+The entries of tile t draw from the words of key mix(seed ^ mix(t)) of `kernels/random`: the upper
+24 bits of the word of an entry's place in its tile are its uniform number.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from jaxtyping import Float, Int16, UInt8
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = [
+    "COLUMNS",
+    "EUCLIDEAN",
+    "FORMS",
+    "GIVEN",
+    "LARGEST",
+    "Form",
+    "add_levels",
+    "backend",
+    "largest_and_count",
+    "moments",
+    "quantise",
+    "room_for_escapes",
+    "symbol_count",
+]
+
+COLUMNS: Final = 512
+GIVEN, EUCLIDEAN, LARGEST = 0, 1, 2
+# Norms between which no product of float32 leaves its range or precision; all others are lifted.
+TINY, HUGE = 1e-30, 1e30
+LIFT_TINY, LIFT_HUGE = 2.0**100, 2.0**-60
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How many levels go into a byte."""
+
+    base: int  # odd; levels from -(base // 2) to base // 2 fit
+    digits: int
+
+    @property
+    def escape(self) -> int:
+        """The byte that stands for levels out of reach."""
+        return int(self.base**self.digits)
+
+    @property
+    def tile(self) -> int:
+        """Entries that are packed together."""
+        return self.digits * COLUMNS
+
+
+FORMS: Final = (Form(3, 5), Form(15, 2), Form(255, 1))
+
+
+def symbol_count(entries: int, form: Form) -> int:
+    """How many bytes `entries` levels take."""
+    tiles, rest = divmod(entries, form.tile)
+    return tiles * COLUMNS + -(-rest // form.digits)
+
+
+def room_for_escapes(entries: int, most: int, form: Form) -> int:
+    """How many levels may escape: a few of them in a form that is not the last, else as many as do.
+
+    A level is beyond the last form only where `most` is.
+    """
+    if form != FORMS[-1]:
+        return entries // 64 + 64
+    return entries if most > form.base // 2 else 0
+
+
+def quantise(
+    values: Float[Tensor, " n"],
+    norms: Float[Tensor, " buckets"],
+    bucket: int,
+    kind: int,
+    most: int,
+    form: Form,
+    seed: int,
+) -> tuple[UInt8[Tensor, " bytes"], Int16[Tensor, " escaped"]] | None:
+    """Rounds sign * |value| * most / norm at random to one of its two neighbouring integers.
+
+    Its expectation is the number itself wherever |value| is no more than the norm; above, it is
+    `most`. A bucket of norm 0 is all zero.
+
+    Args:
+        values: contiguous, at least one.
+        norms: one for every `bucket` values. Filled here unless `kind` is GIVEN.
+        bucket: at least 1.
+        kind: GIVEN, EUCLIDEAN or LARGEST.
+        most: the highest level, 1 to 255.
+        form: too narrow a form costs two bytes for every level that it cannot hold.
+        seed: of the counter-based random numbers.
+
+    Returns:
+        The packed levels, and those that a byte could not hold; None if more of these than
+        `room_for_escapes` came up.
+
+    Raises:
+        ValueError: a norm is not finite.
+    """
+    return backend(values).quantise(values, norms, bucket, kind, most, form, seed)
+
+
+def add_levels(
+    symbols: UInt8[Tensor, " bytes"],
+    escapes: Int16[Tensor, " escaped"],
+    norms: Float[Tensor, " buckets"],
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Float[Tensor, " n"],
+    scale: float,
+) -> None:
+    """Adds scale * norm * level / most for each level, in place.
+
+    Raises:
+        ValueError: symbols or escapes are not what `quantise` makes; `out` is unchanged.
+    """
+    held, escaped, units = (part.to(out.device) for part in (symbols, escapes, norms))
+    largest, count = backend(out).largest_and_count(held, form.escape)
+    if len(held) != symbol_count(len(out), form) or largest > form.escape:
+        raise ValueError(f"{len(held)} symbols up to {largest} for {len(out)} entries")
+    if count * form.digits != len(escaped) or bool((escaped.int().abs() > most).any()):
+        raise ValueError(f"{len(escaped)} levels, or ones above {most}, for {count} symbols")
+    backend(out).add_levels(held, escaped, units, bucket, most, form, out, scale)
+
+
+def largest_and_count(symbols: UInt8[Tensor, " bytes"], code: int) -> tuple[int, int]:
+    """The largest of some symbols, 0 where there are none, and how many equal `code`."""
+    return backend(symbols).largest_and_count(symbols, code)
+
+
+def moments(values: Float[Tensor, " n"]) -> tuple[float, float]:
+    """The largest magnitude and the sum of squares, not finite where an entry is not."""
+    return backend(values).moments(values)

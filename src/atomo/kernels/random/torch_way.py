@@ -1,0 +1,50 @@
+"""Random words as PyTorch operations, in int64, which wraps. What they are: `kernels/random`."""
+
+import torch
+from torch import Tensor
+
+from atomo.kernels import random
+
+__all__ = ["mix", "random_words", "scramble", "tile_words"]
+
+GOLDEN, FIRST, SECOND = (x - 2**64 for x in (random.GOLDEN, random.FIRST, random.SECOND))
+STRIDE, ONCE, TWICE, MASK = 0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0xFFFFFFFF
+
+
+def shifted(words: Tensor, bits: int) -> Tensor:
+    """The words moved right with zeros behind them."""
+    moved: Tensor = (words >> bits) & (2 ** (64 - bits) - 1)
+    return moved
+
+
+def scramble(x: Tensor) -> Tensor:
+    x = (x ^ shifted(x, 30)) * FIRST
+    x = (x ^ shifted(x, 27)) * SECOND
+    return x ^ shifted(x, 31)
+
+
+def mix(x: Tensor) -> Tensor:
+    return scramble(x + GOLDEN)
+
+
+def random_words(keys: Tensor, count: int) -> Tensor:
+    """The first `count` words of each key, a row a key; non-negative."""
+    low, high = keys[:, None] & MASK, shifted(keys[:, None], 32)
+    x = torch.arange(random.LANES, device=keys.device) * STRIDE & MASK ^ low
+    x = (x ^ x >> 16) * ONCE & MASK
+    x = ((x ^ x >> 15) + high) * TWICE & MASK
+    lanes = [x ^ x >> 16]
+    while len(lanes) * random.LANES < count:
+        x = lanes[-1]
+        x = x ^ x << 13 & MASK
+        x = x ^ x >> 17
+        lanes.append(x ^ x << 5 & MASK)
+    return torch.cat(lanes, 1)[:, :count]
+
+
+def tile_words(values: Tensor, tile: int, seed: int) -> Tensor:
+    """A word for each value: tile t of them draws from key mix(seed ^ mix(t))."""
+    numbers = torch.arange(-(-len(values) // tile), device=values.device)
+    # A seed may use all 64 bits.
+    keys = mix(mix(numbers) ^ (seed - 2**64 if seed >= 2**63 else seed))
+    return random_words(keys, tile).view(-1)[: len(values)]

@@ -1,0 +1,67 @@
+"""Sorted index sets as bytes: Golomb-Rice codes of their gaps. What all ways promise.
+
+A stream of bits, lowest first. Every 512 gaps (index - previous index - 1) begin with a parameter r
+of 5 bits. A gap g is g >> r zeros, a one and the r low bits of g; where these would be 24 zeros or
+more, it is 24 zeros, a one and g in 48 bits.
+
+S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.
+"""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+from atomo.kernels.rice import numba_way as loops
+
+__all__ = ["decode", "encode", "most_bytes"]
+
+LARGEST = 2**loops.WIDE
+
+
+def most_bytes(entries: int, count: int) -> int:
+    """No set of at most `count` out of `entries` indices takes more bytes than this."""
+    if not count:
+        return 0
+    # r zeros and a one: S / 2^r + k (r + 1) <= k (log2(n / k) + 3); at most one gap in 12 escapes.
+    bits = count * (math.log2(max(entries / count, 1.0)) + 8) + 5 * (count // loops.BLOCK + 1)
+    return int(bits / 8) + 17
+
+
+def encode(indices: Int64[Tensor, " k"], entries: int) -> UInt8[Tensor, " bytes"]:
+    """The bytes of strictly increasing indices below `entries`, as ours are: it does not check.
+
+    Raises:
+        ValueError: `entries` is above 2^48.
+    """
+    if entries > LARGEST:
+        raise ValueError(f"{entries} entries; at most {LARGEST}")
+    words = np.zeros(most_bytes(entries, len(indices)) // 8 + 2, np.uint64)
+    bits = loops.encode(indices.cpu().numpy(), words)
+    return torch.from_numpy(words.view(np.uint8)[: (bits + 7) // 8].copy())
+
+
+def decode(data: UInt8[Tensor, " bytes"], count: int, entries: int) -> Int64[Tensor, " count"]:
+    """The indices that `encode` was given, on the CPU.
+
+    Args:
+        data: bytes from anywhere.
+        count: how many indices they are said to hold.
+        entries: which all of them are below.
+
+    Raises:
+        ValueError: `data` does not hold exactly `count` increasing indices below `entries`.
+    """
+    raw = data.cpu().numpy()
+    bits = 8 * raw.size
+    if not 0 <= count <= min(entries, bits) or entries > LARGEST:
+        raise ValueError(f"{count} of {entries} indices in {raw.size} bytes")
+    words = np.zeros(raw.size // 8 + 4, np.uint64)
+    words.view(np.uint8)[: raw.size] = raw
+    indices = np.empty(count, np.int64)
+    used = loops.decode(words, bits, entries, indices)
+    if used < 0 or (used + 7) // 8 != raw.size:
+        raise ValueError(f"{raw.size} bytes are not {count} indices below {entries}")
+    return torch.from_numpy(indices)

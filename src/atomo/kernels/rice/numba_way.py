@@ -1,0 +1,119 @@
+"""Golomb-Rice codes of the gaps between sorted indices. Contracts and format: `kernels/rice`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomo.kernels.jit import jit, trailing_zeros
+
+__all__ = ["decode", "encode"]
+
+Indices = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+BLOCK = 512  # gaps that share a parameter
+ESCAPE = 24  # zeros; from here on the gap itself follows
+WIDE = 48  # bits of such a gap
+ONE = np.uint64(1)
+
+
+@jit
+def cost(gaps: Indices, r: int) -> int:
+    """The bits that these gaps take with parameter r."""
+    bits = 0
+    for i in range(gaps.size):
+        quotient = gaps[i] >> r
+        bits += quotient + 1 + r if quotient < ESCAPE else ESCAPE + 1 + WIDE
+    return bits
+
+
+@jit
+def parameter(gaps: Indices) -> int:
+    """The parameter of least cost among those near the logarithm of the mean."""
+    mean = gaps.sum() // gaps.size
+    near = 0
+    while mean >> (near + 1):
+        near += 1
+    near = min(near, 31)
+    best, least = near, cost(gaps, near)
+    for r in range(max(near - 2, 0), min(near + 2, 32)):
+        bits = cost(gaps, r)
+        if bits < least:
+            best, least = r, bits
+    return best
+
+
+@jit
+def put(words: Words, at: int, value: np.uint64, bits: int) -> int:
+    """Writes the low `bits` (at most 57) of `value` at bit `at` of zeroed words."""
+    word, shift = at >> 6, np.uint64(at & 63)
+    words[word] |= value << shift
+    words[word + 1] |= (value >> ONE) >> (np.uint64(63) - shift)
+    return at + bits
+
+
+@jit
+def encode(indices: Indices, words: Words) -> int:
+    """Fills zeroed words; returns the bits used."""
+    gaps = np.empty(BLOCK, np.int64)
+    at, last = 0, -1
+    for start in range(0, indices.size, BLOCK):
+        count = min(BLOCK, indices.size - start)
+        for i in range(count):
+            gaps[i] = indices[start + i] - last - 1
+            last = indices[start + i]
+        r = parameter(gaps[:count])
+        at = put(words, at, np.uint64(r), 5)
+        mask = (1 << r) - 1
+        for i in range(count):
+            quotient = gaps[i] >> r
+            if quotient < ESCAPE:
+                code = (np.uint64((gaps[i] & mask) << 1) | ONE) << np.uint64(quotient)
+                at = put(words, at, code, quotient + 1 + r)
+            else:
+                at = put(words, at, ONE << np.uint64(ESCAPE), ESCAPE + 1)
+                at = put(words, at, np.uint64(gaps[i]), WIDE)
+    return at
+
+
+@jit
+def peek(words: Words, at: int) -> np.uint64:
+    """The 64 bits from bit `at` on."""
+    word, shift = at >> 6, np.uint64(at & 63)
+    high = (words[word + 1] << ONE) << (np.uint64(63) - shift)
+    return np.uint64((words[word] >> shift) | high)
+
+
+@jit
+def decode(words: Words, bits: int, entries: int, indices: Indices) -> int:
+    """Fills `indices` from words that have two more behind the last bit.
+
+    Returns:
+        Bits used, or -1 where they run out or an index is out of bounds.
+    """
+    at, last, gap = 0, -1, 0
+    for start in range(0, indices.size, BLOCK):
+        r = int(peek(words, at) & np.uint64(31))
+        at += 5
+        mask = (1 << r) - 1
+        for i in range(start, min(start + BLOCK, indices.size)):
+            if at >= bits:
+                return -1
+            code = peek(words, at)
+            quotient = trailing_zeros(code)
+            if quotient > ESCAPE:
+                return -1
+            if quotient < ESCAPE:
+                gap = int((code >> np.uint64(quotient)) >> ONE) & mask
+                gap |= quotient << r
+                at += quotient + 1 + r
+            else:
+                at += ESCAPE + 1
+                if at >= bits:
+                    return -1
+                gap = int(peek(words, at) & ((ONE << np.uint64(WIDE)) - ONE))
+                at += WIDE
+            last += gap + 1
+            if last >= entries:
+                return -1
+            indices[i] = last
+    return at if at <= bits else -1

@@ -1,0 +1,151 @@
+"""Which entries are large. What all ways promise.
+
+Magnitudes are compared as the integers that their bits are, which orders finite numbers like their
+values and puts infinity and NaN above them all. Vectors are contiguous float32.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int32, Int64
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = [
+    "above",
+    "add_at",
+    "backend",
+    "bits_of",
+    "check_finite",
+    "chunk_sums",
+    "first_largest",
+    "kth_largest",
+    "largest",
+    "largest_bits",
+    "magnitudes",
+]
+
+INFINITY: Final = 0x7F800000
+SAMPLES: Final = 65536
+RUN: Final = 16  # sampled entries that lie together: a line of the cache
+MARGIN: Final = 5.0  # standard deviations
+
+Found = tuple[Int64[Tensor, " k"], Float[Tensor, " k"]]
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def bits_of(value: float) -> int:
+    """The least bits, at least 1, whose magnitude is not below `value`: zero is never above."""
+    if value > float(np.finfo(np.float32).max):
+        return INFINITY
+    nearest = np.float32(value)
+    if float(nearest) < value:
+        nearest = np.nextafter(nearest, np.float32(np.inf))
+    return max(1, int(nearest.view(np.int32)))
+
+
+def above(
+    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, low: int, clear: bool = False
+) -> Found:
+    """The indices, increasing, and the values of the entries whose magnitude has bits >= `low`.
+
+    Args:
+        values: changed in place where `added` or `clear` says so.
+        added: added to `values` first.
+        low: at least 1.
+        clear: whether the found entries become zero in `values`.
+
+    Raises:
+        ValueError: NaN or infinity was found.
+    """
+    indices, found = backend(values).above(values, added, low, clear)
+    check_finite(found)
+    return indices, found
+
+
+def check_finite(values: Float[Tensor, " n"]) -> None:
+    """Raises ValueError where there is NaN or infinity."""
+    if largest_bits(values) >= INFINITY:
+        raise ValueError("NaN or infinity")
+
+
+def largest_bits(values: Float[Tensor, " n"]) -> int:
+    """The bits of the largest magnitude, 0 where there is no entry."""
+    return backend(values).largest_bits(values)
+
+
+def magnitudes(
+    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, positions: Int64[Tensor, " s"]
+) -> Int32[Tensor, " s"]:
+    """The bits of the magnitudes at `positions`, of the sum where `added` is given."""
+    return backend(values).magnitudes(values, added, positions.to(values.device))
+
+
+def kth_largest(values: Int32[Tensor, " n"], k: int) -> tuple[int, int]:
+    """The bits of the k-th largest magnitude, and how many are above it; 1 <= k <= n."""
+    return backend(values).kth_largest(values, k)
+
+
+def largest(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, k: int) -> Found:
+    """The k entries of largest magnitude, or all that are not zero where those are fewer.
+
+    A sample bounds the k-th from below, one pass finds all above the bound, and only these are
+    looked at closely. Of equal ones the first count. `values` becomes the sum with `added`.
+
+    Raises:
+        ValueError: NaN or infinity was found.
+    """
+    low = lower_bound(values, added, k)
+    indices, found = above(values, added, low)
+    if len(found) < k and low > 1:
+        bits, _ = kth_largest(values.view(torch.int32), k)
+        indices, found = above(values, None, max(1, bits))
+    return first_largest(indices, found, k) if len(found) > k else (indices, found)
+
+
+def lower_bound(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, k: int) -> int:
+    """Bits that the k-th largest magnitude is very probably not below."""
+    runs, n = SAMPLES // RUN, len(values)
+    if n <= 2 * SAMPLES:
+        positions = torch.arange(n, device=values.device)
+        rank = k
+    else:
+        starts = torch.arange(runs, device=values.device) * (n - RUN) // (runs - 1)
+        positions = (starts[:, None] + torch.arange(RUN, device=values.device)).view(-1)
+        expected = k * SAMPLES / n
+        rank = math.ceil(expected + MARGIN * math.sqrt(expected) + 8)
+    if rank > len(positions):
+        return 1
+    return max(1, kth_largest(magnitudes(values, added, positions), rank)[0])
+
+
+def first_largest(indices: Int64[Tensor, " c"], found: Float[Tensor, " c"], k: int) -> Found:
+    """The k largest of some entries, the first of those that are equal to the smallest."""
+    bits = found.abs().view(torch.int32)
+    low, higher = kth_largest(bits, k)
+    ties = bits == low
+    if int(ties.sum()) > k - higher:
+        ties[ties.nonzero().squeeze(1)[k - higher :]] = False
+    chosen = (ties | (bits > low)).nonzero().squeeze(1)
+    return indices[chosen], found[chosen]
+
+
+def add_at(
+    out: Float[Tensor, " n"],
+    indices: Int64[Tensor, " k"],
+    values: Float[Tensor, " k"],
+    scale: float,
+) -> None:
+    """out[indices] += scale * values, in place. Each index at most once, and below n."""
+    backend(out).add_at(out, indices.to(out.device), values.to(out.device).contiguous(), scale)
+
+
+def chunk_sums(
+    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, chunk: int
+) -> Float64[Tensor, " chunks"]:
+    """The L1 norm of each run of `chunk` entries; `values` becomes the sum with `added`."""
+    return backend(values).chunk_sums(values, added, chunk)

@@ -1,0 +1,191 @@
+"""Which entries are large, in one pass with the residual, in numba. Contracts: `kernels/select`."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atomo.kernels.jit import jit
+
+__all__ = [
+    "above",
+    "add_at",
+    "chunk_sums",
+    "kth_largest",
+    "largest_bits",
+    "magnitudes",
+    "most_bits",
+]
+
+Floats = NDArray[np.float32]
+Bits = NDArray[np.int32]
+Indices = NDArray[np.int64]
+
+TILE = 2048
+LANES = 32
+MAGNITUDE = np.int32(0x7FFFFFFF)
+
+
+def above(
+    values: Tensor, added: Tensor | None, low: int, clear: bool = False
+) -> tuple[Tensor, Tensor]:
+    array = values.numpy()
+    other, add = (array, False) if added is None else (added.numpy(), True)
+    room = len(array) // 8 + TILE  # what is usual; once more where there turn out to be more
+    while True:
+        indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
+        count, stored = find_above(array, other, add, np.int32(low), clear, indices, found)
+        if count == stored:
+            return torch.from_numpy(indices[:count]), torch.from_numpy(found[:count])
+        if clear:
+            array[indices[:stored]] = found[:stored]
+        room, add = count + TILE, False
+
+
+def largest_bits(values: Tensor) -> int:
+    return int(most_bits(values.numpy().view(np.int32)))
+
+
+def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tensor:
+    found = torch.empty(len(positions))
+    other = (values if added is None else added).numpy()
+    gather(values.numpy(), other, added is not None, positions.numpy(), found.numpy())
+    return found.view(torch.int32)
+
+
+def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
+    bits, higher = find_kth(values.numpy(), k)
+    return int(bits), int(higher)
+
+
+def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
+    scatter(out.numpy(), indices.numpy(), values.numpy(), scale)
+
+
+def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
+    sums = torch.empty(-(-len(values) // chunk), dtype=torch.float64)
+    other = (values if added is None else added).numpy()
+    sum_chunks(values.numpy(), other, added is not None, chunk, sums.numpy())
+    return sums
+
+
+@jit
+def find_above(
+    values: Floats,
+    added: Floats,
+    add: bool,
+    low: np.int32,
+    clear: bool,
+    indices: Indices,
+    found: Floats,
+) -> tuple[int, int]:
+    """Finds the entries whose magnitude has bits >= low, after adding `added` if asked to.
+
+    Returns:
+        How many there are, and how many of them, the first ones, there was room to store (and to
+        clear, if asked to).
+    """
+    count = stored = 0
+    for start in range(0, values.size, TILE):
+        part = values[start : start + TILE]
+        if add:
+            other = added[start : start + TILE]
+            for i in range(part.size):
+                part[i] += other[i]
+        bits = part.view(np.int32)
+        room = count + TILE <= indices.size
+        for block in range(0, part.size, LANES):
+            lanes = bits[block : block + LANES]
+            most = np.int32(0)
+            for j in range(lanes.size):
+                most = max(most, np.int32(lanes[j] & MAGNITUDE))
+            if most < low:
+                continue
+            if room:
+                for j in range(lanes.size):
+                    indices[count] = start + block + j
+                    count += int(np.int32(lanes[j] & MAGNITUDE) >= low)
+            else:
+                for j in range(lanes.size):
+                    count += int(np.int32(lanes[j] & MAGNITUDE) >= low)
+        if room:
+            for c in range(stored, count):
+                found[c] = part[indices[c] - start]
+                if clear:
+                    part[indices[c] - start] = 0
+            stored = count
+    return count, stored
+
+
+@jit
+def find_kth(bits: Bits, k: int) -> tuple[int, int]:
+    """The k-th largest magnitude of float32 numbers given as int32: three digits, high ones first.
+
+    Returns:
+        Its bits, and how many entries are above it.
+    """
+    prefix, left = 0, k
+    for shift, width in ((20, 11), (9, 11), (0, 9)):
+        counts = np.zeros(1 << width, np.int64)
+        digit = (1 << width) - 1
+        for i in range(bits.size):
+            magnitude = np.int64(bits[i] & MAGNITUDE)
+            if magnitude >> (shift + width) == prefix:
+                counts[(magnitude >> shift) & digit] += 1
+        at = digit
+        while counts[at] < left:
+            left -= counts[at]
+            at -= 1
+        prefix = (prefix << width) | at
+    return prefix, k - left
+
+
+@jit
+def gather(values: Floats, added: Floats, add: bool, positions: Indices, found: Floats) -> None:
+    """The magnitudes at some positions, which are below the size, of the sum if asked to."""
+    for i in range(positions.size):
+        found[i] = values[np.uint64(positions[i])]
+    if add:  # two loops: each keeps as many reads from memory in flight as there can be
+        for i in range(positions.size):
+            found[i] += added[np.uint64(positions[i])]
+    for i in range(found.size):
+        found[i] = abs(found[i])
+
+
+@jit
+def most_bits(bits: Bits) -> np.int32:
+    """The largest magnitude of float32 numbers given as int32, as bits."""
+    most = np.int32(0)
+    for i in range(bits.size):
+        most = max(most, np.int32(bits[i] & MAGNITUDE))
+    return most
+
+
+@jit
+def scatter(out: Floats, indices: Indices, values: Floats, scale: float) -> None:
+    """out[indices] += scale * values, each index once."""
+    factor = np.float32(scale)
+    for i in range(indices.size):
+        out[indices[i]] += factor * values[i]
+
+
+@jit
+def sum_chunks(
+    values: Floats, added: Floats, add: bool, chunk: int, sums: NDArray[np.float64]
+) -> None:
+    """The L1 norm of each run of `chunk` entries, after adding `added` if asked to."""
+    lanes = np.zeros(8)
+    for number in range(sums.size):
+        part = values[number * chunk : (number + 1) * chunk]
+        if add:
+            other = added[number * chunk : (number + 1) * chunk]
+            for i in range(part.size):
+                part[i] += other[i]
+        lanes[:] = 0
+        whole = part.size // 8 * 8
+        for i in range(0, whole, 8):
+            for j in range(8):
+                lanes[j] += abs(np.float64(part[i + j]))
+        for i in range(whole, part.size):
+            lanes[0] += abs(np.float64(part[i]))
+        sums[number] = lanes.sum()

@@ -1,0 +1,46 @@
+"""Which entries are large, as PyTorch operations. Contracts: `kernels/select`."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["above", "add_at", "chunk_sums", "kth_largest", "largest_bits", "magnitudes"]
+
+MAGNITUDE = 0x7FFFFFFF
+
+
+def above(
+    values: Tensor, added: Tensor | None, low: int, clear: bool = False
+) -> tuple[Tensor, Tensor]:
+    if added is not None:
+        values.add_(added)
+    indices = ((values.view(torch.int32) & MAGNITUDE) >= low).nonzero().squeeze(1)
+    found = values[indices]
+    if clear:
+        values[indices] = 0
+    return indices, found
+
+
+def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
+    bits = values & MAGNITUDE
+    low = int(bits.topk(k, sorted=True).values[-1])
+    return low, int((bits > low).sum())
+
+
+def largest_bits(values: Tensor) -> int:
+    return int((values.view(torch.int32) & MAGNITUDE).max()) if len(values) else 0
+
+
+def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
+    if added is not None:
+        values.add_(added)
+    padded = torch.nn.functional.pad(values.abs().double(), (0, -len(values) % chunk))
+    return padded.view(-1, chunk).sum(1)
+
+
+def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tensor:
+    sampled = values[positions] if added is None else values[positions] + added[positions]
+    return sampled.abs().view(torch.int32)
+
+
+def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
+    out.index_add_(0, indices, values, alpha=scale)

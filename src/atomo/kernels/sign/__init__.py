@@ -1,0 +1,100 @@
+"""One bit an entry. What all ways promise.
+
+The entries go by tiles of 32 rows of 64 (a last tile has shorter rows): bit i of word j is the IEEE
+sign bit of entry j of row i, so that -0.0 counts as negative and 0.0 as positive.
+"""
+
+from typing import Final
+
+from jaxtyping import Float, Int32
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = [
+    "TILE",
+    "WIDTH",
+    "add_pack_means",
+    "add_pack_sum",
+    "add_row_signs",
+    "add_signs",
+    "backend",
+    "pack_signs",
+    "word_count",
+]
+
+WIDTH: Final = 64
+TILE: Final = 32 * WIDTH
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def word_count(entries: int) -> int:
+    """How many words of 32 bits hold the signs of so many entries."""
+    return (entries + 31) // 32
+
+
+def pack_signs(values: Float[Tensor, " n"]) -> tuple[Int32[Tensor, " words"], float]:
+    """The signs of contiguous values, and the largest magnitude: NaN or infinity where one is."""
+    return backend(values).pack_signs(values)
+
+
+def add_pack_sum(
+    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None = None
+) -> tuple[Int32[Tensor, " words"], float, float, int]:
+    """The signs, the sums of the entries without and with a sign bit, and how many are without.
+
+    Args:
+        values: contiguous.
+        added: contiguous; added to `values` first, in place.
+
+    Returns:
+        Sums that are not finite where an entry is not.
+    """
+    return backend(values).add_pack_sum(values, added)
+
+
+def add_signs(
+    words: Int32[Tensor, " words"], positive: float, negative: float, out: Float[Tensor, " n"]
+) -> None:
+    """Adds `positive` where the sign bit is 0 and `negative` where it is 1, in place.
+
+    Raises:
+        ValueError: the words are not as many as `out` needs; it is unchanged.
+    """
+    if len(words) != word_count(len(out)):
+        raise ValueError(f"{len(words)} words of signs for {len(out)} entries")
+    backend(out).add_signs(words.to(out.device), positive, negative, out)
+
+
+def add_pack_means(
+    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, row: int
+) -> tuple[Int32[Tensor, " words"], Float[Tensor, " means"]]:
+    """The signs, and the means of the entries without and with a sign bit, run by run.
+
+    Args:
+        values: contiguous.
+        added: contiguous; added to `values` first, in place.
+        row: entries in a run; the last one may be shorter.
+
+    Returns:
+        The words, and two means a run: 0 where it has no such entry, not finite where one is not.
+    """
+    return backend(values).add_pack_means(values, added, row)
+
+
+def add_row_signs(
+    words: Int32[Tensor, " words"],
+    means: Float[Tensor, " means"],
+    row: int,
+    scale: float,
+    out: Float[Tensor, " n"],
+) -> None:
+    """Adds `scale` times what `add_pack_means` found for its sign and run to each entry, in place.
+
+    Raises:
+        ValueError: words or means are not as many as `out` needs; it is unchanged.
+    """
+    if len(words) != word_count(len(out)) or len(means) != 2 * -(-len(out) // row):
+        raise ValueError(f"{len(words)} words and {len(means)} means for {len(out)} entries")
+    backend(out).add_row_signs(words.to(out.device), means.to(out.device), row, scale, out)

@@ -1,0 +1,33 @@
+"""Count-sketches: each entry, with a random sign, in a random cell. What all ways promise.
+
+Entry i has the random word w = mix(seed + i) of `kernels/random`: it lies in cell
+(w >> 32) * cells >> 32, with the sign + where w is odd. The same on every device, as the receiver
+need not have the sender's.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = ["add_cells", "backend", "fill_cells"]
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def fill_cells(values: Float[Tensor, " n"], seed: int, cells: Float[Tensor, " cells"]) -> None:
+    """Adds each value, with its sign, to its cell, in place.
+
+    Args:
+        values: contiguous.
+        seed: 0 to 2^63 - 1.
+        cells: contiguous, fewer than 2^32, at least one.
+    """
+    backend(values).fill_cells(values, seed, cells)
+
+
+def add_cells(
+    cells: Float[Tensor, " cells"], seed: int, out: Float[Tensor, " n"], scale: float
+) -> None:
+    """Adds scale * sign * cell to each entry of `out`, in place. Arguments as in `fill_cells`."""
+    backend(out).add_cells(cells.to(out.device), seed, out, scale)

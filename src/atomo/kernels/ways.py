@@ -1,0 +1,37 @@
+"""Which way a kernel goes: by the device of the tensor that it works on, and nowhere else."""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from torch import Tensor
+
+__all__ = ["ways_of"]
+
+# The first that the idea offers and this machine can import.
+PREFERRED: Final = {"cpu": ("numba", "torch"), "cuda": ("triton", "torch")}
+ANY_DEVICE: Final = ("torch",)
+
+
+def ways_of(idea: str, *offered: str) -> Callable[[Tensor], Any]:
+    """The `backend` of an idea: from a tensor to the module that serves its device.
+
+    Args:
+        idea: the package of the idea; way `w` is its module `w_way`.
+        offered: which ways it has, "torch" among them.
+    """
+
+    @cache
+    def module(device: str) -> Any:
+        for way in PREFERRED.get(device, ANY_DEVICE):
+            # Triton comes with PyTorch's builds for CUDA alone. Imported here: it is slow to load.
+            if way in offered and (way != "triton" or find_spec("triton")):
+                return import_module(f"{idea}.{way}_way")
+        raise LookupError(f"{idea} has no way for tensors on {device}; it offers {offered}")
+
+    def backend(tensor: Tensor) -> Any:
+        return module(tensor.device.type)
+
+    return backend

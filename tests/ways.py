@@ -1,0 +1,54 @@
+"""Every way of a kernel, for tests that hold all of them to the same promises."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+NAMES = ("numba", "torch")
+
+
+@dataclass(frozen=True)
+class Way:
+    """The functions of a way, for tensors on the CPU wherever it works itself."""
+
+    idea: str
+    name: str
+
+    @property
+    def device(self) -> str:
+        """Where this machine runs it."""
+        return "cuda" if self.name != "numba" and torch.cuda.is_available() else "cpu"
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(import_module(f"atomo.kernels.{self.idea}.{self.name}_way"), name)
+
+        def placed(*arguments: Any) -> Any:
+            """Lends the arguments to the device, and takes back what it did to them."""
+            there = [a.to(self.device) if isinstance(a, Tensor) else a for a in arguments]
+            result = function(*there)
+            for before, after in zip(arguments, there, strict=True):
+                if isinstance(before, Tensor) and after is not before:
+                    before.copy_(after)
+            return here(result)
+
+        return placed
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def here(result: Any) -> Any:
+    """A result with its tensors on the CPU."""
+    if isinstance(result, tuple):
+        return tuple(here(part) for part in result)
+    return result.cpu() if isinstance(result, Tensor) else result
+
+
+def every_way(idea: str) -> pytest.MarkDecorator:
+    """Runs a test once for each way of an idea, as its argument `way`."""
+    return pytest.mark.parametrize("way", [Way(idea, name) for name in NAMES], ids=str)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 # Below tests/: where all tests are slow. Elsewhere the mark stands at the test.
-SLOW = ("tools/",)
+SLOW = ("cluster/virtual/",)
 # Below tests/: where tests start processes enough for two cores, or change the machine. One of them
 # runs at a time.
-JOBS = ("cli/", "tools/", "transports/test_mpi.py")
+JOBS = ("cli/", "cluster/virtual/", "transports/test_mpi.py")
 
 left_out = pytest.StashKey[int]()
 

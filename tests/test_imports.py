@@ -26,7 +26,7 @@ ORDER = [
     "data",
     "training",
     ("arguments", "program"),
-    ("launch", "ec2"),
+    "launch",
     "cli",
     "__main__",
 ]

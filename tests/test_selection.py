@@ -46,12 +46,14 @@ TORCH = "def set_num_threads(n): pass\n"  # stands in for the real one, which ta
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A small suite under this one's rules."""
-    for name in ("tools", "cli"):
+    for name in ("cluster/virtual", "cli"):
         (tmp_path / "tests" / name).mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "tests")
     (tmp_path / "tests" / "test_one.py").write_text(SUITE)
     (tmp_path / "tests" / "cli" / "test_three.py").write_text(JOB)
-    (tmp_path / "tests" / "tools" / "test_two.py").write_text("def test_cluster(): pass\n")
+    (tmp_path / "tests" / "cluster/virtual" / "test_two.py").write_text(
+        "def test_cluster(): pass\n"
+    )
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     (tmp_path / "torch.py").write_text(TORCH)
     return tmp_path
@@ -89,7 +91,7 @@ def test_all_runs_them_and_jobs_take_turns_in_one_process(suite):
 
 
 def test_a_slow_test_that_is_named_runs(suite):
-    end, notes = played(suite, "tests/test_one.py::test_slow", "tests/tools/test_two.py")
+    end, notes = played(suite, "tests/test_one.py::test_slow", "tests/cluster/virtual/test_two.py")
     assert "3 passed" in end
     assert "slow tests left out: 1" in end
     assert len(notes) == 3

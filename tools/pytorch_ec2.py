@@ -1,25 +1,31 @@
 #!/usr/bin/env python3
-"""Clusters on EC2: `python tools/pytorch_ec2.py --help`. The work is done in `atomo.ec2`."""
+"""Clusters on EC2: `python tools/pytorch_ec2.py --help`. The work is done in `atomo_cluster.ec2`.
+
+Needs boto3, PyYAML and rich: of this Python, or else of the environment beside this checkout.
+"""
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = Path(os.environ.get("ATOMO_VENV", ROOT / ".venv")) / "bin" / "python"
+NEEDED = ("boto3", "yaml", "rich")
 
 
 def main() -> int:
-    """Runs the command, with the Python that has the package."""
-    try:
-        from atomo.ec2.cli import main as command
-    except ModuleNotFoundError as error:
-        if error.name != "atomo":
-            raise
-        if OURS.exists() and Path(sys.executable).absolute() != OURS.absolute():
-            os.execv(OURS, [str(OURS), __file__, *sys.argv[1:]])
-        sys.stderr.write(f'pytorch_ec2.py: Atomo is not installed; pip install "{ROOT}[ec2]"\n')
+    """Runs the command, with the Python that has what it needs."""
+    missing = [name for name in NEEDED if not find_spec(name)]
+    if missing and OURS.exists() and Path(sys.executable).absolute() != OURS.absolute():
+        os.execv(OURS, [str(OURS), __file__, *sys.argv[1:]])
+    if missing:
+        told = f"{', '.join(missing)}: missing; pip install boto3 pyyaml rich"
+        sys.stderr.write(f"pytorch_ec2.py: {told}\n")
         return 2
+    sys.path.insert(0, str(ROOT / "src"))  # the commands of this checkout, installed or not
+    from atomo_cluster.ec2.cli import main as command
+
     return command()
 
 

@@ -37,7 +37,9 @@ def test_this_host_alone_needs_no_ssh(name, tmp_path):
 def test_other_hosts_get_their_share(tmp_path):
     line = command(replace(hosts(tmp_path, "a\nb slots=1\n"), n=4), [])
     assert line[line.index("--host") + 1] == "a:3,b:1"
-    assert line[line.index("--map-by") + 1] == "slot"  # tests/tools/test_slots.py has the rest
+    assert (
+        line[line.index("--map-by") + 1] == "slot"
+    )  # tests/cluster/virtual/test_slots.py has the rest
 
 
 def test_further_arguments_are_split_as_a_shell_would():

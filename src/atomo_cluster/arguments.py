@@ -1,0 +1,56 @@
+"""Words of a command line, or of a file, to values."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from atomo_cluster.errors import ConfigError
+
+__all__ = ["CONVERTERS", "Parser", "option"]
+
+TRUTH: Final = {
+    **dict.fromkeys(("yes", "true", "1", "on"), True),
+    **dict.fromkeys(("no", "false", "0", "off", ""), False),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ConfigError instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def option(name: str) -> str:
+    """The option of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def truth(text: str) -> bool:
+    """A truth value as people type it."""
+    try:
+        return TRUTH[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no") from None
+
+
+def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
+    """A converter whose error says what it wanted."""
+
+    def convert(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {article}") from None
+
+    return convert
+
+
+CONVERTERS: Final[dict[Any, Callable[[str], Any]]] = {
+    str: str,
+    Path: Path,
+    bool: truth,
+    int: number(int, "a whole number"),
+    float: number(float, "a number"),
+}

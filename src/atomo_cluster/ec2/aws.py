@@ -1,0 +1,137 @@
+"""The one door to AWS: calls with retries, whose failures say what to do."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn, final
+
+from atomo_cluster.errors import CloudError, ConfigError
+
+__all__ = ["Aws"]
+
+ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
+ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # without them a launch goes on
+HOME: Final = "us-east-1"  # prices are told there alone, whatever region they are of
+HINTS: Final[Mapping[str, str]] = {
+    "InsufficientInstanceCapacity": "AWS has too few of these right now: try another zone or type, "
+    "alternative_types, or later",
+    "UnfulfillableCapacity": "AWS has too few of these right now: try another zone or type, "
+    "alternative_types, or later",
+    "VcpuLimitExceeded": "ask for a higher quota (`validate` names it), or launch fewer",
+    "MaxSpotInstanceCountExceeded": "ask for a higher spot quota (`validate` names it)",
+    "SpotMaxPriceTooLow": "raise spot_price, or leave it empty",
+    "UnauthorizedOperation": "the identity lacks this permission; docs/cluster.md lists all",
+    "AccessDenied": "the identity lacks this permission; docs/cluster.md lists all",
+    "AccessDeniedException": "the identity lacks this permission; docs/cluster.md lists all",
+    "AuthFailure": "the credentials are not valid: `aws sts get-caller-identity` tells more",
+    "InvalidClientTokenId": "the credentials are not valid: `aws sts get-caller-identity` tells",
+    "ExpiredToken": "sign in again, e.g. `aws sso login`",
+    "RequestExpired": "sign in again, and look at this machine's clock",
+    "RequestLimitExceeded": f"still throttled after {ATTEMPTS} attempts: wait a few minutes",
+    "NoCredentialsError": "set AWS_PROFILE, or run `aws configure` or `aws sso login`",
+    "EndpointConnectionError": "is there a network, and does the region exist?",
+    "OptInRequired": "the account has not subscribed to this service or region",
+    "InvalidSubnetID.NotFound": "subnet_id names none in this region",
+}
+DRY: Final = "DryRunOperation"
+LONGEST: Final = 200  # of a message, characters
+
+
+@final
+class Aws:
+    """Calls to AWS in one region. Throttled calls are repeated, each time after a longer wait.
+
+    `AWS_ENDPOINT_URL` and the other variables of boto3 hold; `endpoint_url` overrides them.
+    """
+
+    def __init__(self, region: str, endpoint_url: str | None = None) -> None:
+        self.region = region
+        self._endpoint_url = endpoint_url
+        self._clients: dict[str, Any] = {}
+        self._constants: dict[str, list[Any]] = {}
+
+    def call(self, action: str, **arguments: Any) -> dict[str, Any]:
+        """What e.g. `ec2.describe_instances` answers.
+
+        Raises:
+            CloudError: AWS refused or could not be reached; `code` is AWS's name of the error.
+        """
+        service, operation = action.split(".")
+        answer: dict[str, Any] = self._guarded(
+            action, getattr(self._client(service), operation), arguments
+        )
+        return answer
+
+    def pages(self, action: str, key: str, **arguments: Any) -> Iterator[Any]:
+        """The entries under `key`, of all pages of an answer."""
+        service, operation = action.split(".")
+        client = self._client(service)
+        if not client.can_paginate(operation):
+            yield from self.call(action, **arguments).get(key, [])
+            return
+        pages = iter(client.get_paginator(operation).paginate(**arguments))
+        while (page := self._guarded(action, lambda: next(pages, None), {})) is not None:
+            yield from page.get(key, [])
+
+    def constant(self, action: str, key: str, **arguments: Any) -> list[Any]:
+        """Like `pages`, of what does not change while a command runs; AWS is asked once."""
+        asked = json.dumps([action, arguments], sort_keys=True)
+        if asked not in self._constants:
+            self._constants[asked] = list(self.pages(action, key, **arguments))
+        return self._constants[asked]
+
+    def wait(self, waiter: str, seconds_s: int, **arguments: Any) -> None:
+        """Waits for a state of EC2's, e.g. `instance_running`, looking every five seconds."""
+        poll = {"Delay": 5, "MaxAttempts": max(1, seconds_s // 5)}
+        waiting = self._client("ec2").get_waiter(waiter).wait
+        self._guarded(waiter, waiting, {**arguments, "WaiterConfig": poll})
+
+    def refusal(self, action: str, **arguments: Any) -> CloudError | None:
+        """What EC2 would refuse a call with, asked by its DryRun; None: it would do it."""
+        try:
+            self.call(action, DryRun=True, **arguments)
+        except CloudError as error:
+            return None if error.code == DRY else error
+        return None
+
+    def _client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self._made(service)
+        return self._clients[service]
+
+    def _made(self, service: str) -> Any:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ModuleNotFoundError:
+            raise ConfigError("boto3 is missing; pip install boto3") from None
+        attempts = 2 if service in ADVISORY else ATTEMPTS
+        patient = Config(
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            connect_timeout=10,
+            read_timeout=60,
+        )
+        region = HOME if service == "pricing" else self.region
+        make: Callable[[], Any] = lambda: boto3.client(  # noqa: E731
+            service, region_name=region, endpoint_url=self._endpoint_url, config=patient
+        )
+        return self._guarded(f"{service}.connect", make, {})
+
+    def _guarded(self, action: str, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        try:
+            return call(**arguments)
+        except ClientError as error:
+            told = error.response["Error"]
+            fail(action, str(told.get("Code", "?")), str(told.get("Message", "")), error)
+        except (BotoCoreError, ResponseParserError, ValueError) as error:
+            fail(action, type(error).__name__, str(error), error)
+
+
+def fail(action: str, code: str, message: str, cause: Exception) -> NoReturn:
+    """Raises a CloudError with a hint, where there is one."""
+    hint = f"; {HINTS[code]}" if code in HINTS else ""
+    plain = " ".join(re.sub(r"<[^>]*>|\\n", " ", message).split())  # proxies answer in HTML
+    raise CloudError(f"{action}: {code}: {plain[:LONGEST].rstrip('.')}{hint}", code) from cause

@@ -1,0 +1,146 @@
+"""Fresh hosts to a cluster that trains.
+
+The user's private key stays here. The master makes a key of the cluster's own; it reaches the other
+hosts through this process's memory, over connections whose host keys are pinned.
+"""
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.host_keys import HostKeys
+from atomo_cluster.ec2.host_list import host_files
+from atomo_cluster.ec2.progress import Steps
+from atomo_cluster.ec2.remote import Answer, Host, Ssh, named
+from atomo_cluster.ec2.source import packed
+from atomo_cluster.errors import RemoteError
+
+__all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable"]
+
+STEPS: Final = ("reach", "code", "key", "join", "check", "shared folder", "environment", "setup")
+STEP_S: Final = 300.0
+INSTALL_S: Final = 3600.0  # PyTorch is large
+BETWEEN_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What bootstrap works with."""
+
+    cluster: Cluster
+    ssh: Ssh
+    keys: HostKeys
+    hosts: tuple[Host, ...]  # the master first
+    code: bytes  # tar.gz
+    fused: bool  # hosts of EC2 must have a fuse
+    wait_s: float  # longest wait for a host to accept ssh
+
+    def script(self, host: Host, step: str, stdin: bytes = b"", timeout_s: float = STEP_S) -> str:
+        """Runs a step of tools/remote_script.sh on a host."""
+        command = f"bash {self.cluster.remote_dir}/tools/remote_script.sh {step}"
+        return self.ssh.run(host, command, stdin, timeout_s).checked(step.split()[0])
+
+
+def bootstrap(site: Site, steps: Steps) -> None:
+    """Does everything that hosts need, and may be done again at any time.
+
+    Raises:
+        RemoteError: a step failed; the message names the hosts.
+    """
+    master, everyone = site.hosts[:1], site.hosts
+    made: list[str] = []
+    steps.on(everyone, "reach", lambda host: reachable(site, host))
+    steps.on(everyone, "code", lambda host: copy_code(site, host))
+    steps.on(master, "key", lambda host: made.append(site.script(host, "key")))
+    package = introduction(site, made[0])
+    steps.on(everyone, "join", lambda host: site.script(host, "join", package))
+    steps.on(master, "check", lambda host: site.script(host, "check", targets(site)))
+    steps.on(everyone, "shared folder", lambda host: mount(site, host))
+    steps.on(everyone, "environment", lambda host: install(site, host))
+    steps.on(everyone, "setup", lambda host: own_commands(site, host, site.cluster.setup_commands))
+
+
+# Another boot script may hold the package manager's lock, or still have to write the fuse.
+READY: Final = "! command -v cloud-init >/dev/null || cloud-init status --wait >/dev/null || true"
+
+
+def reachable(site: Site, host: Host, pause: Callable[[float], None] = time.sleep) -> None:
+    """Waits until a host, with the right keys, lets us in and has finished its boot.
+
+    Raises:
+        RemoteError: it does not in time, or is not the host that it should be.
+    """
+    end = time.monotonic() + site.wait_s
+    while True:
+        answer = attempt(site, host)
+        if not answer.code:
+            return
+        told = answer.complaint()
+        if time.monotonic() >= end or "somebody may be in between" in told:
+            raise RemoteError(f"{named(host)}: {told}")
+        pause(BETWEEN_S)
+
+
+def attempt(site: Site, host: Host) -> Answer:
+    """One try to get in."""
+    if site.keys.pin(host) is None:
+        return Answer(host, 255, "", "no answer within the scan of its host keys: timed out")
+    return site.ssh.run(host, READY, timeout_s=site.ssh.connect_timeout_s + STEP_S)
+
+
+def copy_code(site: Site, host: Host) -> None:
+    """Copies the checkout; files that are there and not here stay."""
+    folder = site.cluster.remote_dir
+    command = f"mkdir -p {folder} && tar -xzf - -C {folder}"
+    fuse = f" && bash {folder}/tools/remote_script.sh fuse" if site.fused else ""
+    site.ssh.run(host, command + fuse, site.code, STEP_S).checked("copying the code")
+
+
+def introduction(site: Site, key: str) -> bytes:
+    """What every host must know of the others, as tar."""
+    files = {"key": key, **connections(site), "master": f"{site.hosts[0].inside}\n"}
+    return packed(files | host_files([host.inside for host in site.hosts]))
+
+
+def connections(site: Site) -> dict[str, str]:
+    """The ssh_config and known_hosts files with which hosts reach each other."""
+    blocks, known = [], []
+    for host in site.hosts:
+        where = (host.inside, 22) if host.port == 22 else (host.address, host.port)
+        blocks.append(
+            f"Host {' '.join(dict.fromkeys((host.inside, host.alias)))}\n"
+            f"  HostName {where[0]}\n  Port {where[1]}\n  HostKeyAlias {host.id}\n"
+            f"  User {site.ssh.user}\n  IdentityFile KEY\n  IdentitiesOnly yes\n"
+            "  UserKnownHostsFile KNOWN\n  StrictHostKeyChecking yes\n"
+        )
+        known += [f"{host.id} {key}\n" for key in sorted(site.keys.pinned(host)[0])]
+    return {"ssh_config": "".join(blocks), "known_hosts": "".join(known)}
+
+
+def targets(site: Site) -> bytes:
+    """Every host by the name that mpirun uses."""
+    return "".join(f"{host.inside}\n" for host in site.hosts).encode()
+
+
+def mount(site: Site, host: Host) -> None:
+    """Mounts the shared folder, where there is one."""
+    cluster = site.cluster
+    if cluster.nfs_ip_address:
+        words = (cluster.nfs_ip_address, cluster.nfs_mount_point, cluster.out_dir)
+        site.script(host, f"nfs {shlex.join(words)}", timeout_s=INSTALL_S)
+
+
+def install(site: Site, host: Host) -> None:
+    """Installs the environment; a GPU host must see its GPUs afterwards."""
+    command = f"bash {site.cluster.remote_dir}/tools/pre_run.sh{' --gpu' if host.gpus else ''}"
+    site.ssh.run(host, command, timeout_s=INSTALL_S).checked("installing")
+
+
+def own_commands(site: Site, host: Host, commands: Sequence[str]) -> None:
+    """Runs commands of the settings, one after another, in the checkout."""
+    if commands:
+        lines = "\n".join([f"cd {site.cluster.remote_dir}", "set -e", *commands])
+        site.ssh.run(host, lines, timeout_s=INSTALL_S).checked("a command of the settings")

@@ -1,0 +1,151 @@
+"""What AWS offers: instance types and where they are, and images."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.config import LATEST
+from atomo_cluster.errors import CloudError, ConfigError
+
+__all__ = ["Image", "Machine", "find_image", "machines", "zones_with"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An instance type."""
+
+    type: str
+    vcpus: int
+    memory_gib: float
+    gpus: int
+    gpu: str  # e.g. NVIDIA T4
+    network: str  # e.g. Up to 25 Gigabit
+    architecture: str  # x86_64 or arm64
+    efa: bool
+    spot: bool
+    packs: bool  # may be in a cluster placement group
+
+
+@dataclass(frozen=True)
+class Image:
+    """A machine image."""
+
+    id: str
+    name: str
+    architecture: str
+    root_device: str
+    root_gb: int
+
+
+def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
+    """What each type is; types that the region does not have are left out."""
+    wanted = sorted(set(types))
+    filters = [{"Name": "instance-type", "Values": wanted}]
+    described = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
+    return {one["InstanceType"]: machine(one) for one in described}
+
+
+def machine(described: Mapping[str, Any]) -> Machine:
+    """A type from EC2's description."""
+    cards = described.get("GpuInfo", {}).get("Gpus", [])
+    processor, network = described.get("ProcessorInfo", {}), described.get("NetworkInfo", {})
+    architectures = processor.get("SupportedArchitectures", ["x86_64"])
+    return Machine(
+        type=described["InstanceType"],
+        vcpus=described["VCpuInfo"]["DefaultVCpus"],
+        memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
+        gpus=sum(card["Count"] for card in cards),
+        gpu=" and ".join(f"{card['Manufacturer']} {card['Name']}" for card in cards),
+        network=network.get("NetworkPerformance", "unknown"),
+        architecture="x86_64" if "x86_64" in architectures else architectures[0],
+        efa=bool(network.get("EfaSupported")),
+        spot="spot" in described.get("SupportedUsageClasses", []),
+        packs="cluster" in described.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
+    )
+
+
+def zones_with(aws: Aws, types: Iterable[str]) -> list[str]:
+    """The zones of the region that have all of these types, in order."""
+    wanted = sorted(set(types))
+    offered = aws.constant(
+        "ec2.describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": wanted}],
+    )
+    pairs = {(one["Location"], one["InstanceType"]) for one in offered}
+    zones = sorted({zone for zone, _ in pairs})
+    return [zone for zone in zones if all((zone, kind) in pairs for kind in wanted)]
+
+
+# The newest that the account's region knows is taken; AWS keeps the names of old ones for long.
+GPU_PARAMETERS: Final = tuple(
+    f"/aws/service/deeplearning/ami/{{0}}/base-oss-nvidia-driver-gpu-ubuntu-{version}/latest/ami-id"
+    for version in ("24.04", "22.04")
+)
+PLAIN_PARAMETERS: Final = tuple(
+    f"/aws/service/canonical/ubuntu/server/{version}/stable/current/{{1}}/hvm/ebs-{disk}/ami-id"
+    for version, disk in (("24.04", "gp3"), ("22.04", "gp2"))
+)
+GPU_NAMES: Final = "Deep Learning * OSS Nvidia Driver GPU AMI (Ubuntu *) *"
+
+
+def find_image(aws: Aws, image_id: str, wanted: Machine) -> Image:
+    """The image by this identifier, or the latest one that suits a type.
+
+    Raises:
+        ConfigError: there is none.
+        CloudError: AWS failed.
+    """
+    chosen = latest(aws, wanted) if image_id == LATEST else image_id
+    described = aws.constant("ec2.describe_images", "Images", ImageIds=[chosen])
+    if not described:
+        raise ConfigError(f"image_id {chosen}: region {aws.region} has no such image")
+    return image(described[0])
+
+
+def latest(aws: Aws, wanted: Machine) -> str:
+    """The newest deep-learning image for a GPU type, of Ubuntu for any other."""
+    names = GPU_PARAMETERS if wanted.gpus else PLAIN_PARAMETERS
+    other = {"x86_64": "amd64"}.get(wanted.architecture, wanted.architecture)
+    known = parameters(aws, [name.format(wanted.architecture, other) for name in names])
+    if known:
+        return known[0]
+    filters = [
+        {"Name": "name", "Values": [GPU_NAMES]},
+        {"Name": "architecture", "Values": [wanted.architecture]},
+        {"Name": "state", "Values": ["available"]},
+    ]
+    listed = list(aws.constant("ec2.describe_images", "Images", Owners=["amazon"], Filters=filters))
+    if not listed:
+        raise ConfigError(
+            f"image_id {LATEST}: AWS names no image for {wanted.type} in {aws.region}; look one "
+            "up in the EC2 console and give its ami-..."
+        )
+    return str(max(listed, key=lambda one: one["CreationDate"])["ImageId"])
+
+
+def parameters(aws: Aws, names: list[str]) -> list[str]:
+    """The values of those public parameters that there are, in the order of `names`."""
+    try:
+        known = aws.constant("ssm.get_parameters", "Parameters", Names=names)
+    except CloudError:
+        return []  # not permitted, or not in this region: there is another way
+    values = {one["Name"]: one["Value"] for one in known}
+    return [values[name] for name in names if name in values]
+
+
+def image(described: Mapping[str, Any]) -> Image:
+    """An image from EC2's description."""
+    root = described.get("RootDeviceName", "/dev/sda1")
+    disks = described.get("BlockDeviceMappings", [])
+    sizes = [disk.get("Ebs", {}).get("VolumeSize", 0) for disk in disks
+             if disk.get("DeviceName") == root]  # fmt: skip
+    return Image(
+        id=described["ImageId"],
+        name=described.get("Name", ""),
+        architecture=described.get("Architecture", ""),
+        root_device=root,
+        root_gb=max(sizes, default=0),
+    )

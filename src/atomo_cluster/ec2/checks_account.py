@@ -1,0 +1,112 @@
+"""Checks of the account: who asks, and how much it may have."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from atomo_cluster.ec2.catalogue import machines
+from atomo_cluster.ec2.inventory import instances
+from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
+from atomo_cluster.errors import CloudError
+
+__all__ = ["credentials", "quota"]
+
+TYPE: Final = re.compile(r"([a-z]+)(\d*)")
+SPOT: Final = re.compile(r"All (.+) Spot Instance Requests")
+ON_DEMAND: Final = re.compile(r"Running On-Demand (.+) instances")
+
+
+def credentials(site: Site) -> Verdict:
+    """Who is asking."""
+    try:
+        found = site.aws.call("sts.get_caller_identity")
+    except CloudError as error:
+        return failed(str(error))
+    return ok(f"{found['Arn']}; the tag {site.owned.owner!r} marks what is yours")
+
+
+def quota(site: Site) -> Verdict:
+    """Whether the account may have so many vCPUs more."""
+    limits = quotas(site)
+    if not limits:
+        return unknown("AWS lists no quotas of EC2 here")
+    used, wanted = in_use(site, limits), needed(site, limits)
+    told = []
+    for name, vcpus in wanted.items():
+        limit = limits.get(name)
+        if limit is None:
+            told.append(f"{name}: AWS lists none")
+        elif used.get(name, 0) + vcpus > limit:
+            return failed(
+                f"{name}: {limit:g} vCPUs, {used.get(name, 0)} in use, {vcpus} more wanted; ask "
+                "for more under Service Quotas, Amazon EC2, in the AWS console (takes hours to "
+                "days), or launch fewer or smaller hosts"
+            )
+        else:
+            told.append(f"{name}: {used.get(name, 0)} + {vcpus} of {limit:g} vCPUs")
+    return ok("; ".join(told) or "nothing is to be launched")
+
+
+def quotas(site: Site) -> dict[str, float]:
+    """The account's quotas of running vCPUs, by their names."""
+    listed = site.aws.pages("service-quotas.list_service_quotas", "Quotas", ServiceCode="ec2")
+    pattern = SPOT if site.cluster.spot else ON_DEMAND
+    return {one["QuotaName"]: float(one["Value"]) for one in listed
+            if pattern.fullmatch(one["QuotaName"])}  # fmt: skip
+
+
+def needed(site: Site, names: Iterable[str]) -> dict[str, int]:
+    """The vCPUs that the launch adds, by the quota that they count against."""
+    cluster = site.cluster
+    have = instances(site.aws, site.owned)
+    masters = sum(one.role == "master" for one in have)
+    workers = cluster.n_workers - (len(have) - masters)
+    types = [cluster.master_type] * (cluster.n_masters - masters) + [cluster.worker_type] * workers
+    return counted(site, types, names)
+
+
+def in_use(site: Site, names: Iterable[str]) -> dict[str, int]:
+    """The vCPUs of the whole account that count already, by quota."""
+    filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    described = site.aws.pages("ec2.describe_instances", "Reservations", Filters=filters)
+    types = [
+        one["InstanceType"]
+        for batch in described
+        for one in batch["Instances"]
+        if (one.get("InstanceLifecycle") == "spot") == site.cluster.spot
+    ]
+    return counted(site, types, names)
+
+
+def counted(site: Site, types: list[str], names: Iterable[str]) -> dict[str, int]:
+    """The vCPUs of some hosts, by the quota that they count against."""
+    known = machines(site.aws, types) if types else {}
+    sums: dict[str, int] = {}
+    for type in types:
+        if type in known:
+            name = quota_of(type, names)
+            sums[name] = sums.get(name, 0) + known[type].vcpus
+    return sums
+
+
+def quota_of(type: str, names: Iterable[str]) -> str:
+    """The name of the quota that a type counts against.
+
+    Names list families, e.g. `All G and VT Spot Instance Requests` or `All P4, P3 and P2 ...`.
+
+    >>> standard = "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
+    >>> quota_of("m5.large", ["Running On-Demand G and VT instances", standard]) == standard
+    True
+    >>> quota_of("p5.48xlarge", ["All P4, P3 and P2 Spot Instance Requests",
+    ...                          "All P5 Spot Instance Requests"])
+    'All P5 Spot Instance Requests'
+    """
+    match = TYPE.match(type)
+    letters, digits = match.groups() if match else (type, "")
+    # "g4dn" is of family G4 and G; "trn1" of TRN; "mac1" of MAC: whole letters, then the first.
+    for family in (letters + digits, letters, letters[:1] + digits, letters[:1]):
+        for name in names:
+            found = SPOT.fullmatch(name) or ON_DEMAND.fullmatch(name)
+            if found and family.lower() in re.findall(r"[a-z]+\d*", found[1].lower()):
+                return name
+    return f"the quota of {type}"

@@ -1,0 +1,87 @@
+"""Checks of what is to be launched: types, zone, image, price, placement."""
+
+from collections.abc import Iterable
+
+from atomo_cluster.ec2.catalogue import Machine, find_image
+from atomo_cluster.ec2.plan import choose_zone, known_machines
+from atomo_cluster.ec2.pricing import money, spot_price
+from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
+
+__all__ = ["image", "placement", "price", "types", "zone"]
+
+
+def wanted(site: Site) -> tuple[str, ...]:
+    """All types that may be launched."""
+    return (site.cluster.master_type, *site.cluster.worker_types)
+
+
+def types(site: Site) -> Verdict:
+    """Whether the region has the types, and sells them this way."""
+    known = known_machines(site.aws, wanted(site))
+    for machine in known.values():
+        if site.cluster.spot and not machine.spot:
+            return failed(f"{machine.type} is not sold as spot; say --method on-demand")
+    kinds = {machine.architecture for machine in known.values()}
+    workers = {known[type].architecture for type in site.cluster.worker_types}
+    if len(workers) > 1:
+        return failed(
+            f"worker types of {' and '.join(sorted(workers))}: one image serves all of them, so "
+            "give alternative_types of one architecture"
+        )
+    return ok(f"{', '.join(sorted(known))} ({', '.join(sorted(kinds))})")
+
+
+def zone(site: Site) -> Verdict:
+    """Whether a zone has all types."""
+    chosen = choose_zone(site.aws, site.cluster, wanted(site))
+    return ok(chosen or f"that of subnet {site.cluster.subnet_id}")
+
+
+def image(site: Site) -> Verdict:
+    """Whether the image is there and made for the processors."""
+    known = known_machines(site.aws, wanted(site))
+    told = []
+    for type in dict.fromkeys((site.cluster.master_type, site.cluster.worker_type)):
+        found = find_image(site.aws, site.cluster.image_id, known[type])
+        if found.architecture != known[type].architecture:
+            return failed(
+                f"{found.id} ({found.name}) is for {found.architecture}, and {type} is "
+                f"{known[type].architecture}; say image_id: latest, or give one that fits"
+            )
+        told.append(f"{type}: {found.id} ({found.name})")
+    return ok("; ".join(told))
+
+
+def price(site: Site) -> Verdict:
+    """Whether spot instances can be had for what they may cost."""
+    if not site.cluster.spot:
+        return ok("on-demand prices are fixed")
+    chosen = choose_zone(site.aws, site.cluster, wanted(site))
+    told, limit = [], site.cluster.spot_price
+    for type in dict.fromkeys(wanted(site)):
+        now = spot_price(site.aws, type, chosen)
+        if now is None:
+            return unknown(f"AWS lists no spot price of {type} in {chosen}")
+        if limit is not None and now > limit:
+            return failed(
+                f"{type} costs {money(now, 4)} an hour now, and spot_price is {money(limit, 4)}; "
+                "raise it, leave it empty, or choose another zone or type"
+            )
+        told.append(f"{type} {money(now, 4)}")
+    return ok(", ".join(told) + " per hour now")
+
+
+def placement(site: Site) -> Verdict:
+    """Whether the types can be packed together, and have EFA, where that is asked for."""
+    known = known_machines(site.aws, wanted(site)).values()
+    if site.cluster.placement_group and (other := lacking(known, "packs")):
+        return failed(f"{other} cannot be in a cluster placement group; say placement_group: no")
+    if site.cluster.efa and (other := lacking(known, "efa")):
+        return failed(f"{other} has no Elastic Fabric Adapter; say efa: no, or take another type")
+    asked = [name for name in ("placement_group", "efa") if getattr(site.cluster, name)]
+    return ok(" and ".join(asked) or "neither placement group nor EFA is asked for")
+
+
+def lacking(known: Iterable[Machine], ability: str) -> str:
+    """The types that lack an ability."""
+    return ", ".join(machine.type for machine in known if not getattr(machine, ability))

@@ -1,0 +1,152 @@
+"""Checks of what surrounds the hosts: subnet, keys, security group, shared folder."""
+
+import base64
+from ipaddress import ip_network
+from typing import Any
+
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.keys import check_keyfile, derived, keyfile, needed
+from atomo_cluster.ec2.network import ANYWHERE, Subnet, allowed_cidr, find_subnet
+from atomo_cluster.ec2.plan import choose_zone
+from atomo_cluster.ec2.tags import as_dict
+from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
+
+__all__ = ["key_pair", "security_group", "shared_folder", "subnet"]
+
+NFS: int = 2049
+
+
+def site_subnet(site: Site) -> Subnet:
+    """Where the hosts will be."""
+    cluster = site.cluster
+    zone = choose_zone(site.aws, cluster, (cluster.master_type, *cluster.worker_types))
+    return find_subnet(site.aws, cluster.subnet_id, zone)
+
+
+def subnet(site: Site) -> Verdict:
+    """Whether there is a subnet, and hosts in it can be reached."""
+    found, cluster = site_subnet(site), site.cluster
+    if cluster.availability_zone and cluster.availability_zone != found.zone:
+        return failed(
+            f"{found.id} is in {found.zone}, and availability_zone is {cluster.availability_zone}"
+        )
+    if not found.public and not cluster.private_addresses:
+        return failed(
+            f"hosts in {found.id} get no public address, so nobody reaches them from here; choose "
+            "another subnet_id, or say private_addresses: yes where a VPN or bastion leads there"
+        )
+    return ok(f"{found.id} ({found.cidr}) in {found.zone}")
+
+
+def key_pair(site: Site) -> Verdict:
+    """Whether both halves of the key are there and belong together."""
+    cluster = site.cluster
+    needed("ssh")
+    needed("ssh-keyscan")
+    if cluster.path_to_keyfile and not cluster.key_name:
+        return failed(
+            f"path_to_keyfile {cluster.path_to_keyfile!r} needs key_name, its key pair's name in "
+            f"{site.aws.region}; leave both empty and a key is made"
+        )
+    if not cluster.key_name:
+        made = site.aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=site.owned.filters())
+        if list(made) and not keyfile(cluster).exists():
+            return failed(
+                f"the cluster's key was made on another machine, and {keyfile(cluster)} is not "
+                "here: copy it from there, or `shutdown` first"
+            )
+        return ok(f"one is made with the cluster; its private half stays in {keyfile(cluster)}")
+    trouble = check_keyfile(keyfile(cluster))
+    if trouble:
+        return failed(f"path_to_keyfile: {trouble}")
+    filters = [{"Name": "key-name", "Values": [cluster.key_name]}]
+    found = list(
+        site.aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=filters, IncludePublicKey=True)
+    )
+    if not found:
+        return failed(
+            f"region {site.aws.region} has no key pair {cluster.key_name!r}; import yours with "
+            f"`aws ec2 import-key-pair`, or leave key_name and path_to_keyfile empty"
+        )
+    return halves(cluster, found[0].get("PublicKey", ""))
+
+
+def halves(cluster: Cluster, public: str) -> Verdict:
+    """Whether the private key here is that of the key pair there."""
+    if len(public.split()) < 2:
+        return unknown(f"AWS does not show the public half of {cluster.key_name}")
+    path = keyfile(cluster)
+    if base64.b64decode(public.split()[1]) != base64.b64decode(derived(path).split()[1]):
+        return failed(
+            f"{path} is not the private half of {cluster.key_name!r}; give the right "
+            "path_to_keyfile, or leave both empty"
+        )
+    return ok(f"{cluster.key_name}, {path}")
+
+
+def security_group(site: Site) -> Verdict:
+    """Who may use ssh, and whether a group of the same name is somebody else's."""
+    cidr = allowed_cidr(site.cluster)
+    filters = [{"Name": "group-name", "Values": [site.owned.label]},
+               {"Name": "vpc-id", "Values": [site_subnet(site).vpc]}]  # fmt: skip
+    for one in site.aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
+        if not site.owned.owns(as_dict(one)):
+            return failed(
+                f"{one['GroupId']} is called {site.owned.label} and lacks the cluster's tags; "
+                "delete it, or give the cluster another name"
+            )
+    warning = "; THE WHOLE INTERNET MAY TRY, as ssh_from_anywhere asks" if cidr == ANYWHERE else ""
+    return ok(f"ssh from {cidr}{warning}")
+
+
+def shared_folder(site: Site) -> Verdict:
+    """Whether the EFS mount target is there, in the same zone, and lets the hosts in."""
+    address = site.cluster.nfs_ip_address
+    if not address:
+        return ok("none; checkpoints stay on the master's disk and end with it")
+    target = mount_target(site, address)
+    if target is None:
+        return unknown(
+            f"EFS has no mount target with the address {address}; if it is another NFS server, "
+            "it must allow port 2049 from the hosts"
+        )
+    where, name = site_subnet(site), target["MountTargetId"]
+    if target.get("AvailabilityZoneName", where.zone) != where.zone:
+        return failed(
+            f"mount target {name} is in {target['AvailabilityZoneName']}, the hosts in "
+            f"{where.zone}: traffic between zones costs; give the address of the target there"
+        )
+    groups = site.aws.call("efs.describe_mount_target_security_groups", MountTargetId=name)[
+        "SecurityGroups"
+    ]
+    if not admits(site, groups, where):
+        return failed(
+            f"mount target {name} does not let the hosts in: `aws ec2 "
+            f"authorize-security-group-ingress --group-id {groups[0]} --protocol tcp --port {NFS} "
+            f"--cidr {where.cidr}`"
+        )
+    return ok(f"{target['FileSystemId']} through {name}")
+
+
+def mount_target(site: Site, address: str) -> dict[str, Any] | None:
+    """The EFS mount target that has an address."""
+    for system in site.aws.pages("efs.describe_file_systems", "FileSystems"):
+        for target in site.aws.pages(
+            "efs.describe_mount_targets", "MountTargets", FileSystemId=system["FileSystemId"]
+        ):
+            if target.get("IpAddress") == address:
+                return dict(target)
+    return None
+
+
+def admits(site: Site, groups: list[str], where: Subnet) -> bool:
+    """Whether one of the security groups allows NFS from the subnet."""
+    described = site.aws.pages("ec2.describe_security_groups", "SecurityGroups", GroupIds=groups)
+    hosts = ip_network(where.cidr)
+    return any(
+        hosts.subnet_of(ip_network(source["CidrIp"]))  # type: ignore[arg-type]
+        for group in described
+        for rule in group["IpPermissions"]
+        if rule["IpProtocol"] == "-1" or rule.get("FromPort", 1) <= NFS <= rule.get("ToPort", 0)
+        for source in rule.get("IpRanges", [])
+    )

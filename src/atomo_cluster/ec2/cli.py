@@ -1,0 +1,111 @@
+"""The command line of `tools/pytorch_ec2.py`."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from types import FrameType, MappingProxyType, ModuleType
+from typing import Any, Final
+
+from atomo_cluster.arguments import Parser
+from atomo_cluster.ec2.config_file import add_settings
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import ConfigError
+from atomo_cluster.names import nearest
+from atomo_cluster.program import dispatch, handled
+
+__all__ = ["COMMANDS", "main"]
+
+PROGRAM: Final = "pytorch_ec2.py"
+# Each command is a module of `atomo_cluster.ec2.commands`, imported when used.
+COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "init": "write a configuration file with every key explained",
+        "plan": "show what a launch would start and cost",
+        "validate": "check everything that can be checked before money is spent",
+        "launch": "start the cluster, or what is missing of it",
+        "get_hosts": "write hosts, hosts_alias and hosts_address, the master first",
+        "status": "list the cluster's hosts, and when their fuses end them",
+        "cost": "say what the cluster has cost, costs and may cost",
+        "list_running_instances": "list the running hosts of all your clusters",
+        "list_idle_instances": "list the hosts on which no training runs",
+        "run_command": "run a shell command on hosts",
+        "kill_python": "end Python on the cluster's hosts",
+        "kill_all_python": "end Python on the hosts of all your clusters",
+        "setup_nfs": "mount the shared folder on every host",
+        "bootstrap": "set the hosts up: keys, code, shared folder, environment",
+        "train": "train on the cluster",
+        "ssh": "open a shell on a host",
+        "clean_launch_and_run": "shutdown, launch, bootstrap and train in one go",
+        "shutdown": "end the cluster, and verify that nothing is left",
+    }
+)
+EXIT_CODES: Final = """\
+exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
+failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
+with no; 14 something is left that should be gone; 130 interrupted. `train`, `run_command` and `ssh`
+end with the exit code of what they ran, where that did not succeed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    return dispatch(PROGRAM, COMMANDS, usage, act, arguments)
+
+
+def act(name: str, words: list[str]) -> int:
+    """Runs the command of this name. A launch that ends early must be undone, however it ends."""
+    module = import_module(f"atomo_cluster.ec2.commands.{name}")
+    run: Callable[[Run], int] = module.run
+    with handled(interrupt):
+        return run(Run(parsed(name, module, words)))
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Takes a closed terminal and SIGTERM for Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def parser(name: str, module: ModuleType) -> Parser:
+    """The parser of a command."""
+    built = Parser(
+        prog=f"{PROGRAM} {name}",
+        description=f"{COMMANDS[name].capitalize()}.\n\n{module.HELP}",
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    built.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    built.add_argument("--endpoint-url", default=None, metavar="URL",
+                       help="another AWS, e.g. moto's (default $AWS_ENDPOINT_URL)")  # fmt: skip
+    module.arguments(built)
+    add_settings(built)
+    return built
+
+
+def parsed(name: str, module: ModuleType, words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command; what follows `--` is for what it runs."""
+    ours, theirs = list(words), []
+    if "--" in ours:
+        at = ours.index("--")
+        ours, theirs = ours[:at], ours[at + 1 :]
+    built = parser(name, module)
+    known, unknown = built.parse_known_args(ours)
+    if unknown:
+        word = unknown[0].partition("=")[0]
+        raise ConfigError(f"unknown option {word!r}; {nearest(word, options(built))}")
+    if theirs and not getattr(module, "PASSES_ON", False):
+        raise ConfigError(f"`{name}` takes nothing after `--`, got {' '.join(theirs)!r}")
+    known.passed_on = theirs
+    return known
+
+
+def options(built: Any) -> list[str]:
+    """The options that a parser knows."""
+    return [word for word in built._option_string_actions if word.startswith("--")]
+
+
+def usage() -> str:
+    """What `pytorch_ec2.py --help` says."""
+    lines = [f"  {name:24}{text}" for name, text in COMMANDS.items()]
+    return "\n".join([f"usage: {PROGRAM} COMMAND [OPTION ...]", "", *lines, "",
+                      f"`{PROGRAM} COMMAND --help` has examples and lists the options.", "",
+                      EXIT_CODES, ""])  # fmt: skip

@@ -1,0 +1,82 @@
+"""`bootstrap`: fresh hosts to a cluster that trains."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.bootstrap import STEPS, Site, bootstrap
+from atomo_cluster.ec2.keys import needed
+from atomo_cluster.ec2.progress import Steps
+from atomo_cluster.ec2.remote import Host
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.source import archive, checkout
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.errors import ConfigError
+
+HELP: Final = """\
+  pytorch_ec2.py bootstrap
+  pytorch_ec2.py bootstrap --wait 600
+  pytorch_ec2.py bootstrap --hostfile machines --name lab --ssh-username me
+
+Waits for the hosts, pins their host keys, copies this checkout, makes a key of the cluster's own,
+mounts the shared folder and installs the environment, on all hosts at once. May be run again at
+any time; it deletes nothing. --hostfile takes any hosts with ssh: one HOST or HOST:PORT a line."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    add_hostfile(parser)
+    add_site(parser)
+    parser.add_argument("--master", default="", metavar="ADDRESS",
+                        help="stop unless this is the master's address")  # fmt: skip
+
+
+def add_hostfile(parser: ArgumentParser) -> None:
+    """Adds --hostfile."""
+    parser.add_argument("--hostfile", type=Path, default=None, metavar="FILE",
+                        help="these hosts instead of the cluster's; asks AWS nothing")  # fmt: skip
+
+
+def add_site(parser: ArgumentParser) -> None:
+    """Adds what setting up takes."""
+    parser.add_argument("--source", type=Path, default=None, metavar="FOLDER",
+                        help="the checkout to copy (default: this one)")  # fmt: skip
+    parser.add_argument("--wait", type=float, default=300.0, metavar="SECONDS",
+                        help="longest wait for a host to accept ssh (default 300)")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    """Sets the hosts up."""
+    hosts = cluster_hosts(run)
+    expect(run.options.master, hosts[0])
+    set_up(run, hosts)
+    run.tell({"hosts": [vars(host) for host in hosts]})
+    return 0
+
+
+def expect(address: str, master: Host) -> None:
+    """Raises ConfigError where the master is another host than the caller thinks."""
+    if address and address not in (master.address, master.inside, master.id):
+        raise ConfigError(f"{address} is not the master of the cluster; that is {master.address}")
+
+
+def site_of(run: Run, hosts: list[Host]) -> Site:
+    """What bootstrap works with."""
+    needed("ssh"), needed("ssh-keyscan")
+    ssh = reach(run)
+    return Site(
+        cluster=run.cluster,
+        ssh=ssh,
+        keys=host_keys(run, ssh),
+        hosts=tuple(hosts),
+        code=archive(checkout(run.options.source)),
+        fused=run.options.hostfile is None,
+        wait_s=run.options.wait,
+    )
+
+
+def set_up(run: Run, hosts: list[Host]) -> None:
+    """Runs every step on every host."""
+    with Steps(hosts, STEPS, run.say) as steps:
+        bootstrap(site_of(run, hosts), steps)
+    run.say(f"{len(hosts)} hosts are ready; next: `pytorch_ec2.py train`")

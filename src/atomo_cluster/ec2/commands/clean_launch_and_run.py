@@ -1,0 +1,62 @@
+"""`clean_launch_and_run`: from whatever there is to a training, in one go."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands import launch, shutdown
+from atomo_cluster.ec2.commands.bootstrap import add_site, set_up
+from atomo_cluster.ec2.commands.plan import present
+from atomo_cluster.ec2.commands.train import train
+from atomo_cluster.ec2.inventory import everything
+from atomo_cluster.ec2.lifecycle import launch as launch_hosts
+from atomo_cluster.ec2.network import allowed_cidr
+from atomo_cluster.ec2.plan import make_plan
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.errors import ConfigError
+
+HELP: Final = """\
+  pytorch_ec2.py clean_launch_and_run -- --network LeNet --dataset MNIST
+  pytorch_ec2.py clean_launch_and_run --yes --then-shutdown -- --epochs 30
+
+Ends the cluster of this name if there is one, then launch, bootstrap and train. It asks once, with
+the plan. The cluster goes on costing afterwards, unless --then-shutdown."""
+PASSES_ON: Final = True
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.set_defaults(hostfile=None)
+    add_site(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="let EC2 say whether it would do it, and do nothing")  # fmt: skip
+    parser.add_argument("--detach", action="store_true",
+                        help="leave it running on the master, and return")  # fmt: skip
+    parser.add_argument("--then-shutdown", action="store_true",
+                        help="end the cluster after the training, however that ends")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    """Ends, launches, sets up and trains."""
+    if run.options.detach and run.options.then_shutdown:
+        raise ConfigError("--detach leaves the training running, --then-shutdown would end it")
+    things = everything(run.aws, run.owned.filters())
+    plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)
+    cidr = allowed_cidr(run.cluster)
+    shutdown.show(run, things)
+    present(run, plan, cidr)
+    launch.check(run)
+    if run.options.dry_run:
+        shutdown.rehearse(run, things)
+        return launch.rehearse(run, plan)
+    run.confirm("End all of these, then launch?" if things else "Proceed?")
+    shutdown.end(run)
+    launch_hosts(run.aws, plan, cidr, run.say)
+    try:
+        hosts = cluster_hosts(run)
+        set_up(run, hosts)
+        return train(run, hosts, run.options.passed_on, run.options.detach)
+    finally:
+        if run.options.then_shutdown:
+            shutdown.end(run)

@@ -1,0 +1,53 @@
+"""`get_hosts`: the files that name the hosts."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.host_list import host_records, write_host_files
+from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import CloudError
+
+HELP: Final = """\
+  pytorch_ec2.py get_hosts
+  pytorch_ec2.py get_hosts --out /tmp/cluster --json
+
+Writes `hosts` (address and alias), `hosts_alias` and `hosts_address`, the master first, with the
+addresses inside the cluster: `run_pytorch.sh --hostfile hosts_address` takes the last."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER",
+                        help="where the files go (default: here)")  # fmt: skip
+    parser.add_argument("--partial", action="store_true",
+                        help="also where hosts are missing")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    """Writes the files."""
+    hosts = running_hosts(run, partial=run.options.partial)
+    addresses = [host.private_ip or host.id for host in hosts]
+    paths = write_host_files(run.options.out, addresses)
+    run.say(f"master {hosts[0].public_ip or hosts[0].private_ip} ({hosts[0].id})")
+    run.say(f"wrote {', '.join(str(path) for path in paths)}: {len(hosts)} hosts")
+    run.tell(host_records(hosts))
+    return 0
+
+
+def running_hosts(run: Run, partial: bool = False) -> list[Instance]:
+    """The hosts that run, the master first.
+
+    Raises:
+        CloudError: the cluster is not complete, or, where a part will do, has no master.
+    """
+    hosts = instances(run.aws, run.owned, ["running"])
+    if not hosts or hosts[0].role != "master":
+        raise CloudError(f"cluster {run.cluster.name} has no running master; `launch` starts it")
+    if len(hosts) < run.cluster.hosts and not partial:
+        raise CloudError(
+            f"{len(hosts)} of {run.cluster.hosts} hosts run; `launch` starts the others, "
+            "--partial does without"
+        )
+    return hosts

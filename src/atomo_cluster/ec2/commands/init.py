@@ -1,0 +1,36 @@
+"""`init`: the configuration file to start from."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.config_file import DEFAULT_FILE, template
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import ConfigError
+
+HELP: Final = """\
+  pytorch_ec2.py init
+  pytorch_ec2.py init big.yaml
+
+Costs nothing and asks AWS nothing. A file that is there already is kept, unless --force."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, metavar="FILE",
+                        help=f"where to write (default {DEFAULT_FILE})")  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="overwrite the file")
+
+
+def run(run: Run) -> int:
+    """Writes the file."""
+    path: Path = run.options.file
+    if path.exists() and not run.options.force:
+        raise ConfigError(f"{path} exists already; --force overwrites it")
+    try:
+        path.write_text(template())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    run.say(f"wrote {path}; edit it, then `pytorch_ec2.py plan`")
+    run.tell({"file": str(path)})
+    return 0

@@ -1,0 +1,33 @@
+"""`kill_all_python`: the end of Python on the hosts of all clusters of the owner."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.run_command import finish, on_each, show
+from atomo_cluster.ec2.jobs import KILL
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import owners_hosts
+
+HELP: Final = """\
+  pytorch_ec2.py kill_all_python
+  pytorch_ec2.py kill_all_python --yes --json
+
+Like kill_python, on the hosts of every cluster that you own in the region, so it asks first."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.set_defaults(hostfile=None)
+
+
+def run(run: Run) -> int:
+    """Ends Python."""
+    hosts = owners_hosts(run)
+    run.say(f"{len(hosts)} hosts of {run.owned.owner} in {run.aws.region}")
+    if hosts:
+        run.confirm("End Python on all of them?")
+    answers = on_each(run, hosts, KILL)
+    show(run, answers)
+    finish(answers)
+    return 0

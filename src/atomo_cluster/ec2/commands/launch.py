@@ -1,0 +1,76 @@
+"""`launch`: the cluster, or what is missing of it."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.plan import present
+from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.commands.validate import refuse
+from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.ec2.lifecycle import dry_run, launch
+from atomo_cluster.ec2.network import allowed_cidr
+from atomo_cluster.ec2.plan import Plan, make_plan
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.validate import validate
+from atomo_cluster.ec2.verdict import UNKNOWN, Site
+from atomo_cluster.errors import CloudError
+
+HELP: Final = """\
+  pytorch_ec2.py launch
+  pytorch_ec2.py launch --dry-run
+  pytorch_ec2.py launch --n-workers 8 --method on-demand --yes --json
+
+Shows the plan, checks everything, and asks. Run again, it starts only what is missing, such as spot
+workers that AWS took back. If anything fails, what was started is ended again. Each host
+ends itself after max_hours."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="let EC2 say whether it would do it, and do nothing")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    """Launches, and shows the hosts."""
+    plan = make_plan(run.aws, run.cluster, run.owned)
+    cidr = allowed_cidr(run.cluster)
+    present(run, plan, cidr)
+    check(run)
+    if run.options.dry_run:
+        return rehearse(run, plan)
+    if plan.groups:
+        run.confirm()
+    hosts = launch(run.aws, plan, cidr, run.say)
+    report(run, hosts)
+    return 0
+
+
+def check(run: Run) -> None:
+    """Runs every check, and names those that AWS did not answer."""
+    findings = validate(Site(run.aws, run.cluster, run.owned))
+    refuse(findings)
+    for finding in findings:
+        if finding.outcome == UNKNOWN:
+            run.say(f"unknown  {finding.check}: {finding.text}")
+
+
+def rehearse(run: Run, plan: Plan) -> int:
+    """Shows what EC2's DryRun says."""
+    verdicts = dry_run(run.aws, plan)
+    for action, refusal in verdicts.items():
+        run.say(f"dry run  {action}: {refusal or 'EC2 would do it'}")
+    run.tell({"dry_run": verdicts})
+    refusals = [refusal for refusal in verdicts.values() if refusal]
+    if refusals:
+        raise CloudError(f"the launch would fail: {refusals[0]}")
+    return 0
+
+
+def report(run: Run, hosts: list[Instance]) -> None:
+    """Shows the cluster."""
+    show_hosts(run, hosts)
+    run.say("next: `pytorch_ec2.py bootstrap`, then `train`; `shutdown` ends it")
+    run.tell(host_records(hosts))

@@ -1,0 +1,37 @@
+"""`list_idle_instances`: the hosts on which no training runs."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.run_command import on_each
+from atomo_cluster.ec2.jobs import BUSY
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import owners_hosts
+
+HELP: Final = """\
+  pytorch_ec2.py list_idle_instances
+  pytorch_ec2.py list_idle_instances --json
+
+Asks every host of your clusters in the region whether a training runs on it. Hosts that cannot
+be asked are listed as unknown."""
+
+STATES: Final = {0: "busy", 1: "idle"}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """This command has no options of its own."""
+    parser.set_defaults(hostfile=None)
+
+
+def run(run: Run) -> int:
+    """Lists them."""
+    answers = on_each(run, owners_hosts(run), BUSY)
+    states = {answer.host.id: STATES.get(answer.code, "unknown") for answer in answers}
+    for answer in answers:
+        state = states[answer.host.id]
+        why = f": {answer.complaint()}" if state == "unknown" else ""
+        if state != "busy":
+            run.say(f"{answer.host.id} {answer.host.address} {state}{why}")
+    run.say(f"{list(states.values()).count('idle')} of {len(states)} hosts are idle")
+    run.tell(states)
+    return 0

@@ -1,0 +1,29 @@
+"""`list_running_instances`: the hosts of all clusters of the owner."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.inventory import owners_instances
+from atomo_cluster.ec2.run import Run
+
+HELP: Final = """\
+  pytorch_ec2.py list_running_instances
+  pytorch_ec2.py list_running_instances --region us-west-2 --json
+
+Of every cluster that you own in the region, whatever its name."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """This command has no options of its own."""
+
+
+def run(run: Run) -> int:
+    """Lists them."""
+    hosts = owners_instances(run.aws, run.owned.owner, ["pending", "running"])
+    if hosts:
+        show_hosts(run, hosts)
+    run.say(f"{len(hosts)} running in {run.aws.region}, owner {run.owned.owner}")
+    run.tell(host_records(hosts))
+    return 0

@@ -1,0 +1,69 @@
+"""`run_command`: a shell command on hosts."""
+
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.remote import Answer, Host, everywhere
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach, select
+from atomo_cluster.errors import RemoteError
+
+HELP: Final = """\
+  pytorch_ec2.py run_command all uptime
+  pytorch_ec2.py run_command workers 'nvidia-smi --query-gpu=name --format=csv' --json
+  pytorch_ec2.py run_command i-0abc,i-0def 'df -h /'
+
+HOSTS is all, master, workers, or identifiers or aliases with commas between. Runs on all of them at
+the same time, and ends with 4 if it failed on one."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("hosts", metavar="HOSTS", help="where")
+    parser.add_argument("command", metavar="COMMAND", help="what, for the hosts' shell")
+    add_hostfile(parser)
+
+
+def run(run: Run) -> int:
+    """Runs the command."""
+    chosen = select(cluster_hosts(run), run.options.hosts)
+    answers = on_each(run, chosen, run.options.command)
+    show(run, answers)
+    finish(answers)
+    return 0
+
+
+def on_each(run: Run, hosts: list[Host], command: str) -> list[Answer]:
+    """Runs a command on hosts whose keys are pinned first."""
+    ssh = reach(run)
+    keys = host_keys(run, ssh)
+
+    def one(host: Host) -> Answer:
+        try:
+            keys.pin(host)
+        except RemoteError as error:
+            return Answer(host, 255, "", str(error))
+        return ssh.run(host, command)
+
+    return everywhere(hosts, one)
+
+
+def show(run: Run, answers: list[Answer]) -> None:
+    """Shows what each host said."""
+    for answer in answers:
+        verdict = "" if not answer.code else f" FAILED: {answer.complaint()}"
+        run.say(f"--- {answer.host.alias} ({answer.host.id}){verdict}")
+        for text in (answer.out, answer.err if answer.code != 255 else ""):
+            if text.strip():
+                run.say(text.rstrip())
+    run.tell([{"host": asdict(one.host), "code": one.code, "out": one.out, "err": one.err}
+              for one in answers])  # fmt: skip
+
+
+def finish(answers: list[Answer]) -> None:
+    """Raises RemoteError if a host failed."""
+    bad = [answer.host.alias for answer in answers if answer.code]
+    if bad:
+        raise RemoteError(f"failed on {len(bad)} of {len(answers)} hosts: {', '.join(bad)}")

@@ -1,0 +1,38 @@
+"""`setup_nfs`: the shared folder on every host."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.bootstrap import copy_code, mount, reachable
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile, add_site, site_of
+from atomo_cluster.ec2.progress import Steps
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.errors import ConfigError
+
+HELP: Final = """\
+  pytorch_ec2.py setup_nfs
+  pytorch_ec2.py setup_nfs --nfs-ip-address 172.31.14.225
+
+Mounts nfs_ip_address at nfs_mount_point on every host, as `bootstrap` does too. Never deletes
+anything: where the mount point has files in it, it stops."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    add_hostfile(parser)
+    add_site(parser)
+
+
+def run(run: Run) -> int:
+    """Mounts the folder."""
+    if not run.cluster.nfs_ip_address:
+        raise ConfigError("nfs_ip_address is empty; give the address of an EFS mount target")
+    hosts = cluster_hosts(run)
+    site = site_of(run, hosts)
+    with Steps(hosts, ("reach", "code", "shared folder"), run.say) as steps:
+        steps.on(hosts, "reach", lambda host: reachable(site, host))
+        steps.on(hosts, "code", lambda host: copy_code(site, host))
+        steps.on(hosts, "shared folder", lambda host: mount(site, host))
+    run.tell({"hosts": [host.id for host in hosts], "mounted": run.cluster.nfs_mount_point})
+    return 0

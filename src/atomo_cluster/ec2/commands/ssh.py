@@ -1,0 +1,35 @@
+"""`ssh`: a shell on a host."""
+
+import subprocess
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach, select
+from atomo_cluster.errors import ConfigError
+
+HELP: Final = """\
+  pytorch_ec2.py ssh
+  pytorch_ec2.py ssh deeplearning-worker2
+  pytorch_ec2.py ssh i-0abc -- tail -f atomo/train.log
+
+To the master, unless another host is named. Host keys are pinned as in `bootstrap`."""
+PASSES_ON: Final = True
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Adds the options of this command."""
+    parser.add_argument("host", metavar="HOST", nargs="?", default="master",
+                        help="identifier or alias (default master)")  # fmt: skip
+    add_hostfile(parser)
+
+
+def run(run: Run) -> int:
+    """Hands over to ssh."""
+    chosen = select(cluster_hosts(run), run.options.host)
+    if len(chosen) != 1:
+        raise ConfigError(f"{run.options.host} is {len(chosen)} hosts; name one")
+    ssh, words = reach(run), run.options.passed_on
+    host_keys(run, ssh).pin(chosen[0])
+    return subprocess.call(ssh.words(chosen[0], *words, terminal=not words))

@@ -1,0 +1,66 @@
+"""`status`: the cluster's hosts."""
+
+from argparse import ArgumentParser
+from datetime import datetime, timezone
+from typing import Final
+
+from rich.table import Table
+
+from atomo_cluster.ec2.host_list import alias, host_records
+from atomo_cluster.ec2.inventory import Instance, everything, instances
+from atomo_cluster.ec2.run import Run
+
+HELP: Final = """\
+  pytorch_ec2.py status
+  pytorch_ec2.py status --name other --json
+
+Changes nothing. Also lists what else carries the cluster's tags."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """This command has no options of its own."""
+
+
+def run(run: Run) -> int:
+    """Shows the hosts, and whatever else there is."""
+    hosts = instances(run.aws, run.owned)
+    things = everything(run.aws, run.owned.filters())
+    if hosts:
+        show_hosts(run, hosts)
+    else:
+        run.say(f"{run.cluster.name} (owner {run.owned.owner}) has no hosts in {run.aws.region}")
+    missing = run.cluster.hosts - len(hosts)
+    if hosts and missing > 0:
+        run.say(f"{missing} of {run.cluster.hosts} hosts are missing; `launch` starts them")
+    others = [thing for thing in things if thing.kind != "instance"]
+    for thing in others:
+        run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
+    run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
+              "others": [vars(thing) for thing in others]})  # fmt: skip
+    return 0
+
+
+def show_hosts(run: Run, hosts: list[Instance]) -> None:
+    """Shows hosts as a table."""
+    table = Table(title=f"{run.cluster.name}, owner {run.owned.owner}")
+    for name in ("cluster", "host", "id", "type", "state", "zone", "address", "inside", "fuse"):
+        table.add_column(name, no_wrap=True)
+    for number, host in enumerate(hosts):
+        table.add_row(
+            host.cluster,
+            f"{alias(number)} ({host.role})",
+            host.id,
+            host.type + (" spot" if host.spot else ""),
+            host.state,
+            host.zone,
+            host.public_ip or "-",
+            host.private_ip or "-",
+            left(host),
+        )
+    run.show(table)
+
+
+def left(host: Instance) -> str:
+    """How long until the fuse."""
+    minutes = int((host.fuse - datetime.now(timezone.utc)).total_seconds() // 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 0 else "burnt"

@@ -1,0 +1,43 @@
+"""`validate`: every check that costs nothing."""
+
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Final
+
+from rich.table import Table
+
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.validate import Finding, validate
+from atomo_cluster.ec2.verdict import FAILED, Site
+from atomo_cluster.errors import NotReady
+
+HELP: Final = """\
+  pytorch_ec2.py validate
+  pytorch_ec2.py validate --config big.yaml --json
+
+Costs nothing and changes nothing. Each failure says what to do; `unknown` means that AWS did not
+answer, which stops nothing."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """This command has no options of its own."""
+
+
+def run(run: Run) -> int:
+    """Shows what every check found."""
+    findings = validate(Site(run.aws, run.cluster, run.owned))
+    table = Table(show_header=False)
+    for finding in findings:
+        table.add_row(finding.check, finding.outcome, finding.text)
+    run.show(table)
+    run.tell([asdict(finding) for finding in findings])
+    refuse(findings)
+    return 0
+
+
+def refuse(findings: list[Finding]) -> None:
+    """Raises NotReady if a check failed."""
+    failures = [finding for finding in findings if finding.outcome == FAILED]
+    if failures:
+        told = "\n".join(f"  {finding.check}: {finding.text}" for finding in failures)
+        raise NotReady(f"{len(failures)} of {len(findings)} checks failed:\n{told}")

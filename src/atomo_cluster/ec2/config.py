@@ -1,0 +1,191 @@
+"""The settings of a cluster: one frozen value, checked when it is made.
+
+Each field is a key of the YAML file and an option of the command line. The names that the
+published script used keep their meaning.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any, Final, final
+
+from atomo_cluster.errors import ConfigError
+from atomo_cluster.names import nearest
+
+__all__ = ["LATEST", "Cluster"]
+
+METHODS: Final = ("spot", "on-demand")
+LATEST: Final = "latest"
+LONGEST_H: Final = 720.0
+NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
+OWNER: Final = re.compile(r"[\w.@+=:/-]{0,128}")
+USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+
+
+def option(default: Any, text: str) -> Any:
+    """A field with the text that `--help` and the file of `init` show."""
+    return field(default=default, metadata={"help": text})
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """One cluster: a master and its workers."""
+
+    name: str = option("atomo", "the cluster's name; everything is tagged with it")
+    owner: str = option("", "the second tag; empty: the identity that AWS knows you by")
+    region: str = option("us-east-1", "AWS region")
+    availability_zone: str = option("", "empty: the first zone that has all instance types")
+    method: str = option("spot", "spot or on-demand")
+    n_masters: int = option(1, "always 1")
+    n_workers: int = option(2, "hosts besides the master's")
+    master_type: str = option("m5.large", "instance type of the master")
+    worker_type: str = option("m5.large", "instance type of the workers")
+    alternative_types: str = option(
+        "", "spot: further types for workers, with commas; more => fewer capacity errors"
+    )
+    image_id: str = option(
+        LATEST, "ami-..., or latest: deep-learning image for GPU types, else Ubuntu"
+    )
+    spot_price: float | None = option(
+        None, "spot: most that an instance may cost, USD per hour; empty: on-demand price"
+    )
+    volume_gb: int = option(100, "root disk of each host, GB")
+    max_hours: float = option(8.0, "fuse: each host terminates itself after so many hours")
+    key_name: str = option("", "EC2 key pair; empty: one is made and deleted with the cluster")
+    path_to_keyfile: str = option("", "private key of key_name; it never leaves this machine")
+    ssh_username: str = option("ubuntu", "user of the image")
+    ssh_from: str = option("", "CIDR that may use ssh; empty: this machine's public address")
+    ssh_from_anywhere: bool = option(False, "yes: let the whole internet try ssh (0.0.0.0/0)")
+    check_ip_url: str = option(
+        "https://checkip.amazonaws.com", "says this machine's public address"
+    )
+    ssh_config: str = option("", "ssh_config file to use, e.g. for a bastion; empty: your own")
+    connect_timeout: float = option(10.0, "longest wait for a host to accept ssh, seconds")
+    private_addresses: bool = option(False, "yes: reach hosts by private address, as in a VPN")
+    subnet_id: str = option("", "empty: the default subnet of the zone")
+    placement_group: bool = option(False, "yes: pack the hosts close together")
+    efa: bool = option(False, "yes: Elastic Fabric Adapter, for types that have it")
+    nfs_ip_address: str = option("", "EFS mount target or NFS server; empty: no shared folder")
+    nfs_mount_point: str = option("/home/ubuntu/shared", "where it is mounted, on every host")
+    base_out_dir: str = option("", "checkpoints go here; empty: nfs_mount_point/name, or runs")
+    remote_dir: str = option("atomo", "the checkout on the hosts, below the home folder")
+    state_dir: str = option("~/.atomo", "known hosts and keys made for clusters, here")
+    setup_commands: tuple[str, ...] = option((), "run once on every host, after bootstrap")
+    pre_commands: tuple[str, ...] = option((), "run on every host before training")
+    master_pre_commands: tuple[str, ...] = option((), "run on the master before training")
+    train_commands: tuple[str, ...] = option((), "run on the master instead of run_pytorch.sh")
+
+    def __post_init__(self) -> None:
+        if self.method.lower() not in METHODS:
+            raise ConfigError(f"unknown method {self.method!r}; {nearest(self.method, METHODS)}")
+        for name, (lowest, highest) in BOUNDS.items():
+            check_bounds(name, getattr(self, name), lowest, highest)
+        for name, (pattern, meaning) in PATTERNS.items():
+            if not pattern.fullmatch(getattr(self, name)):
+                raise ConfigError(f"{name} {getattr(self, name)!r}: {meaning}")
+        for check in CHECKS:
+            check(self)
+
+    @property
+    def spot(self) -> bool:
+        return self.method.lower() == "spot"
+
+    @property
+    def hosts(self) -> int:
+        return self.n_masters + self.n_workers
+
+    @property
+    def worker_types(self) -> tuple[str, ...]:
+        """The type of the workers, then what may stand in for it."""
+        others = (word.strip() for word in self.alternative_types.split(","))
+        return (self.worker_type, *(word for word in others if word))
+
+    @property
+    def out_dir(self) -> str:
+        """Where checkpoints go, on the hosts."""
+        shared = f"{self.nfs_mount_point}/{self.name}" if self.nfs_ip_address else "runs"
+        return self.base_out_dir or shared
+
+    @property
+    def state(self) -> Path:
+        """The folder here that belongs to this cluster."""
+        return Path(self.state_dir).expanduser() / self.name
+
+
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "n_masters": (1.0, 1.0),
+    "n_workers": (1.0, 1000.0),
+    "spot_price": (0.0001, 1000.0),
+    "volume_gb": (10.0, 16384.0),
+    "max_hours": (0.1, LONGEST_H),
+    "connect_timeout": (1.0, 600.0),
+}
+PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "name": (NAME, "a letter, then up to 39 letters, digits and dashes"),
+    "owner": (OWNER, "up to 128 letters, digits and . @ + = : / _ -"),
+    "ssh_username": (USER, "a user name such as ubuntu or ec2-user"),
+    "image_id": (re.compile(rf"{LATEST}|ami-[\w-]+"), f"{LATEST}, or an image such as ami-0abc"),
+    "region": (re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d"), "a region such as us-west-2"),
+    "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
+    "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
+    "nfs_ip_address": (re.compile(r"[\w.:-]*"), "an address such as 172.31.14.225"),
+}
+
+
+def check_bounds(name: str, value: float | int | None, lowest: float, highest: float) -> None:
+    """Raises ConfigError for a number that is out of its range."""
+    if value is not None and not lowest <= value <= highest:
+        raise ConfigError(f"{name} must be from {lowest:g} to {highest:g}, got {value:g}")
+
+
+def check_zone(cluster: Cluster) -> None:
+    """A zone is its region's name and a letter."""
+    if cluster.availability_zone and not cluster.availability_zone.startswith(cluster.region):
+        raise ConfigError(
+            f"availability_zone {cluster.availability_zone!r} is not in region {cluster.region!r}; "
+            f"write e.g. {cluster.region}a, or leave it empty"
+        )
+
+
+def check_ssh_from(cluster: Cluster) -> None:
+    """The whole internet is let in only where that was asked for by name."""
+    if not cluster.ssh_from:
+        return
+    try:
+        network = IPv4Network(cluster.ssh_from)
+    except ValueError as error:
+        raise ConfigError(f"ssh_from {cluster.ssh_from!r}: {error}; e.g. 203.0.113.7/32") from None
+    if network.prefixlen < 8 and not cluster.ssh_from_anywhere:
+        raise ConfigError(
+            f"ssh_from {cluster.ssh_from} would let {network.num_addresses:,} addresses try ssh; "
+            "give a narrower one, or say ssh_from_anywhere: yes"
+        )
+
+
+def check_spot(cluster: Cluster) -> None:
+    """What only spot instances have."""
+    if cluster.spot:
+        return
+    for name in ("spot_price", "alternative_types"):
+        if getattr(cluster, name):
+            raise ConfigError(f"{name} {getattr(cluster, name)!r} needs method spot")
+
+
+def check_key(cluster: Cluster) -> None:
+    """A key pair is of no use here without its private half."""
+    if cluster.key_name and not cluster.path_to_keyfile:
+        raise ConfigError(
+            f"key_name {cluster.key_name!r} needs path_to_keyfile; leave both empty and a key is "
+            "made"
+        )
+
+
+CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
+    check_zone,
+    check_ssh_from,
+    check_spot,
+    check_key,
+)

@@ -1,0 +1,145 @@
+"""Settings of a cluster from a YAML file and the command line, and the file that `init` writes."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, Final, get_args, get_type_hints
+
+from atomo_cluster.arguments import CONVERTERS, option
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.errors import ConfigError
+from atomo_cluster.names import nearest
+
+__all__ = ["DEFAULT_FILE", "add_settings", "load", "template"]
+
+DEFAULT_FILE: Final = Path("cluster.yaml")
+MISSING: Final = "PyYAML is missing; pip install pyyaml"
+SECTIONS: Final[Mapping[str, str]] = {
+    "name": "Who and where",
+    "method": "What is launched",
+    "max_hours": "The fuse",
+    "key_name": "ssh",
+    "subnet_id": "Network",
+    "nfs_ip_address": "Shared folder, e.g. EFS",
+    "remote_dir": "On the hosts, and here",
+    "setup_commands": "Commands: lists of lines",
+}
+
+
+def load(path: Path | None, overrides: Mapping[str, Any]) -> Cluster:
+    """The cluster of a file, with what the command line says instead.
+
+    Raises:
+        ConfigError: there is no file, it is not YAML, or a key or value in it will not do.
+    """
+    found = read(path or DEFAULT_FILE) if path or DEFAULT_FILE.exists() else None
+    if found is None and "name" not in overrides:
+        raise ConfigError(
+            f"there is no {DEFAULT_FILE} here and no --name; `pytorch_ec2.py init` writes one, "
+            "--config names another"
+        )
+    return Cluster(**{**(found or {}), **overrides})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The checked keys and values of a YAML file."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ConfigError(MISSING) from None
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {path}: this is not YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config {path}: it must be lines of `key: value`")
+    return {name: value for key, given in values.items()
+            for name, value in [checked(path, str(key), given)] if value is not None}  # fmt: skip
+
+
+def checked(path: Path, key: str, value: object) -> tuple[str, Any]:
+    """One key with its value as its type."""
+    hints = get_type_hints(Cluster)
+    if key not in hints:
+        raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, hints)}")
+    if value is None:
+        return key, None
+    kind = base(hints[key])
+    if kind is tuple:
+        return key, lines(path, key, value)
+    if isinstance(value, (list, dict)) or (kind is str and isinstance(value, bool)):
+        raise ConfigError(f"{path}: {key}: {value!r} is not {ARTICLES[kind]}; quote it")
+    try:
+        return key, CONVERTERS[kind](str(value))
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{path}: {key}: {error}") from None
+
+
+ARTICLES: Final = {str: "text", int: "a whole number", float: "a number", bool: "yes or no"}
+
+
+def lines(path: Path, key: str, value: object) -> tuple[str, ...]:
+    """A list of commands; one may stand alone."""
+    listed = value if isinstance(value, list) else [value]
+    if not all(isinstance(line, str) for line in listed):
+        raise ConfigError(f"{path}: {key}: {value!r} is not a list of lines; quote each")
+    return tuple(listed)
+
+
+def base(kind: Any) -> type:
+    """The type of a field, without the None that it may also be."""
+    if kind == tuple[str, ...]:
+        return tuple
+    return next(iter(get_args(kind)), kind)  # type: ignore[no-any-return]
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser --config and an option for each setting."""
+    group = parser.add_argument_group("settings of the cluster, which override those of the file")
+    group.add_argument("--config", type=Path, default=None, metavar="FILE",
+                       help=f"YAML file (default {DEFAULT_FILE})")  # fmt: skip
+    hints = get_type_hints(Cluster)
+    for field in fields(Cluster):
+        kind = base(hints[field.name])
+        several = {"nargs": "*"} if kind is tuple else {"type": CONVERTERS[kind]}
+        group.add_argument(option(field.name), dest=f"set_{field.name}", metavar="X",
+                           default=argparse.SUPPRESS, help=explained(field), **several)  # fmt: skip
+
+
+def overrides(known: argparse.Namespace) -> dict[str, Any]:
+    """What the command line says about the cluster."""
+    given = {key: value for key, value in vars(known).items() if key.startswith("set_")}
+    return {
+        key.removeprefix("set_"): tuple(value) if isinstance(value, list) else value
+        for key, value in given.items()
+    }
+
+
+def explained(field: Field[Any]) -> str:
+    """The help text of a setting."""
+    shown = "" if field.default in (None, "", ()) else f" (default {written(field.default)})"
+    return f"{field.metadata['help']}{shown}".replace("%", "%%")
+
+
+def written(value: object) -> str:
+    """A default as YAML."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return {None: "", "": "", (): "[]"}.get(value, str(value))  # type: ignore[call-overload, no-any-return]
+
+
+def template() -> str:
+    """The file that `init` writes: every key, its default, and what it means."""
+    head = "# A cluster for tools/pytorch_ec2.py. Every key may also be given as an option,\n"
+    text = head + "# e.g. --n-workers 8. What is empty has the meaning that its comment says.\n"
+    for field in fields(Cluster):
+        if field.name in SECTIONS:
+            text += f"\n# --- {SECTIONS[field.name]} ---\n"
+        value = written(field.default)
+        text += f"{field.name}:{' ' + value if value else ''}  # {field.metadata['help']}\n"
+    return text

@@ -1,0 +1,177 @@
+"""Instances from EC2: on-demand ones, or spot ones through a fleet."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.catalogue import Image
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.network import Network
+from atomo_cluster.ec2.tags import HOURS, LAUNCH, ROLE, Owned
+from atomo_cluster.ec2.user_data import user_data
+from atomo_cluster.errors import CloudError
+
+__all__ = ["Order", "order_on_demand", "order_spot", "parameters", "refusals"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Equal hosts, all of which or none are wanted."""
+
+    owned: Owned
+    launch: str
+    role: str
+    count: int
+    types: tuple[str, ...]  # the first is the wanted one, the others will do for spot
+    image: Image
+
+
+def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """The tags of what comes with an instance."""
+    extra = {
+        "Name": f"{order.owned.cluster}-{order.role}",
+        ROLE: order.role,
+        LAUNCH: order.launch,
+        HOURS: f"{cluster.max_hours:g}",
+    }
+    return [order.owned.specification(kind, extra) for kind in kinds]
+
+
+def parameters(order: Order, cluster: Cluster, network: Network, *kinds: str) -> dict[str, Any]:
+    """What describes one host, to RunInstances and to a launch template alike."""
+    disk = {"VolumeSize": max(cluster.volume_gb, order.image.root_gb), "VolumeType": "gp3",
+            "DeleteOnTermination": True}  # fmt: skip
+    described: dict[str, Any] = {
+        "ImageId": order.image.id,
+        "BlockDeviceMappings": [{"DeviceName": order.image.root_device, "Ebs": disk}],
+        "InstanceInitiatedShutdownBehavior": "terminate",  # which makes the fuse one
+        "MetadataOptions": {"HttpTokens": "required"},
+        "TagSpecifications": tags(order, cluster, ["instance", "volume", *kinds]),
+    }
+    if network.key_name:  # in a dry run there may be none yet, nor a security group
+        described["KeyName"] = network.key_name
+    if network.placement_group:
+        described["Placement"] = {"GroupName": network.placement_group}
+    if cluster.efa:
+        described["NetworkInterfaces"] = [
+            {
+                "DeviceIndex": 0,
+                "InterfaceType": "efa",
+                "SubnetId": network.subnet.id,
+                "Groups": [network.security_group] if network.security_group else [],
+                "AssociatePublicIpAddress": network.subnet.public,
+                "DeleteOnTermination": True,
+            }
+        ]
+    elif network.security_group:
+        described["SecurityGroupIds"] = [network.security_group]
+    return described
+
+
+def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
+    """The whole of a RunInstances call."""
+    described = parameters(order, cluster, network)
+    if "NetworkInterfaces" not in described:
+        described["SubnetId"] = network.subnet.id
+    return {
+        **described,
+        "InstanceType": order.types[0],
+        "UserData": user_data(cluster),
+        "MinCount": order.count,
+        "MaxCount": order.count,
+    }
+
+
+def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) -> list[str]:
+    """Launches on-demand instances and returns their identifiers."""
+    answer = aws.call("ec2.run_instances", **on_demand(order, cluster, network))
+    return [one["InstanceId"] for one in answer["Instances"]]
+
+
+def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
+    """The whole of a CreateLaunchTemplate call."""
+    data = parameters(order, cluster, network, "spot-instances-request")
+    data["UserData"] = base64.b64encode(user_data(cluster).encode()).decode()
+    return {
+        "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{order.role}",
+        "LaunchTemplateData": data,
+        "TagSpecifications": [order.owned.specification("launch-template", {LAUNCH: order.launch})],
+    }
+
+
+def fleet(order: Order, cluster: Cluster, network: Network, name: str) -> dict[str, Any]:
+    """The whole of a CreateFleet call: all hosts at once in one zone, or none."""
+    limit = {} if cluster.spot_price is None else {"MaxPrice": f"{cluster.spot_price:g}"}
+    subnet = {} if cluster.efa else {"SubnetId": network.subnet.id}
+    return {
+        "Type": "instant",
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
+                "Overrides": [{"InstanceType": type, **subnet, **limit} for type in order.types],
+            }
+        ],
+        "SpotOptions": {
+            "AllocationStrategy": "price-capacity-optimized",
+            "SingleAvailabilityZone": True,
+            "MinTargetCapacity": order.count,
+        },
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": order.count,
+            "SpotTargetCapacity": order.count,
+            "DefaultTargetCapacityType": "spot",
+        },
+        "TagSpecifications": [order.owned.specification("fleet", {LAUNCH: order.launch})],
+    }
+
+
+def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> list[str]:
+    """Launches spot instances and returns their identifiers.
+
+    Raises:
+        CloudError: there are too few. What there is then is the caller's to roll back.
+    """
+    described = template(order, cluster, network)
+    name = described["LaunchTemplateName"]
+    aws.call("ec2.create_launch_template", **described)
+    answer = aws.call("ec2.create_fleet", **fleet(order, cluster, network, name))
+    aws.call("ec2.delete_launch_template", LaunchTemplateName=name)
+    ids = [id for batch in answer.get("Instances", []) for id in batch["InstanceIds"]]
+    if len(ids) < order.count:
+        raise too_few(order, len(ids), answer.get("Errors", []))
+    return ids
+
+
+def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
+    """Why a fleet is not complete."""
+    told = {f"{one.get('ErrorCode', '?')}: {one.get('ErrorMessage', '')}" for one in errors}
+    code = errors[0].get("ErrorCode", "") if errors else ""
+    return CloudError(
+        f"spot: {got} of {order.count} {order.role}s of type {' or '.join(order.types)}: "
+        f"{'; '.join(sorted(told)) or 'AWS does not say why'}; give more alternative_types, "
+        "another availability_zone, or --method on-demand",
+        code,
+    )
+
+
+def refusals(aws: Aws, order: Order, cluster: Cluster, network: Network) -> dict[str, str]:
+    """What EC2's DryRun says to each call of a launch; empty words: it would do it."""
+    calls: dict[str, dict[str, Any]] = {"ec2.run_instances": on_demand(order, cluster, network)}
+    if cluster.spot:
+        described = template(order, cluster, network)
+        name = described["LaunchTemplateName"]
+        market = {"MarketType": "spot"}
+        calls["ec2.run_instances"]["InstanceMarketOptions"] = market
+        calls["ec2.create_launch_template"] = described
+        calls["ec2.create_fleet"] = fleet(order, cluster, network, name)
+    answers = {action: aws.refusal(action, **words) for action, words in calls.items()}
+    return {action: verdict(error) for action, error in answers.items()}
+
+
+def verdict(error: CloudError | None) -> str:
+    """A refusal in words; one that DryRun cannot know about is none."""
+    if error is None or error.code.startswith("InvalidLaunchTemplate"):
+        return ""  # the template that the fleet names is made only by the launch itself
+    return str(error)

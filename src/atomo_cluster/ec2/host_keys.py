@@ -1,0 +1,134 @@
+"""The host keys of a cluster, pinned before anything is trusted.
+
+They come from the instance's console, which AWS vouches for. Where the console has none yet, the
+host is asked twice over the network, both answers must agree, and the console is compared with
+them as soon as it speaks. A pinned key that changes is refused.
+"""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final, final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.keys import needed
+from atomo_cluster.ec2.remote import Host, Ssh, named
+from atomo_cluster.errors import CloudError, RemoteError
+
+__all__ = ["CONSOLE", "SCANNED", "HostKeys", "console_keys"]
+
+CONSOLE: Final = "console"
+SCANNED: Final = "scanned"
+BLOCK: Final = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END", re.DOTALL)
+KEY: Final = re.compile(r"\b((?:ssh|ecdsa)-[\w@.-]+) ([A-Za-z0-9+/]{40,}={0,3})")
+SCAN_S: Final = 5
+
+
+@final
+class HostKeys:
+    """A known_hosts file of our own: one line a key, its source as the comment."""
+
+    def __init__(self, ssh: Ssh, console: Callable[[Host], set[str]]) -> None:
+        self._ssh, self._console = ssh, console
+        self._path: Path = ssh.known_hosts
+        self._lock = Lock()  # hosts are pinned from several threads
+
+    def pin(self, host: Host) -> str | None:
+        """Pins a host's keys and says where they are from; None: nobody tells them yet.
+
+        Raises:
+            RemoteError: the host does not have the keys that it should.
+        """
+        pinned, source = self.pinned(host)
+        if pinned and source == CONSOLE:
+            return CONSOLE
+        told = self._console(host)
+        if told and pinned and not told & pinned:
+            raise RemoteError(
+                f"{named(host)}: the console of {host.id} shows other host keys than were scanned: "
+                f"somebody may be in between. End it with `shutdown`, and delete {self._path}"
+            )
+        if told:
+            return self._write(host, told, CONSOLE)
+        if pinned:
+            return SCANNED
+        scanned = twice(self._ssh, host)
+        return self._write(host, scanned, SCANNED) if scanned else None
+
+    def pinned(self, host: Host) -> tuple[set[str], str]:
+        """The keys that are pinned for a host, and where they are from."""
+        lines = [line.split() for line in self._lines() if line.split()[0] == host.id]
+        keys = {f"{words[1]} {words[2]}" for words in lines}
+        return keys, lines[0][3] if lines and len(lines[0]) > 3 else ""
+
+    def _lines(self) -> list[str]:
+        text = self._path.read_text() if self._path.exists() else ""
+        return [line for line in text.splitlines() if line.strip()]
+
+    def _write(self, host: Host, keys: set[str], source: str) -> str:
+        with self._lock:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            others = [line for line in self._lines() if line.split()[0] != host.id]
+            ours = [f"{host.id} {key} {source}" for key in sorted(keys)]
+            fresh = self._path.with_name(self._path.name + ".new")
+            fresh.write_text("\n".join([*others, *ours]) + "\n")
+            fresh.replace(self._path)  # never half a file, whoever reads it meanwhile
+        return source
+
+
+def console_keys(aws: Aws) -> Callable[[Host], set[str]]:
+    """Asks EC2 for what a host's console shows of its keys."""
+
+    def ask(host: Host) -> set[str]:
+        try:
+            answer = aws.call("ec2.get_console_output", InstanceId=host.id)
+        except CloudError:
+            return set()  # not permitted, or too early
+        return keys_in(answer.get("Output", ""))
+
+    return ask
+
+
+def keys_in(output: str) -> set[str]:
+    """The host keys that cloud-init prints when it has made them.
+
+    >>> line = "cloud-init: ssh-ed25519 " + "A" * 68 + " root@host"
+    >>> keys_in(f"-----BEGIN SSH HOST KEY KEYS----- {line} -----END SSH HOST KEY KEYS-----")
+    {'ssh-ed25519 AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'}
+    """
+    return {f"{kind} {key}" for block in BLOCK.findall(output) for kind, key in KEY.findall(block)}
+
+
+def twice(ssh: Ssh, host: Host) -> set[str]:
+    """The keys that a host shows in both of two scans; none where it does not answer yet.
+
+    Raises:
+        RemoteError: two scans in a row show different keys of one kind.
+    """
+    name, port = resolved(ssh, host)
+    first, second = scan(name, port), scan(name, port)
+    both = first & second
+    kinds = [{key.split()[0] for key in found} for found in (first, second)]
+    # A busy host may leave some kinds out; another key of the same kind is another matter.
+    if {key.split()[0] for key in both} != kinds[0] & kinds[1]:
+        raise RemoteError(f"{named(host)}: two scans of its host keys differ; do not go on")
+    return both
+
+
+def scan(name: str, port: str) -> set[str]:
+    """The keys that whoever answers at an address shows."""
+    line = [needed("ssh-keyscan"), "-T", str(SCAN_S), "-p", port, name]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    return {f"{kind} {key}" for kind, key in KEY.findall(done.stdout)}
+
+
+def resolved(ssh: Ssh, host: Host) -> tuple[str, str]:
+    """The host name and port that ssh would connect to, with what ssh_config says."""
+    line = ssh.words(host)
+    done = subprocess.run([line[0], "-G", *line[1:]], capture_output=True, text=True, check=False)
+    said = dict(text.split(" ", 1) for text in done.stdout.splitlines() if " " in text)
+    if done.returncode:
+        raise RemoteError(f"{named(host)}: ssh -G: {done.stderr.strip()}")
+    return said["hostname"], said["port"]

@@ -1,0 +1,44 @@
+"""The hosts of a cluster in the three files that the published scripts read."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.errors import ConfigError
+
+__all__ = ["alias", "host_files", "host_records", "write_host_files"]
+
+
+def alias(number: int) -> str:
+    """The name of a host by its place in the list; the master is the first."""
+    return f"deeplearning-worker{number + 1}"
+
+
+def host_records(hosts: Sequence[Instance]) -> list[dict[str, Any]]:
+    """The hosts for `--json`."""
+    return [{"alias": alias(number), **asdict(host), "fuse": host.fuse}
+            for number, host in enumerate(hosts)]  # fmt: skip
+
+
+def host_files(addresses: Sequence[str]) -> dict[str, str]:
+    """Name and content of each file, from the addresses within the cluster, the master's first."""
+    aliases = [alias(number) for number in range(len(addresses))]
+    return {
+        "hosts": "".join(f"{a}\t{b}\n" for a, b in zip(addresses, aliases, strict=True)),
+        "hosts_alias": "".join(f"{name}\n" for name in aliases),
+        "hosts_address": "".join(f"{address}\n" for address in addresses),
+    }
+
+
+def write_host_files(folder: Path, addresses: Sequence[str]) -> list[Path]:
+    """Writes the three files."""
+    written = []
+    try:
+        for name, text in host_files(addresses).items():
+            (folder / name).write_text(text)
+            written.append(folder / name)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: {error}") from error
+    return written

@@ -1,0 +1,211 @@
+"""What a cluster consists of, found by its tags."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, Owned, as_dict
+from atomo_cluster.errors import CloudError
+
+__all__ = [
+    "LIVE",
+    "Instance",
+    "Thing",
+    "everything",
+    "instances",
+    "namesakes",
+    "owners_instances",
+]
+
+LIVE: Final = ("pending", "running", "stopping", "stopped")
+STATES: Final = "instance-state-name"
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A host of a cluster."""
+
+    id: str
+    role: str
+    type: str
+    state: str
+    zone: str
+    public_ip: str | None
+    private_ip: str | None
+    launched: datetime
+    spot: bool
+    cluster: str
+    owner: str
+    launch: str
+    max_hours: float
+    subnet: str
+
+    @property
+    def fuse(self) -> datetime:
+        """When it terminates itself."""
+        return self.launched + timedelta(hours=self.max_hours)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Anything that carries the tags."""
+
+    kind: str  # EC2's name of it, e.g. volume
+    id: str
+    state: str = ""
+
+
+def instances(aws: Aws, owned: Owned, states: Iterable[str] = LIVE) -> list[Instance]:
+    """The cluster's instances: the master first, then workers in the order of their launch."""
+    return found(aws, owned.filters(), states)
+
+
+def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list[Instance]:
+    """The instances of all clusters of an owner, cluster by cluster."""
+    filters = [
+        {"Name": f"tag:{OWNER}", "Values": [owner]},
+        {"Name": "tag-key", "Values": [CLUSTER]},
+    ]
+    return sorted(found(aws, filters, states), key=lambda one: one.cluster)
+
+
+def namesakes(aws: Aws, owned: Owned) -> dict[str, int]:
+    """How many hosts other owners have in clusters of the same name."""
+    same = [{"Name": f"tag:{CLUSTER}", "Values": [owned.cluster]}]
+    owners = [one.owner for one in found(aws, same, LIVE) if one.owner != owned.owner]
+    return {owner: owners.count(owner) for owner in owners}
+
+
+def found(aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]) -> list[Instance]:
+    """The instances that filters find, the masters first."""
+    wanted = [*filters, {"Name": STATES, "Values": list(states)}]
+    described = aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
+    listed = [instance(one) for batch in described for one in batch["Instances"]]
+    return sorted(listed, key=lambda one: (one.role != "master", one.launched, one.id))
+
+
+def instance(described: Mapping[str, Any]) -> Instance:
+    """An instance from EC2's description."""
+    tags = as_dict(described)
+    return Instance(
+        id=described["InstanceId"],
+        role=tags.get(ROLE, "worker"),
+        type=described["InstanceType"],
+        state=described["State"]["Name"],
+        zone=described.get("Placement", {}).get("AvailabilityZone", ""),
+        public_ip=described.get("PublicIpAddress"),
+        private_ip=described.get("PrivateIpAddress"),
+        launched=described["LaunchTime"],
+        spot=described.get("InstanceLifecycle") == "spot",
+        cluster=tags.get(CLUSTER, ""),
+        owner=tags.get(OWNER, ""),
+        launch=tags.get(LAUNCH, ""),
+        max_hours=float(tags.get(HOURS, "0")),
+        subnet=described.get("SubnetId", ""),
+    )
+
+
+def everything(aws: Aws, filters: list[dict[str, Any]]) -> list[Thing]:
+    """All that is alive and carries the tags, in the order in which it can be deleted.
+
+    What costs most is looked for by itself; the rest only where a list of all tagged things has
+    its kind, since that list also knows what has long been deleted.
+    """
+    known = marked(aws, filters)
+    things: list[Thing] = []
+    for kind, listed in KINDS.items():
+        if kind in ALWAYS or kind in known:
+            things += listed(aws, filters, sorted(known.get(kind, ())))
+    foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}
+    return things + [Thing(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
+
+
+def marked(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The identifiers of everything that ever had these tags, by kind."""
+    wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
+    asked = [
+        {"Name": "key", "Values": list(wanted)},
+        {"Name": "value", "Values": list(wanted.values())},
+    ]
+    tags: dict[tuple[str, str], int] = {}
+    for one in aws.pages("ec2.describe_tags", "Tags", Filters=asked):
+        if wanted.get(one["Key"]) == one["Value"]:
+            thing = (SPELLINGS.get(one["ResourceType"], one["ResourceType"]), one["ResourceId"])
+            tags[thing] = tags.get(thing, 0) + 1
+    found: dict[str, list[str]] = {}
+    for (kind, id), count in tags.items():
+        if count == len(wanted):
+            found.setdefault(kind, []).append(id)
+    return found
+
+
+Listed = Callable[[Aws, list[dict[str, Any]], list[str]], list[Thing]]
+Filters = list[dict[str, Any]]
+
+
+def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+    """Fleets that are not deleted. Those that EC2 has forgotten are gone."""
+    try:
+        described = list(aws.pages("ec2.describe_fleets", "Fleets", FleetIds=ids))
+    except CloudError as error:
+        if "NotFound" not in error.code and "NotExist" not in error.code:
+            raise
+        return []
+    return [
+        Thing("fleet", one["FleetId"], one["FleetState"])
+        for one in described
+        if one["FleetId"] in ids and not one["FleetState"].startswith("deleted")
+    ]
+
+
+def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+    """Requests that could still bring instances."""
+    wanted = [*filters, {"Name": "state", "Values": ["open", "active"]}]
+    action, key = "ec2.describe_spot_instance_requests", "SpotInstanceRequests"
+    return [
+        Thing("spot-instances-request", one["SpotInstanceRequestId"], one["State"])
+        for one in aws.pages(action, key, Filters=wanted)
+    ]
+
+
+def alive(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+    """Instances that still cost, or will again."""
+    wanted = [*filters, {"Name": STATES, "Values": [*LIVE, "shutting-down"]}]
+    return [
+        Thing("instance", one["InstanceId"], one["State"]["Name"])
+        for batch in aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
+        for one in batch["Instances"]
+    ]
+
+
+def simple(kind: str, action: str, key: str, identifier: str, state: str = "") -> Listed:
+    """A kind of thing whose description EC2 filters by tags, and which is gone once deleted."""
+
+    def listed(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+        described = aws.pages(f"ec2.{action}", key, Filters=filters)
+        return [Thing(kind, one[identifier], str(one.get(state, ""))) for one in described]
+
+    return listed
+
+
+# By EC2's own names of kinds; what asks for instances comes before them, what they use after.
+KINDS: Final[Mapping[str, Listed]] = {
+    "fleet": fleets,
+    "spot-instances-request": spot_requests,
+    "instance": alive,
+} | {
+    kind: simple(kind, action, key, identifier, state)
+    for kind, action, key, identifier, state in (
+        ("volume", "describe_volumes", "Volumes", "VolumeId", "State"),
+        ("network-interface", "describe_network_interfaces", "NetworkInterfaces",
+         "NetworkInterfaceId", "Status"),
+        ("launch-template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", ""),
+        ("placement-group", "describe_placement_groups", "PlacementGroups", "GroupName", "State"),
+        ("key-pair", "describe_key_pairs", "KeyPairs", "KeyName", ""),
+        ("security-group", "describe_security_groups", "SecurityGroups", "GroupId", ""),
+    )
+}  # fmt: skip
+SPELLINGS: Final = {"spot-instance-request": "spot-instances-request"}  # moto's is the first
+ALWAYS: Final = ("spot-instances-request", "instance", "volume")

@@ -1,0 +1,123 @@
+"""Launching: everything that is missing, or nothing at all."""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.fleet import Order, order_on_demand, order_spot, refusals
+from atomo_cluster.ec2.inventory import Instance, everything, instances
+from atomo_cluster.ec2.network import Network, prepare_network
+from atomo_cluster.ec2.plan import Plan
+from atomo_cluster.ec2.removal import remove
+from atomo_cluster.ec2.tags import LAUNCH
+from atomo_cluster.errors import CloudError, LeftBehind
+
+__all__ = ["dry_run", "launch"]
+
+START_S: Final = 600
+SETTLE_S: Final = 5.0
+Say = Callable[[str], None]
+
+
+def launch(aws: Aws, plan: Plan, cidr: str, say: Say) -> list[Instance]:
+    """Launches what the plan names and returns the whole cluster.
+
+    Whatever goes wrong, Ctrl-C included: what this call has made is deleted again, and nothing
+    else is.
+
+    Raises:
+        CloudError: AWS did not do it, and all is as it was before.
+        LeftBehind: AWS did not do it, and something could not be deleted; the message has it.
+    """
+    mark = uuid.uuid4().hex[:12]
+    try:
+        made = start(aws, plan, cidr, mark, say)
+        if made:
+            aws.wait("instance_running", START_S, InstanceIds=made)
+        found = instances(aws, plan.owned)
+        check_alone(plan, found)
+    except BaseException as error:
+        roll_back(aws, plan, mark, say, error)
+        raise
+    return found
+
+
+def start(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
+    """Orders every host that is missing; where none is, only who may use ssh is renewed."""
+    network = prepare_network(aws, plan.cluster, plan.owned, mark, plan.subnet, cidr)
+    order_one = order_spot if plan.cluster.spot else order_on_demand
+    made: list[str] = []
+    for order in orders(plan, mark):
+        say(f"launching {order.count} {order.role}{'s' if order.count > 1 else ''} "
+            f"({' or '.join(order.types)}) ...")  # fmt: skip
+        made += order_one(aws, order, plan.cluster, network)
+    return made
+
+
+def orders(plan: Plan, mark: str) -> list[Order]:
+    """What to order."""
+    return [
+        Order(
+            owned=plan.owned,
+            launch=mark,
+            role=group.role,
+            count=group.count,
+            types=(group.machine.type, *group.alternatives),
+            image=group.image,
+        )
+        for group in plan.groups
+    ]
+
+
+def check_alone(plan: Plan, found: list[Instance]) -> None:
+    """Two launches at the same time must not make one cluster twice as large."""
+    if len(found) > plan.cluster.hosts:
+        raise CloudError(
+            f"the cluster has {len(found)} hosts where {plan.cluster.hosts} are wanted: another "
+            "`launch` ran at the same time; run it again once the other is done"
+        )
+
+
+def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -> None:
+    """Deletes what carries the mark of this launch, also what an answer that got lost had told."""
+    filters = plan.owned.filters(**{f"tag:{LAUNCH}": mark})
+    say(f"the launch failed ({type(cause).__name__}); deleting what it made ...")
+    try:
+        left = remove(aws, filters, say)
+        time.sleep(SETTLE_S)  # an order that was cut off may still come to something
+        left = left or remove(aws, filters, say)
+    except BaseException as error:
+        raise LeftBehind(
+            f"{cause}; and the roll-back failed: {error!r}. Run `shutdown` until it says that "
+            "nothing is left"
+        ) from error
+    if left:
+        listed = ", ".join(f"{thing.kind} {thing.id}" for thing in left)
+        raise LeftBehind(f"{cause}; still there: {listed}. Run `shutdown`") from cause
+    say("nothing of it is left")
+
+
+def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
+    """What EC2 itself says to the launch, without doing it: each call, and why it would refuse."""
+    found = {thing.kind: thing.id for thing in everything(aws, plan.owned.filters())}
+    network = Network(
+        subnet=plan.subnet,
+        security_group=found.get("security-group", ""),
+        placement_group=found.get("placement-group"),
+        key_name=plan.cluster.key_name or found.get("key-pair", ""),
+    )
+    verdicts: dict[str, str] = {}
+    if not network.security_group:
+        refusal = aws.refusal(
+            "ec2.create_security_group",
+            GroupName=plan.owned.label,
+            Description="dry run",
+            VpcId=plan.subnet.vpc,
+        )
+        verdicts["ec2.create_security_group"] = str(refusal or "")
+    for order in orders(plan, "dry-run"):
+        told = refusals(aws, order, plan.cluster, network)
+        verdicts |= {f"{action} ({order.role})": words for action, words in told.items()}
+    return verdicts

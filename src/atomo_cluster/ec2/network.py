@@ -1,0 +1,190 @@
+"""Where the hosts stand: subnet, security group, placement group and key pair of a cluster."""
+
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any, Final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.inventory import everything
+from atomo_cluster.ec2.keys import public_half
+from atomo_cluster.ec2.tags import LAUNCH, Owned
+from atomo_cluster.errors import CloudError, ConfigError
+
+__all__ = ["Network", "Subnet", "allowed_cidr", "find_subnet", "prepare_network"]
+
+ANYWHERE: Final = "0.0.0.0/0"
+SSH: Final = 22
+EVERYTHING: Final = "-1"
+TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """A subnet, which is in one zone."""
+
+    id: str
+    vpc: str
+    zone: str
+    cidr: str
+    public: bool  # hosts get a public address by themselves
+
+
+@dataclass(frozen=True)
+class Network:
+    """What every host of the cluster shares."""
+
+    subnet: Subnet
+    security_group: str
+    placement_group: str | None
+    key_name: str
+
+
+def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
+    """The subnet by this identifier, or if that is empty, the default one of the zone.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if subnet_id:
+        found = aws.constant("ec2.describe_subnets", "Subnets", SubnetIds=[subnet_id])
+    else:
+        filters = [
+            {"Name": "default-for-az", "Values": ["true"]},
+            {"Name": "availability-zone", "Values": [zone]},
+        ]
+        found = aws.constant("ec2.describe_subnets", "Subnets", Filters=filters)
+    if not found:
+        raise ConfigError(
+            f"zone {zone or aws.region} has no default subnet: `aws ec2 create-default-subnet "
+            f"--availability-zone {zone}` makes one, or give subnet_id"
+        )
+    one = found[0]
+    return Subnet(
+        id=one["SubnetId"],
+        vpc=one["VpcId"],
+        zone=one["AvailabilityZone"],
+        cidr=one["CidrBlock"],
+        public=bool(one.get("MapPublicIpOnLaunch")),
+    )
+
+
+def allowed_cidr(cluster: Cluster) -> str:
+    """Who may use ssh: what the settings say, else the public address of this machine.
+
+    Raises:
+        ConfigError: the address cannot be found out.
+    """
+    if cluster.ssh_from_anywhere and not cluster.ssh_from:
+        return ANYWHERE
+    if cluster.ssh_from:
+        return cluster.ssh_from
+    try:
+        with urllib.request.urlopen(cluster.check_ip_url, timeout=TIMEOUT_S) as answer:
+            return f"{IPv4Address(answer.read(64).decode().strip())}/32"
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise ConfigError(
+            f"{cluster.check_ip_url} did not say this machine's address ({error}); give it as "
+            "--ssh-from, e.g. --ssh-from 203.0.113.7/32"
+        ) from error
+
+
+def prepare_network(
+    aws: Aws, cluster: Cluster, owned: Owned, launch: str, subnet: Subnet, cidr: str
+) -> Network:
+    """Makes what is missing of the cluster's network, and leaves the rest."""
+    group = security_group(aws, owned, launch, subnet)
+    open_for(aws, group, cidr, cluster.efa)
+    return Network(
+        subnet=subnet,
+        security_group=group,
+        placement_group=placement_group(aws, owned, launch) if cluster.placement_group else None,
+        key_name=cluster.key_name or key_pair(aws, cluster, owned, launch),
+    )
+
+
+def security_group(aws: Aws, owned: Owned, launch: str, subnet: Subnet) -> str:
+    """The cluster's security group."""
+    filters = [*owned.filters(), {"Name": "vpc-id", "Values": [subnet.vpc]}]
+    for one in aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
+        return str(one["GroupId"])
+    made = aws.call(
+        "ec2.create_security_group",
+        GroupName=owned.label,
+        Description="ssh from one address; everything within",
+        VpcId=subnet.vpc,
+        TagSpecifications=[owned.specification("security-group", {LAUNCH: launch})],
+    )
+    return str(made["GroupId"])
+
+
+def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> None:
+    """Makes the rules what they should be: ssh from one place, everything inside the group."""
+    described = aws.call("ec2.describe_security_groups", GroupIds=[group])["SecurityGroups"][0]
+    ingress, egress = described["IpPermissions"], described.get("IpPermissionsEgress", [])
+    sources = [r["CidrIp"] for rule in ingress for r in rule.get("IpRanges", [])]
+    inside = {"IpProtocol": EVERYTHING, "UserIdGroupPairs": [{"GroupId": group}]}
+    if cidr not in sources:
+        allow(aws, "ingress", group, ssh_rule(cidr))
+    for stale in {*sources} - {cidr}:  # this machine's address of another day
+        aws.call(
+            "ec2.revoke_security_group_ingress", GroupId=group, IpPermissions=[ssh_rule(stale)]
+        )
+    if not within(ingress, group):
+        allow(aws, "ingress", group, inside)
+    if efa and not within(egress, group):  # EFA does not count the rule for 0.0.0.0/0
+        allow(aws, "egress", group, inside)
+
+
+def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
+    """Adds a rule; one that is there already is fine."""
+    action = f"ec2.authorize_security_group_{direction}"
+    try:
+        aws.call(action, GroupId=group, IpPermissions=[rule])
+    except CloudError as error:
+        if error.code != "InvalidPermission.Duplicate":
+            raise
+
+
+def ssh_rule(cidr: str) -> dict[str, Any]:
+    """Lets these addresses use ssh."""
+    ranges = [{"CidrIp": cidr, "Description": "ssh of the cluster's owner"}]
+    return {"IpProtocol": "tcp", "FromPort": SSH, "ToPort": SSH, "IpRanges": ranges}
+
+
+def within(rules: list[dict[str, Any]], group: str) -> bool:
+    """Whether everything is allowed inside the group."""
+    return any(
+        rule["IpProtocol"] == EVERYTHING and pair.get("GroupId") == group
+        for rule in rules
+        for pair in rule.get("UserIdGroupPairs", [])
+    )
+
+
+def placement_group(aws: Aws, owned: Owned, launch: str) -> str:
+    """The cluster's placement group."""
+    for thing in everything(aws, owned.filters()):
+        if thing.kind == "placement-group":
+            return thing.id
+    aws.call(
+        "ec2.create_placement_group",
+        GroupName=owned.label,
+        Strategy="cluster",
+        TagSpecifications=[owned.specification("placement-group", {LAUNCH: launch})],
+    )
+    return owned.label
+
+
+def key_pair(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> str:
+    """The key pair that is made with the cluster; its private half stays on this machine."""
+    for one in aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters()):
+        return str(one["KeyName"])
+    aws.call(
+        "ec2.import_key_pair",
+        KeyName=owned.label,
+        PublicKeyMaterial=public_half(cluster),
+        TagSpecifications=[owned.specification("key-pair", {LAUNCH: launch})],
+    )
+    return owned.label

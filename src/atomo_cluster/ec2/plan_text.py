@@ -1,0 +1,81 @@
+"""A plan as people and programs read it."""
+
+from rich.table import Table
+
+from atomo_cluster.ec2.plan import Plan
+from atomo_cluster.ec2.pricing import money
+
+__all__ = ["plan_lines", "plan_record", "plan_table"]
+
+
+def plan_table(plan: Plan) -> Table:
+    """The plan as people read it."""
+    table = Table(title=f"{plan.cluster.name} in {plan.zone} ({plan.cluster.method})")
+    for name in ("role", "hosts", "type", "vCPU", "memory", "GPUs", "network", "disk", "per hour"):
+        table.add_column(name, justify="left" if name in ("role", "type") else "right")
+    for group in plan.groups:
+        machine = group.machine
+        table.add_row(
+            group.role,
+            str(group.count),
+            machine.type + "".join(f"\nor {other}" for other in group.alternatives),
+            str(machine.vcpus),
+            f"{machine.memory_gib:g} GiB",
+            f"{machine.gpus} x {machine.gpu}" if machine.gpus else "-",
+            machine.network,
+            f"{plan.cluster.volume_gb} GB gp3",
+            f"{group.count} x {money(group.hourly, 4)}",
+        )
+    return table
+
+
+def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
+    """What the table does not say."""
+    cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
+    public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
+    parts = ", ".join(f"{name} {money(part, 4)}" for name, part in plan.parts.items())
+    shared = f"{cluster.nfs_ip_address} at {cluster.nfs_mount_point}"
+    lines = [
+        f"cost     {money(plan.hourly, 4)} per hour ({parts})",
+        f"         at most {money(plan.total)} until the fuse, "
+        f"{cluster.max_hours:g} hours after the start; traffic to the internet is not in it",
+        f"network  subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
+        + (", placement group" if cluster.placement_group else "")
+        + (", EFA" if cluster.efa else ""),
+        f"shared   {shared if cluster.nfs_ip_address else 'none (nfs_ip_address is empty)'}",
+        f"images   {', '.join(sorted({f'{g.image.id} ({g.image.name})' for g in plan.groups}))}",
+    ]
+    if plan.running:
+        lines.insert(0, f"running  {len(plan.running)} of {cluster.hosts} hosts, which stay")
+    return lines
+
+
+def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
+    """The plan for `--json`."""
+    return {
+        "cluster": plan.cluster.name,
+        "owner": plan.owned.owner,
+        "zone": plan.zone,
+        "subnet": plan.subnet.id,
+        "method": plan.cluster.method,
+        "ssh_from": ssh_from,
+        "running": [one.id for one in plan.running],
+        "launch": [
+            {
+                "role": group.role,
+                "count": group.count,
+                "type": group.machine.type,
+                "alternatives": list(group.alternatives),
+                "vcpus": group.machine.vcpus,
+                "memory_gib": group.machine.memory_gib,
+                "gpus": group.machine.gpus,
+                "image": group.image.id,
+                "usd_per_hour": group.hourly,
+            }
+            for group in plan.groups
+        ],
+        "usd_per_hour": plan.hourly,
+        "usd_per_hour_of": plan.parts,
+        "max_hours": plan.cluster.max_hours,
+        "usd_until_fuse": plan.total,
+    }

@@ -1,0 +1,137 @@
+"""What things cost, where AWS tells; None where it does not."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.errors import CloudError
+
+__all__ = ["Prices", "added", "money", "prices", "spot_price"]
+
+LINUX: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
+MONTH_H: Final = 730.0  # as AWS counts
+
+
+@dataclass(frozen=True)
+class Prices:
+    """USD; None: AWS did not say."""
+
+    hourly: Mapping[str, float | None]  # per instance type
+    disk_gb_month: float | None
+    address_hour: float | None
+
+    def host_hour(self, type: str, volume_gb: int, public: bool) -> float | None:
+        """One host with its disk and its address, per hour; None where a part is unknown."""
+        parts = [self.hourly.get(type), self.disk_hour(volume_gb)]
+        return added([*parts, self.address_hour] if public else parts)
+
+    def disk_hour(self, volume_gb: int) -> float | None:
+        """A disk, per hour."""
+        return None if self.disk_gb_month is None else self.disk_gb_month * volume_gb / MONTH_H
+
+
+def prices(aws: Aws, types: Iterable[str], spot: bool, zone: str) -> Prices:
+    """What hosts of these types cost now."""
+    wanted = sorted(set(types))
+    hourly = {type: spot_price(aws, type, zone) for type in wanted} if spot else None
+    queries = [] if spot else [on_demand(aws.region, type) for type in wanted]
+    disk, address, *others = listed(aws, [disks(aws.region), addresses(aws.region), *queries])
+    return Prices(
+        hourly=hourly or dict(zip(wanted, others, strict=True)),
+        disk_gb_month=disk,
+        address_hour=address,
+    )
+
+
+@dataclass(frozen=True)
+class Query:
+    """What finds one product in the price list."""
+
+    service: str
+    attributes: Mapping[str, str]
+
+
+def disks(region: str) -> Query:
+    """A disk, per GB and month."""
+    kind = {"productFamily": "Storage", "volumeApiName": "gp3"}
+    return Query("AmazonEC2", {**kind, "regionCode": region})
+
+
+def addresses(region: str) -> Query:
+    """A public address, per hour."""
+    return Query("AmazonVPC", {"group": "VPCPublicIPv4Address", "regionCode": region})
+
+
+def on_demand(region: str, type: str) -> Query:
+    """A host, per hour."""
+    kind = {"operatingSystem": "Linux", "preInstalledSw": "NA", "tenancy": "Shared"}
+    where = {"regionCode": region, "instanceType": type, "capacitystatus": "Used"}
+    return Query("AmazonEC2", {**kind, **where})
+
+
+def listed(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
+    """The list prices of products; once AWS does not answer, it is not asked again."""
+    found: list[float | None] = []
+    for query in queries:
+        try:
+            found.append(product(aws, query))
+        except CloudError:
+            break
+    return found + [None] * (len(queries) - len(found))
+
+
+def spot_price(aws: Aws, type: str, zone: str) -> float | None:
+    """The latest spot price of a type in a zone."""
+    try:
+        history = list(
+            aws.pages(
+                "ec2.describe_spot_price_history",
+                "SpotPriceHistory",
+                InstanceTypes=[type],
+                StartTime=datetime.now(timezone.utc),
+                Filters=[{"Name": "availability-zone", "Values": [zone]}],
+            )
+        )
+    except CloudError:
+        return None
+    ours = [one for one in history if one["ProductDescription"] in LINUX]
+    newest = max(ours, key=lambda one: one["Timestamp"], default=None)
+    return float(newest["SpotPrice"]) if newest else None
+
+
+def product(aws: Aws, query: Query) -> float | None:
+    """The price of the one product that has these attributes."""
+    filters = [
+        {"Type": "TERM_MATCH", "Field": name, "Value": value}
+        for name, value in query.attributes.items()
+    ]
+    action, service = "pricing.get_products", query.service
+    texts = list(aws.pages(action, "PriceList", ServiceCode=service, Filters=filters))
+    known = [price for text in texts for price in usd(json.loads(text))]
+    return max(known, default=None)  # of several, none is cheaper than promised
+
+
+def usd(listed: Mapping[str, Any]) -> list[float]:
+    """The prices in an entry of the price list that are not zero."""
+    terms = listed.get("terms", {}).get("OnDemand", {}).values()
+    dimensions = [one for term in terms for one in term["priceDimensions"].values()]
+    told = (float(one["pricePerUnit"].get("USD", 0)) for one in dimensions)
+    return [price for price in told if price > 0]
+
+
+def added(amounts: Sequence[float | None]) -> float | None:
+    """The sum; unknown as soon as a part is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known, 0.0) if len(known) == len(amounts) else None
+
+
+def money(amount: float | None, digits: int = 2) -> str:
+    """An amount as people read it.
+
+    >>> money(1234.5), money(0.0416, 4), money(None)
+    ('$1,234.50', '$0.0416', 'unknown')
+    """
+    return "unknown" if amount is None else f"${amount:,.{digits}f}"

@@ -1,0 +1,76 @@
+"""Something done on every host at once, step by step, with a table that shows how far each is."""
+
+import sys
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final, final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from atomo_cluster.ec2.remote import Host, everywhere
+from atomo_cluster.errors import RemoteError
+
+__all__ = ["Steps"]
+
+WAITING, BUSY, DONE, FAILED = "", "...", "done", "FAILED"
+PER_S: Final = 4
+
+
+@final
+class Steps:
+    """Runs steps on hosts. On a terminal a table stays in place; elsewhere each step is a line."""
+
+    def __init__(self, hosts: Sequence[Host], names: Sequence[str], say: Callable[[str], None]):
+        self._hosts, self._names, self._say = hosts, names, say
+        self._cells = {(host.id, name): WAITING for host in hosts for name in names}
+        self._lock = Lock()
+        console = Console(file=sys.stderr)
+        self._live = Live(get_renderable=self.table, console=console, refresh_per_second=PER_S)
+        self._shown = console.is_terminal
+
+    def __enter__(self) -> "Steps":
+        if self._shown:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._live.stop()
+
+    def on(self, hosts: Sequence[Host], name: str, act: Callable[[Host], object]) -> None:
+        """Does one step on some hosts at the same time, all to their ends.
+
+        Raises:
+            RemoteError: it failed on a host; the message has all that failed.
+        """
+
+        def guarded(host: Host) -> str:
+            self._mark(host, name, BUSY)
+            try:
+                act(host)
+            except RemoteError as error:
+                self._mark(host, name, FAILED)
+                return str(error)
+            self._mark(host, name, DONE)
+            return ""
+
+        failures = [told for told in everywhere(hosts, guarded) if told]
+        if failures:
+            listed = "".join(f"\n  {told}" for told in failures)
+            raise RemoteError(f"{name} failed on {len(failures)} of {len(hosts)} hosts:{listed}")
+
+    def table(self) -> Table:
+        """How far each host is."""
+        table = Table("host", *self._names)
+        with self._lock:
+            for host in self._hosts:
+                table.add_row(host.alias, *(self._cells[host.id, name] for name in self._names))
+        return table
+
+    def _mark(self, host: Host, name: str, state: str) -> None:
+        with self._lock:
+            self._cells[host.id, name] = state
+            if not self._shown and state != BUSY:
+                self._say(f"{host.alias:24}{name:14}{state}")

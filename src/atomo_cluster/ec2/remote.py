@@ -1,0 +1,139 @@
+"""Commands on hosts, over the OpenSSH client. Host keys are known beforehand, or it refuses."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from atomo_cluster.ec2.keys import needed
+from atomo_cluster.errors import RemoteError
+
+__all__ = ["Answer", "Host", "Ssh", "everywhere"]
+
+UNREACHED: Final = 255  # the exit code of ssh itself
+AT_ONCE: Final = 32
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that ssh leads to."""
+
+    id: str  # what its host key is pinned to: an address may belong to another host tomorrow
+    alias: str
+    role: str
+    address: str  # from here
+    inside: str  # from the other hosts
+    port: int = 22
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command on a host came to."""
+
+    host: Host
+    code: int
+    out: str
+    err: str
+
+    def checked(self, doing: str) -> str:
+        """The output of a command that succeeded.
+
+        Raises:
+            RemoteError: it did not.
+        """
+        if self.code:
+            raise RemoteError(f"{named(self.host)}: {doing}: {self.complaint()}")
+        return self.out
+
+    def complaint(self) -> str:
+        """What went wrong, and what to do about it."""
+        if self.code == UNREACHED:
+            return explained(self.err)
+        told = (self.err or self.out).strip().splitlines()
+        return f"exit code {self.code}: {' / '.join(told[-3:]) or 'it says nothing'}"
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """How hosts are reached."""
+
+    user: str
+    key: Path | None
+    known_hosts: Path
+    config: str = ""  # an ssh_config file
+    connect_timeout_s: float = 10.0
+
+    def words(self, host: Host, *command: str, terminal: bool = False) -> list[str]:
+        """The command line of ssh."""
+        options = {
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": f'"{self.known_hosts}"',
+            "GlobalKnownHostsFile": "/dev/null",
+            "HostKeyAlias": host.id,
+            "ConnectTimeout": str(max(1, round(self.connect_timeout_s))),
+            "ServerAliveInterval": "15",
+            "LogLevel": "ERROR",
+            **({} if terminal else {"BatchMode": "yes"}),
+            **({"IdentitiesOnly": "yes"} if self.key else {}),
+        }
+        line = [needed("ssh"), *(["-F", self.config] if self.config else [])]
+        line += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        line += ["-i", str(self.key)] if self.key else []
+        line += ["-p", str(host.port)] if host.port != 22 else []
+        line += ["-t"] if terminal else []
+        return [*line, f"{self.user}@{host.address}", *command]
+
+    def run(
+        self, host: Host, command: str, stdin: bytes = b"", timeout_s: float | None = None
+    ) -> Answer:
+        """Runs a shell command on a host."""
+        try:
+            done = subprocess.run(
+                self.words(host, command), input=stdin, capture_output=True, timeout=timeout_s,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Answer(host, UNREACHED, "", f"no answer within {timeout_s:g} s")
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        return Answer(host, done.returncode, out, err)
+
+
+def everywhere(hosts: Sequence[Host], act: Callable[[Host], T]) -> list[T]:
+    """Does something for every host at the same time; the results in their order."""
+    if not hosts:
+        return []
+    with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
+        return list(pool.map(act, hosts))
+
+
+def named(host: Host) -> str:
+    """A host in messages."""
+    return f"{host.alias} ({host.address})"
+
+
+HINTS: Final = {
+    "permission denied": "the host does not take this key: is path_to_keyfile the private half of "
+    "key_name, and ssh_username the image's user?",
+    "host key verification failed": "its host key is not the pinned one: somebody may be in "
+    "between. If the host was set up anew, remove its line from known_hosts in state_dir",
+    "host identification has changed": "its host key is not the pinned one: somebody may be in "
+    "between. If the host was set up anew, remove its line from known_hosts in state_dir",
+    "no answer within": "is it still starting? `status` tells; `launch` renews who may use ssh",
+    "timed out": "has this machine's address changed? `launch` renews who may use ssh",
+    "connection refused": "sshd does not run there (yet): try again in a minute",
+    "could not resolve": "no such host name here",
+    "no route": "is there a network between here and there?",
+}
+
+
+def explained(told: str) -> str:
+    """What ssh said, and what to do about it."""
+    line = " / ".join(told.strip().splitlines()[-2:]) or "ssh failed and says nothing"
+    for words, hint in HINTS.items():
+        if words in told.lower():
+            return f"{line}; {hint}"
+    return line

@@ -1,0 +1,81 @@
+"""What a command works with: its options, the cluster, AWS, and a way to speak."""
+
+import argparse
+import json
+import sys
+from functools import cached_property
+from typing import Any, final
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.config_file import load, overrides
+from atomo_cluster.ec2.tags import Owned
+from atomo_cluster.errors import Declined
+
+__all__ = ["Run"]
+
+
+@final
+class Run:
+    """One run of a command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The settings, from file and command line."""
+        return load(self.options.config, overrides(self.options))
+
+    @cached_property
+    def aws(self) -> Aws:
+        """AWS in the cluster's region."""
+        return Aws(self.cluster.region, self.options.endpoint_url)
+
+    @cached_property
+    def owned(self) -> Owned:
+        """The tags of the cluster. Who owns it is what AWS says of the caller, unless it is set."""
+        return Owned(self.cluster.name, self.cluster.owner or caller(self.aws))
+
+    @property
+    def as_json(self) -> bool:
+        return bool(self.options.json)
+
+    def say(self, text: str) -> None:
+        """Tells a person; with --json apart from what the script reads."""
+        out = sys.stderr if self.as_json else sys.stdout
+        out.write(text + "\n")
+        out.flush()
+
+    def show(self, renderable: Any) -> None:
+        """Shows a table to a person."""
+        from rich.console import Console
+
+        out = sys.stderr if self.as_json else sys.stdout
+        # Where nobody looks at a terminal, a table must not lose columns to a guessed width.
+        Console(file=out, width=None if out.isatty() else 160).print(renderable)
+
+    def tell(self, record: Any) -> None:
+        """Tells the script."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(record, indent=2, default=str) + "\n")
+
+    def confirm(self, question: str = "Proceed?") -> None:
+        """Asks, unless --yes.
+
+        Raises:
+            Declined: the answer was not yes.
+        """
+        if self.options.yes:
+            return
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline().strip().lower()
+        if answer not in ("y", "yes"):
+            raise Declined("not done, nothing was changed (--yes answers for scripts)")
+
+
+def caller(aws: Aws) -> str:
+    """Who AWS says is calling: the end of the identity's name, e.g. user/ana."""
+    arn = str(aws.call("sts.get_caller_identity")["Arn"])
+    return arn.split(":", 5)[-1]

@@ -1,0 +1,73 @@
+"""The checkout as an archive: what the hosts run is what lies here, changes included."""
+
+import io
+import subprocess
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.errors import ConfigError
+
+__all__ = ["archive", "checkout", "packed"]
+
+MARK: Final = "tools/remote_script.sh"
+LEFT_OUT: Final = {".venv", ".git", "runs", "data", "__pycache__", ".pytest_cache", ".mypy_cache"}
+LARGEST: Final = 200 * 2**20
+
+
+def checkout(given: Path | None) -> Path:
+    """The folder of the checkout: the one given, or the one that this package lies in.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    root = given or Path(__file__).parents[3]
+    if not (root / MARK).exists():
+        raise ConfigError(
+            f"{root} is not a checkout of Atomo: it has no {MARK}. The hosts run a copy of one; "
+            "clone it, or name it with --source"
+        )
+    return root
+
+
+def archive(root: Path) -> bytes:
+    """The files that git tracks or would, as tar.gz.
+
+    Raises:
+        ConfigError: they are too large to be a checkout.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name in names(root):
+            if (root / name).is_file():
+                tar.add(root / name, arcname=name, recursive=False)
+            if buffer.tell() > LARGEST:
+                raise ConfigError(
+                    f"{root} has more than {LARGEST >> 20} MB of files that git does not ignore; "
+                    "move them away"
+                )
+    return buffer.getvalue()
+
+
+def packed(files: Mapping[str, str]) -> bytes:
+    """Small files, by their names, as tar."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(text.encode()), 0o600, time.time()
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def names(root: Path) -> list[str]:
+    """The files of a checkout; without git, all but what a run leaves behind."""
+    words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(words, capture_output=True, check=True)
+        return [name for name in done.stdout.decode().split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = (path.relative_to(root) for path in sorted(root.rglob("*")))
+        return [str(path) for path in found if not LEFT_OUT & set(path.parts)]

@@ -1,0 +1,125 @@
+"""The hosts that a command means: of the cluster, of all clusters, or of a file."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.catalogue import machines
+from atomo_cluster.ec2.host_keys import HostKeys, console_keys
+from atomo_cluster.ec2.host_list import alias
+from atomo_cluster.ec2.inventory import Instance, instances, owners_instances
+from atomo_cluster.ec2.keys import keyfile
+from atomo_cluster.ec2.remote import Host, Ssh
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import CloudError, ConfigError
+from atomo_cluster.names import nearest
+
+__all__ = ["cluster_hosts", "host_keys", "owners_hosts", "reach", "select"]
+
+LINE: Final = re.compile(r"([\w.-]+)(?::(\d+))?")
+
+
+def cluster_hosts(run: Run) -> list[Host]:
+    """The hosts of the cluster, or of --hostfile, the master first.
+
+    Raises:
+        CloudError: no master runs.
+        ConfigError: the file will not do.
+    """
+    if run.options.hostfile:
+        return listed(run.options.hostfile)
+    found = instances(run.aws, run.owned, ["running"])
+    if not found or found[0].role != "master":
+        raise CloudError(f"cluster {run.cluster.name} has no running master; `launch` starts it")
+    return hosts_of(run, found)
+
+
+def owners_hosts(run: Run) -> list[Host]:
+    """The hosts of all clusters of the owner."""
+    return hosts_of(run, owners_instances(run.aws, run.owned.owner, ["running"]))
+
+
+def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
+    """Instances as hosts."""
+    known = machines(run.aws, [one.type for one in found]) if found else {}
+    return [
+        Host(
+            id=one.id,
+            alias=alias(number),
+            role=one.role,
+            address=address(run, one),
+            inside=one.private_ip or one.id,
+            gpus=known[one.type].gpus if one.type in known else 0,
+        )
+        for number, one in enumerate(found)
+    ]
+
+
+def address(run: Run, one: Instance) -> str:
+    """Where a host is reached from here."""
+    found = one.private_ip if run.cluster.private_addresses else one.public_ip
+    if not found:
+        raise ConfigError(
+            f"{one.id} has no public address; say private_addresses: yes where a VPN or bastion "
+            "leads to it"
+        )
+    return found
+
+
+def listed(path: Path) -> list[Host]:
+    """The hosts of a file: one a line, HOST or HOST:PORT, the master's first."""
+    try:
+        texts = [line.partition("#")[0].split() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hostfile {path}: {error}") from error
+    hosts = [from_line(path, words[0], number) for number, words in enumerate(filter(None, texts))]
+    if not hosts:
+        raise ConfigError(f"--hostfile {path}: it names no host")
+    return hosts
+
+
+def from_line(path: Path, word: str, number: int) -> Host:
+    """A host from the first word of a line."""
+    match = LINE.fullmatch(word)
+    if not match:
+        raise ConfigError(f"--hostfile {path}: {word!r} is not a host; write HOST or HOST:PORT")
+    name, port = match[1], int(match[2] or 22)
+    role = "worker" if number else "master"
+    inside = name if port == 22 else alias(number)
+    return Host(word, alias(number), role, name, inside, port)
+
+
+def select(hosts: Sequence[Host], words: str) -> list[Host]:
+    """The hosts that `all`, `master`, `workers`, or a list of identifiers and aliases means."""
+    groups = {
+        "all": list(hosts),
+        "master": [host for host in hosts if host.role == "master"],
+        "workers": [host for host in hosts if host.role != "master"],
+    }
+    if words in groups:
+        return groups[words]
+    names = {name: host for host in hosts
+             for name in (host.id, host.alias, host.address, host.inside)}  # fmt: skip
+    for word in words.split(","):
+        if word not in names:
+            known = [*groups, *(host.id for host in hosts), *(host.alias for host in hosts)]
+            raise ConfigError(f"no host {word!r} in the cluster; {nearest(word, known)}")
+    return [names[word] for word in words.split(",")]
+
+
+def reach(run: Run) -> Ssh:
+    """How hosts are reached."""
+    path, cluster = keyfile(run.cluster), run.cluster
+    return Ssh(
+        user=cluster.ssh_username,
+        key=path if cluster.path_to_keyfile or path.exists() else None,
+        known_hosts=cluster.state / "known_hosts",
+        config=cluster.ssh_config,
+        connect_timeout_s=cluster.connect_timeout,
+    )
+
+
+def host_keys(run: Run, ssh: Ssh) -> HostKeys:
+    """The pinned host keys, and who vouches for new ones."""
+    return HostKeys(ssh, (lambda host: set()) if run.options.hostfile else console_keys(run.aws))

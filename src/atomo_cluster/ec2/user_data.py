@@ -1,0 +1,50 @@
+"""What a host does at its first boot: the fuse before anything else, then the spot watch."""
+
+from math import ceil
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.errors import ConfigError
+
+__all__ = ["user_data"]
+
+HOST: Final = Path(__file__).parent / "host"
+LIBRARY: Final = "/usr/local/lib/atomo"
+PER_BOOT: Final = "/var/lib/cloud/scripts/per-boot/atomo-fuse"  # cloud-init runs it at every boot
+UNIT: Final = "/etc/systemd/system/atomo-spot.service"
+LARGEST: Final = 16_384  # bytes that EC2 takes
+END: Final = "ATOMO_END_OF_FILE"
+
+
+def user_data(cluster: Cluster) -> str:
+    """The script, for cloud-init. `$ATOMO_ROOT` is another root than / for all that it writes."""
+    minutes = ceil(cluster.max_hours * 60)
+    parts = [
+        "#!/bin/bash",
+        # Before anything that can fail: from here on the host ends by itself.
+        f'shutdown -h +{minutes} "atomo: the fuse of this cluster"',
+        write(f"{LIBRARY}/fuse.sh", (HOST / "fuse.sh").read_text()),
+        write(PER_BOOT, f"#!/bin/bash\nexec bash {LIBRARY}/fuse.sh {minutes}\n"),
+        f'chmod 755 "$ATOMO_ROOT{PER_BOOT}"',
+        f'bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" {minutes}',
+    ]
+    if cluster.spot:
+        unit = (HOST / "atomo-spot.service").read_text().replace("USER", cluster.ssh_username)
+        parts += [
+            write(f"{LIBRARY}/spot_watch.sh", (HOST / "spot_watch.sh").read_text()),
+            write(f"{LIBRARY}/leave_job.sh", (HOST / "leave_job.sh").read_text()),
+            write(UNIT, unit),
+            "systemctl daemon-reload",
+            "systemctl enable --now atomo-spot.service",
+        ]
+    text = "\n".join(parts) + "\n"
+    if len(text.encode()) > LARGEST:
+        raise ConfigError(f"the user data has {len(text.encode())} bytes, EC2 takes {LARGEST}")
+    return text
+
+
+def write(path: str, content: str) -> str:
+    """The lines of shell that write a file."""
+    folder = path.rpartition("/")[0]
+    return f'mkdir -p "$ATOMO_ROOT{folder}"\ncat >"$ATOMO_ROOT{path}" <<\'{END}\'\n{content}{END}'

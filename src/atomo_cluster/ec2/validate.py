@@ -1,0 +1,55 @@
+"""Checks before any money is spent. Each one that fails says what to do."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from atomo_cluster.ec2 import checks_account, checks_hosts, checks_network
+from atomo_cluster.ec2.verdict import FAILED, Site, Verdict, failed, unknown
+from atomo_cluster.errors import CloudError, ConfigError
+
+__all__ = ["Finding", "validate"]
+
+CHECKS: Final[Mapping[str, Callable[[Site], Verdict]]] = MappingProxyType(
+    {
+        "credentials": checks_account.credentials,
+        "instance types": checks_hosts.types,
+        "zone": checks_hosts.zone,
+        "image": checks_hosts.image,
+        "quota": checks_account.quota,
+        "spot price": checks_hosts.price,
+        "placement": checks_hosts.placement,
+        "subnet": checks_network.subnet,
+        "key pair": checks_network.key_pair,
+        "security group": checks_network.security_group,
+        "shared folder": checks_network.shared_folder,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    outcome: str
+    text: str
+
+
+def validate(site: Site) -> list[Finding]:
+    """What every check found. What AWS does not answer is unknown, which is not ok."""
+    return [finding(name, check, site) for name, check in CHECKS.items()]
+
+
+def finding(name: str, check: Callable[[Site], Verdict], site: Site) -> Finding:
+    """What one check found, whatever happens."""
+    try:
+        verdict = check(site)
+    except ConfigError as error:
+        verdict = failed(str(error))
+    except CloudError as error:
+        if error.code.startswith("Invalid"):  # what the settings name is not there
+            return Finding(name, FAILED, str(error))
+        verdict = unknown(f"AWS does not say: {error}")
+    return Finding(name, verdict.outcome, verdict.text)

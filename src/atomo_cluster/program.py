@@ -1,0 +1,64 @@
+"""What programs with commands have in common: finding the command, exit codes, signals."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from atomo_cluster.errors import INTERRUPTED, ClusterError
+from atomo_cluster.names import nearest
+
+__all__ = ["dispatch", "handled"]
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def dispatch(
+    program: str,
+    commands: Mapping[str, str],
+    usage: Callable[[], str],
+    act: Callable[[str, list[str]], int],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Runs one command and returns its exit code (`atomo_cluster.errors` lists them).
+
+    Args:
+        program: its name, for messages.
+        commands: what there is, by name.
+        usage: what `--help` says.
+        act: runs the command of a name with what follows it.
+        arguments: the command line; None: that of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage())
+        return 0 if words else 2
+    name, *rest = words
+    if name not in commands:
+        sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
+        return 2
+    try:
+        return act(name, rest)
+    except ClusterError as error:
+        sys.stderr.write(f"{program} {name}: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # who read our output is gone, as in `status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
+    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

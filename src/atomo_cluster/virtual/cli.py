@@ -1,0 +1,180 @@
+"""The command line: what each command does with its options."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from atomo_cluster.errors import ClusterError, Refused
+from atomo_cluster.virtual import lifecycle
+from atomo_cluster.virtual.check import obstacles, owner
+from atomo_cluster.virtual.console import execute
+from atomo_cluster.virtual.host import run_host
+from atomo_cluster.virtual.options import make_parser
+from atomo_cluster.virtual.spec import (
+    Cluster,
+    Place,
+    duration_ms,
+    hosts_of,
+    packet_bytes,
+    rate_bits,
+    rate_text,
+)
+from atomo_cluster.virtual.status import status, table
+from atomo_cluster.virtual.switch import run_switch
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+Command = Callable[[argparse.Namespace, Place, Path], int]
+
+
+def main(words: Sequence[str], script: Path) -> int:
+    """Runs one command and returns its exit code."""
+    match words:  # what a cluster consists of; not for people
+        case ["switch", folder]:
+            run_switch(Place(Path(folder)), script)
+            return 1
+        case ["host", folder, name]:
+            run_host(Place(Path(folder)), name)
+            return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `up` takes back what it began
+    options = make_parser(script.parent.parent / "clusters").parse_args(words)
+    try:
+        place = Place(Path(options.clusters).absolute() / options.name)
+        code = COMMANDS[options.command](options, place, script)
+        sys.stdout.flush()
+        return code
+    except ClusterError as error:
+        print(f"virtual_cluster.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # who read our output is gone, as in `status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
+
+
+def check(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Says what is missing."""
+    found = obstacles()
+    if options.json:
+        print(json.dumps({"possible": not found, "obstacles": found}))
+    else:
+        print("\n".join(found) or "a virtual cluster can run on this machine")
+    return Refused.exit_code if found else 0
+
+
+def up(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Brings a cluster up and says how to use it."""
+    hosts, prefix_length = hosts_of(options.network, options.hosts)
+    latency_ms = duration_ms(options.latency) if options.latency else None
+    wanted = Cluster(
+        hosts,
+        prefix_length,
+        rate_bits(options.rate),
+        latency_ms,
+        packet_bytes(options.mtu),
+        owner(),
+    )
+    made = lifecycle.up(place, wanted, script)
+    if made.latency_ms != wanted.latency_ms:
+        print(
+            f"virtual_cluster.py: this kernel has no netem: --latency {options.latency} is left "
+            "out, and packets take as long as this machine takes",
+            file=sys.stderr,
+        )
+    if options.json:
+        print(json.dumps(asdict(status(place))))
+    else:
+        print(instructions(place, made, script))
+    return 0
+
+
+def instructions(place: Place, made: Cluster, script: Path) -> str:
+    """What to do with a cluster that is up."""
+    call = f"{near(script)}" + (f" --name {place.name}" if place.name != "virtual" else "")
+    hosts_address, shared = near(place.hosts_address), near(place.shared)
+    return f"""\
+{place.name}: {len(made.hosts)} hosts, h1 to h{len(made.hosts)}, {rate_text(made.rate_bits)} links
+  train      python3 {call} exec h1 bash run_pytorch.sh --hostfile {hosts_address}
+  log in     ssh -F {near(place.ssh_config)} h1
+  share      {shared} (so is every other folder)
+  take away  python3 {call} down"""
+
+
+def near(path: Path) -> str:
+    """A path as one would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def show(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Says what the cluster is like."""
+    found = status(place)
+    print(json.dumps(asdict(found)) if options.json else table(found))
+    return 0
+
+
+def run(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Runs a command on a host."""
+    command = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not command:
+        raise Refused(f"exec {options.host}: the command is missing")
+    cluster = place.load()
+    host = cluster.host(options.host)
+    return execute(place, cluster, host, lifecycle.there(place, host), command)
+
+
+def partition(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Pulls a host's cable."""
+    lifecycle.plug(place, place.load().host(options.host), into=False)
+    return 0
+
+
+def heal(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Puts it back."""
+    lifecycle.plug(place, place.load().host(options.host), into=True)
+    return 0
+
+
+def throttle(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Changes a host's limit."""
+    cluster = place.load()
+    lifecycle.throttle(place, cluster, cluster.host(options.host), rate_bits(options.rate))
+    return 0
+
+
+def kill(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Cuts a host's power."""
+    lifecycle.kill(place, place.load().host(options.host))
+    return 0
+
+
+def down(options: argparse.Namespace, place: Place, script: Path) -> int:
+    """Takes the cluster away and says what is left."""
+    left = lifecycle.down(place, purge=options.purge)
+    if options.json:
+        print(json.dumps(asdict(left)))
+        return 0
+    print(f"{place.name}: " + ("down" if left.was_up else "was not up") + "; nothing is left of it")
+    if left.kept:
+        print(f"  but for your files in {near(Path(left.kept))} (--purge removes them too)")
+    return 0
+
+
+COMMANDS: dict[str, Command] = {
+    "check": check,
+    "up": up,
+    "status": show,
+    "exec": run,
+    "partition": partition,
+    "heal": heal,
+    "throttle": throttle,
+    "kill": kill,
+    "down": down,
+}

@@ -1,0 +1,53 @@
+"""A command on a host, as from its console: it needs no network and no sshd."""
+
+import os
+import signal
+from collections.abc import Sequence
+
+from atomo_cluster.virtual.host import as_owner
+from atomo_cluster.virtual.namespaces import enter
+from atomo_cluster.virtual.spec import Cluster, Host, Place
+
+__all__ = ["execute"]
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
+             signal.SIGUSR2)  # fmt: skip
+FROM_KERNEL = 0x80  # si_code of what a terminal sends, to the command as well as to us
+NOT_FOUND, SIGNALLED = 127, 128  # exit codes as a shell has them
+
+
+def execute(place: Place, cluster: Cluster, host: Host, pid: int, command: Sequence[str]) -> int:
+    """Runs a command in the namespaces of `pid`, here and with this environment; its exit code."""
+    folder = os.getcwd()
+    enter(pid, "user", "net", "uts", "mnt", "pid")
+    os.chdir(folder)  # entering a mount namespace led to its root
+    os.environ["TMPDIR"] = str(place.of(host.name) / "tmp")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
+    child = os.fork()
+    if child == 0:
+        become([*as_owner(cluster), *command])
+    return followed(child)
+
+
+def become(command: list[str]) -> None:
+    """Turns this process into the command."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*PASSED_ON, signal.SIGCHLD})
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    os._exit(NOT_FOUND)
+
+
+def followed(child: int) -> int:
+    """Passes signals on until the child has ended; its exit code."""
+    while True:
+        heard = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
+        if heard.si_signo != signal.SIGCHLD:
+            if heard.si_code != FROM_KERNEL:
+                os.kill(child, heard.si_signo)
+            continue
+        done, result = os.waitpid(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(result)
+            return code if code >= 0 else SIGNALLED - code

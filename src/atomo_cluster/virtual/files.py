@@ -1,0 +1,113 @@
+"""The files that `up` writes: keys, what ssh and sshd are to do, and who is where."""
+
+import sys
+from pathlib import Path
+
+from atomo_cluster.errors import Refused
+from atomo_cluster.virtual.programs import find, run
+from atomo_cluster.virtual.spec import Cluster, Place
+
+__all__ = ["SSH_PORT", "write_files"]
+
+SSH_PORT = 22
+
+SSHD = """\
+Port {port}
+ListenAddress {address}
+HostKey {home}/host_key
+AuthorizedKeysFile {ssh}/authorized_keys
+PidFile none
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+PrintMotd no
+UseDNS no
+MaxStartups 100
+AcceptEnv LANG LC_*
+SetEnv TMPDIR={home}/tmp
+Subsystem sftp internal-sftp
+"""
+SSH_HOST = """\
+Host {name} {address}
+  HostName {address}
+  HostKeyAlias {address}
+"""
+SSH_ALL = """\
+Host *
+  IdentityFile {ssh}/id_ed25519
+  IdentitiesOnly yes
+  UserKnownHostsFile {ssh}/known_hosts
+  GlobalKnownHostsFile none
+  StrictHostKeyChecking yes
+  BatchMode yes
+  ConnectTimeout 10
+"""
+# From outside there is no route to a host; its sshd is reached through its console.
+SSH_OUTSIDE = "  ProxyCommand {python} {script} exec --clusters {clusters} --name {cluster} {name} {sshd} -i -f {home}/sshd_config\n"  # noqa: E501
+UNSAFE = set(" \t\n\"'%#\\$`;&|<>*?~!(){}[]")
+
+
+def write_files(place: Place, cluster: Cluster, script: Path) -> None:
+    """Fills the folder of a new cluster.
+
+    Raises:
+        Refused: ssh cannot have a path like that in its configuration.
+    """
+    for path in (place.folder, script, Path(sys.executable)):
+        if UNSAFE & set(str(path)):
+            raise Refused(f"{path}: ssh's configuration cannot hold this path; see --clusters")
+    place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (place.ssh, place.shared):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    place.save(cluster)
+    write_hosts(place, cluster)
+    write_keys(place, cluster)
+    write_ssh(place, cluster, script)
+    for host in cluster.hosts:
+        home = place.of(host.name)
+        text = SSHD.format(port=SSH_PORT, address=host.address, home=home, ssh=place.ssh)
+        (home / "sshd_config").write_text(text)
+
+
+def write_hosts(place: Place, cluster: Cluster) -> None:
+    """Who is where: for run_pytorch.sh, and for every program that looks up a name."""
+    addresses = "".join(f"{host.address}\n" for host in cluster.hosts)
+    head = f"# The virtual cluster {place.name!r}: one host a line, the master's first.\n"
+    place.hosts_address.write_text(head + addresses)
+    names = "".join(f"{host.address} {host.name}\n" for host in cluster.hosts)
+    (place.folder / "etc_hosts").write_text(f"127.0.0.1 localhost\n{names}")
+
+
+def write_keys(place: Place, cluster: Cluster) -> None:
+    """A key for the user of the cluster and one for each host, used nowhere else."""
+    user = make_key(place.ssh / "id_ed25519")
+    (place.ssh / "authorized_keys").write_text(user)
+    known = []
+    for host in cluster.hosts:
+        (place.of(host.name) / "tmp").mkdir(parents=True)
+        public = make_key(place.of(host.name) / "host_key")
+        known.append(f"{host.address} {public}")
+    (place.ssh / "known_hosts").write_text("".join(known))
+
+
+def make_key(path: Path) -> str:
+    """A new ed25519 key; its public half."""
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "virtual cluster", "-f", path)
+    return path.with_name(path.name + ".pub").read_text()
+
+
+def write_ssh(place: Place, cluster: Cluster, script: Path) -> None:
+    """How ssh finds the hosts: from each other over the network, from outside by their consoles."""
+    inside = outside = ""
+    for host in cluster.hosts:
+        entry = SSH_HOST.format(name=host.name, address=host.address)
+        inside += entry
+        outside += entry + SSH_OUTSIDE.format(
+            python=sys.executable, script=script, clusters=place.folder.parent,
+            cluster=place.name, name=host.name, sshd=find("sshd"), home=place.of(host.name),
+        )  # fmt: skip
+    everywhere = SSH_ALL.format(ssh=place.ssh)
+    (place.ssh / "config").write_text(inside + everywhere)
+    place.ssh_config.write_text(outside + everywhere)

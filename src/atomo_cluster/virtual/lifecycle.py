@@ -1,0 +1,162 @@
+"""From nothing to a cluster and back, and the faults in between."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atomo_cluster.errors import Failed, Refused
+from atomo_cluster.virtual.check import has_netem, obstacles
+from atomo_cluster.virtual.files import write_files
+from atomo_cluster.virtual.links import PORT, limit
+from atomo_cluster.virtual.namespaces import end, enter, first, holders, unshare
+from atomo_cluster.virtual.programs import batch, python
+from atomo_cluster.virtual.spec import Cluster, Host, Place
+
+__all__ = ["Left", "down", "kill", "plug", "throttle", "up"]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What `down` found and left."""
+
+    was_up: bool
+    kept: str | None  # the shared folder, where there is something in it
+
+
+def up(place: Place, wanted: Cluster, script: Path) -> Cluster:
+    """Brings a cluster up and returns it; its latency is None where the kernel cannot delay.
+
+    Raises:
+        Refused: it is up already, or cannot be on this machine.
+        Failed: something went wrong; nothing of it is left.
+    """
+    if found := obstacles():
+        raise Refused("; ".join(found))
+    cluster = (
+        wanted if wanted.latency_ms is None or has_netem() else replace(wanted, latency_ms=None)
+    )
+    with alone(place):
+        if first(place):
+            raise Refused(
+                f"the cluster {place.name!r} is up already; `down` first, or give a --name"
+            )
+        clear(place, purge=False)  # of one that crashed
+        try:
+            write_files(place, cluster, script)
+            start(place, cluster, script)
+        except BaseException:  # Ctrl-C too
+            end(holders(place))
+            clear(place, purge=False)
+            raise
+    return cluster
+
+
+def start(place: Place, cluster: Cluster, script: Path) -> None:
+    """Starts the switch, which starts the rest."""
+    log = place.folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*unshare("net", own_user=cluster.owner is not None), *python(script),
+             "switch", place.folder],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, text=True, cwd="/",
+            start_new_session=True,  # Ctrl-C is for us alone, and for the cluster's life not at all
+        )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    told = process.stdout.readline()
+    error = json.loads(told)["error"] if told else log.read_text().strip() or "the switch ended"
+    if error:
+        process.kill()
+        process.wait()
+        raise Failed(f"cannot bring {place.name!r} up: {error}")
+    process.stdin.write("stay\n")
+    process.stdin.close()
+    process.returncode = 0  # it is not ours to wait for any more
+
+
+def down(place: Place, *, purge: bool) -> Left:
+    """Takes everything away, whatever its state; what lies in `shared` is the user's, and stays."""
+    found = holders(place)
+    end(found)  # before waiting for others: an `up` that hangs ends with what it started
+    if place.folder.exists():
+        with alone(place):
+            end(holders(place))
+            clear(place, purge=purge)
+    return Left(bool(found), str(place.shared) if place.shared.exists() else None)
+
+
+def clear(place: Place, *, purge: bool) -> None:
+    """Removes the files of a cluster that is down."""
+    if not place.folder.exists():
+        return
+    keep = not purge and place.shared.exists() and any(place.shared.iterdir())
+    for path in place.folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            if not (keep and path == place.shared):
+                shutil.rmtree(path)
+        else:
+            path.unlink()
+    if not keep:
+        place.folder.rmdir()
+
+
+@contextmanager
+def alone(place: Place) -> Iterator[None]:
+    """Nobody else brings a cluster up or down in this folder of clusters."""
+    place.folder.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(place.folder.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def plug(place: Place, host: Host, *, into: bool) -> None:
+    """Pulls the cable of a host, or puts it back: what is sent meanwhile is lost without a word."""
+    there(place, host)
+    in_switch(place, "ip", f"link set {host.name} {'up' if into else 'down'}")
+
+
+def throttle(place: Place, cluster: Cluster, host: Host, rate_bits: int) -> None:
+    """Another limit for the link of one host, for both directions and from now on."""
+    inner = there(place, host)
+    line = limit(PORT, rate_bits, delayed=cluster.latency_ms is not None)
+    batch("tc", [line], before=lambda: enter(inner, "user", "net"))
+    in_switch(place, "tc", limit(host.name, rate_bits, delayed=False))
+
+
+def kill(place: Place, host: Host) -> None:
+    """Cuts the power: its processes are gone at once, and nobody hears from them."""
+    there(place, host)
+    # The link first: a dying process would close its connections, and the others would hear of it.
+    in_switch(place, "ip", f"link del {host.name}")
+    end(holders(place, host.name))
+
+
+def there(place: Place, host: Host) -> int:
+    """The first process of a host.
+
+    Raises:
+        Refused: the cluster is down, or this host was killed.
+    """
+    if first(place) is None:
+        raise Refused(f"the cluster {place.name!r} is down; `up` brings it up again")
+    found = first(place, host.name)
+    if found is None:
+        raise Refused(f"{host.name} was killed; `down`, then `up`, brings it back")
+    return found
+
+
+def in_switch(place: Place, program: str, line: str) -> None:
+    """Has `ip` or `tc` do something in the switch."""
+    pid = first(place)
+    if pid is None:
+        raise Refused(f"the cluster {place.name!r} is down; `up` brings it up again")
+    batch(program, [line], before=lambda: enter(pid, "user", "net"))

@@ -1,0 +1,64 @@
+"""The lines for `ip` and `tc` that make a link and its limits.
+
+A link is a pair of interfaces: `eth0` in the host, and in the switch a port with the host's name.
+Each end limits what it sends, so the limit holds for each direction by itself.
+"""
+
+from atomo_cluster.virtual.spec import Host
+
+__all__ = ["BRIDGE", "PORT", "host_ip", "host_tc", "limit", "port_ip", "port_tc", "switch_ip"]
+
+BRIDGE = "switch"
+PORT = "eth0"  # what a host calls its end
+QUEUE_MS = 100  # what waits longer than this for a link with a limit is dropped
+BURST_S = 1e-3  # in which a link may go faster; TCP needs a few packets of it
+SMALLEST_BURST_BYTES = 16_384
+DELAYED = 100_000  # packets under way at once; more than any of these links holds
+
+
+def switch_ip() -> list[str]:
+    """The bridge: forwards at once, and sends nothing of its own that would count as traffic."""
+    return [
+        f"link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0",
+        f"link set {BRIDGE} addrgenmode none up",
+    ]
+
+
+def port_ip(host: Host, pid: int, mtu: int) -> list[str]:
+    """The link of a host, whose network namespace process `pid` is in."""
+    return [
+        f"link add {host.name} mtu {mtu} type veth peer name {PORT} mtu {mtu} netns {pid}",
+        f"link set {host.name} master {BRIDGE} addrgenmode none up",
+    ]
+
+
+def port_tc(host: Host, rate_bits: int) -> list[str]:
+    """The limit of what a host receives."""
+    return [limit(host.name, rate_bits, delayed=False)]
+
+
+def host_ip(host: Host, prefix_length: int) -> list[str]:
+    """A host's own end."""
+    return [
+        "link set lo up",
+        f"link set {PORT} addrgenmode none",
+        f"address add {host.address}/{prefix_length} dev {PORT}",
+        f"link set {PORT} up",
+    ]
+
+
+def host_tc(rate_bits: int, latency_ms: float | None) -> list[str]:
+    """The limit of what a host sends, and the delay of all of it."""
+    shaped = limit(PORT, rate_bits, delayed=latency_ms is not None)
+    if latency_ms is None:
+        return [shaped]
+    delay = f"netem delay {latency_ms:g}ms limit {DELAYED}"
+    return [f"qdisc replace dev {PORT} root handle 1: {delay}", shaped]
+
+
+def limit(device: str, rate_bits: int, *, delayed: bool) -> str:
+    """The token bucket of one end; where there is a delay, packets come to it after that."""
+    burst = max(SMALLEST_BURST_BYTES, round(rate_bits / 8 * BURST_S))
+    at = "parent 1:1" if delayed else "root"
+    bucket = f"tbf rate {rate_bits}bit burst {burst} latency {QUEUE_MS}ms"
+    return f"qdisc replace dev {device} {at} handle 10: {bucket}"

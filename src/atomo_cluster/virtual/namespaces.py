@@ -1,0 +1,126 @@
+"""Namespaces: which process holds them, making them, entering them."""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from atomo_cluster.errors import Failed, Refused
+from atomo_cluster.virtual.programs import find
+from atomo_cluster.virtual.spec import Place
+
+__all__ = ["Process", "end", "enter", "first", "holders", "inside", "unshare"]
+
+PROC = Path("/proc")
+PATIENCE_S = 30.0  # for the kernel to take a process away
+POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, as seen from outside."""
+
+    pid: int
+    command: str
+
+
+def unshare(*kinds: str, own_user: bool = False) -> list[str]:
+    """The words before a command that make it the first process of new namespaces.
+
+    The command ends with the process that waits for it, and a PID namespace with its first process.
+    """
+    user = ["--user", "--map-root-user"] if own_user else []
+    options = [f"--{kind}" for kind in (*kinds, "mount", "pid", "fork", "mount-proc", "kill-child")]
+    return [find("unshare") or "unshare", *user, *options]
+
+
+def enter(pid: int, *kinds: str) -> None:
+    """Moves this process into namespaces of another; `pid` counts for its children only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = [path for kind in kinds if differs(path := PROC / str(pid) / "ns" / kind)]
+    files = [os.open(path, os.O_RDONLY) for path in paths]  # all, before /proc is another's
+    for path, file in zip(paths, files, strict=True):
+        if libc.setns(file, 0):
+            reason = os.strerror(ctypes.get_errno())
+            raise Failed(f"cannot enter {path}: {reason}; the user who made the cluster can")
+        os.close(file)
+
+
+def differs(path: Path) -> bool:
+    """Whether a namespace is another than that of this process."""
+    return not path.samefile(PROC / "self" / "ns" / path.name)
+
+
+def processes() -> Iterator[tuple[int, list[str]]]:
+    """Every process that has a command line, with its words."""
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has just ended
+                words = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
+                yield int(entry.name), [os.fsdecode(word) for word in words]
+
+
+def holders(place: Place, host: str | None = None) -> list[int]:
+    """The processes that hold the namespaces of a host, or of the switch and thus of everything."""
+    tail = ["host", str(place.folder), host] if host else ["switch", str(place.folder)]
+    return [pid for pid, words in processes() if words[-len(tail) :] == tail]
+
+
+def first(place: Place, host: str | None = None) -> int | None:
+    """The first process in the namespaces of a host, or of the switch; None where it is gone."""
+    return next((pid for pid in holders(place, host) if innermost(pid) == 1), None)
+
+
+def innermost(pid: int) -> int | None:
+    """The number of a process in its own PID namespace."""
+    with suppress(OSError):
+        for line in (PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return None
+
+
+def inside(pid: int) -> list[Process]:
+    """The processes in the PID namespace of `pid`, without it and without its own sshd."""
+    found = []
+    for other, words in processes():
+        with suppress(OSError):
+            same = (PROC / str(other) / "ns" / "pid").samefile(PROC / str(pid) / "ns" / "pid")
+            command = " ".join(words).strip()
+            if same and other != pid and command and not command.startswith("sshd: /"):
+                found.append(Process(other, command))
+    return found
+
+
+def end(pids: Sequence[int]) -> None:
+    """Kills these, and waits until they are gone; with the first process of a namespace, all in it.
+
+    Raises:
+        Refused: they are another user's.
+        Failed: they do not go.
+    """
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            raise Refused(f"process {pid} is another user's: {error}") from error
+    deadline = time.monotonic() + PATIENCE_S
+    while any(running(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            raise Failed(
+                f"of the processes {list(pids)} some are there {PATIENCE_S:g} s after SIGKILL"
+            )
+        time.sleep(POLL_S)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there; one that only waits to be counted is not."""
+    with suppress(OSError):
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -1,0 +1,135 @@
+"""The options of every command, with examples."""
+
+import argparse
+import os
+from pathlib import Path
+
+__all__ = ["make_parser"]
+
+DESCRIPTION = """\
+A cluster on this machine: hosts with their own addresses, host names, sshds and slow links.
+
+  python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
+  python3 tools/virtual_cluster.py exec h1 \\
+      bash run_pytorch.sh --n 4 --hostfile clusters/virtual/hosts_address
+  python3 tools/virtual_cluster.py down
+
+Needs root or unprivileged user namespaces; `check` says what is missing."""
+EXIT_CODES = """\
+exit codes:
+  0    it is done
+  2    bad usage, or a program or a privilege is missing; nothing was done
+  15   it was tried and failed; nothing half-made is left
+  130  it was interrupted
+`exec` ends with the code of its command (128 + N if signal N ended it)."""
+UP = """\
+Brings hosts h1, h2, ... up. Each end of each link lets RATE through in each direction.
+
+  virtual_cluster.py up --hosts 4 --rate 1gbit
+  virtual_cluster.py up --hosts 4 --rate 100mbit --latency 10ms --name wan
+
+A delay needs a kernel with netem. Where it has none, --latency is left out; that is said
+aloud, and `status --json` has latency_ms null. Several clusters may be up at once, each with its
+own --name; they do not see each other, nor does this machine's network see them."""
+STATUS = """\
+Says of each host whether it is up, partitioned or killed, its limit, the bytes that crossed
+its link, and what runs on it.
+
+  virtual_cluster.py status
+  virtual_cluster.py status --json | python3 -m json.tool"""
+EXEC = """\
+Runs a command on a host, in this folder and with this environment. Every host sees all files
+of this machine. The command ends with `exec`, which passes signals on to it.
+
+  virtual_cluster.py exec h1 bash run_pytorch.sh --n 4 --hostfile clusters/virtual/hosts_address
+  virtual_cluster.py exec h4 bash evaluate_pytorch.sh --model-dir clusters/virtual/shared/x
+  virtual_cluster.py exec h2 ssh h3 hostname"""
+PARTITION = """\
+Pulls the cable of a host: nothing comes through in either direction, and nobody is told.
+
+  virtual_cluster.py partition h2
+  virtual_cluster.py heal h2"""
+HEAL = """\
+Puts the cable back.
+
+  virtual_cluster.py heal h2"""
+THROTTLE = """\
+Changes the limit of one host's link, in both directions, at once.
+
+  virtual_cluster.py throttle h3 10mbit"""
+KILL = """\
+Cuts the power of a host: all that runs on it is gone, and the others are not told.
+
+  virtual_cluster.py kill h2"""
+DOWN = """\
+Ends all that runs on the hosts, and removes the hosts, their links and the cluster's files, also
+after a crash, and however often it is called. What you put into the shared folder stays.
+
+  virtual_cluster.py down
+  virtual_cluster.py down --name wan --purge     the shared folder too"""
+CHECK = """\
+Says whether this machine can hold a cluster, and what is missing.
+
+  virtual_cluster.py check"""
+
+
+def make_parser(clusters: Path) -> argparse.ArgumentParser:
+    """The parser; `clusters` is where the files of clusters go unless told otherwise."""
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument("--name", default="virtual", type=name, help="of the cluster: %(default)s")
+    where = os.environ.get("ATOMO_CLUSTERS") or str(clusters)
+    which.add_argument(
+        "--clusters", metavar="FOLDER", default=where,
+        help="has a folder for each cluster: $ATOMO_CLUSTERS, or %(default)s",
+    )  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="virtual_cluster.py", description=DESCRIPTION, epilog=EXIT_CODES, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(word: str, text: str, summary: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            word, description=text, epilog=EXIT_CODES, help=summary, parents=[which],
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
+
+    up = command("up", UP, "bring a cluster up")
+    up.add_argument("--hosts", type=int, default=4, help="how many: %(default)s")
+    up.add_argument("--rate", default="1gbit", help="of each link: %(default)s")
+    up.add_argument("--latency", default="", help="one way between two hosts, e.g. 10ms; none")
+    up.add_argument("--network", default="10.77.0.0/24", help="the addresses: %(default)s")
+    up.add_argument(
+        "--mtu", type=int, default=9000, help="bytes of a packet: %(default)s, as on EC2"
+    )
+    as_json(up)
+    as_json(command("status", STATUS, "what the hosts and links are like"))
+    execute = command("exec", EXEC, "run a command on a host")
+    execute.add_argument("host", metavar="HOST")
+    execute.add_argument("words", metavar="CMD", nargs=argparse.REMAINDER)
+    on_host(command("partition", PARTITION, "pull the cable of a host"))
+    on_host(command("heal", HEAL, "put the cable back"))
+    throttle = command("throttle", THROTTLE, "change the limit of a host's link")
+    on_host(throttle)
+    throttle.add_argument("rate", metavar="RATE")
+    on_host(command("kill", KILL, "cut the power of a host"))
+    down = command("down", DOWN, "take a cluster away")
+    down.add_argument("--purge", action="store_true", help="the shared folder as well")
+    as_json(down)
+    as_json(command("check", CHECK, "whether a cluster can run here"))
+    return parser
+
+
+def as_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def on_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", metavar="HOST", help="its name or address, e.g. h2")
+
+
+def name(text: str) -> str:
+    """The name of a cluster, which is that of a folder."""
+    if not text.replace("-", "").replace("_", "").isalnum() or not text.isascii():
+        raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, - and _")
+    return text

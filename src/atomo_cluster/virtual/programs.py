@@ -1,0 +1,76 @@
+"""The system's programs, and running them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+
+from atomo_cluster.errors import Failed, Refused
+
+__all__ = ["PACKAGES", "batch", "find", "missing", "python", "run"]
+
+PACKAGES = MappingProxyType(
+    {
+        "ip": "iproute2",
+        "tc": "iproute2",
+        "mount": "mount",
+        "unshare": "util-linux",
+        "ssh": "openssh-client",
+        "ssh-keygen": "openssh-client",
+        "sshd": "openssh-server",
+    }
+)
+ADMIN = "/usr/local/sbin:/usr/sbin:/sbin"  # not on everybody's PATH
+
+
+def find(program: str) -> str | None:
+    """Where a program lies."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{ADMIN}")
+
+
+def missing() -> list[str]:
+    """The programs that are not there, each with the package that has it."""
+    return [f"{name} (package {package})" for name, package in PACKAGES.items() if not find(name)]
+
+
+def python(script: os.PathLike[str]) -> list[str]:
+    """The words that run a script of ours, whatever PYTHONPATH and its like hold for others."""
+    return [sys.executable, "-E", "-s", os.fspath(script)]
+
+
+def run(
+    program: str,
+    *arguments: str | os.PathLike[str],
+    text: str = "",
+    before: Callable[[], None] | None = None,
+) -> str:
+    """Runs a program and returns its output.
+
+    Args:
+        program: its name.
+        arguments: its arguments.
+        text: its input.
+        before: called in the new process, e.g. to enter namespaces.
+
+    Raises:
+        Failed: it failed; the message has what it said.
+        Refused: it is not installed.
+    """
+    path = find(program)
+    if path is None:
+        raise Refused(f"there is no {program} here: install {PACKAGES[program]}")
+    done = subprocess.run(
+        [path, *arguments],
+        input=text, capture_output=True, text=True, preexec_fn=before, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        words = " ".join([program, *map(str, arguments)])
+        raise Failed(f"`{words}` ended with {done.returncode}: {done.stderr.strip() or 'no word'}")
+    return done.stdout
+
+
+def batch(program: str, lines: Sequence[str], before: Callable[[], None] | None = None) -> None:
+    """Has `ip` or `tc` do all of these lines, or fail at the first that it cannot."""
+    run(program, "-batch", "-", text="".join(f"{line}\n" for line in lines), before=before)

@@ -1,0 +1,176 @@
+"""What a cluster is, and where its files lie."""
+
+import ipaddress
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from atomo_cluster.errors import Refused
+
+__all__ = [
+    "Cluster",
+    "Host",
+    "Place",
+    "duration_ms",
+    "hosts_of",
+    "packet_bytes",
+    "rate_bits",
+    "rate_text",
+]
+
+UNITS = {"gbit": 10**9, "mbit": 10**6, "kbit": 10**3}
+LOWEST_BITS, HIGHEST_BITS = 64_000, 400 * 10**9
+LONGEST_MS = 10_000.0
+MTUS = range(576, 9217)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What `up` was asked for; kept in the cluster's folder."""
+
+    hosts: tuple[Host, ...]
+    prefix_length: int
+    rate_bits: int  # per second, of each link and direction
+    latency_ms: float | None  # one way between two hosts; None: only what the machine itself has
+    mtu: int  # bytes of a packet on the links
+    # Whose processes run on the hosts, where they run in a user namespace; None: root, without one.
+    owner: tuple[int, int] | None
+
+    def host(self, name: str) -> Host:
+        """The host of this name or address."""
+        for host in self.hosts:
+            if name in (host.name, host.address):
+                return host
+        raise Refused(
+            f"there is no host {name!r}; there are {', '.join(h.name for h in self.hosts)}"
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of a cluster. What lies in `shared` is the user's."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "cluster.json"
+
+    @property
+    def hosts_address(self) -> Path:
+        return self.folder / "hosts_address"
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.folder / "ssh_config"
+
+    @property
+    def shared(self) -> Path:
+        return self.folder / "shared"
+
+    @property
+    def ssh(self) -> Path:
+        """Stands for ~/.ssh on every host."""
+        return self.folder / "ssh"
+
+    def of(self, host: str) -> Path:
+        """What belongs to one host."""
+        return self.folder / "hosts" / host
+
+    def save(self, cluster: Cluster) -> None:
+        """Writes the record."""
+        self.record.write_text(json.dumps(asdict(cluster), indent=1) + "\n")
+
+    def load(self) -> Cluster:
+        """Reads the record.
+
+        Raises:
+            Refused: there is none.
+        """
+        try:
+            found = json.loads(self.record.read_text())
+        except FileNotFoundError:
+            raise Refused(
+                f"there is no cluster {self.name!r}{self._others()}; `up` makes one"
+            ) from None
+        hosts = tuple(Host(**host) for host in found.pop("hosts"))
+        owner = found.pop("owner")
+        return Cluster(hosts=hosts, owner=owner and tuple(owner), **found)
+
+    def _others(self) -> str:
+        others = sorted(record.parent.name for record in self.folder.parent.glob("*/cluster.json"))
+        return f", only {', '.join(others)} (see --name)" if others else ""
+
+
+def hosts_of(network: str, count: int) -> tuple[tuple[Host, ...], int]:
+    """The first `count` hosts of a network, and the length of its prefix.
+
+    >>> hosts_of("10.77.0.0/24", 2)[0][1]
+    Host(name='h2', address='10.77.0.2')
+    """
+    try:
+        found = ipaddress.IPv4Network(network)
+    except ValueError as error:
+        raise Refused(f"--network {network}: {error}; write e.g. 10.77.0.0/24") from error
+    free = found.num_addresses - 2
+    if not 1 <= count <= free:
+        raise Refused(f"--hosts {count}: {network} has addresses for 1 to {free} hosts")
+    hosts = (Host(f"h{number}", str(found[number])) for number in range(1, count + 1))
+    return tuple(hosts), found.prefixlen
+
+
+def rate_bits(text: str) -> int:
+    """Bits per second.
+
+    >>> rate_bits("100mbit")
+    100000000
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(kbit|mbit|gbit)", text.lower())
+    bits = round(float(match[1]) * UNITS[match[2]]) if match else 0
+    if not LOWEST_BITS <= bits <= HIGHEST_BITS:
+        low, high = rate_text(LOWEST_BITS), rate_text(HIGHEST_BITS)
+        raise Refused(f"rate {text!r}: write {low} to {high}, e.g. 100mbit or 2.5gbit")
+    return bits
+
+
+def rate_text(bits: int) -> str:
+    """The inverse.
+
+    >>> rate_text(2_500_000_000)
+    '2.5gbit'
+    """
+    unit = next((unit for unit, size in UNITS.items() if bits >= size), "kbit")
+    return f"{bits / UNITS[unit]:g}{unit}"
+
+
+def packet_bytes(mtu: int) -> int:
+    """The largest packet of a link, checked."""
+    if mtu not in MTUS:
+        raise Refused(f"--mtu {mtu}: {MTUS[0]} to {MTUS[-1]} bytes, e.g. 1500 or 9000")
+    return mtu
+
+
+def duration_ms(text: str) -> float:
+    """Milliseconds.
+
+    >>> duration_ms("10ms"), duration_ms("200us")
+    (10.0, 0.2)
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)", text.lower())
+    found = float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]] if match else 0.0
+    if not 0 < found <= LONGEST_MS:
+        raise Refused(f"--latency {text!r}: write e.g. 10ms or 200us, at most 10s")
+    return found

@@ -1,0 +1,85 @@
+"""The switch: the first process of a cluster, which starts the others and holds the network."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from atomo_cluster.errors import ClusterError, Failed
+from atomo_cluster.virtual.links import port_ip, port_tc, switch_ip
+from atomo_cluster.virtual.namespaces import unshare
+from atomo_cluster.virtual.programs import batch, python
+from atomo_cluster.virtual.reaper import detach, reap_for_ever
+from atomo_cluster.virtual.spec import Cluster, Host, Place
+
+__all__ = ["run_switch"]
+
+
+def run_switch(place: Place, script: Path) -> None:
+    """Brings the cluster up, says so on its output, and stays once it is told to."""
+    told_to_stay = threading.Event()
+    threading.Thread(target=listen, args=(told_to_stay,), daemon=True).start()
+    try:
+        build(place, place.load(), script)
+    except ClusterError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+    print(json.dumps({"error": None}), flush=True)
+    told_to_stay.wait()
+    detach()
+    reap_for_ever()
+
+
+def listen(told_to_stay: threading.Event) -> None:
+    """Ends everything as soon as `up` is gone without having said that it is to stay."""
+    if sys.stdin.readline() != "stay\n":
+        os._exit(1)
+    told_to_stay.set()
+
+
+def build(place: Place, cluster: Cluster, script: Path) -> None:
+    """The bridge, then all hosts side by side."""
+    batch("ip", switch_ip())
+    starting = [Starting(host, place, script) for host in cluster.hosts]
+    for one in starting:
+        one.hears("born")
+        batch("ip", port_ip(one.host, one.process.pid, cluster.mtu))
+        batch("tc", port_tc(one.host, cluster.rate_bits))
+        one.tell("plugged in")
+    for one in starting:
+        one.hears("ready")
+
+
+class Starting:
+    """A host on its way up, over two pipes: lines to it and lines from it."""
+
+    def __init__(self, host: Host, place: Place, script: Path) -> None:
+        self.host = host
+        with (place.of(host.name) / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*unshare("net", "uts"), *python(script),
+                 "host", place.folder, host.name],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        self._log = Path(log.name)
+
+    def tell(self, line: str) -> None:
+        """Sends a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hears(self, line: str) -> None:
+        """Waits for this very line.
+
+        Raises:
+            Failed: another came, or none.
+        """
+        assert self.process.stdout is not None
+        heard = self.process.stdout.readline().strip()
+        if heard != line:
+            raise Failed(
+                f"{self.host.name}: {heard or self._log.read_text().strip() or 'it ended'}"
+            )

@@ -1,0 +1,113 @@
+"""Moto's server once for all tests, a fresh account and a folder with a configuration for each."""
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boto3 import client as make_client
+from cluster.ec2.cloud import Cloud, Moto, write_cluster
+
+from atomo_cluster.ec2.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def record(self) -> Any:
+        return json.loads(self.out)
+
+
+Ec2 = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def proxy() -> Iterator[Cloud]:
+    """Moto's server with the proxy before it, which boto3 takes for AWS."""
+    server = Moto()
+    made = Cloud(server)
+    yield made
+    made.stop()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def client() -> Callable[..., Any]:
+    """`boto3.client`, which makes each client once: making one takes longer than what it does."""
+    made: dict[tuple[object, ...], Any] = {}
+
+    def remembered(service: str, **how: Any) -> Any:
+        named = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")
+        around = [os.environ.get(name) for name in named]
+        key = (service, how["region_name"], how["endpoint_url"], *around)
+        if key not in made:
+            made[key] = make_client(service, **how)
+        return made[key]
+
+    return remembered
+
+
+@pytest.fixture
+def cloud(proxy: Cloud, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """An empty account."""
+    proxy.reset()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.setattr("boto3.client", client)
+    return proxy
+
+
+class Clock:
+    """Botocore's clock: its waits are counted, not waited."""
+
+    def __init__(self) -> None:
+        self.naps: list[float] = []
+
+    def sleep(self, seconds_s: float) -> None:
+        self.naps.append(seconds_s)
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits between attempts at a call."""
+    clock = Clock()
+    monkeypatch.setattr("atomo_cluster.ec2.removal.BETWEEN_S", 0.0)
+    monkeypatch.setattr("atomo_cluster.ec2.lifecycle.SETTLE_S", 0.0)
+    monkeypatch.setattr("botocore.endpoint.time", clock)
+    return clock.naps
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> Path:
+    """The working folder, with a cluster of two workers in cluster.yaml."""
+    monkeypatch.chdir(tmp_path)
+    write_cluster(tmp_path / "cluster.yaml", state_dir=str(tmp_path / "state"))
+    return tmp_path
+
+
+@pytest.fixture
+def ec2(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ec2:
+    """Runs a command in this process; `answer` is what the person types."""
+
+    def run(*words: str, answer: str = "") -> Result:
+        capfd.readouterr()
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        code = main(list(words))
+        out, err = capfd.readouterr()
+        return Result(code, out, err)
+
+    return run

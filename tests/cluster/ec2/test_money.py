@@ -1,0 +1,98 @@
+"""What it costs is said before, meanwhile, and never made up."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cluster.ec2.cloud import Reply
+
+PRICES = {"m5.large": 0.096, "g4dn.xlarge": 0.526, "gp3": 0.08, "address": 0.005}
+GB_HOUR = 0.08 / 730
+HOST = 0.096 + 100 * GB_HOUR + 0.005
+
+
+def test_the_plan_adds_up(ec2, cloud):
+    cloud.prices = PRICES
+    done = ec2("plan", "--max-hours", "10", "--json")
+    assert done.code == 0, done.err
+    plan = done.record
+    assert [(group["role"], group["count"]) for group in plan["launch"]] == [
+        ("master", 1),
+        ("worker", 2),
+    ]
+    assert plan["usd_per_hour"] == pytest.approx(3 * HOST)
+    assert plan["usd_until_fuse"] == pytest.approx(30 * HOST)
+    told = ec2("plan", "--worker-type", "g4dn.xlarge", "--image-id", "latest")
+    assert told.code == 2  # moto has no image for GPUs
+    assert "AWS names no image for m5.large in us-east-1" in told.err
+    shown = ec2("plan").out
+    for word in (
+        "m5.large",
+        "8 GiB",
+        "Up to 10 Gigabit",
+        "100 GB gp3",
+        "2 x $0.0960",
+        "$0.3359",
+        "$2.69",
+    ):
+        assert word in shown
+
+
+def test_the_plan_shows_gpus(ec2, cloud):
+    cloud.prices = PRICES
+    group = ec2("plan", "--worker-type", "g4dn.xlarge", "--json").record["launch"][1]
+    assert (group["gpus"], group["vcpus"], group["memory_gib"]) == (1, 4, 16)
+    assert "1 x NVIDIA T4" in ec2("plan", "--worker-type", "g4dn.xlarge").out
+
+
+def test_spot_prices_are_those_of_the_zone_and_moment(ec2, cloud):
+    cloud.prices = PRICES
+    item = "<item><instanceType>m5.large</instanceType><productDescription>{}</productDescription>"
+    item += "<spotPrice>{}</spotPrice><timestamp>2026-01-0{}T00:00:00Z</timestamp></item>"
+    items = item.format("Linux/UNIX", 0.03, 1) + item.format("Linux/UNIX", 0.04, 2)
+    items += item.format("Windows", 0.2, 3)
+    space = "http://ec2.amazonaws.com/doc/2016-11-15/"
+    body = f'<R xmlns="{space}"><spotPriceHistorySet>{items}</spotPriceHistorySet></R>'
+    asked = []
+
+    def history(words, forward):
+        asked.append((words["Filter.1.Value.1"], words["InstanceType.1"]))
+        return Reply(200, body.encode())
+
+    cloud.on("DescribeSpotPriceHistory", history)
+    plan = ec2("plan", "--method", "spot", "--json").record
+    assert asked == [("us-east-1a", "m5.large")]
+    assert plan["usd_per_hour"] == pytest.approx(3 * (HOST - 0.096 + 0.04))
+
+
+@pytest.mark.parametrize("missing", ["m5.large", "gp3", "address"])
+def test_what_aws_does_not_tell_is_unknown(ec2, cloud, missing):
+    cloud.prices = {key: value for key, value in PRICES.items() if key != missing}
+    plan = ec2("plan", "--json").record
+    assert plan["usd_per_hour"] is None
+    assert plan["usd_until_fuse"] is None
+    known = [part for part in plan["usd_per_hour_of"].values() if part is not None]
+    assert len(known) == 2
+    shown = ec2("plan").out
+    assert "cost     unknown per hour (instances " in shown
+    assert "at most unknown until the fuse" in shown
+
+
+def test_cost_grows_with_time(ec2, cloud, monkeypatch):
+    cloud.prices = PRICES
+    assert ec2("cost", "--json").record["usd_per_hour"] == 0
+    assert ec2("launch", "--yes", "--max-hours", "8").code == 0
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(timezone.utc) + timedelta(hours=3)
+
+    monkeypatch.setattr("atomo_cluster.ec2.commands.cost.datetime", Later)
+    cost = ec2("cost", "--json").record
+    assert cost["usd_per_hour"] == pytest.approx(3 * HOST)
+    assert cost["usd_so_far"] == pytest.approx(9 * HOST, rel=1e-2)
+    assert cost["usd_until_fuse"] == pytest.approx(24 * HOST, rel=1e-2)
+    assert len(cost["hosts"]) == 3
+    assert "$0.3359" in ec2("cost").out
+    cloud.prices = None
+    assert "unknown" in ec2("cost").out

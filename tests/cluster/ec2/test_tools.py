@@ -1,0 +1,125 @@
+"""The scripts in tools/: thin entries that work from a clone."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import atomo_cluster.ec2
+
+ROOT = Path(__file__).parents[3]
+TOOLS = ROOT / "tools"
+SCRIPTS = [
+    *(TOOLS / f"{name}.sh" for name in ("local_script", "remote_script", "pre_run")),
+    *sorted((Path(atomo_cluster.ec2.__file__).parent / "host").glob("*.sh")),
+]
+
+
+def run(*words, **environment):
+    around = {**os.environ, **environment}
+    return subprocess.run(
+        words, env=around, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="NOT TESTED: no shellcheck here")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_finds_nothing(script):
+    done = run("shellcheck", "-x", "-P", str(ROOT), str(script))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_entry_runs_from_anywhere(tmp_path):
+    done = run(sys.executable, str(TOOLS / "pytorch_ec2.py"), "--help")
+    assert done.returncode == 0, done.stderr
+    assert "usage: pytorch_ec2.py COMMAND" in done.stdout
+
+
+def test_the_entry_finds_the_environment_of_the_clone(tmp_path):
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/bash\necho "ours: $*"\n')
+    python.chmod(0o755)
+    entry = str(TOOLS / "pytorch_ec2.py")
+    done = run(sys.executable, "-I", "-S", entry, "plan", "--json", ATOMO_VENV=str(tmp_path))
+    assert done.stdout == f"ours: {entry} plan --json\n"
+    missing = run(sys.executable, "-I", "-S", entry, ATOMO_VENV=str(tmp_path / "none"))
+    assert missing.returncode == 2
+    assert (
+        "pytorch_ec2.py: boto3, yaml, rich: missing; pip install boto3 pyyaml rich"
+        in missing.stderr
+    )
+
+
+@pytest.mark.parametrize("package", ["boto3", "yaml"])
+def test_a_missing_package_is_named(ec2, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    done = ec2("plan")
+    assert done.code == 2
+    assert "is missing; pip install " in done.err
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """An environment that counts as installed, whose Python is another program."""
+
+    def make(program, extras=""):
+        python = tmp_path / "venv/bin/python"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(f"#!/bin/bash\n{program}\n")
+        python.chmod(0o755)
+        wanted = run("bash", "-c", f"cksum <{ROOT}/pyproject.toml").stdout.strip()
+        (tmp_path / "venv/installed").write_text(f"{wanted} {extras}\n")
+        return {"ATOMO_VENV": str(tmp_path / "venv")}
+
+    return make
+
+
+def test_local_script_bootstraps(environment):
+    around = environment('echo "$@"', extras="ec2")
+    done = run("bash", str(TOOLS / "local_script.sh"), "203.0.113.7", "--wait", "5", **around)
+    entry = f"{ROOT}/tools/pytorch_ec2.py"
+    assert done.stdout == f"{entry} bootstrap --master 203.0.113.7 --wait 5\n", done.stderr
+    for words in ((), ("--help",)):
+        usage = run("bash", str(TOOLS / "local_script.sh"), *words, **around)
+        assert usage.returncode == 2
+        assert "tools/local_script.sh PS_IP" in usage.stdout
+
+
+def test_remote_script_explains_itself():
+    done = run("bash", str(TOOLS / "remote_script.sh"))
+    assert done.returncode == 2
+    assert "remote_script.sh nfs ADDRESS MOUNT OUT" in done.stdout
+
+
+def with_gpus(folder, count):
+    """A PATH on which nvidia-smi lists so many."""
+    smi = folder / "nvidia-smi"
+    lines = "\n".join(f"echo GPU {number}: Tesla T4" for number in range(count))
+    smi.write_text(f"#!/bin/bash\n{lines}\n")
+    smi.chmod(0o755)
+    # The extras of whoever runs the tests are not those of the host.
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "ATOMO_EXTRAS": ""}
+
+
+def test_pre_run_on_a_host_without_gpus(environment, tmp_path):
+    around = environment("exit 9") | with_gpus(tmp_path, 0)
+    done = run("bash", str(TOOLS / "pre_run.sh"), **around)
+    assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
+    missing = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", **around)
+    assert missing.returncode == 3
+    assert "this host should have GPUs, and nvidia-smi lists none" in missing.stderr
+
+
+def test_pre_run_checks_that_pytorch_sees_the_gpus(environment, tmp_path):
+    import torch
+
+    around = environment(f'exec {sys.executable} "$@"') | with_gpus(tmp_path, 2)
+    done = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", **around, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert f"PyTorch {torch.__version__} sees no CUDA device" in done.stderr
+    fine = environment("cat >/dev/null; echo sees 2") | with_gpus(tmp_path, 2)
+    assert run("bash", str(TOOLS / "pre_run.sh"), "--gpu", **fine).stdout == "sees 2\nready\n"

@@ -1,0 +1,150 @@
+"""What runs on the hosts: the fuse, and the watch for EC2's two-minute notice."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import atomo_cluster.ec2
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.user_data import LARGEST, user_data
+
+HOST = Path(atomo_cluster.ec2.__file__).parent / "host"
+RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >>"$RECORD"\n'
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Runs scripts where nothing that they call has an effect, and says what they called."""
+    bin, record = tmp_path / "bin", tmp_path / "record"
+    bin.mkdir()
+    for name in ("shutdown", "systemctl"):
+        (bin / name).write_text(RECORDER)
+        (bin / name).chmod(0o755)
+
+    def run(script, *words, **environment):
+        record.write_text("")
+        around = {
+            **os.environ,
+            "PATH": f"{bin}:{os.environ['PATH']}",
+            "RECORD": str(record),
+            "ATOMO_ROOT": str(tmp_path / "root"),
+            "HOME": str(tmp_path),
+        }
+        around |= environment
+        subprocess.run(["bash", script, *words], env=around, check=True, timeout=60)
+        return record.read_text().splitlines()
+
+    return run
+
+
+def test_the_fuse_comes_first_and_survives_a_restart(machine, tmp_path):
+    script = tmp_path / "user-data"
+    script.write_text(user_data(Cluster(max_hours=1.51, method="on-demand")))
+    assert script.read_text().splitlines()[:2] == [
+        "#!/bin/bash",
+        'shutdown -h +91 "atomo: the fuse of this cluster"',
+    ]
+    first = machine(script)
+    assert first == ["shutdown -h +91 atomo: the fuse of this cluster"] * 2
+    deadline = int((tmp_path / "root/etc/atomo/deadline").read_text())
+    assert deadline == pytest.approx(time.time() + 91 * 60, abs=60)
+    boot = tmp_path / "root/var/lib/cloud/scripts/per-boot/atomo-fuse"
+    assert os.access(boot, os.X_OK)
+    fuse = tmp_path / "root/usr/local/lib/atomo/fuse.sh"
+    (tmp_path / "root/etc/atomo/deadline").write_text(str(int(time.time()) + 630))
+    assert machine(fuse, "91") == ["shutdown -h +10 atomo: the fuse of this cluster"]
+    (tmp_path / "root/etc/atomo/deadline").write_text("1000")
+    assert machine(fuse, "91") == ["shutdown -h +0 atomo: the fuse of this cluster"]
+
+
+def test_spot_hosts_watch_for_the_notice(machine, tmp_path):
+    script = tmp_path / "user-data"
+    script.write_text(user_data(Cluster(method="spot", ssh_username="me")))
+    called = machine(script)
+    assert "systemctl enable --now atomo-spot.service" in called
+    unit = (tmp_path / "root/etc/systemd/system/atomo-spot.service").read_text()
+    assert "ExecStart=/bin/bash /usr/local/lib/atomo/spot_watch.sh me" in unit
+    for name in ("spot_watch.sh", "leave_job.sh"):
+        installed = tmp_path / "root/usr/local/lib/atomo" / name
+        assert installed.read_text() == (HOST / name).read_text()
+
+
+def test_user_data_fits():
+    assert len(user_data(Cluster(method="spot")).encode()) < LARGEST
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """EC2's metadata service: no notice twice, then one, for those with a token."""
+
+    asked = 0
+
+    def do_PUT(self):
+        self.reply(200, b"a-token")
+
+    def do_GET(self):
+        assert self.path == "/latest/meta-data/spot/instance-action"
+        if self.headers.get("X-aws-ec2-metadata-token") != "a-token":
+            self.reply(401, b"")
+            return
+        Metadata.asked += 1
+        notice = b'{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+        self.reply(*((404, b"") if Metadata.asked < 3 else (200, notice)))
+
+    def reply(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def metadata():
+    """Its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+# Says that it runs; ends well once it is told to, as `atomo train` does.
+JOB = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("on", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def job():
+    """A process whose command line nobody else has, with what finds it."""
+    name = f"-m atomo-test-{os.getpid()}"
+    with subprocess.Popen([sys.executable, "-c", JOB, name], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        yield process, name.replace("-m", "[-]m")
+        process.kill()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is missing; hosts of EC2 have it")
+def test_the_notice_ends_the_job_kindly(machine, metadata, job):
+    process, pattern = job
+    user = pwd.getpwuid(os.getuid()).pw_name
+    around = {"ATOMO_METADATA": metadata, "ATOMO_POLL_S": "0.01", "ATOMO_JOB": pattern}
+    machine(HOST / "spot_watch.sh", user, **around)
+    assert process.wait(30) == 7
+    assert Metadata.asked == 3

@@ -1,0 +1,90 @@
+"""The ssh commands of pytorch_ec2.py, over hosts that are as far apart as real ones."""
+
+import getpass
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cluster.virtual.vc import ROOT, Tool
+
+OWN_HOMES = os.geteuid() == 0 and "overlay" in Path("/proc/filesystems").read_text()
+WHY_NOT = "NOT TESTED: hosts with home folders of their own take root and overlay file systems"
+pytestmark = pytest.mark.skipif(not OWN_HOMES, reason=WHY_NOT)
+HOSTS = ["h1", "h2"]
+ADDRESSES = ["10.77.0.1", "10.77.0.2"]
+LAPTOP = "h3"
+CHECKOUT = "atomo-on-virtual-hosts"
+# Virtual hosts share their files, and real ones do not. What is written to the home folder of one
+# of these stays on it, and so does the checkout there.
+APART = """
+set -e
+mkdir "$own"
+mount -t tmpfs tmpfs "$own"
+mkdir "$own/upper" "$own/work"
+cp -r "$ssh" "$own/ssh"
+mount -t overlay overlay -o "lowerdir=$HOME,upperdir=$own/upper,workdir=$own/work" "$HOME"
+mkdir -p "$HOME/.ssh" "$HOME/$checkout"
+mount --bind "$own/ssh" "$HOME/.ssh"
+mount --bind "$own/ssh" "$ssh"
+ln -s "$environment" "$HOME/$checkout/.venv"
+"""
+
+
+class Laptop:
+    """Where the person sits: a third host, from which pytorch_ec2.py reaches the two others."""
+
+    def __init__(self, tool: Tool, folder: Path, environment: dict[str, str]) -> None:
+        self.tool = tool
+        self.key = tool.clusters / "virtual" / "ssh" / "id_ed25519"
+        for name in HOSTS:
+            where = {"own": folder / name, "checkout": CHECKOUT, "ssh": self.key.parent,
+                     "environment": environment["ATOMO_VENV"]}  # fmt: skip
+            words = [f"{key}={value}" for key, value in where.items()]
+            tool.does("exec", name, "env", *words, "bash", "-c", APART)
+        machines = folder / "machines"
+        machines.write_text("\n".join(ADDRESSES) + "\n")
+        self.options = [f"--hostfile={machines}", "--name=lab", f"--state-dir={folder / 'state'}"]
+        self.options += [f"--ssh-username={getpass.getuser()}", f"--path-to-keyfile={self.key}"]
+        self.options += [f"--remote-dir={CHECKOUT}"]
+
+    def __call__(self, command: str, *words: str) -> str:
+        line = ["python", str(ROOT / "tools/pytorch_ec2.py"), command, *self.options, *words]
+        return self.tool.does("exec", LAPTOP, *line)
+
+    def on(self, name: str, *command: str) -> str:
+        """The output of a command on a host."""
+        return self.tool.does("exec", name, *command)
+
+
+def test_fresh_hosts_become_a_cluster_that_trains(tool, environment, tmp_path):
+    home = sorted(path.name for path in Path.home().iterdir())
+    tool.does("up", "--hosts", "3", "--rate", "1gbit")
+    tool.environment |= {"PATH": environment["PATH"]}
+    laptop = Laptop(tool, tmp_path, environment)
+    mine = laptop.key.read_text()
+
+    ready = json.loads(laptop("bootstrap", "--wait=30", "--json"))
+    assert [host["address"] for host in ready["hosts"]] == ADDRESSES
+    keys = {laptop.on(name, "bash", "-c", "cat ~/.ssh/atomo_cluster") for name in HOSTS}
+    assert len(keys) == 1
+    assert mine.strip() not in keys
+    for name in HOSTS:  # by the cluster's key, with host keys that are known
+        for other in ADDRESSES:
+            key = "IdentityFile=~/.ssh/atomo_cluster"
+            laptop.on(name, "ssh", "-o", key, "-o", "BatchMode=yes", other, "true")
+
+    told = json.loads(
+        laptop("run_command", "all", f"hostname; cat {CHECKOUT}/hosts_address", "--json")
+    )
+    assert [host["out"].split() for host in told] == [
+        ["h1", *ADDRESSES],
+        ["h2", *ADDRESSES],
+    ]
+    before = tool.host("h2")["received_bytes"]
+    laptop("train", "--", "--network=LeNet", "--batch-size=8", "--threads=1", "--max-steps=3")
+    steps = laptop.on("h1", "bash", "-c", f"cat ~/{CHECKOUT}/runs/train/metrics.jsonl").splitlines()
+    assert [json.loads(step)["step"] for step in steps] == [1, 2, 3]
+    weights = 4 * 431_080 * 3  # bytes that went to the worker on the other host
+    assert tool.host("h2")["received_bytes"] - before > weights
+    assert sorted(path.name for path in Path.home().iterdir()) == home

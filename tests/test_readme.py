@@ -93,6 +93,8 @@ def test_what_a_resume_must_not_change_is_listed():
 @every_text
 def test_links_and_paths_lead_somewhere(text):
     words = text.read_text()
+    if text.name == "from-other-systems.md":  # whose first columns have what is not there
+        words = re.sub(r"^\| [^|]* \|", "", words, flags=re.MULTILINE)
     for link in LINK.findall(words):
         assert (text.parent / link).exists(), f"{text.name} links {link}"
     for path in PATH.findall(words):

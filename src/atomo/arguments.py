@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from atomo.errors import ConfigError
-from atomo.names import nearest
+from atomo.names import nearest, truth
+from atomo.published import OPTIONS, successor
 
-__all__ = ["parse", "parser", "to_arguments"]
+__all__ = ["parse", "parser", "to_arguments", "translated"]
 
 S = TypeVar("S")
-TRUTH = {"yes": True, "true": True, "1": True, "on": True, "no": False, "false": False, "0": False}
-TRUTH |= {"off": False, "": False}
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,12 +55,34 @@ def parse(
     Raises:
         ConfigError: an option is unknown, or a value is not what it takes.
     """
-    known, unknown = parser(settings, command, description).parse_known_args(words)
+    options = [option(field.name) for field in fields(settings)]  # type: ignore[arg-type]
+    ours = translated(words, options)
+    known, unknown = parser(settings, command, description).parse_known_args(ours)
     if unknown:
         name = unknown[0].partition("=")[0]
-        options = [option(field.name) for field in fields(settings)]  # type: ignore[arg-type]
-        raise ConfigError(f"unknown option {name!r}; {nearest(name, options)}")
+        raise ConfigError(f"unknown option {name!r}; {successor(name) or nearest(name, options)}")
     return (build or settings)(**vars(known))
+
+
+def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """A command line with our options in place of their published spellings.
+
+    >>> translated(["-n", "5", "--eval_freq=9"], ["--n", "--eval-freq"])
+    ['--n', '5', '--eval-freq=9']
+    """
+    return [translation(word, options) for word in words]
+
+
+def translation(word: str, options: Sequence[str]) -> str:
+    """One word of such a command line; whatever is no published option stays as it is."""
+    name, equals, value = word.partition("=")
+    dashed = name.replace("_", "-") if name.startswith("--") else name
+    if dashed in options:
+        return dashed + equals + value
+    theirs = OPTIONS.get(dashed)
+    if theirs is None or theirs.option not in options:
+        return word
+    return f"{theirs.option}={theirs.value}" if theirs.value else theirs.option + equals + value
 
 
 def to_arguments(settings: Any) -> list[str]:
@@ -90,12 +111,12 @@ def shown_default(field: Field[Any]) -> str:
     return f"(default {shown})"
 
 
-def truth(text: str) -> bool:
-    """A truth value as people type it."""
+def yes_or_no(text: str) -> bool:
+    """A truth value."""
     try:
-        return TRUTH[text.lower()]
-    except KeyError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no") from None
+        return truth(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
@@ -113,7 +134,7 @@ def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
 CONVERTERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     Path: Path,
-    bool: truth,
+    bool: yes_or_no,
     int: number(int, "a whole number"),
     float: number(float, "a number"),
 }

@@ -12,12 +12,12 @@ from typing import Any, Final, final
 from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
 from atomo.memory import Forget, canonical, check_fits, default_memory
-from atomo.names import resolve
+from atomo.names import resolve, truth
 from atomo.recipes import RECIPES
 from atomo.schedule import phases, warm_up_schedule
 from atomo.wire import Compression
 
-__all__ = ["Settings", "option", "record"]
+__all__ = ["Settings", "option", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
 COMM_TYPES: Final = ("Bcast",)
@@ -71,7 +71,7 @@ class Settings:
     blosc_codec: str = option("lz4", "none, blosclz, lz4, lz4hc, zlib or zstd")
     blosc_level: int = option(5, "0..9; higher => smaller and slower")
     blosc_shuffle: str = option("byte", "none, byte or bit")
-    enable_gpu: str = option("", "empty: CPU; anything else: CUDA, over the GPUs of each host")
+    enable_gpu: str = option("", "yes: CUDA, over the GPUs of each host; no or empty: CPU")
     threads: int = option(0, "compute threads per process; 0: the cores of a host over its workers")
     train_dir: str = option("", "folder of the run; empty: a new one under runs/")
     eval_freq: int = option(100, "steps between two checkpoints")
@@ -100,6 +100,7 @@ class Settings:
             raise ConfigError(
                 f"--compress-ratio must be above 0 and at most 1, got {self.compress_ratio}"
             )
+        wants_gpu(self.enable_gpu)
         Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
 
     @classmethod
@@ -132,6 +133,7 @@ class Settings:
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
             num_aggregate=self.num_aggregate or self.n - 1,
+            enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
         )
 
     def planned_schedule(self, codec: Codec[Any]) -> str:
@@ -211,6 +213,18 @@ def check_bounds(settings: Settings) -> None:
     for name in ABOVE_ZERO:
         if not getattr(settings, name) > 0:
             raise ConfigError(f"{flag(name)} must be above 0, got {getattr(settings, name)}")
+
+
+def wants_gpu(enable_gpu: str) -> bool:
+    """Whether `--enable-gpu` asks for one.
+
+    Raises:
+        ConfigError: it says neither yes nor no.
+    """
+    try:
+        return truth(enable_gpu)
+    except ConfigError as error:
+        raise ConfigError(f"--enable-gpu: {error}; yes: CUDA, no or empty: CPU") from error
 
 
 def flag(name: str) -> str:

@@ -1,27 +1,51 @@
-"""Names as people type them: in any case, with or without a dash or an underscore."""
+"""Words as people type them: names in any case, with or without dashes, or as others have them."""
 
 import difflib
 from collections.abc import Iterable
 
 from atomo.errors import ConfigError
+from atomo.published import NAMES
 
-__all__ = ["nearest", "resolve"]
+__all__ = ["nearest", "resolve", "spelled", "truth"]
+
+YES, NO = ("yes", "true", "1", "on"), ("no", "false", "0", "off", "")
+
+
+def truth(word: str) -> bool:
+    """A truth value; nothing at all is no.
+
+    Raises:
+        ConfigError: the word is neither.
+    """
+    if word.lower() not in YES + NO:
+        raise ConfigError(f"{word!r} is neither yes nor no")
+    return word.lower() in YES
 
 
 def resolve(kind: str, name: str, known: Iterable[str]) -> str:
-    """The spelling in `known` of what `name` means; case, `-` and `_` make no difference.
+    """The spelling in `known` of what `name` means, here or in another published system.
 
-    >>> resolve("model", "resnet-18", ["LeNet", "ResNet18"])
+    Case, `-` and `_` make no difference.
+
+    >>> resolve("network", "resnet-18", ["LeNet", "ResNet18"])
     'ResNet18'
+    >>> resolve("codec", "lss_sgd", ["sgd", "lss"])
+    'lss'
 
     Raises:
         ConfigError: nothing in `known` has this name; the message offers the nearest and lists all.
     """
     spellings = list(known)
-    for spelling in spellings:
-        if fold(spelling) == fold(name):
-            return spelling
-    raise ConfigError(f"unknown {kind} {name!r}; {nearest(name, spellings)}")
+    ours = NAMES.get(kind, {}).get(fold(name), name)
+    if found := spelled(name, spellings) or spelled(ours, spellings):
+        return found
+    hint = nearest(name, spellings) if ours == name else f"here it is {ours!r}"
+    raise ConfigError(f"unknown {kind} {name!r}; {hint}")
+
+
+def spelled(name: str, known: Iterable[str]) -> str:
+    """The spelling in `known` that differs in case, `-` and `_` at most; empty: there is none."""
+    return next((spelling for spelling in known if fold(spelling) == fold(name)), "")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from atomo.arguments import parse
-from atomo.config import option
+from atomo.config import option, wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display import evaluation_line
 from atomo.launch.streams import EVENT_MARK
@@ -41,7 +41,7 @@ class EvaluateOptions:
     poll_interval: float = option(1.0, "seconds between two looks at the folder")
     follow: bool = option(False, "go on after the run is finished: yes or no")
     idle_timeout: float = option(0.0, "end after so many seconds without a checkpoint; 0: never")
-    enable_gpu: str = option("", "empty: CPU; anything else: CUDA")
+    enable_gpu: str = option("", "yes: CUDA; no or empty: CPU")
     threads: int = option(0, "compute threads; 0: PyTorch's choice")
     events: str = option("text", "text, or json for programs")
 
@@ -87,7 +87,7 @@ def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
         poll_interval_s=options.poll_interval,
         follow=options.follow,
         idle_timeout_s=options.idle_timeout,
-        device="cuda" if options.enable_gpu else "cpu",
+        device="cuda" if wants_gpu(options.enable_gpu) else "cpu",
     )
 
 

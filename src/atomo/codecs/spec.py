@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from atomo.codecs.base import Codec, Unit
 from atomo.errors import ConfigError
-from atomo.names import nearest
+from atomo.names import nearest, resolve, spelled
 
 __all__ = ["parse", "read_call"]
 
@@ -68,9 +68,8 @@ def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
 def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> Codec[Any]:
     """Builds the codec of one parsed specification."""
     name, given = parts(tree, text)
-    if name not in codecs:
-        raise ConfigError(f"unknown codec {name!r}; {nearest(name, codecs)}")
-    return construct(codecs[name], {key: value_of(given[key], codecs, text) for key in given})
+    codec = codecs[resolve("codec", name, codecs)]
+    return construct(codec, {key: value_of(given[key], codecs, text) for key in given})
 
 
 def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> object:
@@ -78,8 +77,8 @@ def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) 
     match tree:
         case ast.Call():
             return build(tree, codecs, text)
-        case ast.Name(id=name) if name in codecs:
-            return Word(name, codecs[name]())
+        case ast.Name(id=name) if known := spelled(name, codecs):
+            return Word(name, codecs[known]())
     return literal(tree, text)
 
 

@@ -37,4 +37,4 @@ def build_model(name: str, input_shape: Shape, classes: int) -> Module:
     Raises:
         ConfigError: no network has this name, the images are too small for it, or `classes` is 0.
     """
-    return MODELS[resolve("model", name, MODELS)](input_shape, classes)
+    return MODELS[resolve("network", name, MODELS)](input_shape, classes)

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import torch
 
-from atomo.config import Settings
+from atomo.config import Settings, wants_gpu
 from atomo.errors import AtomoError, ConfigError
 from atomo.training.events import Event
 from atomo.training.job import make_job
@@ -75,11 +75,11 @@ def worker_device(settings: Settings, transport: Transport) -> torch.device:
     Raises:
         ConfigError: a GPU was asked for, and this host has none that PyTorch can use.
     """
-    if not settings.enable_gpu or transport.rank == 0:
+    if not wants_gpu(settings.enable_gpu) or transport.rank == 0:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError(
             f"--enable-gpu {settings.enable_gpu}: PyTorch sees no CUDA device on this host; "
-            "give --enable-gpu= to train on the CPU"
+            "give --enable-gpu no to train on the CPU"
         )
     return torch.device("cuda", transport.local_index % torch.cuda.device_count())

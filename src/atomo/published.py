@@ -1,0 +1,134 @@
+"""What the spellings of other published systems are called here.
+
+The command line takes those that mean the same, and names the successor of all others;
+`docs/from-other-systems.md` shows the same table. Options that have our name already are not in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, final
+
+__all__ = ["NAMES", "OPTIONS", "Spelling", "successor"]
+
+ATOMO, PS, LSS = "ATOMO", "ps_pytorch", "LSS_SGD"
+DGC, DRAGONN, MERGECOMP, DRACO = "DGC", "DRAGONN", "MergeComp", "DRACO"
+HOROVOD = f"{DRAGONN}, {MERGECOMP}"
+GUIDE: Final = "docs/from-other-systems.md"
+
+
+@final
+@dataclass(frozen=True)
+class Spelling:
+    """An option of another system."""
+
+    theirs: str
+    """As it is typed there, with `-` for `_`."""
+    systems: str
+    ours: str
+    """What to give in its place, or that it works; for people."""
+    option: str = ""
+    """The option of ours that it is taken as; empty: it is refused."""
+    value: str = ""
+    """The value that it stands for, where it takes none."""
+
+
+def works(theirs: str, systems: str, option: str, value: str = "") -> Spelling:
+    """An option that means what one of ours does."""
+    shown = f"{option} {value}".strip()
+    return Spelling(theirs, systems, f"works, as `{shown}`", option, value)
+
+
+ALL: Final = (
+    works("-n", "mpirun", "--n"),
+    Spelling("-np", "mpirun, horovodrun", "`--n`, in which the master counts as well"),
+    Spelling("-H", "mpirun, horovodrun", "`--hostfile`"),
+    Spelling("--host", "mpirun", "`--hostfile`"),
+    works("--no-cuda", f"{ATOMO}, {PS}, {HOROVOD}", "--enable-gpu", "no"),
+    works("--num-replicas-to-aggregate", ATOMO, "--num-aggregate"),
+    Spelling("--compress", f"{ATOMO}, {HOROVOD}", "`--code`; without a codec, `--code sgd`"),
+    Spelling("--compress-grad", PS, "`--blosc-codec`, lz4 or none; it is lossless, too"),
+    Spelling("--mode", f"{PS}, {DRACO}", "`--num-aggregate` leaves late workers out"),
+    Spelling("--kill-threshold", PS, "`--num-aggregate` leaves late workers out"),
+    Spelling("--bidirection", "others", "nothing: weights come down as float32"),
+    Spelling("--tuning-dir", ATOMO, "`--train-dir`; see the section on tune.sh"),
+    Spelling("--tuning-lr", ATOMO, "`--lr`; see the section on tune.sh"),
+    Spelling("--num-workers", ATOMO, "`--n`, one more than the workers"),
+    Spelling("--approach", DRACO, "nothing: workers are trusted"),
+    Spelling("--err-mode", DRACO, "nothing: workers are trusted, and no faults are simulated"),
+    Spelling("--adversarial", DRACO, "nothing: workers are trusted"),
+    Spelling("--worker-fail", DRACO, "nothing: workers are trusted"),
+    Spelling("--configs", DGC, "`--recipe dgc`, and an option for each setting"),
+    Spelling("--devices", DGC, "`--enable-gpu`, yes or no"),
+    Spelling("--evaluate", DGC, "`atomo evaluate --model-dir` the run's folder"),
+    Spelling("--suffix", DGC, "`--train-dir`"),
+    works("--compressor", HOROVOD, "--code"),
+    works("--model", HOROVOD, "--network"),
+    works("--net-type", DRAGONN, "--network"),
+    works("--base-lr", HOROVOD, "--lr"),
+    works("--wd", HOROVOD, "--weight-decay"),
+    works("--adam", MERGECOMP, "--optimizer", "adam"),
+    works("--val-batch-size", HOROVOD, "--test-batch-size"),
+    works("--test-size", DRAGONN, "--test-batch-size"),
+    works("--test-every", DRAGONN, "--eval-freq"),
+    works("--print-every", DRAGONN, "--log-interval"),
+    works("--log-dir", HOROVOD, "--train-dir"),
+    Spelling("--comm", HOROVOD, "nothing: the parameter server gathers"),
+    Spelling("--fusion-num", MERGECOMP, "`--fusion-mb`, in megabytes"),
+    Spelling("--scheduler", MERGECOMP, "`--fusion-mb`; nothing searches for the best groups"),
+    Spelling("--scheduler-baseline", MERGECOMP, "`--fusion-mb`"),
+    Spelling("--scheduler-epoch", MERGECOMP, "`--fusion-mb`"),
+    Spelling("--scheduler-step", MERGECOMP, "`--fusion-mb`"),
+    Spelling("--scheduler-warmup", MERGECOMP, "`--fusion-mb`"),
+    Spelling("--threshold", DRAGONN, "`--code 'dragonn(threshold=N)'`"),
+    Spelling("--compress-iter", DRAGONN, "`--code-schedule '0: sgd; 1: dragonn'`, in epochs"),
+    Spelling("--batching", DRAGONN, "nothing: payloads are always added into one sum"),
+    Spelling("--pcie", DRAGONN, "nothing: set NCCL's variables yourself"),
+    Spelling("--benchmark", DRAGONN, "`atomo bench`"),
+    Spelling("--speed-test", HOROVOD, "`atomo bench`"),
+    Spelling("--num-iters", MERGECOMP, "`atomo bench --repetitions`"),
+    Spelling("--num-batches-per-iter", MERGECOMP, "`atomo bench --repetitions`"),
+    Spelling("--num-warmup-batches", MERGECOMP, "nothing: `atomo bench` warms up by itself"),
+    Spelling("--fp16-allreduce", HOROVOD, "`--code fp16`"),
+    Spelling("--use-adasum", HOROVOD, "nothing: gradients are averaged"),
+    Spelling("--gradient-predivide-factor", HOROVOD, "nothing: gradients are averaged"),
+    Spelling("--batches-per-allreduce", HOROVOD, "`--batch-size`, larger"),
+    Spelling("--checkpoint-format", HOROVOD, "`--train-dir`"),
+    Spelling("--val-dir", HOROVOD, "`--data-dir`, in which each data set has its folder"),
+    Spelling("--pretrained", DRAGONN, "nothing: models start from their seed"),
+    Spelling("--hidden-dim", DRAGONN, "nothing: networks have the published sizes"),
+)
+OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType({one.theirs: one for one in ALL})
+
+# Names by the kind of what they name, folded as `names.fold` does. One that is ours too is ours.
+NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "codec": MappingProxyType(
+            {
+                "none": "sgd",
+                "lsssgd": "lss",
+                "randomk": "randk",
+                "atopk": "dragonn",
+                "qsvd": "svd(rank=3, factors=qsgd(bits=4))",
+            }
+        ),
+        "network": MappingProxyType(
+            {
+                f"{name.lower()}imagenet": name
+                for name in ("ResNet18", "ResNet34", "ResNet50", "VGG16", "VGG19")
+            }
+        ),
+    }
+)
+
+
+def successor(option: str) -> str:
+    """What to give in place of an option, as the end of an error; empty: nobody published it.
+
+    >>> successor("--fusion-num")
+    'in place of what MergeComp has: `--fusion-mb`, in megabytes (docs/from-other-systems.md)'
+    """
+    theirs = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
+    if theirs is None or theirs.option:  # what works as one of ours is of another command
+        return ""
+    return f"in place of what {theirs.systems} has: {theirs.ours} ({GUIDE})"

@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 from atomo.codecs import make_codec, spectrum
 from atomo.codecs.low_rank import MOST_RANK, ROUNDING, low_rank
 from atomo.codecs.spectrum import decompose
+from atomo.errors import CodecError
 
 
 def seeded(seed: int) -> Generator:
@@ -136,3 +137,34 @@ def least_variance_chances(sizes: Tensor, budget: float) -> Tensor:
         else:
             high = middle
     return (sizes * low).clamp(max=1)
+
+
+@pytest.mark.parametrize("shape", [(400, 300), (300, 400)])
+def test_the_largest_atoms_of_what_a_memory_adds_up_are_found_without_the_whole_spectrum(
+    shape, monkeypatch
+):
+    """The rank of a residual outgrows `low_rank`; the whole spectrum took many times as long."""
+    gradient = sum(layer(32, *shape) * weight for weight in (1.0, 0.5)) + normal(*shape, seed=3)
+    sizes = torch.linalg.svdvals(gradient)
+    monkeypatch.setattr(spectrum, "low_rank", lambda *_: pytest.fail("the whole spectrum"))
+    monkeypatch.setattr(spectrum, "exact", lambda *_: pytest.fail("the whole spectrum"))
+    codec = make_codec("svd(rank=4, selection=top)")
+    sent = codec.decode(codec.encode(gradient, seeded(0)), gradient.shape)
+    missed = float((gradient - sent).norm())
+    assert missed == pytest.approx(float(sizes[4:].norm()), rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_largest_atoms_are_found_at_any_scale(scale):
+    gradient = layer(20, 250, 150) + 1e-3 * normal(250, 150)
+    codec = make_codec("svd(rank=2, selection=top)")
+    sent = codec.decode(codec.encode(scale * gradient, seeded(0)), gradient.shape) / scale
+    expected = torch.linalg.svdvals(gradient)[2:].norm()
+    assert float((gradient - sent).norm()) == pytest.approx(float(expected), rel=1e-3)
+
+
+def test_the_largest_atoms_of_zeros_and_of_no_number():
+    codec, nothing = make_codec("svd(selection=top)"), torch.zeros(150, 120)
+    assert not codec.decode(codec.encode(nothing, seeded(0)), nothing.shape).any()
+    with pytest.raises(CodecError, match="NaN or infinity"):
+        codec.encode(nothing.clone().fill_(float("nan")), seeded(0))

@@ -7,7 +7,7 @@ atoms that were drawn are ever formed. Another codec may code their two factors 
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -18,6 +18,7 @@ from torch import Generator, Size, Tensor
 from atomo.codecs.atoms import draw, probabilities, relative_probabilities
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.factors import CodedFactors, Factors, best_scale, code_factors, plain_factors
+from atomo.codecs.leading import leading
 from atomo.codecs.matricise import MATRICISATIONS, matrix_shapes
 from atomo.codecs.spectrum import Spectrum, decompose, indicator, tall, times
 from atomo.errors import CodecError, ConfigError
@@ -91,12 +92,18 @@ class SVD(Codec[Factors | CodedFactors]):
             raise CodecError(f"svd: cannot encode an empty gradient, shape {tuple(gradient.shape)}")
         gradient = gradient.contiguous()
         shapes = matrix_shapes(gradient.shape, self.matricisation)
-        spectra = [decompose(tall(gradient.view(shape)), self.rank, generator) for shape in shapes]
+        split = decompose if len(shapes) > 1 else self.split
+        spectra = [split(tall(gradient.view(shape)), self.rank, generator) for shape in shapes]
         (m, n), spectrum = min(zip(shapes, spectra, strict=True), key=indicator)
         matrix = gradient.view(m, n)
         weighted, basis = self.select(tall(matrix), spectrum, generator)
         atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)
         return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)
+
+    @property
+    def split(self) -> Callable[[Tensor, int, Generator], Spectrum]:
+        """How a matrix that has one reading becomes atoms; of two, all atoms are compared."""
+        return leading if self.selection == "top" else decompose
 
     def coded(
         self,

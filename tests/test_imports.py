@@ -19,7 +19,8 @@ ORDER = [
     "names",
     "codecs",
     ("memory", "wire", "schedule", "recipes"),  # none knows of another
-    ("transports", "fusion", "config", "api"),
+    ("transports", "fusion", "config", "limits"),
+    "api",
     "communicators",
     ("measure", "inspect"),
     "models",

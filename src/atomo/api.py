@@ -10,6 +10,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import Codec, Dense, Unit, make_codec
 from atomo.errors import CodecError, ConfigError, FrameError
+from atomo.limits import MOST_BYTES, MOST_ENTRIES, Limits
 from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
 from atomo.wire.cursor import Cursor, string, varint
 from atomo.wire.frame import DTYPES, MOST_DIMENSIONS, read_description
@@ -71,40 +72,50 @@ def encode(
     ).tobytes()
 
 
-def decode(data: bytes, *, most_entries: int = 2**28) -> Tensor | list[Tensor]:
+def decode(
+    data: bytes, *, most_entries: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES
+) -> Tensor | list[Tensor]:
     """What `encode` was given, less what its codec dropped.
 
     Args:
-        data: bytes from anywhere: they are checked before anything is allocated.
-        most_entries: refuse frames that declare more than this many entries in all.
+        data: bytes from anywhere: they are checked before anything is allocated, and what they may
+            cost is bounded: see `atomo.limits`.
+        most_entries: refuse frames that declare more than this many entries in all. The work that
+            is done is bounded by this and by the bytes that came.
+        most_bytes: refuse frames that may take more memory than this, result included.
 
     Raises:
-        FrameError: these bytes are no frame that `encode` made.
+        FrameError: these bytes are no frame that `encode` made, or they ask for more than that.
     """
     frame = np.frombuffer(data, np.uint8)
     if read_header(frame).kind is not Kind.TENSORS:
         raise FrameError("this frame does not stand alone: it belongs to a training step")
-    about = read(read_description(frame)[0])
-    entries = sum(shape.numel() for _, shape in about.tensors)
-    if entries > most_entries:
-        raise FrameError(f"the frame declares {entries} entries; at most {most_entries} accepted")
-    decoded = rebuild(about, frame)
+    limits = Limits(most_entries, most_bytes, len(frame))
+    about = read(read_description(frame)[0], limits.tensors)
+    decoded = rebuild(about, frame, limits)
     return decoded[0] if about.single else decoded
 
 
-def rebuild(about: Description, frame: Bytes) -> list[Tensor]:
+def rebuild(about: Description, frame: Bytes, limits: Limits) -> list[Tensor]:
     """The tensors of a frame that is what `about` says."""
-    codecs = [codec_for(about.codec, shape) for _, shape in about.tensors]
-    fields = [c.fields(s) for c, (_, s) in zip(codecs, about.tensors, strict=True)]
-    sections = iter(unpack(frame, [field for group in fields for field in group]))
-    tensors = []
-    for codec, (dtype, shape) in zip(codecs, about.tensors, strict=True):
-        payload = codec.assemble(sections)
-        try:
-            tensors.append(codec.decode(payload, shape).to(dtype))
-        except CodecError as error:
-            raise FrameError(f"the payload does not fit its tensor: {error}") from error
-    return tensors
+    left = limits.left_for_sections(about.tensors)
+    coders = [(codec_for(about.codec, shape), dtype, shape) for dtype, shape in about.tensors]
+    fields = [field for codec, _, shape in coders for field in codec.fields(shape)]
+    tensors = unpack(frame, fields, left)
+    left -= sum(tensor.nbytes for tensor in tensors)
+    sections = iter(tensors)
+    payloads = [codec.assemble(sections) for codec, _, _ in coders]
+    parts = list(zip(coders, payloads, strict=True))
+    limits.check_costs((codec.cost(payload, shape) for (codec, _, shape), payload in parts), left)
+    return [rebuilt(*coder, payload) for coder, payload in parts]
+
+
+def rebuilt(codec: Codec[Any], dtype: torch.dtype, shape: Size, payload: Any) -> Tensor:
+    """One tensor of a frame."""
+    try:
+        return codec.decode(payload, shape).to(dtype)
+    except CodecError as error:
+        raise FrameError(f"the payload does not fit its tensor: {error}") from error
 
 
 def write(about: Description) -> bytes:
@@ -115,7 +126,7 @@ def write(about: Description) -> bytes:
     return out
 
 
-def read(cursor: Cursor) -> Description:
+def read(cursor: Cursor, most_tensors: int) -> Description:
     """A description from bytes that a stranger may have written."""
     try:
         codec = make_codec(cursor.string())
@@ -124,6 +135,8 @@ def read(cursor: Cursor) -> Description:
     single, count = cursor.byte(), cursor.varint()
     if single > 1 or (single and count != 1):
         raise FrameError(f"a single tensor declared as {count}")
+    if count > most_tensors:
+        raise FrameError(f"{count} tensors; at most {most_tensors} accepted (`most_bytes`)")
     tensors: list[tuple[torch.dtype, Size]] = []
     for _ in range(count):  # every round consumes bytes, so a hostile count ends with them
         tensors.append(read_tensor(cursor))

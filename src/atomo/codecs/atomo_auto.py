@@ -23,6 +23,7 @@ from jaxtyping import Float, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost, number
 from atomo.codecs.entrywise import Entrywise
 from atomo.codecs.factors import Factors
 from atomo.codecs.fourier import Fourier, transform
@@ -130,6 +131,13 @@ class Atomo(Codec[Choice]):
         basis = next(sections)
         factors = Factors(*(next(sections) for _ in range(SECTIONS["factors"])))
         return Choice(basis, factors, Sample(*(next(sections) for _ in range(SECTIONS["sample"]))))
+
+    def cost(self, payload: Choice, shape: Size) -> Cost:
+        codecs: tuple[Codec[Any], ...] = self.codecs(shape)
+        chosen = number(payload.basis)
+        if chosen >= len(codecs):
+            return super().cost(payload, shape)  # refused
+        return codecs[chosen].cost(payload.sample if chosen else payload.factors, shape)
 
     def add_decoded(self, payload: Choice, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         chosen = int(payload.basis) if len(payload.basis) == 1 else len(BASES)

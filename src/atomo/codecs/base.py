@@ -21,6 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
+from atomo.codecs.cost import BESIDE, VISITS, Cost
+
 __all__ = ["Codec", "Field", "Law", "Unit"]
 
 Payload = TypeVar("Payload")
@@ -56,6 +58,8 @@ class Field:
     dtype: torch.dtype
     most: tuple[int, ...]
     """The largest size of each dimension. A smaller one passes; `add_decoded` checks the rest."""
+    entries: int | None = None
+    """The largest product of these sizes, where not all of them can be the largest at once."""
 
 
 class Codec(ABC, Generic[Payload]):
@@ -103,6 +107,15 @@ class Codec(ABC, Generic[Payload]):
             CodecError: the payload does not fit `out`, which is then unchanged. A payload may come
                 from another machine, so it is checked here and never trusted.
         """
+
+    def cost(self, payload: Payload, shape: Size) -> Cost:
+        """What `decode` takes, at most. Of a payload that `decode` refuses, it may be anything.
+
+        It reads sizes and counts, allocates nothing, and raises nothing whatever they are. A codec
+        that visits entries more often, or needs more room beside them, than most replaces this.
+        """
+        del payload
+        return Cost(VISITS * shape.numel(), BESIDE * shape.numel())
 
     def encode_residual(
         self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator

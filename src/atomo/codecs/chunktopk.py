@@ -15,6 +15,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import sparse
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.codecs.flat import add_flat, flat
 from atomo.codecs.sparse import Sparse
 from atomo.errors import CodecError, ConfigError
@@ -91,7 +92,8 @@ class ChunkTopK(Codec[Sparse]):
 
     def positions(self, numbers: Int64[Tensor, " k"], entries: int) -> Int64[Tensor, " v"]:
         """The indices of the entries in some chunks; the last chunk may be short."""
-        offsets = torch.arange(self.chunk, device=numbers.device)
+        # A chunk longer than the gradient is as long as that: the rest of it is never made.
+        offsets = torch.arange(min(self.chunk, entries), device=numbers.device)
         found = (numbers[:, None] * self.chunk + offsets).view(-1)
         return found[: len(found) - max(0, int(found[-1]) + 1 - entries)] if len(found) else found
 
@@ -108,6 +110,12 @@ class ChunkTopK(Codec[Sparse]):
         return sparse.sparse_fields(
             self.chunks(entries), self.most(entries), None, min(self.chunk, max(1, entries))
         )
+
+    def cost(self, payload: Sparse, shape: Size) -> Cost:
+        entries = shape.numel()
+        size = min(self.chunk, entries)
+        most = self.most(entries)
+        return super().cost(payload, shape) + sparse.sparse_cost(payload, most, None, size)
 
     def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         def add(entries: Float[Tensor, " n"]) -> None:

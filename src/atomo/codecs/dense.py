@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.errors import CodecError
 
 __all__ = ["Dense"]
@@ -49,6 +50,9 @@ class Dense(Codec[Entries]):
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return (Field(torch.float32, (shape.numel(),)),)
+
+    def cost(self, payload: Entries, shape: Size) -> Cost:
+        return Cost(shape.numel())
 
     def add_decoded(self, payload: Entries, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         if payload.values.numel() != out.numel():

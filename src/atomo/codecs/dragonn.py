@@ -13,6 +13,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import sparse
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.codecs.flat import draw_seed, flat
 from atomo.codecs.sparse import Sparse
 from atomo.errors import ConfigError
@@ -118,6 +119,10 @@ class Dragonn(Codec[Sparse]):
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return sparse.sparse_fields(shape.numel(), self.most(shape.numel()), None)
+
+    def cost(self, payload: Sparse, shape: Size) -> Cost:
+        most = self.most(shape.numel())
+        return super().cost(payload, shape) + sparse.sparse_cost(payload, most, None)
 
     def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         sparse.add_sparse(self.id, payload, self.most(out.numel()), None, out, scale)

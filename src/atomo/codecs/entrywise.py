@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.sample import Sample, draw_sample, read_sample, sample_fields
+from atomo.codecs.cost import Cost
+from atomo.codecs.sample import Sample, draw_sample, read_sample, sample_cost, sample_fields
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels.atoms import best_rate
 from atomo.kernels.quantise import moments
@@ -75,6 +76,9 @@ class Entrywise(Codec[Sample]):
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return sample_fields(shape.numel())
+
+    def cost(self, payload: Sample, shape: Size) -> Cost:
+        return super().cost(payload, shape) + sample_cost(payload, shape.numel())
 
     def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         places, values = read_sample(payload, out.numel(), self.id, out.numel())

@@ -19,13 +19,15 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import VISITS, Cost
 from atomo.codecs.entrywise import atoms_for, check_budget
-from atomo.codecs.sample import Sample, draw_sample, read_sample, sample_fields
+from atomo.codecs.sample import Sample, draw_sample, read_sample, sample_cost, sample_fields
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels.atoms import add_cosines, best_rate
 
 __all__ = ["Fourier", "cosines", "transform"]
 
+WAVE = 32  # bytes for each entry of the cosines, while they are computed
 LARGEST_BLOCK = 1024  # entries; a block squared is the matrix that a stranger may ask for
 
 
@@ -66,6 +68,12 @@ class Fourier(Codec[Sample]):
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return sample_fields(padded(shape.numel(), self.block))
+
+    def cost(self, payload: Sample, shape: Size) -> Cost:
+        atoms = padded(shape.numel(), self.block)
+        waves = self.block**2
+        found = sample_cost(payload, atoms, self.block) + Cost(VISITS * waves, WAVE * waves)
+        return super().cost(payload, shape) + found
 
     def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         atoms = padded(out.numel(), self.block)

@@ -13,15 +13,17 @@ from jaxtyping import Float, Int16, Int32, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.codecs.flat import add_flat, draw_seed, flat
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import entropy, quantise
 
-__all__ = ["CODINGS", "QSGD", "Levels", "add_levels", "level_fields", "to_levels"]
+__all__ = ["CODINGS", "QSGD", "Levels", "add_levels", "level_cost", "level_fields", "to_levels"]
 
 NORMS: Final = {"l2": quantise.EUCLIDEAN, "max": quantise.LARGEST}
 CODINGS: Final = ("entropy", "packed")
 MOST = 255  # levels
+CHECKED = 12  # bytes that an escaped level takes while it is checked
 TAIL = 3.2  # standard deviations; beyond it a level may cost more than it would in a wider form
 
 
@@ -101,6 +103,9 @@ class QSGD(Codec[Levels]):
         entries = shape.numel()
         return level_fields(entries, -(-entries // max(1, self.bucket(entries))))
 
+    def cost(self, payload: Levels, shape: Size) -> Cost:
+        return super().cost(payload, shape) + level_cost(payload)
+
     def add_decoded(self, payload: Levels, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         bucket = self.bucket(out.numel())
         add_flat(
@@ -153,6 +158,11 @@ def level_fields(entries: int, buckets: int) -> tuple[Field, ...]:
         Field(torch.int32, (words,)),
         Field(torch.int16, (entries + quantise.FORMS[0].digits,)),
     )
+
+
+def level_cost(payload: Levels) -> Cost:
+    """What it takes to check the escaped levels, above what is usual for all."""
+    return Cost(len(payload.escapes), CHECKED * len(payload.escapes))
 
 
 def add_levels(

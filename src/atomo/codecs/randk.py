@@ -14,6 +14,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import sparse
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.codecs.flat import add_flat, draw_seed, flat
 from atomo.errors import CodecError
 from atomo.kernels import draws, select
@@ -21,6 +22,7 @@ from atomo.kernels import draws, select
 __all__ = ["RandK"]
 
 SIZES: Final = 65521
+DRAW: Final = 16  # visits that drawing an entry is worth
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class RandK(Codec[Drawn]):
     def fields(self, shape: Size) -> tuple[Field, ...]:
         k = sparse.wanted(self.ratio, shape.numel())
         return Field(torch.int64, (1,)), Field(torch.float32, (k,))
+
+    def cost(self, payload: Drawn, shape: Size) -> Cost:
+        k = sparse.wanted(self.ratio, shape.numel())
+        return super().cost(payload, shape) + Cost(DRAW * k, sparse.INDEX * k)
 
     def add_decoded(self, payload: Drawn, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         k = sparse.wanted(self.ratio, out.numel())

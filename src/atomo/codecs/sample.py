@@ -13,13 +13,15 @@ from jaxtyping import Bool, Float, Int32, Int64, UInt8
 from torch import Generator, Tensor
 
 from atomo.codecs.base import Field
+from atomo.codecs.cost import Cost, number
 from atomo.errors import CodecError
 from atomo.kernels import rice
 from atomo.kernels.atoms import sample_entries
 
-__all__ = ["Sample", "draw_sample", "read_sample", "sample_fields"]
+__all__ = ["Sample", "draw_sample", "read_sample", "sample_cost", "sample_fields"]
 
 MASK = 2**31 - 1
+ROOM = 32  # bytes that an atom takes while it is read
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,14 @@ def sample_fields(atoms: int) -> tuple[Field, ...]:
     signs = Field(torch.uint8, (bytes_for(atoms),))
     one, values = (Field(torch.float32, (count,)) for count in (1, atoms))
     return Field(torch.int32, (3,)), places, signs, one, places, values
+
+
+def sample_cost(payload: Sample, atoms: int, each: int = 1) -> Cost:
+    """What reading a sample takes, and adding its atoms at `each` visits."""
+    claimed = number(payload.counts, 1) + number(payload.counts, 2)
+    # More than there are, or than there are bits for, is refused before anything else.
+    count = min(claimed, 2 * atoms, 8 * (len(payload.drawn) + len(payload.certain)))
+    return Cost(count * (each + 1), ROOM * count)
 
 
 def read_sample(

@@ -9,6 +9,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import sparse
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.codecs.flat import flat
 from atomo.codecs.sparse import Sparse
 from atomo.kernels import select
@@ -72,6 +73,10 @@ class Selector(Codec[Sparse]):
     def fields(self, shape: Size) -> tuple[Field, ...]:
         entries = shape.numel()
         return sparse.sparse_fields(entries, self.most(entries), self.coded_by)
+
+    def cost(self, payload: Sparse, shape: Size) -> Cost:
+        most = self.most(shape.numel())
+        return super().cost(payload, shape) + sparse.sparse_cost(payload, most, self.coded_by)
 
     def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         sparse.add_sparse(self.id, payload, self.most(out.numel()), self.coded_by, out, scale)

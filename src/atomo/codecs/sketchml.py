@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int16, Int32, Int64, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import VISITS, Cost, number
 from atomo.codecs.flat import add_flat, draw_seed, flat
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import entropy, quantiles, rice
@@ -23,6 +24,8 @@ __all__ = ["SketchML", "train"]
 SIGN: Final = quantiles.HALVES // 2  # halves from here on are those of negative numbers
 INFINITE: Final = 0x7F80  # the upper half of infinity
 SMALLEST: Final = 2.0**-133  # with an upper half that is not zero
+GATHERED: Final = 8  # bytes an entry, where some are zero
+FIXED: Final = 2**19
 QUANTILES: Final = quantiles.BUCKETS // 2  # of either sign
 
 
@@ -119,6 +122,13 @@ class SketchML(Codec[Sketched]):
             Field(torch.int64, (1,)),
             Field(torch.float32, (quantiles.BUCKETS,)),
         )
+
+    def cost(self, payload: Sketched, shape: Size) -> Cost:
+        entries = shape.numel()
+        block = Cost(FIXED, FIXED)  # tables of a block's size, however few entries there are
+        if number(payload.head) == entries:  # no entry is zero: nothing is gathered
+            return super().cost(payload, shape) + block
+        return super().cost(payload, shape) + Cost(VISITS * entries, GATHERED * entries) + block
 
     def add_decoded(self, payload: Sketched, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         add_flat(out, self.id, self.adder(payload, scale))

@@ -5,13 +5,14 @@ Another codec may code the values; what it loses counts as not sent.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law
+from atomo.codecs.cost import Cost, number
 from atomo.codecs.flat import add_flat
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import rice, select
@@ -27,10 +28,14 @@ __all__ = [
     "finding",
     "indices_of",
     "pack",
+    "sparse_cost",
     "sparse_fields",
     "sparse_laws",
     "wanted",
 ]
+
+
+INDEX: Final = 32  # bytes that an index and its value take while they are read
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,16 @@ def sparse_fields(
     if values is None:
         return *head, Field(torch.float32, (most * size,))
     return head + values.fields(Size([max(1, most)]))
+
+
+def sparse_cost(payload: Sparse, most: int, values: Codec[Any] | None, size: int = 1) -> Cost:
+    """What it takes to read at most `most` indices with `size` values each, and to add them."""
+    # More than there are bits for is refused before anything else.
+    count = min(number(payload.count), most, 8 * len(payload.indices))
+    plain = Cost(2 * count * size, INDEX * count * size)
+    if values is None:
+        return plain
+    return plain + values.cost(payload.values, Size([max(1, count)]))
 
 
 def sparse_laws(values: Codec[Any] | None) -> frozenset[Law]:

@@ -17,6 +17,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs.atoms import draw, probabilities, relative_probabilities
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import FUSED, Cost, number
 from atomo.codecs.factors import CodedFactors, Factors, best_scale, code_factors, plain_factors
 from atomo.codecs.leading import leading
 from atomo.codecs.matricise import MATRICISATIONS, matrix_shapes
@@ -148,11 +149,26 @@ class SVD(Codec[Factors | CodedFactors]):
         shapes = matrix_shapes(shape, self.matricisation)
         most = max(min(m, n) for m, n in shapes)
         longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        entries = shape.numel()  # no factor has more: it has as many rows as the shorter side
         if self.factors is None:
-            return tuple(Field(torch.float32, (most, size)) for size in longest)
+            return tuple(Field(torch.float32, (most, size), entries) for size in longest)
         head = Field(torch.int32, (2,)), Field(torch.float32, (1,))
-        left, right = (self.factors.fields(Size([most * size])) for size in longest)
+        left, right = (self.factors.fields(Size([min(most * size, entries)])) for size in longest)
         return *head, *left, *right
+
+    def cost(self, payload: Factors | CodedFactors, shape: Size) -> Cost:
+        usual = super().cost(payload, shape)
+        if isinstance(payload, Factors):
+            return usual + Cost(product(len(payload.left), shape))
+        atoms, m = (number(payload.sizes, place) for place in range(2))
+        sides = dict(matrix_shapes(shape, self.matricisation))
+        if self.factors is None or m not in sides or atoms > min(m, sides[m]):
+            return usual  # refused before anything is decoded
+        coded = (payload.left, atoms * m), (payload.right, atoms * sides[m])
+        factors = (
+            self.factors.cost(part, Size([size])) + Cost(0, 4 * size) for part, size in coded
+        )
+        return sum(factors, usual + Cost(product(atoms, shape)))
 
     def add_decoded(
         self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float = 1.0
@@ -189,3 +205,8 @@ class SVD(Codec[Factors | CodedFactors]):
             f"svd: factors {tuple(left.shape)} and {tuple(right.shape)} for shape {tuple(shape)}, "
             f"which is read as {' or '.join(map(str, matrix_shapes(shape, self.matricisation)))}"
         )
+
+
+def product(atoms: int, shape: Size) -> int:
+    """The visits that adding up so many atoms of `shape` is worth."""
+    return atoms * shape.numel() // FUSED

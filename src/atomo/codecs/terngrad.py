@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
 from atomo.codecs.flat import add_flat, flat
-from atomo.codecs.qsgd import CODINGS, Levels, add_levels, level_fields, to_levels
+from atomo.codecs.qsgd import CODINGS, Levels, add_levels, level_cost, level_fields, to_levels
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import quantise
 
@@ -96,6 +97,9 @@ class TernGrad(Codec[Levels]):
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return level_fields(shape.numel(), 1)
+
+    def cost(self, payload: Levels, shape: Size) -> Cost:
+        return super().cost(payload, shape) + level_cost(payload)
 
     def add_decoded(self, payload: Levels, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         add_flat(out, self.id, lambda entries: add_levels(payload, len(entries), 1, entries, scale))

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 
 from atomo.errors import ConfigError, FrameError
 
-__all__ = ["Bytes", "Compression", "compress", "decompress_into"]
+__all__ = ["MOST_GAIN", "Bytes", "Compression", "compress", "decompress_into"]
 
 Bytes = UInt8[np.ndarray, "_"]
 
@@ -25,6 +25,7 @@ PROBES = 3
 GAIN = 0.9
 PROBE_GAIN = 0.92  # small pieces compress less well
 HEADER = 16  # bytes, of a blosc buffer
+MOST_GAIN = 2**15  # raw over compressed; zstd makes zeros 18,400 times smaller, the others 930
 
 
 @final

@@ -20,6 +20,7 @@ Fixed integers are little-endian, the others varints. `unpack` treats the bytes 
 everything is checked against what the caller expects before anything is allocated.
 """
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.errors import FrameError
-from atomo.wire.compression import Bytes, Compression, compress, decompress_into
+from atomo.wire.compression import MOST_GAIN, Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
 
 __all__ = ["Flag", "Header", "Kind", "pack", "read_header", "unpack"]
@@ -100,12 +101,14 @@ class Section:
     compressed: bool
 
     @property
+    def entries(self) -> int:
+        """The product of the dimensions. Python integers: hostile ones cannot overflow."""
+        return math.prod(self.shape)
+
+    @property
     def size(self) -> int:
-        """Bytes once decompressed. Python integers: hostile dimensions cannot overflow."""
-        entries = 1
-        for dimension in self.shape:
-            entries *= dimension
-        return entries * self.dtype.itemsize
+        """Bytes once decompressed."""
+        return self.entries * self.dtype.itemsize
 
 
 def pack(
@@ -172,14 +175,23 @@ def read_header(frame: Bytes) -> Header:
     return Header(Kind(kind), step, worker, bucket, layout, Flag(flags))
 
 
-def unpack(frame: Bytes, fields: Sequence[Field]) -> list[Tensor]:
+def unpack(frame: Bytes, fields: Sequence[Field], most_bytes: int | None = None) -> list[Tensor]:
     """The tensors of a frame that `read_header` accepted. They may share its memory.
 
+    Args:
+        frame: the whole of it.
+        fields: what is expected of each section.
+        most_bytes: of all sections, once they are decompressed; None: as `fields` allow.
+
     Raises:
-        FrameError: the sections are not as `fields` declares them; nothing was allocated for them.
+        FrameError: the sections are not as `fields` declares them, or larger than `most_bytes`;
+            nothing was allocated for them.
     """
     _, cursor = read_description(frame)
     table = read_table(cursor, fields)
+    size = sum(section.size for section in table)
+    if most_bytes is not None and size > most_bytes:
+        raise FrameError(f"sections of {size} bytes; at most {most_bytes} accepted")
     cursor.take(-cursor.position % ALIGNMENT)
     bodies = [cursor.take(section.stored) for section in table]
     if cursor.position != frame.size:
@@ -216,8 +228,12 @@ def read_row(cursor: Cursor, number: int, field: Field) -> Section:
     if any(size > most for size, most in zip(shape, field.most, strict=True)):
         raise FrameError(f"section {number}: shape {shape}; at most {field.most} expected")
     section = Section(field.dtype, shape, cursor.varint(), bool(storage))
+    if field.entries is not None and section.entries > field.entries:
+        raise FrameError(f"section {number}: shape {shape}; at most {field.entries} entries")
     if not section.compressed and section.stored != section.size:
         raise FrameError(f"section {number}: {section.stored} bytes stored for {section.size}")
+    if section.size > MOST_GAIN * section.stored:
+        raise FrameError(f"section {number}: {section.stored} bytes claim to be {section.size}")
     return section
 
 

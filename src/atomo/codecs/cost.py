@@ -1,0 +1,31 @@
+"""What decoding takes, so that a stranger's payload can be refused before any of it is done."""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from torch import Tensor
+
+__all__ = ["BESIDE", "FUSED", "VISITS", "Cost", "number"]
+
+VISITS: Final = 4  # of each entry, by the slowest of the usual decoders
+BESIDE: Final = 8  # bytes for each entry, by the usual decoder that needs most
+FUSED: Final = 16  # multiply-adds of a matrix product in the time of a visit
+
+
+@final
+@dataclass(frozen=True)
+class Cost:
+    """What decoding one payload takes, at most."""
+
+    work: int = 0
+    """Visits of an entry, each of about a nanosecond."""
+    room: int = 0
+    """Bytes allocated on the way, beside the payload itself and the decoded gradient."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.work + other.work, self.room + other.room)
+
+
+def number(counts: Tensor, place: int = 0) -> int:
+    """A count that a payload claims: 0 where there is none, or a negative one."""
+    return max(0, int(counts[place])) if place < len(counts) else 0

@@ -1,0 +1,82 @@
+"""What `atomo.decode` does for a stranger: so much memory, and so much work, and no more.
+
+A frame of a hundred bytes may rightly stand for millions of entries: that of a gradient of zeros
+does. So what may be allocated is the caller's to say, and work is bounded by that and by the bytes
+that came. Every frame that `atomo.encode` makes of tensors within the limits is within them, but
+for those with hundreds of atoms of a large matrix that blosc made much smaller still.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Size
+
+from atomo.codecs.cost import Cost
+from atomo.errors import FrameError
+
+__all__ = ["MOST_BYTES", "MOST_ENTRIES", "Limits"]
+
+MOST_ENTRIES: Final = 2**26  # 256 MiB of float32
+MOST_BYTES: Final = 2**30
+PER_TENSOR: Final = Cost(work=2**16, room=2**13)  # whatever its size
+WORK_PER_ENTRY: Final = 16  # visits, of each entry that the caller accepts
+WORK_PER_BYTE: Final = 2**12  # visits; 32 bits of places, and a block of cosines for each, are it
+
+Declared = tuple[torch.dtype, Size]
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """What one frame may ask for. Each check raises FrameError with the figures of either side."""
+
+    entries: int
+    """Over all tensors."""
+    bytes: int
+    """Allocated at once."""
+    came: int
+    """Bytes of the frame."""
+
+    @property
+    def tensors(self) -> int:
+        """How many there may be."""
+        return self.bytes // PER_TENSOR.room
+
+    @property
+    def work(self) -> int:
+        """Visits of an entry, of about a nanosecond each."""
+        return WORK_PER_ENTRY * self.entries + WORK_PER_BYTE * self.came
+
+    def left_for_sections(self, tensors: Iterable[Declared]) -> int:
+        """The bytes that are left once all tensors are decoded."""
+        shapes = [(dtype, shape.numel()) for dtype, shape in tensors]
+        entries = sum(count for _, count in shapes)
+        if entries > self.entries:
+            raise FrameError(
+                f"the frame declares {entries} entries; at most {self.entries} accepted "
+                "(`most_entries`)"
+            )
+        decoded = sum(count * dtype.itemsize + PER_TENSOR.room for dtype, count in shapes)
+        return self.within_bytes(decoded)
+
+    def check_costs(self, costs: Iterable[Cost], left: int) -> None:
+        """Whether tensors of these costs may be decoded, one after the other, in what is left."""
+        found = list(costs)
+        self.within_bytes(self.bytes - left + max((cost.room for cost in found), default=0))
+        work = sum(cost.work + PER_TENSOR.work for cost in found)
+        if work > self.work:
+            raise FrameError(
+                f"decoding takes up to {work} visits of entries; at most {self.work} for a frame "
+                f"of {self.came} bytes (raise `most_entries` for more)"
+            )
+
+    def within_bytes(self, needed: int) -> int:
+        """What is left of the bytes beside those needed."""
+        if needed > self.bytes:
+            raise FrameError(
+                f"decoding takes up to {needed} bytes of memory; at most {self.bytes} accepted "
+                "(`most_bytes`)"
+            )
+        return self.bytes - needed

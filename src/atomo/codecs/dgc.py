@@ -87,7 +87,8 @@ class DGC(Selector):
         generator: Generator,
     ) -> int:
         """The bits of the smallest of the top `ratio` of every so manyth magnitude."""
-        n, fewest = len(entries), math.ceil(2 / self.ratio)
+        n = len(entries)
+        fewest = math.ceil(min(2 / self.ratio, n))  # which may be infinite
         start, stride = 0, 1
         if n > fewest:
             stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1

@@ -1,14 +1,18 @@
 """The one notation for codecs and memories: `svd`, `svd(rank=3)`, `svd(rank=3, selection=top)`.
 
-It is Python's call syntax with keyword arguments only, so Python's own parser reads it; nothing is
-ever evaluated.
+It is Python's call syntax with keyword arguments only, so Python's own parser reads it, once every
+word of it is seen to be one that we mean; nothing is ever evaluated. It may come from another
+machine: its length, its depth and its numbers are bounded.
 """
 
 import ast
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, get_type_hints
+from itertools import accumulate
+from typing import Any, Final, get_type_hints
 
 from atomo.codecs.base import Codec, Unit
 from atomo.errors import ConfigError
@@ -16,8 +20,19 @@ from atomo.names import nearest, resolve, spelled
 
 __all__ = ["parse", "read_call"]
 
-STRANGE = re.compile(r"\\|(?<![\w.])\d[\d.]*[A-DF-Za-df-z_]")  # escapes, and words in numbers
-LONGEST = 1000  # characters; a specification may come from another machine
+LONGEST: Final = 1000  # characters
+DEEPEST: Final = 8  # codecs within each other; each is decoded within the one around it
+LARGEST: Final = 2**63 - 1  # of a whole number
+SHOWN: Final = 80  # characters of what is wrong
+# All that a specification is made of. No word touches a number or a string: Python's parser would
+# warn of some that do, on a stranger's behalf, and read others as something else.
+WORDS: Final = re.compile(
+    r"""(?: [A-Za-z_]\w* (?!["'\w])
+          | (?: \d+ (?:\.\d*)? | \.\d+ ) (?:[eE][+-]?\d+)? (?![\w.])
+          | "[^"'\\\n]*" (?!["'\w]) | '[^"'\\\n]*' (?!["'\w])
+          | [(),=\s-] )*""",
+    re.ASCII | re.VERBOSE,
+)
 
 
 def parse(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]:
@@ -47,12 +62,18 @@ def read(text: str) -> ast.expr:
     """The parsed text."""
     if len(text) > LONGEST:
         raise ConfigError(f"specification of {len(text)} characters; at most {LONGEST}")
-    if STRANGE.search(text):  # Python's parser would warn of it, on a stranger's behalf
+    if not WORDS.fullmatch(text) or deepest(text) > DEEPEST:
         raise malformed(text)
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise malformed(text) from None
+
+
+def deepest(text: str) -> int:
+    """How many brackets are open at once."""
+    steps = ((letter == "(") - (letter == ")") for letter in text)
+    return max(accumulate(steps), default=0)
 
 
 def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
@@ -61,6 +82,9 @@ def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
         case ast.Name(id=name):
             return name, {}
         case ast.Call(func=ast.Name(id=name), args=[], keywords=settings):
+            names = [str(setting.arg) for setting in settings]
+            if twice := [given for given, count in Counter(names).items() if count > 1]:
+                raise ConfigError(f"{name}: setting {twice[0]!r} is given twice in {shown(text)}")
             return name, {str(setting.arg): setting.value for setting in settings}
     raise malformed(text)
 
@@ -122,15 +146,32 @@ def fitted(codec: str, name: str, value: object, kind: Any) -> object:
 def literal(tree: ast.expr, text: str) -> object:
     """The value of one setting: a number, a truth value or a bare word."""
     match tree:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
+        case ast.Constant(value=bool() | str() as value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
+        case ast.Constant(value=int() | float() as number):
+            return bounded(number, text)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
+            type(number) is not bool
+        ):
+            return 0 - bounded(number, text)  # so that there is no zero below zero
         case ast.Name(id=word):
             return word
     raise malformed(text)
 
 
+def bounded(number: int | float, text: str) -> int | float:
+    """A number that every setting can hold."""
+    if (type(number) is int and number > LARGEST) or number == math.inf:
+        digits = shown(str(number) if type(number) is int else "inf")
+        raise ConfigError(f"the number {digits} in {shown(text)} is above {LARGEST} or infinite")
+    return number
+
+
+def shown(text: str) -> str:
+    """The text, or its start."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+
+
 def malformed(text: str) -> ConfigError:
     """The error for text that is no specification at all."""
-    return ConfigError(f"cannot read the specification {text[:80]!r}; write it like 'svd(rank=3)'")
+    return ConfigError(f"cannot read the specification {shown(text)}; write it like 'svd(rank=3)'")

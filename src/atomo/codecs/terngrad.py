@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
@@ -65,8 +66,8 @@ class TernGrad(Codec[Levels]):
             raise ConfigError(
                 f"terngrad: scale must be one of {', '.join(SCALES)}; got {self.scale!r}"
             )
-        if not 0 <= self.given < math.inf:
-            raise ConfigError(f"terngrad: given must be 0 or more, got {self.given}")
+        if not 0 <= self.given <= torch.finfo(torch.float32).max:
+            raise ConfigError(f"terngrad: given must be 0 or more, of float32; got {self.given}")
 
     @property
     def laws(self) -> frozenset[Law]:

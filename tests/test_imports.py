@@ -15,6 +15,7 @@ PACKAGE = Path(atomo.__file__).parent
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
     ("errors", "kernels", "allocator", "published"),
+    "plotting",
     "randomness",
     "names",
     "codecs",

@@ -1,7 +1,7 @@
 """What a gradient is made of, and what a codec does to which part of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -23,6 +23,11 @@ BINS = 64
 WHOLE = 2**62  # bytes: one bucket, whatever the size
 
 
+def column(text: str) -> Any:
+    """A figure, and what it is, for the legend under a table."""
+    return field(metadata={"help": text})
+
+
 @final
 @dataclass(frozen=True)
 class Layer:
@@ -30,12 +35,14 @@ class Layer:
 
     name: str
     shape: tuple[int, ...]
-    norm: float
-    largest: float
-    tiny: float  # share of the entries below a thousandth of the largest
-    top3: float  # share of the energy in the three largest singular values; 1 for vectors
-    rank: float  # stable: ||G||_F^2 / sigma_1^2
-    entropy: float  # bits an entry, of a histogram with 64 bins between the extremes
+    norm: float = column("Euclidean norm of the layer")
+    largest: float = column("largest magnitude")
+    tiny: float = column("share of the entries below a thousandth of the largest")
+    top3: float = column(
+        "share of the squared norm in the three largest singular values; near 1: svd sends little"
+    )
+    rank: float = column("stable rank, squared norm over squared largest singular value")
+    entropy: float = column("bits an entry, of a histogram with 64 bins between the extremes")
 
 
 def layers(gradient: Mapping[str, Tensor]) -> list[Layer]:
@@ -91,9 +98,9 @@ def histogram_entropy(tensor: Tensor) -> float:
 class Cluster:
     """One of the clusters that `lss` would make of the whole gradient."""
 
-    centre: float
-    share: float  # of all entries
-    entropy: float  # bits an entry, of a histogram with 64 bins between the cluster's extremes
+    centre: float = column("the mean that stands for a cluster of the whole gradient")
+    share: float = column("share of all entries that lie in it")
+    entropy: float = column("bits an entry of the cluster, of a histogram like that of a layer")
 
 
 def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
@@ -110,13 +117,15 @@ def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
 class Losses:
     """What one encoding lost, ||sent - wanted|| / ||wanted||, over kinds of entries."""
 
-    spec: str
-    frame_bytes: int
-    everything: float
-    positive: float
-    negative: float
-    big: float  # beyond the 95th percentile of the magnitudes
-    small: float
+    spec: str = column("the codec, with the settings that are not its defaults")
+    frame_bytes: int = column("the whole message, as it travels")
+    everything: float = column(
+        "norm of what one encoding lost over norm of the gradient; a memory makes up for it later"
+    )
+    positive: float = column("the same over the positive entries alone")
+    negative: float = column("the same over the negative ones")
+    big: float = column("the same over the twentieth of the entries with the largest magnitudes")
+    small: float = column("the same over all others")
 
 
 def reconstruct(

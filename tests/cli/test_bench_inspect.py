@@ -1,6 +1,9 @@
 """The tools for looking at gradients."""
 
 import json
+import re
+import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import Generator
 
 from atomo.cli import main
 from atomo.codecs import CODECS, make_codec
-from atomo.inspect import clusters, layers, losses
+from atomo.inspect import Cluster, Layer, Losses, clusters, layers, losses
 
 
 @pytest.fixture
@@ -39,6 +42,45 @@ def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):
     assert "clusters of lss" in shown
     assert "…" not in shown
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_inspect_explains_its_columns(dump, capsys):
+    assert main(["inspect", f"--tensor={dump}"]) == 0
+    shown = capsys.readouterr().out
+    for kind in (Layer, Cluster, Losses):
+        for column in fields(kind):
+            told = column.metadata.get("help", "")
+            assert told or column.name in ("name", "shape")  # which speak for themselves
+            assert not told or re.search(
+                rf"^  {column.name} +{re.escape(told)}", shown, re.MULTILINE
+            )
+
+
+def test_a_picture_asks_for_matplotlib_before_any_work(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["inspect", "--tensor=/nowhere.safetensors", "--png=g.png"]) == 2
+    assert f"`{sys.executable} -m pip install matplotlib`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("png", "message"), [("/nowhere/g.png", "no folder /nowhere"), ("g.doc", r"ends in none of")]
+)
+def test_a_picture_that_cannot_be_written_is_named_before_any_work(png, message, capsys):
+    assert main(["inspect", "--tensor=/nowhere.safetensors", f"--png={png}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--steps=-1", "--repetitions=0", "--threads=0"])
+def test_what_cannot_be_measured_is_named(option, dump, capsys):
+    assert main(["bench", f"--tensor={dump}", option]) == 2
+    name, _, value = option.partition("=")
+    assert f"{name} must be at least {int(value) + 1}, got {value}" in capsys.readouterr().err
+
+
+def test_an_empty_gradient_is_named(tmp_path, capsys):
+    save_file({}, tmp_path / "none.safetensors")
+    assert main(["bench", f"--tensor={tmp_path / 'none.safetensors'}"]) == 2
+    assert "there is no tensor in it" in capsys.readouterr().err
 
 
 def test_a_rank_one_matrix_is_seen_as_one():

@@ -30,6 +30,12 @@ decoding take; bytes; and the error of one encoding.
   atomo bench
   atomo bench --code 'svd(rank=3); topk(ratio=0.01, values=fp16)' --tensor gradient.safetensors"""
 
+LEGEND = """\
+encode: memory, codec, packing and checksum; decode+add: back into a sum. Both are multiples of the
+time that a copy of the gradient takes. bytes: the whole message. error: the norm of what one
+encoding lost over that of the gradient. A memory makes up for it later; of votes it says nothing.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
@@ -45,6 +51,11 @@ class BenchOptions:
     threads: int = option(1, "compute threads")
     json: bool = option(False, "one line of JSON a codec: yes or no")
 
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 0), ("repetitions", 1), ("threads", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{name} must be at least {least}, got {getattr(self, name)}")
+
 
 def main(words: Sequence[str]) -> int:
     """Measures and prints."""
@@ -58,7 +69,8 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         sys.stdout.writelines(json.dumps(asdict(one)) + "\n" for one in found)
     else:
-        Console().print(table(found))
+        Console(width=None if sys.stdout.isatty() else 140).print(table(found))
+        sys.stdout.write(LEGEND)
     return 0
 
 
@@ -79,7 +91,10 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
         raise DataError(f"--tensor {options.tensor}: {error}") from error
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
-            raise ConfigError(f"--tensor {options.tensor}: {name} is {tensor.dtype}{tensor.shape}")
+            shape = "x".join(map(str, tensor.shape))
+            raise ConfigError(f"--tensor {options.tensor}: {name} is {tensor.dtype} of {shape}")
+    if not tensors:
+        raise ConfigError(f"--tensor {options.tensor}: there is no tensor in it")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 

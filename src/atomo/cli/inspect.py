@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import ModuleType
 
 from rich import box
 from rich.console import Console
@@ -25,8 +26,11 @@ from atomo.inspect import (
     losses,
     singular_values,
 )
+from atomo.plotting import pyplot_for
 
 __all__ = ["InspectOptions", "main"]
+
+Row = Layer | Cluster | Losses
 
 DESCRIPTION = """\
 Shows a gradient layer by layer, and what each codec loses of it: over all entries, the positive and
@@ -54,23 +58,32 @@ class InspectOptions:
 def main(words: Sequence[str]) -> int:
     """Prints tables and draws a picture."""
     options = parse(InspectOptions, words, "inspect", DESCRIPTION)
+    pyplot = pyplot_for(options.png) if options.png else None
+    codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
     shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}
     gradient = read_gradient(BenchOptions(data_dir=options.data_dir, **shared))
-    codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
     # A file or a pipe has no width of its own, and figures cut short are none.
     console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table("layers", Layer, layers(gradient)))
-    console.print(table("clusters of lss", Cluster, clusters(gradient)))
-    console.print(table("relative error", Losses, [losses(codec, gradient) for codec in codecs]))
-    if options.png:
-        draw(gradient, Path(options.png))
+    show(console, "layers", Layer, layers(gradient))
+    show(console, "clusters of lss", Cluster, clusters(gradient))
+    lost = [losses(codec, gradient) for codec in codecs]
+    show(console, "relative error of one encoding", Losses, lost)
+    if pyplot is not None:
+        draw(pyplot, gradient, Path(options.png))
         console.print(f"wrote {options.png}")
     return 0
 
 
-def table(
-    title: str, kind: type[Layer | Cluster | Losses], rows: Sequence[Layer | Cluster | Losses]
-) -> Table:
+def show(console: Console, title: str, kind: type[Row], rows: Sequence[Row]) -> None:
+    """A table, and under it what its columns are."""
+    console.print(table(title, kind, rows))
+    for column in fields(kind):
+        if column.metadata:
+            console.print(f"  {column.name:12}{column.metadata['help']}", highlight=False)
+    console.print()
+
+
+def table(title: str, kind: type[Row], rows: Sequence[Row]) -> Table:
     """One row a record, one column a field."""
     out = Table(title=title, box=box.SIMPLE_HEAD)
     for column in fields(kind):
@@ -88,19 +101,12 @@ def text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def draw(gradient: Mapping[str, Tensor], path: Path) -> None:
+def draw(pyplot: ModuleType, gradient: Mapping[str, Tensor], path: Path) -> None:
     """A histogram and a spectrum for each of the largest layers.
 
     Raises:
-        ConfigError: matplotlib is not installed, or cannot write this file.
+        ConfigError: the file cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ConfigError("--png needs matplotlib; `pip install atomo[plot]` brings it") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     matrices = [item for item in gradient.items() if item[1].ndim > 1]
     largest = sorted(matrices, key=lambda item: -item[1].numel())[:PLOTTED]
     figure, axes = pyplot.subplots(

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from atomo_cluster.ec2.catalogue import machines
-from atomo_cluster.ec2.inventory import instances
+from atomo_cluster.ec2.inventory import instances, namesakes, told_of
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 from atomo_cluster.errors import CloudError
 
-__all__ = ["credentials", "quota"]
+__all__ = ["credentials", "name", "quota"]
 
 TYPE: Final = re.compile(r"([a-z]+)(\d*)")
 SPOT: Final = re.compile(r"All (.+) Spot Instance Requests")
@@ -23,6 +23,20 @@ def credentials(site: Site) -> Verdict:
     except CloudError as error:
         return failed(str(error))
     return ok(f"{found['Arn']}; the tag {site.owned.owner!r} marks what is yours")
+
+
+def name(site: Site) -> Verdict:
+    """Whether a cluster of this name runs already, under another identity."""
+    others = namesakes(site.aws, site.owned)
+    if not others:
+        return ok(f"no cluster of another owner is called {site.owned.cluster}")
+    told = told_of(site.owned, others)
+    if site.cluster.owner:  # who says whose it is knows of the others
+        return ok(told)
+    return failed(
+        f"{told}. If it is yours, say --owner {min(others)}; else choose another name, or say "
+        f"--owner {site.owned.owner} to have one beside it"
+    )
 
 
 def quota(site: Site) -> Verdict:

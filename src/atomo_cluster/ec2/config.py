@@ -35,7 +35,7 @@ class Cluster:
     """One cluster: a master and its workers."""
 
     name: str = option("atomo", "the cluster's name; everything is tagged with it")
-    owner: str = option("", "the second tag; empty: the identity that AWS knows you by")
+    owner: str = option("", "the second tag; empty: the user or role that AWS knows you by")
     region: str = option("us-east-1", "AWS region")
     availability_zone: str = option("", "empty: the first zone that has all instance types")
     method: str = option("spot", "spot or on-demand")

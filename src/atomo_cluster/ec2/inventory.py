@@ -12,11 +12,14 @@ from atomo_cluster.errors import CloudError
 __all__ = [
     "LIVE",
     "Instance",
+    "Survey",
     "Thing",
     "everything",
     "instances",
     "namesakes",
     "owners_instances",
+    "survey",
+    "told_of",
 ]
 
 LIVE: Final = ("pending", "running", "stopping", "stopped")
@@ -78,6 +81,14 @@ def namesakes(aws: Aws, owned: Owned) -> dict[str, int]:
     return {owner: owners.count(owner) for owner in owners}
 
 
+def told_of(owned: Owned, others: Mapping[str, int]) -> str:
+    """Whose hosts these namesakes are."""
+    listed = ", ".join(f"{count} of {owner!r}" for owner, count in sorted(others.items()))
+    return (
+        f"hosts of a cluster called {owned.cluster} live that are not of {owned.owner!r}: {listed}"
+    )
+
+
 def found(aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]) -> list[Instance]:
     """The instances that filters find, the masters first."""
     wanted = [*filters, {"Name": STATES, "Values": list(states)}]
@@ -107,19 +118,59 @@ def instance(described: Mapping[str, Any]) -> Instance:
     )
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What there is, as far as AWS says."""
+
+    things: tuple[Thing, ...]  # in the order in which they can be deleted
+    errors: tuple[str, ...]  # what AWS did not say, and why; none: this is all there is
+
+    def complete(self) -> list[Thing]:
+        """The things.
+
+        Raises:
+            CloudError: AWS did not say it all.
+        """
+        if self.errors:
+            raise CloudError("; ".join(self.errors))
+        return list(self.things)
+
+
 def everything(aws: Aws, filters: list[dict[str, Any]]) -> list[Thing]:
     """All that is alive and carries the tags, in the order in which it can be deleted.
 
-    What costs most is looked for by itself; the rest only where a list of all tagged things has
-    its kind, since that list also knows what has long been deleted.
+    Raises:
+        CloudError: AWS did not say it all.
     """
-    known = marked(aws, filters)
+    return survey(aws, filters).complete()
+
+
+def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
+    """All that is alive and carries the tags, as far as it can be found out.
+
+    What costs most is looked for by itself; the rest only where a list of all tagged things has
+    its kind, since that list also knows what has long been deleted. Where AWS does not give that
+    list, every kind is looked for; where it does not describe a kind, the list stands in.
+    """
+    errors: list[str] = []
+    try:
+        known, wanted = marked(aws, filters), ALWAYS
+    except CloudError as error:
+        errors.append(str(error))
+        known, wanted = {}, tuple(kind for kind in KINDS if kind != "fleet")  # found by list alone
     things: list[Thing] = []
     for kind, listed in KINDS.items():
-        if kind in ALWAYS or kind in known:
-            things += listed(aws, filters, sorted(known.get(kind, ())))
+        ids = sorted(known.get(kind, ()))
+        if kind not in wanted and not ids:
+            continue
+        try:
+            things += listed(aws, filters, ids)
+        except CloudError as error:
+            errors.append(str(error))
+            things += [Thing(kind, id, UNSEEN) for id in ids]
     foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}
-    return things + [Thing(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
+    things += [Thing(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
+    return Survey(tuple(things), tuple(errors))
 
 
 def marked(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -208,4 +259,5 @@ KINDS: Final[Mapping[str, Listed]] = {
     )
 }  # fmt: skip
 SPELLINGS: Final = {"spot-instance-request": "spot-instances-request"}  # moto's is the first
-ALWAYS: Final = ("spot-instances-request", "instance", "volume")
+UNSEEN: Final = "which AWS does not describe"
+ALWAYS: Final[tuple[str, ...]] = ("spot-instances-request", "instance", "volume")

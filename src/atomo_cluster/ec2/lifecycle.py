@@ -10,7 +10,7 @@ from atomo_cluster.ec2.fleet import Order, order_on_demand, order_spot, refusals
 from atomo_cluster.ec2.inventory import Instance, everything, instances
 from atomo_cluster.ec2.network import Network, prepare_network
 from atomo_cluster.ec2.plan import Plan
-from atomo_cluster.ec2.removal import remove
+from atomo_cluster.ec2.removal import remains, remove
 from atomo_cluster.ec2.tags import LAUNCH
 from atomo_cluster.errors import CloudError, LeftBehind
 
@@ -85,17 +85,16 @@ def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -
     filters = plan.owned.filters(**{f"tag:{LAUNCH}": mark})
     say(f"the launch failed ({type(cause).__name__}); deleting what it made ...")
     try:
-        left = remove(aws, filters, say)
+        remove(aws, filters, say)
         time.sleep(SETTLE_S)  # an order that was cut off may still come to something
-        left = left or remove(aws, filters, say)
+        found = remove(aws, filters, say)
     except BaseException as error:
         raise LeftBehind(
             f"{cause}; and the roll-back failed: {error!r}. Run `shutdown` until it says that "
             "nothing is left"
         ) from error
-    if left:
-        listed = ", ".join(f"{thing.kind} {thing.id}" for thing in left)
-        raise LeftBehind(f"{cause}; still there: {listed}. Run `shutdown`") from cause
+    if found.things or found.errors:
+        raise LeftBehind(f"{cause}; {remains(found)}. Run `shutdown`") from cause
     say("nothing of it is left")
 
 

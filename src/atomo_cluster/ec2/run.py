@@ -9,6 +9,7 @@ from typing import Any, final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.config_file import load, overrides
+from atomo_cluster.ec2.identity import caller
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import Declined
 
@@ -73,9 +74,3 @@ class Run:
         answer = sys.stdin.readline().strip().lower()
         if answer not in ("y", "yes"):
             raise Declined("not done, nothing was changed (--yes answers for scripts)")
-
-
-def caller(aws: Aws) -> str:
-    """Who AWS says is calling: the end of the identity's name, e.g. user/ana."""
-    arn = str(aws.call("sts.get_caller_identity")["Arn"])
-    return arn.split(":", 5)[-1]

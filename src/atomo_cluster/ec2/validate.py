@@ -14,6 +14,7 @@ __all__ = ["Finding", "validate"]
 CHECKS: Final[Mapping[str, Callable[[Site], Verdict]]] = MappingProxyType(
     {
         "credentials": checks_account.credentials,
+        "name": checks_account.name,
         "instance types": checks_hosts.types,
         "zone": checks_hosts.zone,
         "image": checks_hosts.image,

@@ -7,7 +7,7 @@ from atomo_cluster.ec2.commands import launch, shutdown
 from atomo_cluster.ec2.commands.bootstrap import add_site, set_up
 from atomo_cluster.ec2.commands.plan import present
 from atomo_cluster.ec2.commands.train import train
-from atomo_cluster.ec2.inventory import everything
+from atomo_cluster.ec2.inventory import survey
 from atomo_cluster.ec2.lifecycle import launch as launch_hosts
 from atomo_cluster.ec2.network import allowed_cidr
 from atomo_cluster.ec2.plan import make_plan
@@ -41,10 +41,11 @@ def run(run: Run) -> int:
     """Ends, launches, sets up and trains."""
     if run.options.detach and run.options.then_shutdown:
         raise ConfigError("--detach leaves the training running, --then-shutdown would end it")
-    things = everything(run.aws, run.owned.filters())
+    found = survey(run.aws, run.owned.filters())
+    things = found.complete()
     plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)
     cidr = allowed_cidr(run.cluster)
-    shutdown.show(run, things)
+    shutdown.show(run, found)
     present(run, plan, cidr)
     launch.check(run)
     if run.options.dry_run:

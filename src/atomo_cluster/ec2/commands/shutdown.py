@@ -3,8 +3,8 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.inventory import Thing, everything, namesakes
-from atomo_cluster.ec2.removal import refusals, remove
+from atomo_cluster.ec2.inventory import Survey, Thing, namesakes, survey, told_of
+from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import CloudError, LeftBehind
 
@@ -27,47 +27,55 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     """Ends the cluster."""
-    things = everything(run.aws, run.owned.filters())
-    show(run, things)
+    found = survey(run.aws, run.owned.filters())
+    show(run, found)
     if run.options.dry_run:
-        return rehearse(run, things)
-    if things:
+        return rehearse(run, found.complete())
+    if found.things or found.errors:
         run.confirm("End all of these?")
     end(run)
-    run.tell({"deleted": [vars(thing) for thing in things], "left": []})
+    check_namesakes(run)
+    run.tell({"deleted": [vars(thing) for thing in found.things], "left": []})
     return 0
 
 
-def show(run: Run, things: list[Thing]) -> None:
+def show(run: Run, found: Survey) -> None:
     """Lists what the cluster consists of."""
-    run.say(f"{run.cluster.name}, owner {run.owned.owner}, {run.aws.region}: {len(things)} things")
-    for thing in things:
-        run.say(f"  {thing.kind} {thing.id} {thing.state}".rstrip())
+    count, owned = len(found.things), run.owned
+    run.say(f"{owned.cluster}, owner {owned.owner}, {run.aws.region}: {count} things")
+    for thing in found.things:
+        run.say(f"  {named(thing)}")
+    for error in found.errors:
+        run.say(f"  AWS does not say all: {error}")
 
 
 def end(run: Run) -> None:
     """Deletes everything and says that it is gone.
 
     Raises:
-        LeftBehind: something is still there.
+        LeftBehind: something is still there, or AWS does not say whether it is.
     """
     left = remove(run.aws, run.owned.filters(), run.say)
-    if left:
-        run.tell({"left": [vars(thing) for thing in left]})
-        listed = ", ".join(f"{thing.kind} {thing.id} {thing.state}".rstrip() for thing in left)
+    if left.things or left.errors:
+        run.tell({"left": [vars(thing) for thing in left.things], "errors": list(left.errors)})
         raise LeftBehind(
-            f"still there: {listed}. Run `shutdown` again; if that does not help, delete them in "
-            "the EC2 console"
-        )
-    for owner, count in namesakes(run.aws, run.owned).items():
-        run.say(
-            f"left alone: {count} hosts of a cluster of the same name, whose owner is {owner!r}; "
-            f"if that is you too, say --owner {owner}"
+            f"{remains(left)}. Run `shutdown` again; if that does not help, delete them in the EC2 "
+            "console"
         )
     run.say(
         f"verified: nothing in {run.aws.region} carries the tags of {run.cluster.name}, "
         f"owner {run.owned.owner}, any more"
     )
+
+
+def check_namesakes(run: Run) -> None:
+    """Raises LeftBehind where hosts of a cluster of this name live that are another owner's."""
+    if others := namesakes(run.aws, run.owned):
+        run.tell({"left": [], "namesakes": others})
+        raise LeftBehind(
+            f"left alone: {told_of(run.owned, others)}; if that is you too, end them with "
+            f"--owner {min(others)}"
+        )
 
 
 def rehearse(run: Run, things: list[Thing]) -> int:

@@ -7,14 +7,16 @@ from typing import Final
 from rich.table import Table
 
 from atomo_cluster.ec2.host_list import alias, host_records
-from atomo_cluster.ec2.inventory import Instance, everything, instances
+from atomo_cluster.ec2.inventory import Instance, everything, instances, namesakes, told_of
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import LeftBehind
 
 HELP: Final = """\
   pytorch_ec2.py status
   pytorch_ec2.py status --name other --json
 
-Changes nothing. Also lists what else carries the cluster's tags."""
+Changes nothing. Also lists what else carries the cluster's tags. Where hosts of a cluster of this
+name live that belong to another owner, it ends with 14 and says whose they are."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -35,8 +37,12 @@ def run(run: Run) -> int:
     others = [thing for thing in things if thing.kind != "instance"]
     for thing in others:
         run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
+    foreign = namesakes(run.aws, run.owned)
     run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
-              "others": [vars(thing) for thing in others]})  # fmt: skip
+              "others": [vars(thing) for thing in others],
+              "namesakes": foreign})  # fmt: skip
+    if foreign:
+        raise LeftBehind(f"{told_of(run.owned, foreign)}; see them with --owner {min(foreign)}")
     return 0
 
 

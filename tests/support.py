@@ -19,11 +19,16 @@ from atomo.training.shard import Shard
 from atomo.training.worker import Worker
 from atomo.transports import LocalTransport, network
 
-PATIENCE_S = 60.0  # for threads that are known to end
+PATIENCE_S = 600.0  # only what hangs takes as long, on however loaded a machine
 
 
-def together(bodies: Sequence[Callable[[], object]]) -> None:
-    """Runs each body in a thread of its own and raises what the first of them raised."""
+def together(
+    bodies: Sequence[Callable[[], object]], failed: Callable[[], object] = lambda: None
+) -> None:
+    """Runs each body in a thread of its own and raises what the first of them raised.
+
+    `failed` is called after that, so that nobody goes on waiting for the one that is gone.
+    """
     errors: list[BaseException] = []
 
     def guarded(body: Callable[[], object]) -> None:
@@ -31,6 +36,7 @@ def together(bodies: Sequence[Callable[[], object]]) -> None:
             body()
         except BaseException as error:
             errors.append(error)
+            failed()
 
     threads = [threading.Thread(target=guarded, args=(body,), daemon=True) for body in bodies]
     for thread in threads:
@@ -44,7 +50,7 @@ def together(bodies: Sequence[Callable[[], object]]) -> None:
 
 def settings(train_dir: Path, **changes: object) -> Settings:
     """A short run on the embedded digits."""
-    short = {"train_dir": str(train_dir), "max_steps": 20, "eval_freq": 1000, "timeout": 30.0}
+    short = {"train_dir": str(train_dir), "max_steps": 20, "eval_freq": 1000, "timeout": PATIENCE_S}
     return Settings(**(short | changes)).resolved()
 
 
@@ -61,7 +67,8 @@ def run_threads(
             return Master(job, transport, tell, interrupted).run
         return Worker(job, transport, torch.device("cpu")).run
 
-    together([body(transport) for transport in network(chosen.n)])
+    transports = network(chosen.n)
+    together([body(transport) for transport in transports], lambda: transports[0].abort(1))
 
 
 def plain_sgd(chosen: Settings) -> dict[str, Tensor]:

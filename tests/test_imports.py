@@ -75,7 +75,7 @@ def loaded(path: Path) -> set[str]:
 def run(code: str) -> None:
     """Runs `code` in a fresh interpreter."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
 

@@ -127,7 +127,7 @@ def test_the_sample_of_the_tests_has_the_right_count():
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -38,7 +38,7 @@ def call(script: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[st
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ATOMO_")}
     return subprocess.run(
         ["bash", script, *words],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_shellcheck_finds_nothing():
 def test_the_module_is_the_command(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "atomo", "train", "--n", "1"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("atomo train: --n must be at least 2, got 1")

@@ -47,4 +47,4 @@ def test_what_a_thread_cannot_encode_ends_the_step(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(worker.Compressor, "_encode", broken)
     with pytest.raises(CodecError, match="planted"):
-        run_threads(settings(tmp_path, network="FC", max_steps=2, timeout=5.0))
+        run_threads(settings(tmp_path, network="FC", max_steps=2))

@@ -68,6 +68,6 @@ def test_a_process_is_ended_however_stubborn(monkeypatch):
     lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
     process = Process("it", [sys.executable, "-S", "-c", deaf], lines)
-    assert lines.get(timeout=60).text == "1"
+    assert lines.get(timeout=600).text == "1"
     process.end()
     assert process.wait() == 137

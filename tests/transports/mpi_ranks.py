@@ -9,7 +9,7 @@ import pytest
 from atomo.errors import DeadlineExpired, TransportError
 from atomo.transports.mpi import LARGEST, MpiTransport, connect
 
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 MANY = 200
 LARGE = 50_000_000
 

@@ -13,7 +13,7 @@ from jobs import Job, until
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tools" / "virtual_cluster.py"
-PATIENCE_S = 120.0  # for a command that is known to end
+PATIENCE_S = 600.0  # for a command that is known to end
 
 
 def why_not() -> str:

@@ -1,11 +1,13 @@
-"""Feeds mutated frames of every codec to `atomo.decode`, which must refuse or decode each of them.
+"""Feeds mutated frames to all that reads frames, which must refuse or take each of them.
 
     python benchmarks/fuzz.py --frames 200000 --seed 1
 
-Every mutant gets a checksum that matches, or else none would get past it. A mutant passes if
-decoding it returns tensors of the declared shapes, or raises FrameError; anything else (another
-exception, a crash, too much memory, more than a second of processor time) fails, and the mutant is
-written to a file.
+There are three sorts, as many of each unless --sorts says otherwise: frames of every codec with
+other `bytes`, and with other `structures` (see `structures.py`), for `atomo.decode`; and frames
+of a `training` step with other structures, for a master and a worker. Every mutant gets a checksum
+that matches, or else none would get past it. A mutant passes if decoding it returns tensors of the
+declared shapes, or raises FrameError; anything else (another exception, a crash, too much memory,
+more than a second of processor time) fails, and the mutant is written to a file.
 """
 
 import argparse
@@ -14,12 +16,14 @@ import resource
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import structures
 import torch
 from torch import Generator, Tensor
+from training_frames import make_roles
 
 import atomo
 from atomo.codecs import CODECS
@@ -29,6 +33,8 @@ from atomo.wire.frame import CHECKSUM_AT, checksum
 
 MOST_ENTRIES = 100_000
 MOST_SECONDS = 1.0
+MOST_BYTES = 2**25
+NESTED = ("topk(values=qsgd)", "svd(factors=topk(ratio=0.5))", "atomo(basis=entrywise)")
 EDGES = (0, 1, 2, 127, 128, 254, 255)
 
 
@@ -90,28 +96,67 @@ def word(data: bytearray, chance: random.Random) -> None:
 MUTATIONS = (flip, flip, edge, edge, cut, grow, word)
 
 
-def check(data: bytes) -> str:
+def decoded(data: bytes) -> str:
+    """What is wrong with what `data` decodes to; empty where nothing is."""
+    found = atomo.decode(data, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
+    tensors: list[Tensor] = [found] if isinstance(found, Tensor) else found
+    entries = sum(tensor.numel() for tensor in tensors)
+    return "more entries than allowed" if entries > MOST_ENTRIES else ""
+
+
+def check(data: bytes, take: Callable[[bytes], str]) -> str:
     """What is wrong with how `data` was taken; empty where nothing is."""
     started = time.process_time()
     try:
-        decoded = atomo.decode(data, most_entries=MOST_ENTRIES)
+        wrong = take(data)
     except FrameError:
-        decoded = []
+        wrong = ""
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    tensors: list[Tensor] = [decoded] if isinstance(decoded, Tensor) else decoded
-    if sum(tensor.numel() for tensor in tensors) > MOST_ENTRIES:
-        return "more entries than allowed"
     seconds = time.process_time() - started
-    return f"took {seconds:.1f} s" if seconds > MOST_SECONDS else ""
+    return f"took {seconds:.1f} s" if seconds > MOST_SECONDS else wrong
 
 
-def failures(frames: int, seed: int, specs: Sequence[str]) -> Iterator[tuple[bytes, str]]:
+Sort = tuple[Callable[[random.Random], bytes], Callable[[bytes], str]]
+
+
+def other_bytes(specs: Sequence[str]) -> Sort:
+    """How such a mutant is made, and who takes it."""
+    originals = seeds(specs)
+    return lambda chance: mutant(chance.choice(originals), chance), decoded
+
+
+def other_structures(specs: Sequence[str]) -> Sort:
+    """The same for those of a stranger's frame."""
+    return restructured(seeds([*specs, *NESTED])), decoded
+
+
+def other_training(specs: Sequence[str]) -> Sort:
+    """The same for those of a step."""
+    roles, frames = make_roles([*specs, *NESTED[:2]])
+    return restructured(frames), roles.take
+
+
+def restructured(frames: Sequence[bytes]) -> Callable[[random.Random], bytes]:
+    """Makes frames of the parts of these."""
+    parts = [structures.take_apart(frame) for frame in frames]
+    return lambda chance: structures.mutant(chance.choice(parts), chance.choice(parts), chance)
+
+
+SORTS: dict[str, Callable[[Sequence[str]], Sort]] = {
+    "bytes": other_bytes, "structures": other_structures, "training": other_training,
+}  # fmt: skip
+
+
+def failures(
+    frames: int, seed: int, specs: Sequence[str], sorts: Sequence[str]
+) -> Iterator[tuple[bytes, str]]:
     """The mutants that were taken wrongly, out of `frames`."""
-    chance, originals = random.Random(seed), seeds(specs)
-    for _ in range(frames):
-        data = mutant(chance.choice(originals), chance)
-        if wrong := check(data):
+    chance, ways = random.Random(seed), [SORTS[name](specs) for name in sorts]
+    for number in range(frames):
+        make, take = ways[number % len(ways)]
+        data = make(chance)
+        if wrong := check(data, take):
             yield data, wrong
 
 
@@ -121,13 +166,14 @@ def main() -> int:
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--code", nargs="*", default=list(CODECS))
+    parser.add_argument("--sorts", nargs="+", choices=SORTS, default=list(SORTS))
     parser.add_argument("--memory-mb", type=int, default=4096, help="address space beyond today's")
     options = parser.parse_args()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + options.memory_mb * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     started, bad = time.perf_counter(), 0
-    for data, wrong in failures(options.frames, options.seed, options.code):
+    for data, wrong in failures(options.frames, options.seed, options.code, options.sorts):
         bad += 1
         Path(f"fuzz-failure-{bad}.frame").write_bytes(data)
         print(f"fuzz-failure-{bad}.frame: {wrong}")

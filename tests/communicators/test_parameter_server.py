@@ -7,6 +7,7 @@ from torch import Size, Tensor
 
 from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Report, Server
+from atomo.communicators.parameter_server.state import read_state
 from atomo.errors import DeadlineExpired, FrameError
 from atomo.fusion import Bucket, plan
 from atomo.memory import Forget, Residual
@@ -198,3 +199,33 @@ def test_a_gradient_that_does_not_fit_names_its_bucket():
     transport.send(0, pack(header, [torch.ones(11), torch.ones(4)], RAW), "too few entries")
     with pytest.raises(FrameError, match="bucket 0: sgd: 11 values for 12 entries"):
         server.collect(torch.zeros(ENTRIES))
+
+
+@pytest.mark.parametrize("entries", [0, 1, ENTRIES - 1])
+def test_weights_of_another_size_are_refused_not_stretched(entries):
+    cast = Cast(workers=1, needed=1)
+    frame = pack(Header(Kind.WEIGHTS, 1), [torch.ones(entries)], RAW)
+    cast.transports[0].send(1, frame, "weights")
+    with pytest.raises(FrameError, match=f"{entries} weights came; the model has {ENTRIES}"):
+        cast.clients[0].pull()
+
+
+@pytest.mark.parametrize("kind", [Kind.TENSORS, Kind.GRADIENT, Kind.REPORT, Kind.SCALES])
+def test_a_worker_does_not_take_for_an_end_what_is_no_order(kind):
+    cast = Cast(workers=1, needed=1)
+    cast.transports[0].send(1, pack(Header(kind, 1), [], RAW), "no order")
+    with pytest.raises(FrameError, match=f"sent a {kind.name}, which is no order"):
+        cast.clients[0].pull()
+
+
+def test_a_report_that_lacks_numbers_is_refused():
+    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(7,\)"):
+        Report.of(torch.ones(3, dtype=torch.float64))
+
+
+def test_a_state_of_a_dtype_unknown_here_is_refused():
+    header = b'{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}'
+    data = len(header).to_bytes(8, "little") + header + b"\0"
+    section = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    with pytest.raises(FrameError, match="state is damaged"):
+        read_state(pack(Header(Kind.STATE), [section], RAW))

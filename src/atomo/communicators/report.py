@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from atomo.codecs import Field
+from atomo.errors import FrameError
 
 __all__ = ["Report"]
 
@@ -30,7 +31,13 @@ class Report:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Report":
-        """The inverse of `tensor`."""
+        """The inverse of `tensor`.
+
+        Raises:
+            FrameError: it is of another size.
+        """
+        if tensor.shape != cls.field().most:
+            raise FrameError(f"a report of shape {tuple(tensor.shape)}; not {cls.field().most}")
         return cls(*tensor.tolist())
 
     @classmethod

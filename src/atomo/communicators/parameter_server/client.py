@@ -16,6 +16,7 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.scales import read_scales
 from atomo.communicators.parameter_server.state import State, read_state, state_tensor
 from atomo.communicators.report import Report
+from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Transport
 from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header, unpack
@@ -23,6 +24,7 @@ from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header
 __all__ = ["Client", "Order"]
 
 MASTER = 0
+ORDERS = (Kind.WEIGHTS, Kind.SAVE, Kind.STATE, Kind.STOP)
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
 RAW = Compression(codec="none")
 
@@ -67,19 +69,29 @@ class Client:
         self._step = 0
 
     def pull(self) -> Order:
-        """Waits for the master's next order."""
+        """Waits for the master's next order.
+
+        Raises:
+            FrameError: what came is none, or has weights of another model.
+        """
         what = f"the master's order after step {self._step}"
         frame = self._transport.receive(MASTER, self._timeout_s, what).data
         header = read_header(frame)
+        if header.kind not in ORDERS:
+            raise FrameError(f"the master sent a {header.kind.name}, which is no order")
         if header.flags & Flag.LATE:
             self._compressor.take_back()
         self._step = header.step
         order = Order(header.kind, header.step)
         if header.kind is Kind.WEIGHTS:
-            return replace(
-                order, weights=unpack(frame, [Field(torch.float32, (self._entries,))])[0]
-            )
+            return replace(order, weights=self._read_weights(frame))
         return replace(order, state=read_state(frame)) if header.kind is Kind.STATE else order
+
+    def _read_weights(self, frame: Bytes) -> Float[Tensor, " n"]:
+        weights = unpack(frame, [Field(torch.float32, (self._entries,))])[0]
+        if len(weights) != self._entries:
+            raise FrameError(f"{len(weights)} weights came; the model has {self._entries}")
+        return weights
 
     def agree(self, held: Sequence[tuple[Bucket, Float[Tensor, "..."]]]) -> float:
         """Has all workers encode these buckets, a whole gradient, with the same scales.

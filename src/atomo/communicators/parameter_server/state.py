@@ -30,5 +30,5 @@ def read_state(frame: Bytes) -> dict[str, Tensor]:
         raise FrameError("a state was expected")
     try:
         return load(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0].numpy().tobytes())
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:
         raise FrameError(f"a worker's state is damaged: {error}") from error

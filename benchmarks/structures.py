@@ -1,0 +1,256 @@
+"""Frames taken apart and put together wrongly, with a checksum that matches.
+
+A flipped bit nearly always ends at the first check. Here everything that one check compares with
+another stays in agreement, or is changed on both sides: sections go from one codec's frame to
+another's, tables claim other shapes, counts within sections are those of the edges, and codecs are
+put into each other.
+"""
+
+import math
+import random
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+import blosc
+import numpy as np
+
+from atomo.wire.cursor import Cursor, string, varint
+from atomo.wire.frame import CHECKSUM_AT, DTYPES, FIXED, checksum
+
+__all__ = ["Parts", "join", "mutant", "take_apart"]
+
+KIND_AT: Final = 5
+SIZES: Final = (0, 1, 2, 7, 64, 2**16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
+COUNTS: Final = (0, 1, -1, 2, 5, 2**15, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
+WRAPPERS: Final = (
+    "topk(ratio=1.0, values={})", "threshold(values={})", "dgc(ratio=0.5, values={})",
+    "svd(factors={})", "svd(rank=0, factors={})", "topk(values=topk(values={}))", "atomo({})",
+)  # fmt: skip
+SETTINGS: Final = (
+    "qsgd(bits=1)", "qsgd(bucket_size=1)", "qsgd(levels=255)", "topk(ratio=1e-300)",
+    "chunktopk(chunk=1048576, ratio=1.0)", "fourier(block=1024)", "svd(matricisation=auto)",
+    "lss(buckets=16777216)", "sketchml(cells=4.0)", "countsketch(ratio=1.0)", "randk(ratio=1.0)",
+    "svd(rank=1000000000000)", "onebit(scope=layer)", "atomo(block=2)", "dragonn(threshold=1000)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the section table, with its section."""
+
+    dtype: int
+    storage: int
+    shape: tuple[int, ...]
+    stored: int
+    """Bytes, as the row has it."""
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a description says of one tensor."""
+
+    dtype: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A frame, apart."""
+
+    head: bytes
+    spec: str | None
+    """None: the description is empty."""
+    single: int
+    shapes: tuple[Shape, ...]
+    rows: tuple[Row, ...]
+
+
+def take_apart(frame: bytes) -> Parts:
+    """The parts of a valid frame."""
+    cursor = Cursor(memoryview(frame))
+    head = bytes(cursor.take(FIXED.size))
+    described = Cursor(cursor.take(cursor.varint()))
+    spec, single, shapes = None, 0, []
+    if cursor.position > FIXED.size + 1:
+        spec, single = described.string(), described.byte()
+        for _ in range(described.varint()):
+            dtype, count = described.byte(), described.byte()
+            shapes.append(Shape(dtype, tuple(described.varint() for _ in range(count))))
+    rows = []
+    for _ in range(cursor.varint()):
+        dtype, storage, count = cursor.byte(), cursor.byte(), cursor.byte()
+        sizes = tuple(cursor.varint() for _ in range(count))
+        rows.append(Row(dtype, storage, sizes, cursor.varint(), b""))
+    cursor.take(-cursor.position % 8)
+    full = tuple(replace(row, body=bytes(cursor.take(row.stored))) for row in rows)
+    return Parts(head, spec, single, tuple(shapes), full)
+
+
+def join(parts: Parts) -> bytes:
+    """The frame of some parts, under a checksum that matches."""
+    described = b""
+    if parts.spec is not None:
+        described = string(parts.spec) + bytes([parts.single]) + varint(len(parts.shapes))
+        for shape in parts.shapes:
+            described += bytes([shape.dtype, len(shape.sizes)]) + b"".join(map(varint, shape.sizes))
+    data = bytearray(parts.head + varint(len(described)) + described + varint(len(parts.rows)))
+    for row in parts.rows:
+        data += bytes([row.dtype, row.storage, len(row.shape)])
+        data += b"".join(map(varint, row.shape)) + varint(row.stored)
+    data += bytes(-len(data) % 8) + b"".join(row.body for row in parts.rows)
+    struct.pack_into("<Q", data, CHECKSUM_AT, checksum(np.frombuffer(data, np.uint8)))
+    return bytes(data)
+
+
+def mutant(parts: Parts, donor: Parts, chance: random.Random) -> bytes:
+    """A frame of these parts, some of them wrong, some of them from a donor."""
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        parts = chance.choice(MUTATIONS)(parts, donor, chance)
+    return join(parts)
+
+
+def rows_changed(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """Rows are swapped, repeated, left out, or taken from the donor."""
+    rows, place = list(parts.rows), chance.randrange(len(parts.rows) + 1)
+    match chance.choice((0, 1, 2, 3, 3, 3, 4)):
+        case 0:
+            chance.shuffle(rows)
+        case 1:
+            rows[place:place] = rows[place : place + 1] * chance.choice((1, 2, 50))
+        case 2:
+            del rows[place : place + 1]
+        case 3:
+            kind = [(row.dtype, len(row.shape)) for row in rows[place : place + 1]]
+            alike = [row for row in donor.rows if [(row.dtype, len(row.shape))] == kind]
+            rows[place : place + 1] = [chance.choice(alike or [*donor.rows])] if donor.rows else []
+        case _:
+            rows = [*donor.rows]
+    return replace(parts, rows=tuple(rows))
+
+
+def one_row(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """One section has another content, and its row agrees; or only the row is another."""
+    if not parts.rows:
+        return parts
+    rows, place = list(parts.rows), chance.randrange(len(parts.rows))
+    rows[place] = chance.choice(CONTENTS)(rows[place], chance)
+    if chance.random() < 0.2 and donor.rows:  # of the same content, under the donor's row
+        other = chance.choice(donor.rows)
+        rows[place] = replace(rows[place], dtype=other.dtype, shape=other.shape)
+    return replace(parts, rows=tuple(rows))
+
+
+def described_otherwise(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """Another codec, codecs around it, or other tensors."""
+    if parts.spec is None:
+        return replace(parts, spec=donor.spec, shapes=donor.shapes, single=donor.single)
+    match chance.randrange(6):
+        case 0:
+            return replace(parts, spec=donor.spec)
+        case 1:
+            return replace(parts, spec=chance.choice(WRAPPERS).format(parts.spec))
+        case 2:
+            return replace(parts, spec=chance.choice(SETTINGS))
+        case 3:
+            return replace(parts, shapes=donor.shapes, single=chance.randrange(3))
+        case 4:
+            return replace(parts, shapes=parts.shapes * chance.choice((0, 2, 40)), single=0)
+        case _:
+            shapes = tuple(reshaped(shape, chance) for shape in parts.shapes)
+            return replace(parts, shapes=shapes)
+
+
+def reshaped(shape: Shape, chance: random.Random) -> Shape:
+    """As many entries otherwise arranged, more dimensions, or other sizes."""
+    sizes = [*shape.sizes]
+    match chance.randrange(4):
+        case 0:
+            chance.shuffle(sizes)
+        case 1:
+            sizes += [1] * chance.choice((1, 2, 13, 16, 61, 62, 200 - len(sizes)))
+        case 2:
+            sizes[-2:] = [math.prod(sizes[-2:])]
+        case _:
+            sizes[:1] = [chance.choice(SIZES)]
+    return Shape(chance.choice((shape.dtype, shape.dtype, chance.randrange(11))), tuple(sizes))
+
+
+def another_kind(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """The header of another kind."""
+    head = bytearray(parts.head)
+    head[KIND_AT] = chance.choice((donor.head[KIND_AT], chance.randrange(1, 9)))
+    return replace(parts, head=bytes(head))
+
+
+def resized(row: Row, chance: random.Random) -> Row:
+    """One dimension claims another size; sometimes the content follows."""
+    if not row.shape:
+        return replace(row, shape=(chance.choice(SIZES),))
+    place, size = chance.randrange(len(row.shape)), chance.choice((*SIZES, -1, -2))
+    wanted = max(0, row.shape[place] + chance.choice((-1, 1))) if size < 0 else size
+    shape = (*row.shape[:place], wanted, *row.shape[place + 1 :])
+    return refilled(replace(row, shape=shape), row.body)
+
+
+def refilled(row: Row, content: bytes) -> Row:
+    """The row with as much of the content, over and over, as its shape has; if that is little."""
+    item = DTYPES[row.dtype].itemsize if row.dtype < len(DTYPES) else 1
+    size = item * math.prod(row.shape)
+    if row.storage or size > 2**20:
+        return row
+    body = (content * (size // len(content) + 1))[:size] if content else bytes(size)
+    return replace(row, stored=size, body=body)
+
+
+def recounted(row: Row, chance: random.Random) -> Row:
+    """A number in the section is one at an edge."""
+    body, form = bytearray(row.body), chance.choice("iqfdBH")
+    width = struct.calcsize(form)
+    if len(body) >= width:
+        place = chance.randrange(min(len(body) // width, chance.choice((1, 4, 10**9)))) * width
+        if form in "fd":
+            floats = (0.0, -0.0, float("inf"), float("nan"), 3e38, -3e38, 1e-45)
+            struct.pack_into(f"<{form}", body, place, chance.choice(floats))
+        else:
+            number = chance.choice(COUNTS) % 2 ** (8 * width)
+            struct.pack_into(f"<{form.upper()}", body, place, number)
+    return replace(row, body=bytes(body))
+
+
+def other_bytes(row: Row, chance: random.Random) -> Row:
+    """All bytes equal, or any."""
+    size = len(row.body)
+    made = (bytes(size), b"\xff" * size, b"\x55" * size, chance.randbytes(size))
+    return replace(row, body=chance.choice(made))
+
+
+def other_storage(row: Row, chance: random.Random) -> Row:
+    """A blosc buffer where there was none: of these bytes, or of others; or no longer one."""
+    if row.storage:
+        return replace(row, storage=chance.randrange(3))
+    raw = chance.choice((row.body, bytes(len(row.body)), row.body * 2, bytes(2**20))) or b"\0"
+    packed = blosc.compress(raw, typesize=4, cname=chance.choice(("lz4", "zstd", "blosclz")))
+    return replace(row, storage=1, stored=len(packed), body=packed)
+
+
+def other_row(row: Row, chance: random.Random) -> Row:
+    """The row alone: it disagrees with its section."""
+    match chance.randrange(4):
+        case 0:
+            return replace(row, dtype=chance.randrange(11))
+        case 1:
+            return replace(row, stored=max(0, row.stored + chance.choice((-8, -1, 1, 8, 2**40))))
+        case 2:
+            return replace(row, shape=(*row.shape, 1))
+        case _:
+            return replace(row, shape=row.shape[1:])
+
+
+CONTENTS: Final = (
+    *(resized,) * 2, *(recounted,) * 5, *(other_bytes,) * 2, other_storage, other_row,
+)  # fmt: skip
+MUTATIONS: Final = (
+    *(rows_changed,) * 2, *(one_row,) * 6, *(described_otherwise,) * 2, another_kind,
+)  # fmt: skip

@@ -66,6 +66,6 @@ def draw(probabilities: Float[Tensor, " r"], generator: Generator) -> Bool[Tenso
     None at all is a possible draw and stands for zero; to draw again would inflate the gradient.
     """
     uniform = torch.rand(
-        len(probabilities), generator=generator, dtype=torch.float64, device=probabilities.device
+        len(probabilities), generator=generator, dtype=torch.float64, device=generator.device
     )
-    return uniform < probabilities
+    return uniform.to(probabilities.device) < probabilities

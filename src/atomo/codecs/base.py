@@ -86,7 +86,8 @@ class Codec(ABC, Generic[Payload]):
 
         Args:
             gradient: float32, at least one entry.
-            generator: the only source of randomness, on the device of `gradient`.
+            generator: the only source of randomness, on any device. One on the CPU draws the same
+                for gradients on all devices.
 
         Raises:
             CodecError: the gradient is empty, or holds NaN or infinity and the codec cannot carry
@@ -101,7 +102,8 @@ class Codec(ABC, Generic[Payload]):
     def add_decoded(self, payload: Payload, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         """Adds `scale` times the decoded gradient to `out`, in place.
 
-        Adding in place lets a master sum many workers without a dense copy of each.
+        The payload may lie on another device than `out`: frames are read on the CPU. Adding in
+        place lets a master sum many workers without a dense copy of each.
 
         Raises:
             CodecError: the payload does not fit `out`, which is then unchanged. A payload may come

@@ -67,7 +67,7 @@ class Float16(Codec[Scaled]):
             raise CodecError(
                 f"fp16: {values.numel()} values and {unit.numel()} scales for {out.numel()} entries"
             )
-        out.add_(values.view(out.shape), alpha=scale * float(unit))
+        out.add_(values.to(out.device).view(out.shape), alpha=scale * float(unit))
 
 
 @final
@@ -95,7 +95,7 @@ class BFloat16(Codec[Rounded]):
     def add_decoded(self, payload: Rounded, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         if payload.values.numel() != out.numel():
             raise CodecError(f"bf16: {payload.values.numel()} values for {out.numel()} entries")
-        out.add_(payload.values.view(out.shape), alpha=scale)
+        out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)
 
 
 def largest(gradient: Float[Tensor, "..."], codec: str) -> float:

@@ -57,4 +57,4 @@ class Dense(Codec[Entries]):
     def add_decoded(self, payload: Entries, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         if payload.values.numel() != out.numel():
             raise CodecError(f"sgd: {payload.values.numel()} values for {out.numel()} entries")
-        out.add_(payload.values.view(out.shape), alpha=scale)
+        out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)

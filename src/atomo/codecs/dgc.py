@@ -94,7 +94,7 @@ class DGC(Selector):
             stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1
             # A start behind the end would sample nothing.
             start = int(
-                torch.randint(min(stride, n), (), generator=generator, device=entries.device)
+                torch.randint(min(stride, n), (), generator=generator, device=generator.device)
             )
         positions = torch.arange(start, n, stride, device=entries.device)
         sampled = select.magnitudes(entries, added, positions)

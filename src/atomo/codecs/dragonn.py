@@ -99,9 +99,9 @@ class Dragonn(Codec[Sparse]):
         samples = min(n, max(FEWEST, math.ceil(SAMPLED * n)))
         ends = torch.arange(samples + 1, dtype=torch.float64, device=entries.device)
         starts = ends.mul_(n / samples).long().clamp_(max=n)
-        chance = torch.rand(samples, generator=generator, device=entries.device)
+        chance = torch.rand(samples, generator=generator, device=generator.device)
         width = starts[1:] - starts[:-1]
-        positions = starts[:-1] + (chance * width).long().minimum(width - 1)
+        positions = starts[:-1] + (chance.to(width.device) * width).long().minimum(width - 1)
         sampled = select.magnitudes(entries, added, positions)
         return max(1, select.kth_largest(sampled, math.ceil(samples * self.share(n)))[0])
 

@@ -58,8 +58,8 @@ def directions(
     matrix: Float[Tensor, "m n"], size: int, generator: Generator
 ) -> Float[Tensor, "n size"]:
     """Orthonormal columns close to the first right singular vectors, the largest first."""
-    probe = torch.randn(matrix.shape[1], size, generator=generator, device=matrix.device)
-    probe = probe.to(matrix.dtype)
+    probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
+    probe = probe.to(matrix)
     for _ in range(POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ probe)
         probe = orthonormal(probe)

@@ -67,7 +67,7 @@ def combinations(
     total = matrix.new_zeros(matrix.shape[1], count, dtype=torch.float64)
     for rows in chunks(matrix):
         weights = torch.randn(
-            len(rows), count, generator=generator, device=matrix.device, dtype=torch.float64
+            len(rows), count, generator=generator, device=generator.device, dtype=torch.float64
         )
-        total.addmm_(rows.T.double(), weights)
+        total.addmm_(rows.T.double(), weights.to(rows.device))
     return total

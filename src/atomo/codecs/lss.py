@@ -154,9 +154,10 @@ def sample(values: Float[Tensor, " n"], generator: Generator) -> Float[Tensor, "
     if len(values) <= SAMPLED:
         return values.cpu()
     starts = torch.randint(
-        len(values) - RUN, (SAMPLED // RUN, 1), generator=generator, device=values.device
+        len(values) - RUN, (SAMPLED // RUN, 1), generator=generator, device=generator.device
     )
-    return values[(starts + torch.arange(RUN, device=values.device)).view(-1)].cpu()
+    places = (starts + torch.arange(RUN, device=starts.device)).view(-1)
+    return values[places.to(values.device)].cpu()
 
 
 def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clusters:

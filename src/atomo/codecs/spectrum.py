@@ -120,8 +120,8 @@ def top_vectors(
 ) -> Float[Tensor, "n size"]:
     """Orthonormal columns close to the right singular vectors of the largest singular values."""
     size = min(max(SKETCH, atoms + OVERSAMPLING), matrix.shape[1])
-    probe = torch.randn(matrix.shape[1], size, generator=generator, device=matrix.device)
-    probe = probe.to(matrix.dtype)
+    probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
+    probe = probe.to(matrix)
     for _ in range(1 + POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ orthonormal(probe))
     vectors: Tensor = torch.linalg.svd(probe, full_matrices=False).U

@@ -178,10 +178,11 @@ class SVD(Codec[Factors | CodedFactors]):
         else:
             atoms = payload
         m, n = self.expected(atoms.left, atoms.right, out.shape)
+        left, right = atoms.left.to(out.device), atoms.right.to(out.device)
         if out.is_contiguous():
-            out.view(m, n).addmm_(atoms.left.T, atoms.right, alpha=scale)
+            out.view(m, n).addmm_(left.T, right, alpha=scale)
         else:
-            out.add_((atoms.left.T @ atoms.right).view(out.shape), alpha=scale)
+            out.add_((left.T @ right).view(out.shape), alpha=scale)
 
     def uncoded(self, payload: CodedFactors, out: Float[Tensor, "..."]) -> Factors:
         """The decoded factors, once their sizes are seen to be ones that `out` allows."""

@@ -100,7 +100,7 @@ class Compressor:
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
         worker = 0 if part.codec.shared_seed else self._worker
         seed = derive(self._seed, "encode", worker, step, part.slots[0].name)
-        generator = Generator(flat.device).manual_seed(seed)
+        generator = Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
         agreed = self._agreed.get(part.slots[0].name) if part.codec.agrees else None
         codec = part.codec if agreed is None else part.codec.with_scale(agreed)
         with named(part):

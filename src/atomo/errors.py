@@ -1,4 +1,4 @@
-"""Everything this package raises on purpose, and the exit code that each one ends a command with.
+"""What a caller of this package has to expect, and the exit code that each ends a command with.
 
 * AtomoError             1
   + ConfigError          2   a setting is unknown, missing, out of range or contradicts another
@@ -12,8 +12,9 @@
   + CodecError           7   a gradient cannot be encoded, or a payload cannot be decoded
   + FrameError           7   bytes are not the frame that they should be
 
-A command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of
-this package: exit code 1, with its traceback.
+Inside, kernels raise ValueError where what they were given does not fit; codecs translate it. A
+command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of this
+package: exit code 1, with its traceback.
 """
 
 from typing import ClassVar

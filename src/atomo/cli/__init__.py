@@ -1,4 +1,4 @@
-"""The command line: `atomo train`, `atomo evaluate`, `atomo prepare`."""
+"""The command line: `atomo COMMAND`, a module of this package each; `COMMANDS` lists them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module

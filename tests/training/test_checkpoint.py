@@ -517,7 +517,7 @@ def test_a_file_that_its_manifest_vouches_for_may_still_be_no_safetensors(tmp_pa
 def test_a_file_that_is_late_or_stale_is_opened_again(tmp_path, monkeypatch, number, match):
     save(tmp_path, snapshot(1))
     waits = []
-    with failing(monkeypatch, Path, "open", number, times=3, match=match):
+    with failing(monkeypatch, os, "open", number, times=3, match=match):
         assert same(load(tmp_path, 1, wait=waits.append), snapshot(1))
     assert waits == [run_folder.RETRY_S] * 3
 
@@ -540,13 +540,13 @@ def test_gone_is_told_from_unreadable_after_the_patience(tmp_path, monkeypatch):
         load(tmp_path, 1, patience_s=2.0, wait=waits.append)
     assert sum(waits) == 2.0
     with (
-        failing(monkeypatch, Path, "open", errno.ESTALE, times=99, match="step-00000003.m"),
+        failing(monkeypatch, os, "open", errno.ESTALE, times=99, match="step-00000003.m"),
         pytest.raises(CheckpointError, match=r"cannot read .*step-00000003.model") as caught,
     ):
         load(tmp_path, 3, patience_s=2.0, wait=waits.append)
     assert not isinstance(caught.value, CheckpointGone)
     with (
-        failing(monkeypatch, Path, "open", errno.EIO, match="step-00000003.m"),
+        failing(monkeypatch, os, "open", errno.EIO, match="step-00000003.m"),
         pytest.raises(CheckpointError, match="Input/output error"),
     ):
         load(tmp_path, 3, wait=never)

@@ -35,6 +35,7 @@ from atomo.training.manifest import (
     step_of_data,
     step_of_manifest,
 )
+from atomo.training.plain_file import opened, read_whole
 from atomo.training.run_folder import (
     PATIENCE_S,
     TEMPORARY,
@@ -191,7 +192,7 @@ def copy(tensor: Tensor) -> Tensor:
 def attempt(folder: Path, step: int, parts: Collection[Part]) -> Snapshot:
     """Reads a checkpoint, once."""
     path = folder / manifest_name(step)
-    manifest = parse_manifest(path.read_bytes(), path, step)
+    manifest = parse_manifest(read_whole(path), path, step)
     model, optimizer, *workers = manifest.files
     return Snapshot(
         step=step,
@@ -205,11 +206,13 @@ def attempt(folder: Path, step: int, parts: Collection[Part]) -> Snapshot:
 def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
     """The tensors of one file, once its size and its hash are what the manifest says."""
     path = folder / entry.name
-    with path.open("rb") as file:
+    with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != entry.size:
             raise CheckpointError(f"{path} has {size} bytes; its manifest says {entry.size}")
-        data = file.read()
+        if size > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            raise CheckpointError(f"{path} has {size} bytes; this machine's memory has {memory}")
+        data = file.read(size)
     if xxhash.xxh3_128_hexdigest(data) != entry.digest:
         raise CheckpointError(f"{path} is damaged: its hash is not the one in its manifest")
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atomo.errors import CheckpointError
+from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import PATIENCE_S, Wait, decoded, explained, present, sync
 
 __all__ = ["append_line", "lines"]
@@ -34,7 +35,7 @@ def lines(path: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -
     Raises:
         CheckpointError: it cannot be read, or a line before the last is no JSON.
     """
-    text = present(path, Path.read_bytes, patience_s, wait) or b""
+    text = present(path, read_whole, patience_s, wait) or b""
     whole = text.rfind(b"\n") + 1
     if whole < len(text):
         with explained(path, 0):

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, TypeVar, final
 
 from atomo.errors import CheckpointError
+from atomo.training.plain_file import read_whole
 
 __all__ = [
     "PATIENCE_S",
@@ -209,7 +210,7 @@ def finished(
     Raises:
         CheckpointError: the mark cannot be read, or is not one.
     """
-    text = present(folder / FINISHED, Path.read_bytes, patience_s, wait)
+    text = present(folder / FINISHED, read_whole, patience_s, wait)
     if text is None:
         return None
     match decoded(text):

@@ -3,9 +3,11 @@
 import json
 import queue
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import final
 
@@ -15,7 +17,8 @@ from atomo.arguments import to_arguments
 from atomo.config import Settings
 from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display import Display, Live, Plain
-from atomo.launch.mpirun import command
+from atomo.launch.last_words import abandoned, last_words, stopped
+from atomo.launch.mpirun import command, evaluator_command
 from atomo.launch.place import located
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
@@ -47,11 +50,9 @@ def launch(settings: Settings, console: Console) -> int:
     return code
 
 
-ABANDONED = (
-    f"atomo: mpirun has not ended the job within {GRACE_S:g} s and is killed: a host may be out of "
-    "reach, and its ranks may go on for a while"
-)
 SIGNALLED = 128  # exit codes above it are this plus a signal
+LOOK_S = 1.0  # between two looks at a process that says nothing
+SOON_S = 0.02  # and at one that has said its last
 
 
 @final
@@ -65,7 +66,10 @@ class Job:
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
+        self._cut_off = False  # by an interrupt that the ranks were given no time for
+        self._told: set[str] = set()  # which processes were told to end
         self._ends_by: float | None = None
+        self._stopped_since: float | None = None
         self._ranks: Process | None = None
         self._evaluator: Process | None = None
 
@@ -87,49 +91,84 @@ class Job:
         self._ends_by = None  # the evaluator may take its time
         if self._evaluator is None:
             return code
-        if code or self._interrupts > 1:
-            self._evaluator.handle.terminate()
+        if code or self._interrupts > 1 or "evaluator" in self._told:
+            self._end_evaluator()
         return code or self._follow(self._evaluator)
 
     def _verdict(self, code: int) -> int:
         ended = self.summary.ended
         interrupted = self._interrupts or (ended is not None and ended.reason == "interrupted")
-        cut_off = self._interrupts > 1 or (self._interrupts and self.summary.started is None)
+        cut_off = self._interrupts > 1 or self._cut_off
         if cut_off or (interrupted and (not code or code > SIGNALLED)):
             return INTERRUPTED
         return TransportError.exit_code if code > SIGNALLED else code  # a rank was killed
 
     def _follow(self, process: Process) -> int:
-        """Shows lines, whoever says them, until this process says no more; its exit code."""
-        while process.name not in self._silent:
+        """Shows lines, whoever says them, until this process has ended; its exit code."""
+        while process.name not in self._silent or process.handle.poll() is None:
             try:
-                line = self._lines.get(timeout=self._patience())
+                line = self._lines.get(timeout=self._patience(process))
             except queue.Empty:
-                self._abandon(process)
+                self._look_at(process)
                 continue
             if line.text is None:
-                self._silent.add(line.source)
+                self._fell_silent(line.source)
             else:
                 self._show(line.text)
         return process.wait()
 
-    def _patience(self) -> float | None:
-        """Seconds that mpirun has left to end; None: it is not about to."""
-        return None if self._ends_by is None else max(0.0, self._ends_by - time.monotonic())
+    def _fell_silent(self, source: str) -> None:
+        """A process is ending. Of one that was killed nobody else says so."""
+        self._silent.add(source)
+        process = self._ranks if source == "ranks" else self._evaluator
+        if process is None or source in self._told:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.handle.wait(LOOK_S)
+        if process.killed_by:
+            self._display.note(last_words(source, process.killed_by, self._settings.train_dir))
+
+    def _patience(self, process: Process) -> float:
+        """Seconds until the next look at a process that says nothing."""
+        look_s = SOON_S if process.name in self._silent else LOOK_S
+        if self._ends_by is None:
+            return look_s
+        return min(look_s, max(0.0, self._ends_by - time.monotonic()))
+
+    def _look_at(self, process: Process) -> None:
+        """Ends a process that will not end by itself."""
+        now = time.monotonic()
+        if self._ends_by is not None and now >= self._ends_by:
+            self._abandon(process, abandoned(process.name, GRACE_S))
+        elif not process.stopped():
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        elif now - self._stopped_since >= self._settings.timeout:
+            self._abandon(process, stopped(process.name, self._settings.timeout))
 
     def _expect_end(self) -> None:
         """From now on mpirun ends the ranks, which takes it for ever if a host has vanished."""
         self._ends_by = time.monotonic() + GRACE_S
 
     def _end_now(self, ranks: Process) -> None:
+        self._cut_off = True
+        self._told |= {"ranks", "evaluator"}
         self._expect_end()
         self._lines.put(Line("launcher", "interrupted: ending at once ..."))
         ranks.handle.terminate()
 
-    def _abandon(self, process: Process) -> None:
+    def _end_evaluator(self) -> None:
+        self._told.add("evaluator")
+        if self._evaluator is not None:  # else it ends as soon as it is there
+            self._expect_end()
+            self._evaluator.handle.terminate()
+
+    def _abandon(self, process: Process, why: str) -> None:
         """Ends it all on this host."""
         self._ends_by = None
-        self._display.note(ABANDONED)
+        self._told.add(process.name)
+        self._display.note(why)
         process.kill()
 
     def _show(self, text: str) -> None:
@@ -141,8 +180,14 @@ class Job:
         self._display.show(event)
         # Not before: the mark of an earlier end is gone now, which an evaluator would end at.
         if isinstance(event, Started) and self._settings.evaluator == "local":
-            command = evaluator_command(self._settings)
-            self._evaluator = Process("evaluator", command, self._lines)
+            self._start_evaluator()
+
+    def _start_evaluator(self) -> None:
+        if self._cut_off:
+            return
+        self._evaluator = Process("evaluator", evaluator_command(self._settings), self._lines)
+        if "evaluator" in self._told:  # an interrupt came while it was being started
+            self._end_evaluator()
 
     def _note(self, text: str) -> None:
         """Shows a line. What several ranks have to say, such as a missing file, it shows once."""
@@ -155,17 +200,23 @@ class Job:
         self._display.note(text)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-C: once for a checkpoint and a clean end, twice for an end."""
+        """Ctrl-C: once for a checkpoint and a clean end, twice for an end.
+
+        It may come between any two lines of this class: what it finds not there yet is ended by who
+        makes it, and once the training has ended there is only the evaluator to end, also while
+        mpirun, which would pass a signal on to nobody, is still there.
+        """
         self._interrupts += 1
         if self._ranks is None:
             return
-        if self._ranks.handle.poll() is not None:
-            if self._evaluator is not None:
-                self._evaluator.handle.terminate()
-        # Through the queue: the signal may have come in the middle of writing or awaiting a line.
-        elif self._interrupts > 1 or self.summary.started is None:
+        running = self._ranks.handle.poll() is None
+        trained = not running or self.summary.ended is not None
+        if trained:
+            self._end_evaluator()
+        if running and (self._interrupts > 1 or self.summary.started is None):
             self._end_now(self._ranks)
-        else:
+        elif not trained:
+            # Through the queue: the signal may have come in the middle of writing a line.
             text = "interrupted: finishing the step and writing a checkpoint ..."
             self._lines.put(Line("launcher", text))
             # mpirun passes this signal on to every rank, on every host.
@@ -181,19 +232,3 @@ def parsed(text: str) -> Event | Evaluation | None:
         return Evaluation(**values) if "event" not in values else from_json(text[1:])
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def evaluator_command(settings: Settings) -> list[str]:
-    """The evaluator of a run, beside it."""
-    return [
-        sys.executable,
-        "-m",
-        "atomo",
-        "evaluate",
-        "--events=json",
-        f"--model-dir={settings.train_dir}",
-        f"--data-dir={settings.data_dir}",
-        f"--eval-batch-size={settings.test_batch_size}",
-        "--poll-interval=0.2",
-        "--threads=1",  # the cores are the workers'
-    ]

@@ -1,4 +1,4 @@
-"""The mpirun command of a job."""
+"""The commands of a job: mpirun's, and that of the evaluator beside it."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.hosts import assign, read_hosts
 
-__all__ = ["command"]
+__all__ = ["command", "evaluator_command"]
 
 HERE = {"localhost", "127.0.0.1", "::1"}
 
@@ -58,3 +58,19 @@ def placement(settings: Settings) -> list[str]:
     # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
     # may oversubscribe.
     return ["--map-by", "slot", "--host", ",".join(f"{name}:{count}" for name, count in counts)]
+
+
+def evaluator_command(settings: Settings) -> list[str]:
+    """The evaluator of a run, beside it."""
+    return [
+        sys.executable,
+        "-m",
+        "atomo",
+        "evaluate",
+        "--events=json",
+        f"--model-dir={settings.train_dir}",
+        f"--data-dir={settings.data_dir}",
+        f"--eval-batch-size={settings.test_batch_size}",
+        "--poll-interval=0.2",
+        "--threads=1",  # the cores are the workers'
+    ]

@@ -56,18 +56,33 @@ class Process:
         self._stdout.close()
         return code if code >= 0 else 128 - code
 
-    def end(self) -> None:
-        """Makes sure that it has ended."""
-        self.handle.terminate()
+    @property
+    def killed_by(self) -> int:
+        """The signal that it died of; 0: it still runs, or ended by itself."""
+        return max(0, -(self.handle.poll() or 0))
+
+    def stopped(self) -> bool:
+        """Whether it was stopped, as by SIGSTOP: it then neither works nor ends."""
         try:
+            stat = Path(f"/proc/{self.handle.pid}/stat").read_text()
+        except OSError:  # it has ended, or there is no /proc
+            return False
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+    def end(self) -> None:
+        """Makes sure that it has ended, and what it started here."""
+        self.handle.terminate()
+        with suppress(subprocess.TimeoutExpired):
             self.handle.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.kill()
+        self._reader.join(GRACE_S)
+        if not self._reader.is_alive():  # else something that left the session holds the pipe
+            self._stdout.close()
 
     def kill(self) -> None:
         """Kills it and what it started here: an ssh to a host that vanished would stay."""
         for pid in session(self.handle.pid):
-            with suppress(ProcessLookupError):
+            with suppress(OSError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
         self.handle.kill()
         self.handle.wait()

@@ -1,0 +1,87 @@
+"""A process that was killed or stopped from outside is named, with what to do about it."""
+
+import os
+import signal
+
+import pytest
+from fake_job import Notes, ended, evaluator, mpirun
+from jobs import alive
+from support import settings
+
+from atomo.launch import launcher
+from atomo.launch.launcher import Job
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(launcher, "LOOK_S", 0.05)
+    monkeypatch.setattr(launcher, "evaluator_command", lambda chosen: evaluator())
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+def at(notes: Notes, text: str, job: Job, process: str, number: int) -> None:
+    """Sends a signal to one of the processes of a job as soon as a line was shown."""
+
+    def send() -> None:
+        if notes.notes[-1:] == [text]:
+            os.kill(getattr(job, process).handle.pid, number)
+
+    notes.then = send
+
+
+def test_a_killed_mpirun(notes, tmp_path):
+    job = Job(settings(tmp_path, evaluator="none"), mpirun(until=tmp_path / "never"), notes)
+    at(notes, "step 1", job, "_ranks", signal.SIGKILL)
+    assert ended(job) == 5
+    assert "mpirun was killed by signal 9 (Killed)" in notes.notes[-1]
+    assert "continues from the last checkpoint" in notes.notes[-1]
+
+
+def test_a_killed_evaluator_is_named_at_once_and_the_training_goes_on(notes, tmp_path):
+    gone = tmp_path / "gone"
+    job = Job(settings(tmp_path), mpirun(until=gone), notes)
+
+    def act() -> None:
+        if notes.notes[-1:] == ["evaluating for ever"]:
+            os.kill(job._evaluator.handle.pid, signal.SIGKILL)
+        elif any("evaluator was killed by signal 9" in note for note in notes.notes):
+            gone.touch()  # not before: mpirun outlives its evaluator
+
+    notes.then = act
+    assert ended(job) == 5
+    assert any(f"`atomo evaluate --model-dir {tmp_path}`" in note for note in notes.notes)
+    assert notes.trained
+
+
+@pytest.mark.parametrize("process", ["_ranks", "_evaluator"])
+def test_a_stopped_process_is_killed_when_its_time_is_up(process, notes, tmp_path):
+    until = tmp_path / "never" if process == "_ranks" else None
+    job = Job(settings(tmp_path, timeout=0.3), mpirun(until=until), notes)
+    at(notes, "evaluating for ever", job, process, signal.SIGSTOP)
+    assert ended(job) == 5
+    told = notes.notes[-1]
+    assert "was stopped (SIGSTOP) for 0.3 s, the --timeout, and is killed" in told
+    assert ("mpirun" if process == "_ranks" else "the evaluator") in told
+    assert not alive(getattr(job, process).handle.pid)
+
+
+def test_one_that_is_continued_in_time_goes_on(notes, tmp_path):
+    job = Job(settings(tmp_path, evaluator="none"), mpirun(), notes)
+    seen = []
+
+    def stop_then_continue() -> None:
+        ranks = job._ranks
+        if notes.notes[-1:] == ["step 0"]:
+            os.kill(ranks.handle.pid, signal.SIGSTOP)
+            while not ranks.stopped():
+                pass
+            seen.append(ranks.stopped())
+            os.kill(ranks.handle.pid, signal.SIGCONT)
+
+    notes.then = stop_then_continue
+    assert ended(job) == 0
+    assert seen == [True]

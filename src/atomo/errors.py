@@ -5,6 +5,7 @@
   + DataError            3   a data set is missing, incomplete or not what it should be
   + CheckpointError      4   a checkpoint cannot be written, read or continued from
     - CheckpointGone         it is not there, or no longer (in `training.checkpoint`)
+    - FolderTaken            another process writes in the run's folder (in `training.ownership`)
   + TransportError       5   bytes did not arrive
     - PeerLost               the process at the other end is gone
     - DeadlineExpired        it is there, but did not answer in time

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from atomo.cli import main
 from atomo.config import Settings
-from atomo.launch.place import located
+from atomo.launch.place import claimed, located
+from atomo.training.ownership import EVALUATOR, RUN, FolderTaken, own
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +30,47 @@ def test_a_run_without_a_folder_gets_a_new_one_that_says_what_it_is(tmp_path):
     folder = Path(located(Settings(code="svd(rank=2)")).train_dir)
     assert folder.parent == tmp_path / "runs"
     assert folder.name.startswith("lenet-digits-svd-")
+    assert not folder.parent.exists()
+
+
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own():
+    settings = located(Settings())
+    folders = [claimed(settings, given=False).train_dir for _ in range(3)]
+    assert folders == [settings.train_dir, f"{settings.train_dir}-2", f"{settings.train_dir}-3"]
+    assert all(not list(Path(folder).iterdir()) for folder in folders)
 
 
 def test_starting_anew_loses_nothing(tmp_path, capsys):
     for number in range(3):
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / str(number)).touch()
-        settings = located(Settings(train_dir="x", resume="never"))
+        settings = claimed(located(Settings(train_dir="x", resume="never")), given=True)
         assert settings.resume == "never"
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert names == {"x.1", "x.1/0", "x.2", "x.2/1", "x.3", "x.3/2"}
     told = capsys.readouterr().err.splitlines()
     assert told[1].endswith(f"{tmp_path / 'x'} is now in {tmp_path / 'x.2'}")
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_a_folder_that_a_run_uses_is_left_to_it(resume, tmp_path, capsys):
+    (tmp_path / "x").mkdir()
+    with own(tmp_path / "x", RUN):
+        assert main(["train", "--train-dir=x", f"--resume={resume}"]) == 4
+    told = capsys.readouterr().err
+    assert told.startswith(f"atomo train: another run trains in {tmp_path / 'x'}: process ")
+    assert told.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_folder_that_an_evaluator_uses_is_not_set_aside(tmp_path):
+    (tmp_path / "x").mkdir()
+    settings = located(Settings(train_dir="x", resume="never"))
+    with own(tmp_path / "x", EVALUATOR), pytest.raises(FolderTaken, match="another evaluator"):
+        claimed(settings, given=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_what_is_refused_makes_no_folder(tmp_path):
+    assert main(["train", "--hostfile=nowhere"]) == 2
+    assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from atomo.models import build_model
 from atomo.training import evaluator, run_folder, scoring
 from atomo.training.checkpoint import Snapshot, finish, save, unfinish
 from atomo.training.evaluator import Evaluation, EvaluatorSettings, Missed, evaluate
+from atomo.training.ownership import EVALUATOR, FolderTaken, own
 
 IMAGES, CLASSES = 23, 7
 
@@ -243,6 +245,23 @@ def test_a_restart_goes_on_where_the_killed_one_was(tmp_path):
         evaluate(settings(tmp_path), interrupted)
     assert order(reported(settings(tmp_path))) == [2, 3]
     assert [line["step"] for line in log(tmp_path)] == [1, 2, 3]
+
+
+def test_a_second_evaluator_says_who_the_first_one_is(tmp_path):
+    checkpoint(tmp_path, 1)
+    finish(tmp_path, 1, "done")
+    with own(tmp_path, EVALUATOR), pytest.raises(FolderTaken, match=f"process {os.getpid()} on"):
+        reported(settings(tmp_path))
+    assert order(reported(settings(tmp_path))) == [1]
+    assert not (tmp_path / "evaluator.lock").exists()
+
+
+def test_one_that_takes_over_waits_for_its_predecessor(tmp_path):
+    checkpoint(tmp_path, 1)
+    finish(tmp_path, 1, "done")
+    predecessor = own(tmp_path, EVALUATOR)
+    ends = partial(predecessor.__exit__, None, None, None)
+    assert order(reported(settings(tmp_path, predecessor_s=5.0), nothing, ends)) == [1]
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2, "to', '{"step": 2}', "\0\0\0", "{"])

@@ -1,6 +1,8 @@
 """A run that stopped and went on equals a run that never stopped, bit for bit."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import Snapshot, load, steps
 from atomo.training.events import Event, Started, StepDone
-from atomo.training.resume import spread
+from atomo.training.resume import find_snapshot, spread
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
@@ -48,6 +50,37 @@ def started(chosen: Settings) -> Started:
     told: list[Event] = []
     run_threads(chosen, told.append)
     return next(event for event in told if isinstance(event, Started))
+
+
+def damage(folder: Path, step: int) -> None:
+    path = folder / f"step-{step:08}.model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_names_the_command_that_falls_back(tmp_path):
+    folder = tmp_path / "a run"
+    common = {"n": 2, "network": "FC", "code": "sgd", "batch_size": 8, "eval_freq": 1}
+    run_threads(settings(folder, max_steps=3, **common))
+    damage(folder, 2)
+    damage(folder, 3)
+    with pytest.raises(CheckpointError, match="the one of step 1 is whole: ") as told:
+        find_snapshot(settings(folder, **common))
+    assert "step-00000003.model.safetensors is damaged: its hash" in str(told.value)
+    command = str(told.value).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    run_threads(settings(folder, max_steps=4, **common))
+    assert steps(folder) == [1, 2, 3, 4]
+    assert steps(folder / "damaged") == [2, 3]
+
+
+def test_where_no_checkpoint_is_whole_it_says_so(tmp_path):
+    common = {"n": 2, "network": "FC", "code": "sgd", "batch_size": 8}
+    run_threads(settings(tmp_path, max_steps=1, **common))
+    damage(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="none before it is whole; --resume never starts"):
+        find_snapshot(settings(tmp_path, **common))
 
 
 def test_more_workers_take_over_what_fewer_kept(tmp_path):

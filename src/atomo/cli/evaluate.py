@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display import evaluation_line
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.evaluator import EvaluatorSettings, Missed, evaluate
+from atomo.training.ownership import LEASE_S
 from atomo.training.scoring import Evaluation
 
 __all__ = ["EvaluateOptions", "main"]
@@ -55,12 +57,19 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(f"--events {options.events!r}; known: text, json")
     if options.threads:
         torch.set_num_threads(options.threads)
+    threading.excepthook = thread_failed
     wait = beside(os.getppid()) if options.events == "json" else time.sleep
     try:
         evaluate(evaluator_settings(options), reporter(options.events), wait=wait)
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def thread_failed(failure: threading.ExceptHookArgs) -> None:
+    """Leaves what TensorBoard's thread could not write to be raised where its writer is called."""
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)
 
 
 def beside(parent: int) -> Callable[[float], None]:
@@ -88,6 +97,8 @@ def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
         follow=options.follow,
         idle_timeout_s=options.idle_timeout,
         device="cuda" if wants_gpu(options.enable_gpu) else "cpu",
+        # The evaluator of an earlier launcher that was killed ends after the checkpoint at hand.
+        predecessor_s=LEASE_S if options.events == "json" else 0.0,
     )
 
 

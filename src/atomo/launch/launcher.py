@@ -19,7 +19,7 @@ from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display import Display, Live, Plain
 from atomo.launch.last_words import abandoned, last_words, stopped
 from atomo.launch.mpirun import command, evaluator_command
-from atomo.launch.place import located
+from atomo.launch.place import claimed, located
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.program import handled
@@ -35,7 +35,10 @@ def launch(settings: Settings, console: Console) -> int:
     Raises:
         ConfigError: a setting does not hold; nothing was started.
     """
+    given = bool(settings.train_dir)
     settings = located(settings)
+    command(settings, to_arguments(settings))  # before anything is made: it may be refused
+    settings = claimed(settings, given)
     line = command(settings, to_arguments(settings))
     display: Display = (
         Live(console) if console.is_terminal else Plain(sys.stdout, settings.log_interval)

@@ -1,16 +1,20 @@
 """The settings of a job as every rank must have them: names as we spell them, folders absolute."""
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 from atomo.config import Settings
 from atomo.data import DATASETS
 from atomo.models import MODELS
 from atomo.names import resolve
+from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
+from atomo.training.run_folder import explained
 
-__all__ = ["canonical", "located"]
+__all__ = ["canonical", "claimed", "located"]
 
 
 def canonical(settings: Settings) -> Settings:
@@ -27,11 +31,12 @@ def canonical(settings: Settings) -> Settings:
 
 
 def located(settings: Settings) -> Settings:
-    """The settings with canonical names and absolute folders, since ranks may start elsewhere."""
+    """The settings with canonical names and absolute folders, since ranks may start elsewhere.
+
+    A run that was given no folder gets the path of one that is not there yet; nothing is made.
+    """
     settings = canonical(settings)
     folder = Path(settings.train_dir or fresh_folder(settings)).absolute()
-    if settings.resume == "never" and folder.exists():
-        set_aside(folder)
     elsewhere = settings.resume not in ("auto", "never")
     return replace(
         settings,
@@ -41,6 +46,29 @@ def located(settings: Settings) -> Settings:
     )
 
 
+def claimed(settings: Settings, given: bool) -> Settings:
+    """The same with a folder that this run may have: a new one, or one that nobody else uses.
+
+    Args:
+        settings: as `located` returns them.
+        given: whether the user named the folder; else it is made, and is another one than that of
+            any run that starts at the same time.
+
+    Raises:
+        FolderTaken: another run uses it. Between now and the first rank one may still take it;
+            that rank then says so.
+        CheckpointError: it cannot be made, or what is in it cannot be set aside.
+    """
+    folder = Path(settings.train_dir)
+    if not given:
+        return replace(settings, train_dir=str(made(folder)))
+    if folder.is_dir():
+        with own(folder, RUN) as owner:
+            if settings.resume == "never":
+                set_aside(folder, owner)
+    return settings
+
+
 def fresh_folder(settings: Settings) -> Path:
     """Where a run goes that was given no folder."""
     codec = settings.code.partition("(")[0]
@@ -48,10 +76,29 @@ def fresh_folder(settings: Settings) -> Path:
     return Path("runs") / f"{settings.network}-{settings.dataset}-{codec}-{now}".lower()
 
 
-def set_aside(folder: Path) -> None:
-    """Renames the folder of an earlier run, so that starting anew loses nothing."""
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    folder.rename(aside)
+def made(folder: Path) -> Path:
+    """A new folder of that name, or of that name and a number."""
+    with explained(folder, 0):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+        for candidate in chain([folder], others):
+            with suppress(FileExistsError):
+                candidate.mkdir()
+                return candidate
+    raise AssertionError("numbers do not run out")
+
+
+def set_aside(folder: Path, owner: Ownership) -> None:
+    """Renames the folder of an earlier run, so that starting anew loses nothing.
+
+    Raises:
+        FolderTaken: an evaluator still writes in it.
+    """
+    with own(folder, EVALUATOR) as log, explained(folder, 0):
+        number = 1
+        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+            number += 1
+        folder.rename(aside)
+        for one in (owner, log):
+            one.follow(aside)
     sys.stderr.write(f"atomo: the earlier run in {folder} is now in {aside}\n")

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import final
 
 from jaxtyping import Float
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from atomo.errors import CheckpointError
 from atomo.fusion import Bucket
+from atomo.training.run_folder import Staging
 
 __all__ = ["GradientDump"]
 
@@ -29,12 +29,14 @@ class GradientDump:
                 self._gradient[slot.name] = view.cpu().clone()
 
     def finish(self, step: int) -> None:
-        """Writes the step, if it is one of those."""
+        """Writes the step, if it is one of those.
+
+        Raises:
+            CheckpointError: there is no room for it.
+        """
         if not self._gradient:
             return
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            save_file(self._gradient, self._folder / f"step-{step:08}.safetensors")
-        except OSError as error:
-            raise CheckpointError(f"--dump-every: {self._folder}: {error.strerror}") from error
+        with Staging(self._folder) as staging:
+            staging.write(f"step-{step:08}.safetensors", save(self._gradient))
+            staging.publish()
         self._gradient = {}

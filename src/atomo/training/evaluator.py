@@ -5,11 +5,11 @@ the training or long after, and be killed at any moment. `evaluations.jsonl` in 
 memory: what is in there is never evaluated again. TensorBoard's files in `tensorboard/` repeat it.
 """
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +19,12 @@ import torch
 
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
-from atomo.training.json_lines import append_line, lines
-from atomo.training.run_folder import PATIENCE_S, Finished, Wait
+from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
+from atomo.training.run_folder import PATIENCE_S, Finished, Wait, explained
 from atomo.training.scoring import Evaluation, agreed, build_subject, score
 
 __all__ = ["EVALUATIONS", "Evaluation", "EvaluatorSettings", "Missed", "evaluate"]
 
-EVALUATIONS = "evaluations.jsonl"
 TENSORBOARD = "tensorboard"
 
 
@@ -52,6 +51,8 @@ class EvaluatorSettings:
     """Pixels a side, where the data set comes in several sizes."""
     patience_s: float = PATIENCE_S
     """How long a checkpoint may be unreadable before it counts as damaged."""
+    predecessor_s: float = 0.0
+    """How long to wait for another evaluator of this run, which is known to be ending."""
 
     def __post_init__(self) -> None:
         least = {"eval_batch_size": 1, "eval_freq": 0, "idle_timeout_s": 0, "patience_s": 0}
@@ -94,14 +95,12 @@ def evaluate(
     Raises:
         ConfigError: the settings contradict a checkpoint, or neither names the network.
         CheckpointError: a checkpoint stays unreadable, or a result cannot be written.
+        FolderTaken: another evaluator writes the results of this run.
         DataError: the data set is not there.
     """
-    log = settings.model_dir / EVALUATIONS
-    done = evaluated(log, settings.patience_s, wait)
-    before = len(done)
     build = lru_cache(maxsize=1)(build_subject)
-    with Board(settings.model_dir / TENSORBOARD) as board:
-        for found in snapshots(settings, done, wait):
+    with make_log(settings, wait) as log, Board(settings.model_dir / TENSORBOARD) as board:
+        for found in snapshots(settings, log, wait):
             if isinstance(found, Missed):
                 report(found)
                 continue
@@ -111,22 +110,29 @@ def evaluate(
             )
             subject = build(network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(found, subject, settings.eval_batch_size)
+            log.check()
             board.add(evaluation)
-            append_line(log, record(evaluation))
-            done.add(evaluation.step)
+            log.add(evaluation)
             report(evaluation)
-    return len(done) - before
+        return log.added
+
+
+def make_log(settings: EvaluatorSettings, wait: Wait) -> EvaluationLog:
+    """The memory of this evaluator."""
+    s = settings
+    return EvaluationLog(s.model_dir, s.patience_s, s.predecessor_s, wait)
 
 
 def snapshots(
-    settings: EvaluatorSettings, done: set[int], wait: Wait
+    settings: EvaluatorSettings, log: EvaluationLog, wait: Wait
 ) -> Iterator[Snapshot | Missed]:
-    """The checkpoints that are due and not in `done`, to which the caller adds."""
+    """The checkpoints that are due and not in the log, to which the caller adds."""
     folder, patience_s = settings.model_dir, settings.patience_s
     awaited: set[int] = set()
     missed: set[int] = set()
     idle_s = 0.0
     while True:
+        done = log.done()
         # The mark is read first: what the run wrote before it is then in the listing.
         over = finished(folder, patience_s=patience_s, wait=wait)
         there = set(steps(folder, patience_s=patience_s, wait=wait))
@@ -186,24 +192,6 @@ def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Misse
         waited_s += settings.poll_interval_s
 
 
-def record(evaluation: Evaluation) -> dict[str, object]:
-    """The line that is kept. JSON has no number for a loss that is not finite: it becomes null."""
-    finite = math.isfinite(evaluation.loss)
-    return {**asdict(evaluation), "loss": evaluation.loss if finite else None}
-
-
-def evaluated(log: Path, patience_s: float, wait: Wait) -> set[int]:
-    """The steps that `log` holds results of."""
-    found: set[int] = set()
-    for number, line in enumerate(lines(log, patience_s, wait), 1):
-        match line:
-            case {"step": int(step)}:
-                found.add(step)
-            case _:
-                raise CheckpointError(f"{log}, line {number}: not an evaluation; remove it")
-    return found
-
-
 @final
 class Board:
     """Writes TensorBoard's event file, which is only created for the first result."""
@@ -221,15 +209,26 @@ class Board:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        if error is None:
+            with explained(self._folder, 0):
+                self._writer.close()
+            return
+        with suppress(OSError):  # which would hide the error that ends the evaluator
             self._writer.close()
 
     def add(self, evaluation: Evaluation) -> None:
-        """Writes one result, and returns when the file has it."""
-        writer = self._writer or self._open()
-        for name in ("top1", "top5", "loss"):
-            writer.add_scalar(f"test/{name}", getattr(evaluation, name), evaluation.step)
-        writer.flush()
+        """Writes one result, and returns when the file has it.
+
+        Raises:
+            CheckpointError: there is no room for it.
+        """
+        with explained(self._folder, 0):
+            writer = self._writer or self._open()
+            for name in ("top1", "top5", "loss"):
+                writer.add_scalar(f"test/{name}", getattr(evaluation, name), evaluation.step)
+            writer.flush()
 
     def _open(self) -> Any:
         with warnings.catch_warnings():

@@ -16,6 +16,7 @@ from atomo.training.events import Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.metrics import MetricsLog
 from atomo.training.optimizer import FlatOptimizer
+from atomo.training.ownership import RUN, Ownership, own
 from atomo.training.resume import find_snapshot, mean, spread
 from atomo.transports import Transport
 
@@ -55,19 +56,24 @@ class Master:
 
     def run(self) -> None:
         """Trains to the end, or until interrupted."""
-        self._open_folder()
+        self._make_folder()
+        with own(self._folder, RUN) as owner:
+            self._run(owner)
+
+    def _run(self, owner: Ownership) -> None:
+        sweep(self._folder)
         self.step = self._resume()
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
         with MetricsLog(self._folder, self.step + 1) as log:
             self._tell(self._started())
-            reason = self._train(log)
+            reason = self._train(log, owner)
         if self._saved != self.step:
-            self._save()
+            self._save(owner)
         self._server.stop()
         finish(self._folder, self.step, reason)
         self._tell(Ended(self.step, reason))
 
-    def _train(self, log: MetricsLog) -> str:
+    def _train(self, log: MetricsLog, owner: Ownership) -> str:
         """Takes steps until there are none left, or until interrupted; says which."""
         while self.step < self._job.last_step:
             done = self._take_step(self.step + 1)
@@ -76,15 +82,14 @@ class Master:
             if self._interrupted():
                 return "interrupted"
             if self.step % self._job.settings.eval_freq == 0:
-                self._save()
+                self._save(owner)
         return "done"
 
-    def _open_folder(self) -> None:
+    def _make_folder(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"--train-dir {self._folder}: {error.strerror}") from error
-        sweep(self._folder)
 
     def _resume(self) -> int:
         snapshot = find_snapshot(self._job.settings)
@@ -155,7 +160,8 @@ class Master:
             eta_s=(self._job.last_step - self.step) * self._step_s,
         )
 
-    def _save(self) -> None:
+    def _save(self, owner: Ownership) -> None:
+        owner.check()
         states = self._server.save()
         model: dict[str, Tensor] = dict(self._job.model.state_dict())
         for name, _ in self._job.model.named_buffers():

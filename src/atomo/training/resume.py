@@ -1,5 +1,6 @@
 """Where a run begins: at its first step, or at a checkpoint."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from atomo.config import Settings, check_identity
 from atomo.errors import CheckpointError
-from atomo.training.checkpoint import Snapshot, latest, load
+from atomo.training.checkpoint import CheckpointGone, Snapshot, latest, load, steps
 
 __all__ = ["find_snapshot", "spread"]
 
@@ -29,9 +30,42 @@ def find_snapshot(settings: Settings) -> Snapshot | None:
         if named:
             raise CheckpointError(f"--resume {folder}: there is no checkpoint in that folder")
         return None
-    snapshot = load(folder, step)
+    snapshot = loaded(folder, step)
     check_identity(settings, snapshot.config, folder)
     return snapshot
+
+
+def loaded(folder: Path, step: int) -> Snapshot:
+    """A checkpoint; where it is damaged, the error says how to continue from one before it."""
+    try:
+        return load(folder, step)
+    except CheckpointGone:
+        raise
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {way_back(folder, step)}") from error
+
+
+def way_back(folder: Path, damaged: int) -> str:
+    """What to do when the last checkpoint is damaged: nothing is thrown away."""
+    place, aside = shlex.quote(str(folder)), shlex.quote(str(folder / "damaged"))
+    files: list[str] = []
+    for step in reversed([step for step in steps(folder) if step <= damaged]):
+        if step < damaged and whole(folder, step):
+            return (
+                f"the one of step {step} is whole: to continue from it, "
+                f"`mkdir -p {aside} && mv {' '.join(files)} {aside}`, then the same command again"
+            )
+        files.append(f"{place}/step-{step:08}.*")
+    return "none before it is whole; --resume never starts anew and keeps the folder"
+
+
+def whole(folder: Path, step: int) -> bool:
+    """Whether a checkpoint can be loaded."""
+    try:
+        load(folder, step, patience_s=0.0)
+    except CheckpointError:
+        return False
+    return True
 
 
 def spread(states: Sequence[Mapping[str, Tensor]], workers: int) -> list[dict[str, Tensor]]:

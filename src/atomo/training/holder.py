@@ -1,0 +1,69 @@
+"""A process as its lock file names it: others, on any host, can tell whether it still lives."""
+
+import json
+import os
+import socket
+import uuid
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import final
+
+from atomo.training.run_folder import decoded
+
+__all__ = ["Holder", "parse", "this_process"]
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+PIDS = Path("/proc/self/ns/pid")
+
+
+@final
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a folder."""
+
+    job: str  # drawn anew each time: a process of the same number is another one
+    host: str
+    pid: int
+    since: str  # UTC, for people
+    boot: str  # the running kernel's name for itself
+    pids: str  # among which numbers of processes `pid` counts: a container has its own
+    started: int  # clock ticks from the boot to the start of the process
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on host {self.host} since {self.since} (job {self.job})"
+
+    def encoded(self) -> bytes:
+        """One line of JSON."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    def runs(self) -> bool:
+        """Whether it is there, for one whose number counts here."""
+        return birth(self.pid) == self.started
+
+
+def this_process() -> Holder:
+    """This process, as the holder of something from now on."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    job, host, pid = uuid.uuid4().hex[:8], socket.gethostname(), os.getpid()
+    return Holder(job, host, pid, now, BOOT.read_text().strip(), os.readlink(PIDS), birth(pid) or 0)
+
+
+def parse(text: bytes) -> Holder | None:
+    """The holder in a lock file, or None where it is empty or torn."""
+    match decoded(text):
+        case {
+            "job": str(job), "host": str(host), "pid": int(pid), "since": str(since),
+            "boot": str(boot), "pids": str(pids), "started": int(started),
+        }:  # fmt: skip
+            return Holder(job, host, pid, since, boot, pids, started)
+    return None
+
+
+def birth(pid: int) -> int | None:
+    """When a process was started; None when there is none of this number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])

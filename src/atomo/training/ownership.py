@@ -1,0 +1,240 @@
+"""One process at a time writes in a folder; who else would is told which.
+
+The right is a lock file there. It is locked with flock, which ends with its process however that
+ends, and which NFS passes on to its server; and it names its holder, who renews the file's time
+every few seconds. So a holder counts as gone
+
+* on the same host as soon as its process is, by the lock, or, where the file system has no locks,
+  by the process's number and start;
+* on another host once the file has not been renewed for `LEASE_S`, told by the file server's
+  own clock alone.
+
+A holder that was cut off for so long finds out before its next checkpoint, by `check`.
+"""
+
+import errno
+import fcntl
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, final
+
+from atomo.errors import CheckpointError
+from atomo.training.holder import Holder, parse, this_process
+from atomo.training.run_folder import PATIENCE_S, TEMPORARY, Wait, explained, patiently
+
+__all__ = ["EVALUATOR", "LEASE_S", "RUN", "FolderTaken", "Ownership", "Right", "own"]
+
+LEASE_S = 90.0
+RENEWAL_S = 15.0
+LONGEST = 1024  # bytes of a lock file
+NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+
+
+@final
+@dataclass(frozen=True)
+class Right:
+    """What a lock file gives the right to."""
+
+    file: str
+    taken: str
+    """What to say of a folder where somebody has it; and what to do."""
+    fix: str
+
+
+RUN: Final = Right(
+    "run.lock", "another run trains in", "wait for its end, end it, or give another --train-dir"
+)
+EVALUATOR: Final = Right(
+    "evaluator.lock", "another evaluator writes evaluations.jsonl in", "leave it to it, or end it"
+)
+
+
+class FolderTaken(CheckpointError):
+    """Somebody else has the right."""
+
+
+@final
+class Ownership:
+    """A right to a folder, from `own` to the end of a `with` block."""
+
+    def __init__(self, path: Path, descriptor: int, right: Right) -> None:
+        self._path, self._descriptor, self._right = path, descriptor, right
+        self._me = this_process()
+        self._over = threading.Event()
+        os.ftruncate(descriptor, os.pwrite(descriptor, self._me.encoded(), 0))
+        self._renewer = threading.Thread(target=self._renew, name=right.file, daemon=True)
+        self._renewer.start()
+
+    def __enter__(self) -> "Ownership":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._renewer.join()
+        if self._is_mine():
+            with suppress(OSError):
+                self._path.unlink()
+        os.close(self._descriptor)
+
+    def check(self) -> None:
+        """Makes sure that the folder is still this process's.
+
+        Raises:
+            FolderTaken: this process was out of reach for so long that another has taken over, or
+                the folder was moved.
+        """
+        if not self._is_mine():
+            now = holder_of(self._path)
+            raise FolderTaken(
+                f"{self._path.parent} is no longer this process's: {now or 'it was moved away'}; "
+                "nothing more is written there"
+            )
+
+    def follow(self, folder: Path) -> None:
+        """Goes with the folder, which has another name now."""
+        self._path = folder / self._path.name
+
+    def _is_mine(self) -> bool:
+        try:
+            there, mine = os.stat(self._path), os.fstat(self._descriptor)
+            text = os.pread(self._descriptor, LONGEST, 0)
+        except OSError:
+            return False
+        return os.path.samestat(there, mine) and parse(text) == self._me
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEWAL_S):
+            with suppress(OSError):  # the server may be away for a while
+                os.utime(self._descriptor)
+
+
+def own(
+    folder: Path,
+    right: Right,
+    say: Callable[[str], object] | None = None,
+    *,
+    patience_s: float = PATIENCE_S,
+    wait: Wait = time.sleep,
+) -> Ownership:
+    """Takes a right to a folder that exists.
+
+    Args:
+        folder: where.
+        right: which.
+        say: told when the right is taken over from a holder who is gone; None: stderr is.
+        patience_s: how long NFS may take to show the folder.
+        wait: sleeps that many seconds.
+
+    Raises:
+        FolderTaken: somebody else has it; the error names who.
+        CheckpointError: the lock file cannot be written.
+    """
+    path = folder / right.file
+    with explained(path, LONGEST):
+        owner, before = patiently(lambda: attempt(path, right), patience_s, wait)
+    if before is not None:
+        tell = say or sys.stderr.write
+        tell(f"atomo: {folder} was held by {before}, which is gone: taken over\n")
+    return owner
+
+
+def attempt(path: Path, right: Right) -> tuple[Ownership, Holder | None]:
+    """The right, and who has left it behind."""
+    while (descriptor := opened(path, right)) is None:
+        pass  # its holder has just let go of it, and of the file
+    try:
+        before = parse(os.pread(descriptor, LONGEST, 0))
+        return Ownership(path, descriptor, right), before
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def opened(path: Path, right: Right) -> int | None:
+    """The lock file of nobody else, open; None where it was replaced meanwhile."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_SYNC, 0o666)
+    try:
+        locked = lock(descriptor)
+        if not current(path, descriptor):
+            os.close(descriptor)
+            return None
+        holder = parse(os.pread(descriptor, LONGEST, 0))
+        if locked is False or (holder is not None and lives(holder, descriptor, path, locked)):
+            raise taken(path, right, holder)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def lock(descriptor: int) -> bool | None:
+    """Whether this process has the lock now; None: there are no locks here."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise
+    return True
+
+
+def current(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has its name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    return False
+
+
+def lives(holder: Holder, descriptor: int, path: Path, locked: bool | None) -> bool:
+    """Whether a holder may still write of whom no lock says so."""
+    me = this_process()
+    if locked and holder.boot == me.boot:
+        return False  # one kernel has one view of its locks, whatever the file system
+    if (holder.boot, holder.pids) == (me.boot, me.pids):
+        return holder.runs()
+    return age_s(descriptor, path) < LEASE_S
+
+
+def age_s(descriptor: int, path: Path) -> float:
+    """Seconds since a file was renewed, by the clock of the server that it lies on."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    try:
+        now = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.write(now, b"\n")
+            os.utime(now)
+            return os.fstat(now).st_mtime - os.fstat(descriptor).st_mtime
+        finally:
+            os.close(now)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Whom a lock file names."""
+    with suppress(OSError):
+        return parse(path.read_bytes()[:LONGEST])
+    return None
+
+
+def taken(path: Path, right: Right, holder: Holder | None) -> FolderTaken:
+    """Says who has the right, and what to do."""
+    who = holder or "a process that has just begun"
+    away = ""
+    if holder is not None and holder.boot != this_process().boot:
+        away = f"; if that host is gone, it is free {LEASE_S:g} s after its last sign of life"
+    return FolderTaken(f"{right.taken} {path.parent}: {who}; {right.fix}{away}")

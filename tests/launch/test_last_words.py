@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from fake_job import Notes, ended, evaluator, mpirun
-from jobs import alive
+from jobs import alive, until
 from support import settings
 
 from atomo.launch import launcher
@@ -70,18 +70,16 @@ def test_a_stopped_process_is_killed_when_its_time_is_up(process, notes, tmp_pat
 
 
 def test_one_that_is_continued_in_time_goes_on(notes, tmp_path):
-    job = Job(settings(tmp_path, evaluator="none"), mpirun(), notes)
-    seen = []
+    gone = tmp_path / "gone"
+    job = Job(settings(tmp_path, evaluator="none"), mpirun(until=gone), notes)
 
     def stop_then_continue() -> None:
-        ranks = job._ranks
-        if notes.notes[-1:] == ["step 0"]:
-            os.kill(ranks.handle.pid, signal.SIGSTOP)
-            while not ranks.stopped():
-                pass
-            seen.append(ranks.stopped())
-            os.kill(ranks.handle.pid, signal.SIGCONT)
+        if notes.trained and not gone.exists():
+            os.kill(job._ranks.handle.pid, signal.SIGSTOP)
+            until(job._ranks.stopped, "it to stop")
+            gone.touch()
+            os.kill(job._ranks.handle.pid, signal.SIGCONT)
 
     notes.then = stop_then_continue
     assert ended(job) == 0
-    assert seen == [True]
+    assert gone.exists()

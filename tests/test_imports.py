@@ -3,7 +3,8 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,20 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-every_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+@cache
+def parsed(path: Path) -> list[ast.AST]:
+    """The syntax of a file, every node of it."""
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Every module that a file imports anywhere in it, and every name that it imports from one."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return frozenset(imports(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in parsed(path):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
@@ -62,14 +71,18 @@ def imported(path: Path) -> Iterator[str]:
                 raise AssertionError(f"{path}:{node.lineno}: a relative import")
 
 
-def rooms_of(names: Iterator[str]) -> set[str]:
+def rooms_of(names: Iterable[str]) -> set[str]:
     """The rooms among these names; `atomo` itself is the top, which nobody within may import."""
     return {name.split(".")[1] for name in names if name.startswith("atomo.")}
 
 
-def loaded(path: Path) -> set[str]:
-    """The outermost names of what a file imports."""
-    return {name.partition(".")[0] for name in imported(path)}
+def who_loads(module: str) -> list[str]:
+    """The files that import something of a package of others'."""
+    return [
+        name_of(path)
+        for path in MODULES
+        if module in {name.partition(".")[0] for name in imported(path)}
+    ]
 
 
 def run(code: str) -> None:
@@ -87,34 +100,33 @@ def test_every_room_has_a_place_in_the_order():
     assert rooms - {"__init__"} == set(LEVEL)
 
 
-@every_module
-def test_imports_only_what_comes_before(path):
-    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    for other in rooms_of(imported(path)) - {room}:
-        if room in APART:
-            assert other in APART[room], f"{room} imports {other}"
-        elif room != "__init__":
-            assert LEVEL[other] < LEVEL[room], f"{room} imports {other}, which comes after it"
+def test_every_file_imports_only_what_comes_before():
+    for path in MODULES:
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for other in rooms_of(imported(path)) - {room}:
+            if room in APART:
+                assert other in APART[room], f"{name_of(path)} imports {other}"
+            elif room != "__init__":
+                told = f"{name_of(path)} imports {other}, which comes after it"
+                assert LEVEL[other] < LEVEL[room], told
 
 
-@every_module
-def test_only_the_mpi_transport_knows_mpi4py(path):
-    if name_of(path) != "transports/mpi.py":
-        assert "mpi4py" not in loaded(path)
+def test_only_the_mpi_transport_knows_mpi4py():
+    assert who_loads("mpi4py") == ["transports/mpi.py"]
 
 
-@every_module
-def test_numba_and_triton_are_known_in_one_place_each(path):
-    if name_of(path) != "kernels/jit.py":
-        assert "numba" not in loaded(path)
-    if not (name_of(path).startswith("kernels/") and path.name == "triton_way.py"):
-        assert "triton" not in loaded(path)
+def test_numba_and_triton_are_known_in_one_place_each():
+    assert who_loads("numba") == ["kernels/jit.py"]
+    for name in who_loads("triton"):
+        assert name.startswith("kernels/"), name
+        assert name.endswith("/triton_way.py"), name
 
 
-@every_module
-def test_only_kernels_know_the_ways_of_kernels(path):
-    if not name_of(path).startswith("kernels/"):
-        assert not any(n.startswith("atomo.kernels.") and "_way" in n for n in imported(path))
+def test_only_kernels_know_the_ways_of_kernels():
+    for path in MODULES:
+        if not name_of(path).startswith("kernels/"):
+            ways = [n for n in imported(path) if n.startswith("atomo.kernels.") and "_way" in n]
+            assert not ways, name_of(path)
 
 
 def test_only_a_rank_imports_the_mpi_transport():
@@ -123,13 +135,13 @@ def test_only_a_rank_imports_the_mpi_transport():
     assert users == {"cli/rank.py"}
 
 
-@every_module
-def test_nobody_pickles(path):
-    assert not loaded(path) & UNSAFE
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.Attribute(value=ast.Name(id="torch"), attr="load" | "save"):
-                pytest.fail(f"{name_of(path)}:{node.lineno}: torch.{node.attr} pickles")
+def test_nobody_pickles():
+    assert not [module for module in UNSAFE if who_loads(module)]
+    for path in MODULES:
+        for node in parsed(path):
+            match node:
+                case ast.Attribute(value=ast.Name(id="torch"), attr="load" | "save"):
+                    pytest.fail(f"{name_of(path)}:{node.lineno}: torch.{node.attr} pickles")
 
 
 QUIET = """

@@ -1,0 +1,149 @@
+"""docs/wire.md says what every codec sends: these parts of it are made from the code.
+
+After a change, `python tests/wire/test_document.py` writes them anew.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Size, Tensor
+
+from atomo.codecs import CODECS, Codec, make_codec
+from atomo.wire import compression
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
+SHAPE = Size((32, 16, 3, 3))
+SPECS = (*CODECS, "svd(factors=fp16)", "topk(values=qsgd)")
+CODES = ("rice", "entropy", "quantise", "sign", "clusters", "quantiles", "sketch", "draws")
+REGION = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def payload_of(codec: Codec[Any]) -> Any:
+    gradient = torch.randn(SHAPE, generator=Generator().manual_seed(0))
+    return codec.encode(gradient, Generator().manual_seed(0))
+
+
+def walk(payload: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The sections of a payload, by their names within it."""
+    for field in fields(payload):
+        value = getattr(payload, field.name)
+        if is_dataclass(value):
+            yield from walk(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def sections() -> str:
+    """One row a codec."""
+    rows = ["| codec | payload | sections, in order |", "| --- | --- | --- |"]
+    for spec in SPECS:
+        codec = make_codec(spec)
+        payload = payload_of(codec)
+        named, allowed = list(walk(payload)), codec.fields(SHAPE)
+        parts = [
+            f"{name}: {dtype_name(field.dtype)} [{', '.join(map(str, field.most))}]"
+            for (name, _), field in zip(named, allowed, strict=True)
+        ]
+        rows.append(f"| `{spec}` | {type(payload).__name__} | {'; '.join(parts)} |")
+    return "\n".join(rows) + "\n"
+
+
+def payload_types() -> list[type[Any]]:
+    """All that are on the wire, those within others included; in the order of the codecs."""
+    found: dict[type[Any], None] = {}
+
+    def visit(payload: Any) -> None:
+        found.setdefault(type(payload))
+        for field in fields(payload):
+            if is_dataclass(value := getattr(payload, field.name)):
+                visit(value)
+
+    for spec in SPECS:
+        visit(payload_of(make_codec(spec)))
+    return list(found)
+
+
+def said_of_fields(payload: type[Any]) -> Iterator[tuple[str, str]]:
+    """What the docstrings below its fields say."""
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(payload))).body
+    assert isinstance(body, ast.ClassDef)
+    for field, said in zip(body.body, body.body[1:], strict=False):
+        match field, said:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                yield name, text
+
+
+def joined(text: str) -> str:
+    return " ".join(inspect.cleandoc(text).split())
+
+
+def payloads() -> str:
+    """One item a payload, with what is said of its sections."""
+    items = []
+    for payload in payload_types():
+        said = [f"`{name}`: {joined(text)}" for name, text in said_of_fields(payload)]
+        items.append(
+            " ".join([f"- **{payload.__name__}**. {joined(payload.__doc__ or '')}", *said])
+        )
+    return "\n".join(textwrap.fill(item, 139, subsequent_indent="  ") for item in items) + "\n"
+
+
+def codes() -> str:
+    """What the rooms of the kernels promise of bits."""
+    items = []
+    for name in CODES:
+        text = importlib.import_module(f"atomo.kernels.{name}").__doc__ or ""
+        first, *others = inspect.cleandoc(text).split("\n\n")
+        first = first.replace(" What all ways promise.", "")
+        items.append(f"- **`{name}`**. {joined(' '.join([first, *others]))}")
+    return "\n".join(textwrap.fill(item, 139, subsequent_indent="  ") for item in items) + "\n"
+
+
+def made(text: str) -> str:
+    """The document with every part that is made from the code as it is made."""
+    makers = {"sections": sections, "payloads": payloads, "codes": codes}
+    return REGION.sub(lambda found: found[1] + makers[found[2]]() + found[3], text)
+
+
+def test_the_document_says_what_the_code_does():
+    text = DOCUMENT.read_text()
+    assert len(REGION.findall(text)) == 3
+    assert made(text) == text, "write it anew: python tests/wire/test_document.py"
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_payload_is_walked_as_it_is_sent(spec):
+    codec = make_codec(spec)
+    payload = payload_of(codec)
+    sent = codec.sections(payload)
+    assert all(a is b for (_, a), b in zip(walk(payload), sent, strict=True))
+
+
+def test_the_figures_of_compression_are_those_of_the_code():
+    text = DOCUMENT.read_text()
+    for figure in (
+        f"more than\n{100 - 100 * compression.GAIN:.0f} %",
+        f"below {compression.SMALLEST} bytes",
+        f"above {2 * compression.PROBES * compression.PROBE // 1024} KiB",
+        f"{compression.PROBES} pieces of {compression.PROBE // 1024} KiB",
+        f"more than {100 - 100 * compression.PROBE_GAIN:.0f} %",
+    ):
+        assert figure in text, figure
+
+
+if __name__ == "__main__":
+    sys.exit(DOCUMENT.write_text(made(DOCUMENT.read_text())) == 0)

@@ -11,7 +11,7 @@ import atomo
 weight = torch.randn(64, 32, 3, 3, generator=torch.Generator().manual_seed(0))
 bias = torch.randn(64, generator=torch.Generator().manual_seed(1))
 
-# A list comes back as a list. The bias has no matrix shape, so `svd` sends it as it is.
+# A list comes back as a list. Small vectors in it, such as biases, travel as they are.
 data = atomo.encode([weight, bias], "svd(rank=3)", seed=7)
 again, same = atomo.decode(data)
 print(f"{4 * (weight.numel() + bias.numel())} bytes as float32, {len(data)} bytes encoded")

@@ -12,6 +12,7 @@ from torch import Generator
 import atomo
 from atomo.codecs import CODECS, Law
 from atomo.errors import CodecError, ConfigError, FrameError
+from atomo.fusion import plan
 from atomo.wire.frame import CHECKSUM_AT, checksum
 
 every_codec = pytest.mark.parametrize("code", [*CODECS])
@@ -57,11 +58,114 @@ def test_a_codec_does_as_well_as_its_specification():
 
 
 @pytest.mark.parametrize(
-    "tensor", [torch.arange(3), torch.empty(0), torch.ones(2, dtype=torch.cfloat)]
+    ("given", "message"),
+    [
+        (torch.arange(3), "the tensor is of torch.int64; give floating point"),
+        (torch.ones(2, dtype=torch.cfloat), "of torch.complex64"),
+        (torch.empty(0), r"the tensor is empty: its shape is \(0,\)"),
+        ([torch.ones(2), torch.empty(3, 0)], r"tensors\[1\] is empty: its shape is \(3, 0\)"),
+        (torch.eye(3).to_sparse(), "the tensor is torch.sparse_coo; give it dense"),
+        (torch.ones(3, device="meta"), "on the meta device"),
+        (torch.ones([1] * 17), "has 17 dimensions; at most 16"),
+        (torch.tensor([1e300], dtype=torch.float64), r"an entry of 1e\+300 is beyond float32"),
+    ],
 )
-def test_what_is_no_gradient_is_refused(tensor):
-    with pytest.raises(CodecError):
-        atomo.encode(tensor, "sgd", seed=0)
+def test_what_is_no_gradient_is_named(given, message):
+    with pytest.raises(CodecError, match=message):
+        atomo.encode(given, "sgd", seed=0)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+def test_a_seed_out_of_range_is_named(seed):
+    with pytest.raises(CodecError, match="seed must be from"):
+        atomo.encode(normal(3), "sgd", seed=seed)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
+def test_every_seed_of_a_generator_is_one(seed):
+    assert atomo.decode(atomo.encode(normal(9), "qsgd", seed=seed)).shape == (9,)
+
+
+@every_codec
+def test_a_flat_gradient_is_coded_like_any_other(code):
+    flat = normal(10_000)
+    data = atomo.encode(flat, code, seed=0)
+    assert atomo.decode(data).shape == flat.shape
+    assert (len(data) < 0.95 * flat.nbytes) != (code in ("sgd", "threshold"))
+    assert len(atomo.encode([flat], code, seed=0)) < len(data) + 20  # no bias is of this size
+
+
+@every_codec
+@pytest.mark.parametrize("parameter", [(5,), (4096,), (8191,), ()])
+def test_small_vectors_of_a_list_are_dense_in_frames_and_in_training(code, parameter):
+    codec = atomo.make_codec(code)
+    bias = normal(*parameter)
+    decoded = atomo.decode(atomo.encode([bias], code, seed=0))[0]
+    assert decoded.equal(bias)
+    (bucket,) = plan([("bias", bias.shape)], codec, 10**6)
+    assert [part.codec.id for part in bucket.parts] == ["sgd"]
+
+
+@every_codec
+@pytest.mark.parametrize("parameter", [(8192,), (3, 3)])
+def test_layers_and_flat_gradients_are_coded_in_frames_and_in_training(code, parameter):
+    (bucket,) = plan([("weight", torch.Size(parameter))], atomo.make_codec(code), 10**6)
+    assert [part.codec.id for part in bucket.parts] == [code]
+
+
+def test_what_is_dense_can_be_chosen():
+    tensors = [normal(50), normal(60)]
+    first, second = atomo.decode(atomo.encode(tensors, "efsignsgd", seed=0, dense_below=60))
+    assert first.equal(tensors[0])
+    assert len(second.abs().unique()) == 1
+    assert atomo.decode(atomo.encode(tensors[0], "svd", seed=0, dense_below=51)).equal(tensors[0])
+
+
+@every_codec
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_near_the_limit_of_its_dtype_does_not_become_infinite(code, dtype):
+    most = torch.finfo(dtype).max if dtype is torch.float16 else 1e30
+    gradient = (normal(40, 30).sign() * most).to(dtype)
+    for seed in range(3):
+        decoded = atomo.decode(atomo.encode(gradient, code, seed=seed))
+        assert decoded.isfinite().all()
+        assert decoded.dtype is dtype
+
+
+def test_infinity_itself_travels_as_it_is():
+    gradient = torch.tensor([float("inf"), -float("inf"), 1.0], dtype=torch.float16)
+    assert atomo.decode(atomo.encode(gradient, "sgd", seed=0)).equal(gradient)
+
+
+def test_a_memory_adds_what_was_not_sent():
+    memory, gradient = atomo.make_memory("residual"), normal(30, 4)
+    came_in, sent = torch.zeros(30, 4), torch.zeros(30, 4)
+    for seed in range(4):
+        before = gradient.clone()
+        frame = atomo.encode([gradient, normal(3)], "topk(ratio=0.1)", seed=seed, memory=memory)
+        assert gradient.equal(before)
+        came_in += gradient
+        sent += atomo.decode(frame)[0]
+    torch.testing.assert_close(sent + memory.state_dict()["0"], came_in)
+
+
+@every_codec
+def test_the_average_is_that_of_a_training_step(code):
+    codec = atomo.make_codec(code)
+    frames = [atomo.encode([normal(9, 8), normal(4)], code, seed=seed) for seed in range(3)]
+    parts = [atomo.decode(frame) for frame in frames]
+    weight, bias = (torch.stack(one).mean(0) for one in zip(*parts, strict=True))
+    codec.finish(weight)
+    found = atomo.average(frames)
+    torch.testing.assert_close(found, [weight, bias], rtol=1e-4, atol=1e-5)
+
+
+def test_frames_of_different_tensors_have_no_average():
+    frames = [atomo.encode(normal(n), "sgd", seed=0) for n in (3, 4)]
+    with pytest.raises(FrameError, match=r"same tensors and codec: sgd of .*4.* is not sgd of .*3"):
+        atomo.average(frames)
+    with pytest.raises(CodecError, match="at least one frame"):
+        atomo.average([])
 
 
 def test_an_unknown_code_is_refused():

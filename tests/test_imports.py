@@ -21,7 +21,7 @@ ORDER = [
     "names",
     "codecs",
     ("memory", "wire", "schedule", "recipes"),  # none knows of another
-    ("transports", "fusion", "config", "limits"),
+    ("transports", "fusion", "config", "limits", "description", "given"),
     "api",
     "communicators",
     ("measure", "inspect"),

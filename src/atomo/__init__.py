@@ -4,10 +4,33 @@
 >>> data = atomo.encode(torch.ones(3), "fp16", seed=0)
 >>> atomo.decode(data)
 tensor([1., 1., 1.])
+
+What workers keep back is a memory's; what they sent together is `average`'s, which is a vote where
+the codec is one of votes:
+
+>>> memory = atomo.make_memory("residual")  # one for each worker
+>>> frame = atomo.encode(torch.ones(3), "topk(ratio=0.3)", seed=0, memory=memory)
+>>> workers = [torch.tensor([5.0, -1.0]), torch.tensor([0.1, 2.0]), torch.tensor([0.1, -9.0])]
+>>> atomo.average([atomo.encode(one, "signsgd", seed=0) for one in workers])
+tensor([ 1., -1.])
 """
 
-from atomo.api import decode, encode
+from atomo.api import average, decode, encode
 from atomo.codecs import CODECS, Codec, Law, make_codec
 from atomo.errors import AtomoError
+from atomo.memory import MEMORIES, Memory, default_memory, make_memory
 
-__all__ = ["CODECS", "AtomoError", "Codec", "Law", "decode", "encode", "make_codec"]
+__all__ = [
+    "CODECS",
+    "MEMORIES",
+    "AtomoError",
+    "Codec",
+    "Law",
+    "Memory",
+    "average",
+    "decode",
+    "default_memory",
+    "encode",
+    "make_codec",
+    "make_memory",
+]

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Codec
+from atomo.codecs.small import goes_dense
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import Bucket, plan
@@ -33,6 +34,7 @@ class Measurement:
 
     spec: str
     entries: int
+    dense_entries: int  # of them in vectors so small that they travel dense under any codec
     frame_bytes: int
     encode_s: float
     decode_s: float  # decoded and added to a sum
@@ -86,6 +88,7 @@ def measure(
     return Measurement(
         str(codec),
         flat.numel(),
+        sum(tensor.numel() for tensor in gradient.values() if goes_dense(tensor.shape)),
         first.size,
         min(encode_times[1:]),
         min(decode_times[1:]),

@@ -31,6 +31,7 @@ def test_bench_measures_every_codec(dump, capsys):
     assert [make_codec(row["spec"]).id for row in rows] == [*CODECS]
     assert all(row["entries"] == 630 and row["frame_bytes"] > 0 for row in rows)
     assert rows[0]["relative_error"] == 0
+    assert {row["dense_entries"] for row in rows} == {30}
 
 
 def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):

@@ -284,16 +284,17 @@ def test_adds_to_a_sum_that_is_not_contiguous(shape, rank):
     assert (storage[..., 1] == 1).all()
 
 
-@pytest.mark.parametrize("call", ["encode", "fields", "add_decoded"])
-def test_a_parameter_with_one_dimension_is_refused(call):
-    codec, vector = make_codec("svd"), normal(7)
-    arguments = {
-        "encode": (vector, seeded(0)),
-        "fields": (vector.shape,),
-        "add_decoded": (codec.encode(normal(7, 1), seeded(0)), vector),
-    }
-    with pytest.raises(CodecError, match=r"svd: shape \(7,\) is no matrix"):
-        getattr(codec, call)(*arguments[call])
+@pytest.mark.parametrize("entries", [1, 2, 7, 30, 31])
+def test_a_vector_is_folded_to_a_square(entries):
+    codec, vector = make_codec("svd(rank=40)"), normal(entries)  # all atoms: only rounding is lost
+    payload = codec.encode(vector, seeded(0))
+    m, n = payload.left.shape[1], payload.right.shape[1]
+    assert 0 <= m * n - entries < m
+    assert m - n in (0, 1)
+    torch.testing.assert_close(codec.decode(payload, vector.shape), vector)
+    scattered = torch.ones(entries, 2)
+    codec.add_decoded(payload, scattered[:, 0], scale=0.5)
+    torch.testing.assert_close(scattered[:, 0], 1 + 0.5 * vector)
 
 
 @pytest.mark.parametrize(

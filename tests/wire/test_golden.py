@@ -20,9 +20,9 @@ TENSORS = ["weight", "bias"]
 RAW = Compression(codec="none")  # blosc's own output may change with its version
 
 
-def gradient() -> list[torch.Tensor]:
+def gradient(vector: int = 5) -> list[torch.Tensor]:
     """Integer arithmetic, so that every machine and version makes the same numbers."""
-    shapes = {"weight": (6, 4, 3, 3), "bias": (5,)}
+    shapes = {"weight": (6, 4, 3, 3), "bias": (vector,)}
     return [
         torch.tensor(
             [derive("golden", name, i) % 2001 / 1000 - 1 for i in range(torch.Size(shape).numel())]
@@ -37,6 +37,30 @@ def test_decodes_what_an_earlier_version_encoded(code):
     expected = load_file(GOLDEN / f"{code}.safetensors")
     for name, decoded in zip(TENSORS, atomo.decode(frame), strict=True):
         torch.testing.assert_close(decoded, expected[name], rtol=1e-6, atol=1e-6)
+
+
+# Frames that say below which size a vector is dense: here one is coded, which is so by size alone.
+BOUNDED = ("svd", "atomo", "efsignsgd", "topk")
+
+
+@pytest.mark.parametrize("code", BOUNDED)
+def test_a_frame_says_which_vectors_are_dense(code):
+    frame = (GOLDEN / f"{code}-bounded.frame").read_bytes()
+    expected = load_file(GOLDEN / f"{code}-bounded.safetensors")
+    for name, decoded in zip(TENSORS, atomo.decode(frame), strict=True):
+        torch.testing.assert_close(decoded, expected[name], rtol=1e-6, atol=1e-6)
+    assert not expected["bias"].equal(gradient(150)[1])
+
+
+def create_bounded(code: str) -> None:
+    """As `create`, with a vector that is not dense."""
+    frame = GOLDEN / f"{code}-bounded.frame"
+    if frame.exists():
+        raise SystemExit(f"{frame} exists, and golden frames are never regenerated")
+    data = atomo.encode(gradient(150), code, seed=1, compression=RAW, dense_below=100)
+    frame.write_bytes(data)
+    expected = dict(zip(TENSORS, atomo.decode(data), strict=True))
+    save_file(expected, GOLDEN / f"{code}-bounded.safetensors")
 
 
 def create(code: str) -> None:

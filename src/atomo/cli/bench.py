@@ -34,6 +34,7 @@ LEGEND = """\
 encode: memory, codec, packing and checksum; decode+add: back into a sum. Both are multiples of the
 time that a copy of the gradient takes. bytes: the whole message. error: the norm of what one
 encoding lost over that of the gradient. A memory makes up for it later; of votes it says nothing.
+Dense under any codec: vectors of fewer than 8192 entries, which are biases and norms.
 """
 
 
@@ -102,7 +103,8 @@ def table(found: Sequence[Measurement]) -> Table:
     """One row a codec."""
     first = found[0]
     copy_ms = 1e3 * min(one.copy_s for one in found)
-    out = Table(title=f"{first.entries:,} entries; a copy takes {copy_ms:.2f} ms")
+    sizes = f"{first.entries:,} entries, {first.dense_entries:,} of them dense"
+    out = Table(title=f"{sizes}; a copy takes {copy_ms:.2f} ms")
     for column in ("codec", "encode / copy", "decode+add / copy", "bytes", "bits/entry", "error"):
         out.add_column(column, justify="left" if column == "codec" else "right")
     for one in found:

@@ -27,7 +27,7 @@ from atomo.codecs.cost import Cost, number
 from atomo.codecs.entrywise import Entrywise
 from atomo.codecs.factors import Factors
 from atomo.codecs.fourier import Fourier, transform
-from atomo.codecs.matricise import matrix_shapes
+from atomo.codecs.matricise import as_matrix, matrix_shapes
 from atomo.codecs.sample import Sample
 from atomo.codecs.spectrum import decompose, indicator, tall
 from atomo.codecs.svd import SVD
@@ -107,9 +107,9 @@ class Atomo(Codec[Choice]):
         """The place in BASES of the one to use."""
         if self.basis != "auto":
             return BASES.index(self.basis)
-        entries = gradient.flatten()
+        entries = gradient.contiguous().view(-1)
         shapes = matrix_shapes(gradient.shape, self.matricisation)
-        matrices = [(shape, tall(entries.view(shape))) for shape in shapes]
+        matrices = [(shape, tall(as_matrix(entries, *shape))) for shape in shapes]
         figures = [
             min(indicator((shape, decompose(m, self.rank, generator))) for shape, m in matrices),
             float(entries.norm(1, dtype=torch.float64)),

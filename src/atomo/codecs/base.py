@@ -48,7 +48,7 @@ class Unit(Enum):
     ENTRIES = auto()
     """Any number of parameters, flattened and joined: their shapes do not matter to it."""
     MATRIX = auto()
-    """One parameter in its own shape, with at least two dimensions."""
+    """One parameter in its own shape, whatever that is."""
 
 
 @dataclass(frozen=True)

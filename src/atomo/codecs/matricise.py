@@ -1,4 +1,4 @@
-"""How a parameter with two dimensions or more is read as a matrix.
+"""How a parameter is read as a matrix.
 
 The weight of a convolution, (a, b, kh, kw) with k = kh * kw > 1, has two natural readings:
 
@@ -8,17 +8,21 @@ The weight of a convolution, (a, b, kh, kw) with k = kh * kw > 1, has two natura
 
 A matrix is read as it is, and so is a convolution with k = 1. Any other number of dimensions goes
 like a convolution, k being the product of all sizes after the second.
+
+A vector, such as a gradient that somebody flattened, is folded: its entries fill the rows of a
+matrix as near to a square as they go, where an atom takes the fewest numbers. Zeros fill up the
+last rows.
 """
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import isqrt, prod
 from types import MappingProxyType
 
-from torch import Size
+import torch
+from jaxtyping import Float
+from torch import Size, Tensor
 
-from atomo.errors import CodecError
-
-__all__ = ["MATRICISATIONS", "matrix_shapes"]
+__all__ = ["MATRICISATIONS", "add_matrix", "as_matrix", "matrix_shapes"]
 
 
 def pairs(a: int, b: int, k: int) -> tuple[int, int]:
@@ -35,14 +39,43 @@ MATRICISATIONS: Mapping[str, tuple[Callable[[int, int, int], tuple[int, int]], .
 
 
 def matrix_shapes(shape: Size, matricisation: str) -> tuple[tuple[int, int], ...]:
-    """The different (m, n) in which `matricisation` may read a parameter of `shape`.
-
-    Raises:
-        CodecError: the parameter has fewer than two dimensions.
-    """
+    """The different (m, n) in which `matricisation` may read a parameter of `shape`."""
     if len(shape) < 2:
-        raise CodecError(f"svd: shape {tuple(shape)} is no matrix; send such a parameter dense")
+        return (folded(shape.numel()),)
     a, b, k = shape[0], shape[1], prod(shape[2:])
     if k == 1:
         return ((a, b),)
     return tuple(dict.fromkeys(read(a, b, k) for read in MATRICISATIONS[matricisation]))
+
+
+def folded(entries: int) -> tuple[int, int]:
+    """The sides of a matrix with room for so many entries: the square, or a little less.
+
+    >>> folded(9), folded(10), folded(13)
+    ((3, 3), (4, 3), (4, 4))
+    """
+    m = isqrt(max(1, entries) - 1) + 1
+    return m, max(1, -(-entries // m))
+
+
+def as_matrix(gradient: Float[Tensor, "..."], m: int, n: int) -> Float[Tensor, "m n"]:
+    """The entries of a contiguous gradient as an m x n matrix: a view, unless zeros fill it up."""
+    missing = m * n - gradient.numel()
+    if missing:
+        gradient = torch.nn.functional.pad(gradient.view(-1), (0, missing))
+    return gradient.view(m, n)
+
+
+def add_matrix(
+    out: Float[Tensor, "..."],
+    left: Float[Tensor, "k m"],
+    right: Float[Tensor, "k n"],
+    scale: float,
+) -> None:
+    """Adds `scale` times left^T right to the tensor that is read as this matrix, in place."""
+    m, n = left.shape[1], right.shape[1]
+    if out.is_contiguous() and m * n == out.numel():
+        out.view(m, n).addmm_(left.T, right, alpha=scale)
+    else:
+        entries = (left.T @ right).view(-1)[: out.numel()]
+        out.add_(entries.view(out.shape), alpha=scale)

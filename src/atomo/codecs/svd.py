@@ -20,7 +20,7 @@ from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import FUSED, Cost, number
 from atomo.codecs.factors import CodedFactors, Factors, best_scale, code_factors, plain_factors
 from atomo.codecs.leading import leading
-from atomo.codecs.matricise import MATRICISATIONS, matrix_shapes
+from atomo.codecs.matricise import MATRICISATIONS, add_matrix, as_matrix, matrix_shapes
 from atomo.codecs.spectrum import Spectrum, decompose, indicator, tall, times
 from atomo.errors import CodecError, ConfigError
 
@@ -94,9 +94,11 @@ class SVD(Codec[Factors | CodedFactors]):
         gradient = gradient.contiguous()
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         split = decompose if len(shapes) > 1 else self.split
-        spectra = [split(tall(gradient.view(shape)), self.rank, generator) for shape in shapes]
+        spectra = [
+            split(tall(as_matrix(gradient, *shape)), self.rank, generator) for shape in shapes
+        ]
         (m, n), spectrum = min(zip(shapes, spectra, strict=True), key=indicator)
-        matrix = gradient.view(m, n)
+        matrix = as_matrix(gradient, m, n)
         weighted, basis = self.select(tall(matrix), spectrum, generator)
         atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)
         return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)
@@ -149,7 +151,8 @@ class SVD(Codec[Factors | CodedFactors]):
         shapes = matrix_shapes(shape, self.matricisation)
         most = max(min(m, n) for m, n in shapes)
         longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-        entries = shape.numel()  # no factor has more: it has as many rows as the shorter side
+        # No factor has more: it has as many rows as the shorter side.
+        entries = max(m * n for m, n in shapes)
         if self.factors is None:
             return tuple(Field(torch.float32, (most, size), entries) for size in longest)
         head = Field(torch.int32, (2,)), Field(torch.float32, (1,))
@@ -177,12 +180,8 @@ class SVD(Codec[Factors | CodedFactors]):
             atoms, scale = self.uncoded(payload, out), scale * float(payload.scale)
         else:
             atoms = payload
-        m, n = self.expected(atoms.left, atoms.right, out.shape)
-        left, right = atoms.left.to(out.device), atoms.right.to(out.device)
-        if out.is_contiguous():
-            out.view(m, n).addmm_(left.T, right, alpha=scale)
-        else:
-            out.add_((left.T @ right).view(out.shape), alpha=scale)
+        self.check(atoms.left, atoms.right, out.shape)
+        add_matrix(out, atoms.left.to(out.device), atoms.right.to(out.device), scale)
 
     def uncoded(self, payload: CodedFactors, out: Float[Tensor, "..."]) -> Factors:
         """The decoded factors, once their sizes are seen to be ones that `out` allows."""
@@ -196,12 +195,12 @@ class SVD(Codec[Factors | CodedFactors]):
             f" for shape {tuple(out.shape)}"
         )
 
-    def expected(self, left: Tensor, right: Tensor, shape: Size) -> tuple[int, int]:
-        """The (m, n) that both factors agree on, once it is one that `shape` allows."""
+    def check(self, left: Tensor, right: Tensor, shape: Size) -> None:
+        """Raises CodecError unless both factors agree on an (m, n) that `shape` allows."""
         if left.ndim == right.ndim == 2 and len(left) == len(right):
             m, n = left.shape[1], right.shape[1]
             if (m, n) in matrix_shapes(shape, self.matricisation) and len(left) <= min(m, n):
-                return m, n
+                return
         raise CodecError(
             f"svd: factors {tuple(left.shape)} and {tuple(right.shape)} for shape {tuple(shape)}, "
             f"which is read as {' or '.join(map(str, matrix_shapes(shape, self.matricisation)))}"

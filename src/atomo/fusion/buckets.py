@@ -2,7 +2,7 @@
 
 Parameters are taken in reverse order, which is about the order in which a backward pass finishes
 their gradients, so that the first bucket can travel while the rest is still computed. Small ones
-share a bucket. Within a bucket, parameters with fewer than two dimensions travel dense.
+share a bucket. Within a bucket, what `codecs.small` says travels dense.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,10 @@ from typing import Any, final
 import xxhash
 from torch import Size
 
-from atomo.codecs import Codec, Dense, Field, Unit
+from atomo.codecs import Codec, Field, Unit
+from atomo.codecs.small import DENSE, goes_dense
 
 __all__ = ["Bucket", "Part", "Slot", "plan"]
-
-DENSE = Dense()
 
 
 @final
@@ -122,8 +121,8 @@ def plan(
 
 def divide(group: Sequence[tuple[str, Size]], codec: Codec[Any]) -> tuple[Part, ...]:
     """The parts of one bucket: first what the codec compresses, then what travels dense."""
-    coded = [(name, shape) for name, shape in group if len(shape) > 1]
-    dense = [(name, shape) for name, shape in group if len(shape) <= 1]
+    coded = [(name, shape) for name, shape in group if not goes_dense(shape)]
+    dense = [(name, shape) for name, shape in group if goes_dense(shape)]
     parts: list[Part] = []
     runs = [[one] for one in coded] if codec.unit is Unit.MATRIX else [coded]
     for run in filter(None, runs):

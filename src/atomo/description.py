@@ -1,0 +1,93 @@
+"""What a frame of kind TENSORS says of its tensors, as bytes and back."""
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Any, final
+
+import torch
+from torch import Size
+
+from atomo.codecs import Codec, Unit, make_codec
+from atomo.codecs.small import DENSE, codec_for
+from atomo.errors import ConfigError, FrameError
+from atomo.wire.cursor import Cursor, string, varint
+from atomo.wire.frame import DTYPES, MOST_DIMENSIONS
+
+__all__ = ["Description", "read", "write"]
+
+
+class Form(IntFlag):
+    """The byte behind the codec."""
+
+    SINGLE = 1  # one tensor, not a list of one
+    BOUNDED = 2  # a varint follows: vectors of fewer entries are dense; without it the first rule
+
+
+@final
+@dataclass(frozen=True)
+class Description:
+    """All that decoding must know."""
+
+    codec: Codec[Any]
+    single: bool  # one tensor, not a list of one
+    tensors: tuple[tuple[torch.dtype, Size], ...]
+    dense_below: int | None = None
+    """Vectors of fewer entries are dense. None, in the frames of the first release: those that
+    a codec for matrices could not take then, whatever their size."""
+
+    def coder(self, shape: Size) -> Codec[Any]:
+        """What codes a tensor of this shape."""
+        if self.dense_below is not None:
+            return codec_for(self.codec, shape, self.dense_below)
+        return DENSE if self.codec.unit is Unit.MATRIX and len(shape) < 2 else self.codec
+
+
+def write(about: Description) -> bytes:
+    """The bytes of a description."""
+    bounded = Form.BOUNDED if about.dense_below is not None else Form(0)
+    out = string(str(about.codec)) + bytes([bounded | Form(about.single)])
+    out += varint(about.dense_below) if about.dense_below is not None else b""
+    out += varint(len(about.tensors))
+    for dtype, shape in about.tensors:
+        out += bytes([DTYPES.index(dtype), len(shape)]) + b"".join(map(varint, shape))
+    return out
+
+
+def read(cursor: Cursor, most_tensors: int) -> Description:
+    """A description from bytes that a stranger may have written.
+
+    Raises:
+        FrameError: it is none, or one of more tensors.
+    """
+    try:
+        codec = make_codec(cursor.string())
+    except ConfigError as error:
+        raise FrameError(f"the frame names no codec of ours: {error}") from error
+    form = cursor.byte()
+    if form > Form.SINGLE | Form.BOUNDED:
+        raise FrameError(
+            f"tensors in form {form}; known are 0 to 3: is the frame of a newer release?"
+        )
+    dense_below = cursor.varint() if form & Form.BOUNDED else None
+    count = cursor.varint()
+    if form & Form.SINGLE and count != 1:
+        raise FrameError(f"a single tensor declared as {count}")
+    if count > most_tensors:
+        raise FrameError(f"{count} tensors; at most {most_tensors} accepted (`most_bytes`)")
+    # Every tensor consumes bytes, so that a hostile count ends with them.
+    tensors = tuple(read_tensor(cursor) for _ in range(count))
+    return Description(codec, bool(form & Form.SINGLE), tensors, dense_below)
+
+
+def read_tensor(cursor: Cursor) -> tuple[torch.dtype, Size]:
+    """The dtype and shape of one tensor."""
+    code, ndim = cursor.byte(), cursor.byte()
+    if code >= len(DTYPES) or not DTYPES[code].is_floating_point or ndim > MOST_DIMENSIONS:
+        raise FrameError(f"a tensor of dtype code {code} and {ndim} dimensions")
+    shape = tuple(cursor.varint() for _ in range(ndim))
+    entries = 1
+    for dimension in shape:
+        entries *= dimension
+    if not 0 < entries < 2**62:
+        raise FrameError(f"a tensor of shape {shape}: no entries, or more than memory has")
+    return DTYPES[code], Size(shape)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 from codecs_common import SPECS, find_gradient
+from codecs_picture import Figures, draw
 from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
 from atomo.measure import Measurement, copy_time, measure, timed
-
-VOTES = 100.0  # relative error
+from atomo.plotting import pyplot_for
 
 
 def main() -> None:
@@ -32,8 +32,9 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--code", nargs="*", default=SPECS)
-    parser.add_argument("--png", type=Path, help="draws bytes against time and error")
+    parser.add_argument("--png", type=Path, help="draws all of it")
     options = parser.parse_args()
+    pyplot = pyplot_for(str(options.png)) if options.png else None
     keep_freed_memory()  # as the ranks of a job do
     torch.set_num_threads(options.threads)
     gradient = find_gradient(options.tensor, options.data_dir, options.random)
@@ -49,36 +50,15 @@ def main() -> None:
             flush=True,
         )
     print_pytorch(gradient, options.repetitions)
-    if options.png:
-        draw(found, options.png)
+    if pyplot is not None:
+        draw(pyplot, [figures(one) for one in found], options.png)
 
 
-def draw(found: list[Measurement], path: Path) -> None:
-    """Bits per entry against encoding time, and against the error of one encoding."""
-    import matplotlib
-
-    matplotlib.use("agg")  # no screen
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(15, 8), layout="constrained")
-    # The direction that a vote sends is no estimate of the gradient, and its error says nothing.
-    shown = (found, [one for one in found if one.relative_error < VOTES])
-    labels = ("encoding, copies of the gradient", "relative error of one encoding, memory aside")
-    for axis, some, label in zip(axes, shown, labels, strict=True):
-        for one in some:
-            y = one.encode_ratio if axis is axes[0] else max(one.relative_error, 1e-4)
-            axis.scatter(one.bits_per_entry, y, s=14, color="tab:blue")
-            axis.annotate(
-                one.spec,
-                (one.bits_per_entry, y),
-                fontsize=7,
-                rotation=35,
-                xytext=(2, 3),
-                textcoords="offset points",
-            )
-        axis.set(xscale="log", yscale="log", xlabel="bits per entry", ylabel=label)
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+def figures(one: Measurement) -> Figures:
+    """A measurement as the picture takes it."""
+    return Figures(
+        one.spec, one.encode_ratio, one.decode_ratio, one.bits_per_entry, one.relative_error
+    )
 
 
 def print_pytorch(gradient: dict[str, Tensor], repetitions: int) -> None:

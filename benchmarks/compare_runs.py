@@ -5,15 +5,22 @@ python benchmarks/compare_runs.py runs/a runs/b --png docs/results-x.png
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-import matplotlib
+from atomo.plotting import pyplot_for
 
-matplotlib.use("agg")  # no screen
-
-from matplotlib import pyplot
-
+# What the runs are drawn over: its scale, and what one step adds to it.
+AXES: Final[Mapping[str, tuple[str, Callable[[dict[str, Any]], float]]]] = MappingProxyType(
+    {
+        "step": ("linear", lambda step: 1),
+        "gradients sent, MB": ("log", lambda step: step["up_bytes"] / 1e6),
+        "seconds of training": ("linear", lambda step: step["step_s"]),
+    }
+)
 SMOOTHING = 0.95  # of the exponential mean that is drawn over the steps; higher => smoother
 
 
@@ -22,15 +29,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--png", type=Path)
+    parser.add_argument("--lowest", type=float, help="where the axis of accuracy begins, %%")
     options = parser.parse_args()
+    pyplot = pyplot_for(str(options.png)) if options.png else None
     print(
         "| run | steps | final top-1 | mean loss, last 100 steps | bytes per step | dense | ratio |"
     )
     print("|---|---|---|---|---|---|---|")
     for run in options.runs:
         print(table_row(run))
-    if options.png:
-        draw(options.runs, options.png)
+    if pyplot is not None:
+        draw(pyplot, options.runs, options.png, options.lowest)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -50,17 +59,29 @@ def table_row(run: Path) -> str:
     )
 
 
-def draw(runs: list[Path], png: Path) -> None:
-    """Loss by step on the left, test accuracy by step on the right."""
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+def draw(pyplot: Any, runs: list[Path], png: Path, lowest: float | None) -> None:
+    """Loss above and test accuracy below, over steps, over bytes and over seconds."""
+    figure, axes = pyplot.subplots(
+        2, len(AXES), figsize=(13, 7), sharey="row", sharex="col", layout="constrained"
+    )
     for run in runs:
         steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
-        left.plot([s["step"] for s in steps], smooth([s["loss"] for s in steps]), label=run.name)
-        right.plot([t["step"] for t in tests], [100 * t["top1"] for t in tests], marker=".")
-    left.set(xlabel="step", ylabel=f"training loss (smoothed {SMOOTHING})", yscale="log")
-    right.set(xlabel="step", ylabel="test top-1, %")
-    left.legend()
+        loss = smooth([step["loss"] for step in steps])
+        top1 = [100 * test["top1"] for test in tests]
+        at = {step["step"]: place for place, step in enumerate(steps)}
+        for (_, measured), (upper, lower) in zip(AXES.values(), axes.T, strict=True):
+            spent = list(accumulate(measured(step) for step in steps))
+            upper.plot(spent, loss, label=run.name)
+            lower.plot([spent[at[test["step"]]] for test in tests], top1, marker=".")
+    axes[0][0].set(ylabel=f"training loss (smoothed {SMOOTHING})", yscale="log")
+    axes[1][0].set(ylabel="test top-1, %", ylim=(lowest, None))
+    for (label, (scale, _)), (upper, lower) in zip(AXES.items(), axes.T, strict=True):
+        lower.set(xlabel=label, xscale=scale)
+        for axis in (upper, lower):
+            axis.grid(alpha=0.3)
+    axes[0][0].legend()
     figure.savefig(png, dpi=100)
+    pyplot.close(figure)
 
 
 def smooth(values: list[float]) -> list[float]:

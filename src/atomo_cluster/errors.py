@@ -10,7 +10,7 @@
   + LeftBehind          14   something that costs money, or may, is still there
   + Failed              15   a virtual cluster could not be made or changed
 
-Commands that run others (`train`, `run_command`, `exec`) end with the code of what they ran, so
+Commands that run others (`train`, `ssh`, `exec`) end with the code of what they ran, so
 what is ours keeps clear of the codes of `atomo`, which end at 9. A command that was interrupted
 ends with 130. Anything else that escapes is a defect of this package: exit code 1, with its
 traceback.

@@ -42,8 +42,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
-with no; 14 something is left that should be gone; 130 interrupted. `train`, `run_command` and `ssh`
-end with the exit code of what they ran, where that did not succeed."""
+with no; 14 something is left that should be gone; 130 interrupted. `train` and `ssh` end with
+the exit code of what they ran, where that did not succeed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

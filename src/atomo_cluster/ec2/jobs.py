@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.config import Cluster
-from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
 
-__all__ = ["BUSY", "DETACHED", "KILL", "train_command", "training"]
+__all__ = ["BUSY", "DETACHED", "KILL", "TAKEN", "leave_command", "train_command"]
 
 # The brackets keep a pattern from matching the shell that looks for it.
+LAUNCHER: Final = "[-]m atomo train"
 BUSY: Final = "pgrep -f -- '[-]m atomo (train|rank)' >/dev/null"
 KILL: Final = """\
 pkill -TERM -u "$(id -u)" -x 'python[0-9.]*' || exit 0
@@ -18,6 +18,9 @@ for second in 1 2 3 4 5 6 7 8 9 10; do
   sleep 1
 done
 pkill -KILL -u "$(id -u)" -x 'python[0-9.]*' || true"""
+# Held by whatever descends from the shell that took it, so it ends with the training.
+LOCK: Final = ".train.lock"
+TAKEN: Final = 75  # the exit code where another training holds it: EX_TEMPFAIL of sysexits.h
 DETACHED: Final = "train.log"
 
 
@@ -39,12 +42,25 @@ def train_command(
     line = shlex.join(["bash", "run_pytorch.sh", *options, *words])
     commands = [*cluster.master_pre_commands, *(cluster.train_commands or [line])]
     script = shlex.quote("\n".join(["set -e", *commands]))
-    folder = f"cd {cluster.remote_dir}"
+    alone = f"exec 9>>{LOCK} && {{ flock -n 9 || exit {TAKEN}; }}"
+    folder = f"cd {cluster.remote_dir} && {alone}"
     if not detach:
         return f"{folder} && exec bash -c {script}"
     return f"{folder} && {{ setsid nohup bash -c {script} >{DETACHED} 2>&1 </dev/null & }}"
 
 
-def training(ssh: Ssh, hosts: Sequence[Host]) -> list[Answer]:
-    """Whether each host takes part in a training: code 0 it does, 1 it is idle, else unknown."""
-    return everywhere(hosts, lambda host: ssh.run(host, BUSY, timeout_s=60.0))
+def leave_command(wait_s: int) -> str:
+    """The shell command that has a training on this host write a checkpoint and end.
+
+    Only its launcher is told, which tells the ranks: a rank that is killed takes the run with it.
+    """
+    return f"""\
+job=(-u "$(id -u)" -f -- '{LAUNCHER}')
+pgrep "${{job[@]}}" >/dev/null || exit 0
+pkill -TERM "${{job[@]}}"
+for ((second = 0; second < {wait_s}; second++)); do
+  pgrep "${{job[@]}}" >/dev/null || exit 0
+  sleep 1
+done
+echo "the training has not ended within {wait_s} s" >&2
+exit {TAKEN}"""

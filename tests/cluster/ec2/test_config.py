@@ -9,6 +9,7 @@ from cluster.ec2.cloud import write_cluster
 from atomo_cluster.ec2.cli import COMMANDS, main
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.config_file import load, template
+from atomo_cluster.errors import RemoteError
 
 PUBLISHED = {
     *("name", "key_name", "n_masters", "n_workers", "method", "region", "availability_zone"),
@@ -130,6 +131,14 @@ def test_every_command_has_help_with_examples_and_exit_codes(command, capsys):
     assert f"  pytorch_ec2.py {command}" in text
     assert "exit codes: 0 done" in text
     assert "--json" in text
+
+
+def test_the_help_of_run_command_has_its_exit_code(capsys):
+    with pytest.raises(SystemExit):
+        main(["run_command", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"ends with {RemoteError.exit_code} if it failed on one" in text
+    assert "`train` and `ssh` end with the exit code of what they ran" in text
 
 
 def test_help_lists_every_command(capsys):

@@ -219,6 +219,46 @@ def test_all_python_is_ended_only_when_it_is_meant(lab):
     assert all("pkill -KILL" in host.called for host in lab.hosts)  # it did not go by itself
 
 
+JOB = """#!/bin/bash
+# A launcher that writes a checkpoint when it is told to end, and takes a while for it.
+echo "$(basename "$0") $*" | sed "s/-u [0-9]* //" >>{log}
+case "$*" in *"atomo train"*) ;; *) exit 1 ;; esac
+case $(basename "$0") in
+  pkill) touch {log}.told ;;
+  pgrep)
+    [ -e {log}.told ] || exit 0
+    [ -e {log}.saved ] && exit 1
+    echo checkpoint >>{log}
+    touch {log}.saved ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["workers"], ["--wait", "5"]])
+def test_a_training_writes_its_checkpoint_before_python_ends(lab, words):
+    lab.show_keys()
+    log = lab.folder / "log"
+    for program in ("pgrep", "pkill"):
+        lab.hosts[0].program(program, JOB.format(log=log))
+        lab.hosts[1].program(program, f'#!/bin/bash\necho "worker $*" >>{log}\nexit 1\n')
+    assert lab("kill_python", *words).code == 0
+    said = log.read_text().splitlines()
+    saved = said.index("checkpoint")
+    assert "pkill -f -- [-]m atomo train" in [line.replace("-TERM ", "") for line in said[:saved]]
+    assert not any("-x python" in line for line in said[:saved])
+    assert any("-x python" in line for line in said[saved:])
+
+
+def test_a_training_that_does_not_end_is_ended_and_named(lab):
+    lab.show_keys()
+    for host in lab.hosts:
+        host.program("pgrep", "#!/bin/bash\nexit 0\n")
+        host.program("sleep", "#!/bin/bash\n")
+    done = lab("kill_python", "--wait", "2")
+    assert "deeplearning-worker1: exit code 75: the training has not ended within 2 s" in done.out
+    assert "pkill -KILL" in lab.hosts[0].called
+
+
 def test_running_instances_of_all_clusters_are_listed(lab, ec2):
     assert ec2("launch", "--yes", "--name", "second", "--n-workers", "1").code == 0
     assert ec2("launch", "--yes", "--owner", "other", "--n-workers", "1").code == 0
@@ -289,6 +329,24 @@ def test_a_detached_training_outlives_the_connection(lab):
     log = lab("run_command", "master", "until grep -q done atomo/train.log; do :; done; "
               "cat atomo/train.log", "--json")  # fmt: skip
     assert log.record[0]["out"] == "go\ndone\n"
+
+
+def test_a_second_training_is_refused_while_one_runs(lab):
+    lab.show_keys()
+    folder = lab.hosts[0].home / "atomo"
+    folder.mkdir()
+    (folder / "run_pytorch.sh").write_text("#!/bin/bash\nmkfifo wait && cat wait\necho done\n")
+    assert lab("train", "--detach").code == 0
+    lab("run_command", "master", "until [ -p atomo/wait ]; do :; done")
+    for words in (["--detach"], []):
+        again = lab("train", *words)
+        assert again.code == 12
+        assert "a training runs already on deeplearning-worker1: `pytorch_ec2.py ssh" in again.err
+    ended = "echo go > atomo/wait; until flock -n atomo/.train.lock true; do :; done"
+    assert lab("run_command", "master", ended).code == 0
+    assert (folder / "train.log").read_text() == "go\ndone\n"
+    (folder / "run_pytorch.sh").write_text("#!/bin/bash\necho second\n")
+    assert lab("train").out == "second\n"
 
 
 def test_a_cluster_without_a_master_is_named(ec2, cloud):

@@ -3,8 +3,8 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.run_command import finish, on_each, show
-from atomo_cluster.ec2.jobs import KILL
+from atomo_cluster.ec2.commands.kill_python import add_wait, end_python
+from atomo_cluster.ec2.commands.run_command import finish, show
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import owners_hosts
 
@@ -18,6 +18,7 @@ Like kill_python, on the hosts of every cluster that you own in the region, so i
 def arguments(parser: ArgumentParser) -> None:
     """Adds the options of this command."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_wait(parser)
     parser.set_defaults(hostfile=None)
 
 
@@ -27,7 +28,7 @@ def run(run: Run) -> int:
     run.say(f"{len(hosts)} hosts of {run.owned.owner} in {run.aws.region}")
     if hosts:
         run.confirm("End Python on all of them?")
-    answers = on_each(run, hosts, KILL)
+    answers = end_python(run, hosts, hosts)
     show(run, answers)
     finish(answers)
     return 0

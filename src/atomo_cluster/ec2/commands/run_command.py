@@ -16,7 +16,7 @@ HELP: Final = """\
   pytorch_ec2.py run_command i-0abc,i-0def 'df -h /'
 
 HOSTS is all, master, workers, or identifiers or aliases with commas between. Runs on all of them at
-the same time, and ends with 4 if it failed on one."""
+the same time, and ends with 11 if it failed on one."""
 
 
 def arguments(parser: ArgumentParser) -> None:

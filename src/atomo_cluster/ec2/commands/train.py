@@ -9,19 +9,21 @@ from typing import Final
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.run_command import finish, on_each
 from atomo_cluster.ec2.inventory import instances
-from atomo_cluster.ec2.jobs import DETACHED, train_command
+from atomo_cluster.ec2.jobs import DETACHED, TAKEN, train_command
 from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.errors import NotReady
 
 HELP: Final = """\
   pytorch_ec2.py train -- --network LeNet --dataset MNIST
   pytorch_ec2.py train --detach -- --network ResNet18 --dataset Cifar10 --epochs 30
 
 Runs run_pytorch.sh on the master, over all hosts; what follows `--` are its options. Ctrl-C writes
-a checkpoint and ends. The same command continues a run that was cut off: after a spot notice,
-`launch` and `bootstrap` replace what AWS took back."""
+a checkpoint and ends. Where a training runs already, it is left alone, and this one refused. The
+same command continues a run that was cut off: after a spot notice, `launch` and `bootstrap` replace
+what AWS took back."""
 PASSES_ON: Final = True
 
 
@@ -48,6 +50,11 @@ def train(run: Run, hosts: list[Host], words: Sequence[str], detach: bool) -> in
     # Only through a terminal does Ctrl-C reach the job, which then writes a checkpoint.
     line = ssh.words(hosts[0], command, terminal=sys.stdin.isatty() and not detach)
     code = subprocess.call(line, stdout=sys.stderr if run.as_json else None)
+    if code == TAKEN:
+        raise NotReady(
+            f"a training runs already on {hosts[0].alias}: `pytorch_ec2.py ssh -- tail -f "
+            f"{run.cluster.remote_dir}/{DETACHED}` follows a detached one, `kill_python` ends it"
+        )
     if detach and not code:
         run.say(f"training; `pytorch_ec2.py ssh -- tail -f {run.cluster.remote_dir}/{DETACHED}`")
     run.tell({"exit_code": code, "command": command})

@@ -12,6 +12,7 @@ __all__ = ["Aws"]
 ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
 ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # without them a launch goes on
 HOME: Final = "us-east-1"  # prices are told there alone, whatever region they are of
+DENIED: Final = "the identity lacks this permission; docs/cluster-ec2.md has the policy"
 HINTS: Final[Mapping[str, str]] = {
     "InsufficientInstanceCapacity": "AWS has too few of these right now: try another zone or type, "
     "alternative_types, or later",
@@ -20,9 +21,9 @@ HINTS: Final[Mapping[str, str]] = {
     "VcpuLimitExceeded": "ask for a higher quota (`validate` names it), or launch fewer",
     "MaxSpotInstanceCountExceeded": "ask for a higher spot quota (`validate` names it)",
     "SpotMaxPriceTooLow": "raise spot_price, or leave it empty",
-    "UnauthorizedOperation": "the identity lacks this permission; docs/cluster.md lists all",
-    "AccessDenied": "the identity lacks this permission; docs/cluster.md lists all",
-    "AccessDeniedException": "the identity lacks this permission; docs/cluster.md lists all",
+    "UnauthorizedOperation": DENIED,
+    "AccessDenied": DENIED,
+    "AccessDeniedException": DENIED,
     "AuthFailure": "the credentials are not valid: `aws sts get-caller-identity` tells more",
     "InvalidClientTokenId": "the credentials are not valid: `aws sts get-caller-identity` tells",
     "ExpiredToken": "sign in again, e.g. `aws sso login`",

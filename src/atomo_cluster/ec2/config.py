@@ -16,7 +16,7 @@ from atomo_cluster.names import nearest
 
 __all__ = ["LATEST", "Cluster"]
 
-METHODS: Final = ("spot", "on-demand")
+METHODS: Final = ("spot", "on-demand", "reserved")
 LATEST: Final = "latest"
 LONGEST_H: Final = 720.0
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
@@ -38,7 +38,7 @@ class Cluster:
     owner: str = option("", "the second tag; empty: the user or role that AWS knows you by")
     region: str = option("us-east-1", "AWS region")
     availability_zone: str = option("", "empty: the first zone that has all instance types")
-    method: str = option("spot", "spot or on-demand")
+    method: str = option("spot", "spot, on-demand, or reserved, which launches on-demand")
     n_masters: int = option(1, "always 1")
     n_workers: int = option(2, "hosts besides the master's")
     master_type: str = option("m5.large", "instance type of the master")
@@ -183,9 +183,18 @@ def check_key(cluster: Cluster) -> None:
         )
 
 
+def check_paths(cluster: Cluster) -> None:
+    """What is written to lies where its setting says, and not above that."""
+    for name in ("remote_dir", "nfs_mount_point", "base_out_dir", "state_dir"):
+        path = getattr(cluster, name)
+        if {".", ".."} & set(path.split("/")):
+            raise ConfigError(f"{name} {path!r}: a path without . and .. in it")
+
+
 CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
     check_zone,
     check_ssh_from,
     check_spot,
     check_key,
+    check_paths,
 )

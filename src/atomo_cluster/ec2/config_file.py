@@ -49,7 +49,9 @@ def read(path: Path) -> dict[str, Any]:
     except ModuleNotFoundError:
         raise ConfigError(MISSING) from None
     try:
-        values = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        check_unique(path, yaml.compose(text, yaml.SafeLoader))
+        values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
     except yaml.YAMLError as error:
@@ -60,6 +62,14 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {path}: it must be lines of `key: value`")
     return {name: value for key, given in values.items()
             for name, value in [checked(path, str(key), given)] if value is not None}  # fmt: skip
+
+
+def check_unique(path: Path, node: Any) -> None:
+    """Raises ConfigError for a key that is given twice, of which YAML would take the last."""
+    keys = [key.value for key, _ in node.value] if node is not None and node.id == "mapping" else []
+    twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+    if twice:
+        raise ConfigError(f"--config {path}: {', '.join(twice)} is given twice; keep one")
 
 
 def checked(path: Path, key: str, value: object) -> tuple[str, Any]:

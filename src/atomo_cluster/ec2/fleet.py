@@ -42,7 +42,7 @@ def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str,
 def parameters(order: Order, cluster: Cluster, network: Network, *kinds: str) -> dict[str, Any]:
     """What describes one host, to RunInstances and to a launch template alike."""
     disk = {"VolumeSize": max(cluster.volume_gb, order.image.root_gb), "VolumeType": "gp3",
-            "DeleteOnTermination": True}  # fmt: skip
+            "DeleteOnTermination": True, "Encrypted": True}  # fmt: skip
     described: dict[str, Any] = {
         "ImageId": order.image.id,
         "BlockDeviceMappings": [{"DeviceName": order.image.root_device, "Ebs": disk}],

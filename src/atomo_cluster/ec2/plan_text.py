@@ -7,6 +7,8 @@ from atomo_cluster.ec2.pricing import money
 
 __all__ = ["plan_lines", "plan_record", "plan_table"]
 
+RESERVED = "reserved"
+
 
 def plan_table(plan: Plan) -> Table:
     """The plan as people read it."""
@@ -45,6 +47,11 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         f"shared   {shared if cluster.nfs_ip_address else 'none (nfs_ip_address is empty)'}",
         f"images   {', '.join(sorted({f'{g.image.id} ({g.image.name})' for g in plan.groups}))}",
     ]
+    if cluster.method.lower() == RESERVED:
+        lines.append(
+            "method   reserved: launched as on-demand and priced so; what the account has reserved is "
+            "taken off by AWS, in the bill"
+        )
     if plan.running:
         lines.insert(0, f"running  {len(plan.running)} of {cluster.hosts} hosts, which stay")
     return lines

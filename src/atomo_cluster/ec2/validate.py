@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from atomo_cluster.ec2 import checks_account, checks_hosts, checks_network
-from atomo_cluster.ec2.verdict import FAILED, Site, Verdict, failed, unknown
+from atomo_cluster.ec2.verdict import FAILED, OK, UNKNOWN, Site, Verdict, failed, unknown
 from atomo_cluster.errors import CloudError, ConfigError
 
 __all__ = ["Finding", "validate"]
@@ -27,6 +27,8 @@ CHECKS: Final[Mapping[str, Callable[[Site], Verdict]]] = MappingProxyType(
         "shared folder": checks_network.shared_folder,
     }
 )
+# Without these nobody knows whether the launch would be what was asked for, or would work at all.
+ESSENTIAL: Final = frozenset({"credentials", "name", "instance types", "zone", "image", "subnet"})
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Finding:
     check: str
     outcome: str
     text: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether a launch may go on: what is essential must be known."""
+        return self.outcome == OK or (self.outcome == UNKNOWN and self.check not in ESSENTIAL)
 
 
 def validate(site: Site) -> list[Finding]:

@@ -67,6 +67,7 @@ def test_hosts_end_themselves_and_carry_the_tags(ec2, cloud):
     volumes = client.describe_volumes()["Volumes"]
     assert len(volumes) == 3
     assert all({"Key": CLUSTER, "Value": "test"} in volume["Tags"] for volume in volumes)
+    assert all(volume["Encrypted"] for volume in volumes)
     client.terminate_instances(InstanceIds=list(everything(cloud)["instances"]))
     assert not everything(cloud)["volumes"]  # the disks go with the hosts, fuse or not
 

@@ -37,6 +37,17 @@ def test_the_plan_adds_up(ec2, cloud):
         assert word in shown
 
 
+def test_reserved_means_on_demand_and_says_so(ec2, cloud):
+    cloud.prices = PRICES
+    plan = ec2("plan", "--method", "reserved", "--json").record
+    assert plan["usd_per_hour"] == pytest.approx(3 * HOST)
+    assert "method   reserved: launched as on-demand and priced so" in (
+        ec2("plan", "--method", "reserved").out
+    )
+    hosts = ec2("launch", "--yes", "--method", "reserved", "--json").record
+    assert not any(host["spot"] for host in hosts)
+
+
 def test_the_plan_shows_gpus(ec2, cloud):
     cloud.prices = PRICES
     group = ec2("plan", "--worker-type", "g4dn.xlarge", "--json").record["launch"][1]

@@ -29,6 +29,16 @@ def test_what_aws_does_not_answer_is_unknown_and_stops_nothing(ec2, cloud):
     assert "unknown  quota: AWS does not say" in ec2("launch", "--yes").out
 
 
+@pytest.mark.parametrize("action", ["DescribeImages", "DescribeSubnets", "DescribeInstanceTypes"])
+def test_what_is_essential_must_be_known(ec2, cloud, action):
+    cloud.on(action, refusal("UnauthorizedOperation", "You may not"), times=99)
+    done = ec2("validate", "--json")
+    assert done.code == 12
+    assert "unknown" in {outcome for outcome, _ in findings(done).values()}
+    assert "AWS does not say" in done.err
+    assert "docs/cluster-ec2.md has the policy" in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "check", "told"),
     [

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import Finding, validate
-from atomo_cluster.ec2.verdict import FAILED, Site
+from atomo_cluster.ec2.verdict import Site
 from atomo_cluster.errors import NotReady
 
 HELP: Final = """\
@@ -16,7 +16,8 @@ HELP: Final = """\
   pytorch_ec2.py validate --config big.yaml --json
 
 Costs nothing and changes nothing. Each failure says what to do; `unknown` means that AWS did not
-answer, which stops nothing."""
+answer. That stops nothing where a launch can do without the answer; who asks, whether the name is
+free, instance types, zone, image and subnet must be known."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def run(run: Run) -> int:
 
 def refuse(findings: list[Finding]) -> None:
     """Raises NotReady if a check failed."""
-    failures = [finding for finding in findings if finding.outcome == FAILED]
+    failures = [finding for finding in findings if not finding.passed]
     if failures:
         told = "\n".join(f"  {finding.check}: {finding.text}" for finding in failures)
         raise NotReady(f"{len(failures)} of {len(findings)} checks failed:\n{told}")

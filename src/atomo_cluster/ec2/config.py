@@ -54,6 +54,9 @@ class Cluster:
     )
     volume_gb: int = option(100, "root disk of each host, GB")
     max_hours: float = option(8.0, "fuse: each host terminates itself after so many hours")
+    max_usd: float | None = option(
+        None, "most that the whole cluster may cost until its fuses, USD; empty: no limit"
+    )
     key_name: str = option("", "EC2 key pair; empty: one is made and deleted with the cluster")
     path_to_keyfile: str = option("", "private key of key_name; it never leaves this machine")
     ssh_username: str = option("ubuntu", "user of the image")
@@ -119,6 +122,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "n_masters": (1.0, 1.0),
     "n_workers": (1.0, 1000.0),
     "spot_price": (0.0001, 1000.0),
+    "max_usd": (0.01, 1e6),
     "volume_gb": (10.0, 16384.0),
     "max_hours": (0.1, LONGEST_H),
     "connect_timeout": (1.0, 600.0),

@@ -1,18 +1,21 @@
 """What a launch would do and cost, before it does it."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.catalogue import Image, Machine, find_image, machines, zones_with
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.network import Subnet, find_subnet
-from atomo_cluster.ec2.pricing import Prices, added, prices
+from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.tags import Owned
-from atomo_cluster.errors import ConfigError
+from atomo_cluster.errors import ConfigError, NotReady
 from atomo_cluster.names import nearest
 
-__all__ = ["Group", "Plan", "choose_zone", "known_machines", "make_plan"]
+__all__ = ["Group", "Plan", "check_budget", "choose_zone", "known_machines", "make_plan"]
+
+BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,9 @@ class Group:
     machine: Machine
     alternatives: tuple[str, ...]  # types that will do as well
     image: Image
-    hourly: float | None  # USD for one of them, without its disk and address
+    hourly: float | None  # USD for one of them now, without its disk and address
+    most: float | None  # the same as a bound: list price or spot_price, of the dearest type
+    disk_gb: int  # the image may need more than volume_gb
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,17 @@ class Plan:
         """USD per hour of what is to be launched, by what it is for."""
         hosts = sum(group.count for group in self.groups)
         each = [(group.count, group.hourly) for group in self.groups]
-        disk = self.prices.disk_hour(self.cluster.volume_gb)
-        address = self.prices.address_hour if self.subnet.public else 0.0
+        disk = [self.prices.disk_hour(group.count * group.disk_gb) for group in self.groups]
         return {
             "instances": added([None if one is None else count * one for count, one in each]),
-            "disks": None if disk is None else hosts * disk,
-            "addresses": None if address is None else hosts * address,
+            "disks": added(disk),
+            "addresses": None if self.address is None else hosts * self.address,
         }
+
+    @property
+    def address(self) -> float | None:
+        """USD per hour of a host's public address."""
+        return self.prices.address_hour if self.subnet.public else 0.0
 
     @property
     def hourly(self) -> float | None:
@@ -59,8 +68,16 @@ class Plan:
 
     @property
     def total(self) -> float | None:
-        """USD until the fuse."""
-        return None if self.hourly is None else self.hourly * self.cluster.max_hours
+        """USD until the last fuse that the whole cluster cannot cost more than."""
+        new = [(one.count, one.most, one.disk_gb, self.cluster.max_hours) for one in self.groups]
+        old = [(1, self.prices.listed.get(one.type), self.cluster.volume_gb, one.max_hours)
+               for one in self.running]  # fmt: skip
+        return added([self.bound(*host) for host in (*new, *old)])
+
+    def bound(self, count: int, most: float | None, disk_gb: int, hours: float) -> float | None:
+        """USD that equal hosts cannot cost more than in their whole lives."""
+        hourly = added([most, self.prices.disk_hour(disk_gb), self.address])
+        return None if hourly is None else count * hourly * (hours + BOOT_H)
 
 
 def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) -> Plan:
@@ -73,7 +90,7 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
     types = (cluster.master_type, *cluster.worker_types)
     known = known_machines(aws, types)
     subnet = place(aws, cluster, running, types)
-    cost = prices(aws, types, cluster.spot, subnet.zone)
+    cost = prices(aws, (*types, *(one.type for one in running)), cluster.spot, subnet.zone)
     wanted = (
         ("master", cluster.n_masters, cluster.master_type, ()),
         ("worker", cluster.n_workers, cluster.worker_type, cluster.worker_types[1:]),
@@ -82,9 +99,42 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
     for role, count, type, others in wanted:
         missing = count - present(running, role, count)
         if missing:
-            image = find_image(aws, cluster.image_id, known[type])
-            groups.append(Group(role, missing, known[type], others, image, cost.hourly.get(type)))
+            groups.append(group(aws, cluster, cost, role, missing, (known[type], others)))
     return Plan(cluster, owned, tuple(running), tuple(groups), subnet.zone, subnet, cost)
+
+
+def group(
+    aws: Aws,
+    cluster: Cluster,
+    cost: Prices,
+    role: str,
+    count: int,
+    kinds: tuple[Machine, tuple[str, ...]],
+) -> Group:
+    """Equal hosts with their image and their price."""
+    machine, others = kinds
+    image = find_image(aws, cluster.image_id, machine)
+    return Group(
+        role=role,
+        count=count,
+        machine=machine,
+        alternatives=others,
+        image=image,
+        hourly=cost.hourly.get(machine.type),
+        most=cost.most((machine.type, *others), cluster.spot_price),
+        disk_gb=max(cluster.volume_gb, image.root_gb),
+    )
+
+
+def check_budget(plan: Plan) -> None:
+    """Raises NotReady where the cluster may cost more than max_usd, or nobody knows."""
+    limit, most = plan.cluster.max_usd, plan.total
+    if limit is None or not plan.groups or (most is not None and most <= limit):
+        return
+    told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
+    if most is None:
+        told = f"max_usd is {money(limit)}, and AWS does not say what the cluster may cost"
+    raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
 
 
 def known_machines(aws: Aws, types: tuple[str, ...]) -> dict[str, Machine]:

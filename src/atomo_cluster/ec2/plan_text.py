@@ -25,7 +25,7 @@ def plan_table(plan: Plan) -> Table:
             f"{machine.memory_gib:g} GiB",
             f"{machine.gpus} x {machine.gpu}" if machine.gpus else "-",
             machine.network,
-            f"{plan.cluster.volume_gb} GB gp3",
+            f"{group.disk_gb} GB gp3",
             f"{group.count} x {money(group.hourly, 4)}",
         )
     return table
@@ -40,7 +40,9 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     lines = [
         f"cost     {money(plan.hourly, 4)} per hour ({parts})",
         f"         at most {money(plan.total)} until the fuse, "
-        f"{cluster.max_hours:g} hours after the start; traffic to the internet is not in it",
+        f"{cluster.max_hours:g} hours after the start, "
+        + ("whatever spot prices do" if cluster.spot else "all hosts together"),
+        "         traffic to the internet is not in it",
         f"network  subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
         + (", placement group" if cluster.placement_group else "")
         + (", EFA" if cluster.efa else ""),
@@ -49,8 +51,8 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     ]
     if cluster.method.lower() == RESERVED:
         lines.append(
-            "method   reserved: launched as on-demand and priced so; what the account has reserved is "
-            "taken off by AWS, in the bill"
+            "method   reserved: launched as on-demand and priced so; what the account has reserved "
+            "AWS takes off in the bill"
         )
     if plan.running:
         lines.insert(0, f"running  {len(plan.running)} of {cluster.hosts} hosts, which stay")
@@ -85,4 +87,5 @@ def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
         "usd_per_hour_of": plan.parts,
         "max_hours": plan.cluster.max_hours,
         "usd_until_fuse": plan.total,
+        "max_usd": plan.cluster.max_usd,
     }

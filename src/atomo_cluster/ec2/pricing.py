@@ -19,7 +19,8 @@ MONTH_H: Final = 730.0  # as AWS counts
 class Prices:
     """USD; None: AWS did not say."""
 
-    hourly: Mapping[str, float | None]  # per instance type
+    hourly: Mapping[str, float | None]  # per instance type, now
+    listed: Mapping[str, float | None]  # on-demand, which spot never exceeds
     disk_gb_month: float | None
     address_hour: float | None
 
@@ -27,6 +28,12 @@ class Prices:
         """One host with its disk and its address, per hour; None where a part is unknown."""
         parts = [self.hourly.get(type), self.disk_hour(volume_gb)]
         return added([*parts, self.address_hour] if public else parts)
+
+    def most(self, types: Iterable[str], limit: float | None) -> float | None:
+        """The bound on a host of one of these types, per hour: list price or limit, the lower."""
+        bounds = [lowest(self.listed.get(type), limit) for type in types]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if len(known) == len(bounds) else None
 
     def disk_hour(self, volume_gb: int) -> float | None:
         """A disk, per hour."""
@@ -36,11 +43,12 @@ class Prices:
 def prices(aws: Aws, types: Iterable[str], spot: bool, zone: str) -> Prices:
     """What hosts of these types cost now."""
     wanted = sorted(set(types))
-    hourly = {type: spot_price(aws, type, zone) for type in wanted} if spot else None
-    queries = [] if spot else [on_demand(aws.region, type) for type in wanted]
+    queries = [on_demand(aws.region, type) for type in wanted]
     disk, address, *others = listed(aws, [disks(aws.region), addresses(aws.region), *queries])
+    fixed = dict(zip(wanted, others, strict=True))
     return Prices(
-        hourly=hourly or dict(zip(wanted, others, strict=True)),
+        hourly={type: spot_price(aws, type, zone) for type in wanted} if spot else fixed,
+        listed=fixed,
         disk_gb_month=disk,
         address_hour=address,
     )
@@ -120,6 +128,11 @@ def usd(listed: Mapping[str, Any]) -> list[float]:
     dimensions = [one for term in terms for one in term["priceDimensions"].values()]
     told = (float(one["pricePerUnit"].get("USD", 0)) for one in dimensions)
     return [price for price in told if price > 0]
+
+
+def lowest(*bounds: float | None) -> float | None:
+    """The lowest of the bounds that are known."""
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def added(amounts: Sequence[float | None]) -> float | None:

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.ec2.cloud import Reply
+from cluster.ec2.cloud import Reply, everything
 
 PRICES = {"m5.large": 0.096, "g4dn.xlarge": 0.526, "gp3": 0.08, "address": 0.005}
 GB_HOUR = 0.08 / 730
@@ -20,7 +20,7 @@ def test_the_plan_adds_up(ec2, cloud):
         ("worker", 2),
     ]
     assert plan["usd_per_hour"] == pytest.approx(3 * HOST)
-    assert plan["usd_until_fuse"] == pytest.approx(30 * HOST)
+    assert plan["usd_until_fuse"] == pytest.approx(3 * 10.1 * HOST)
     told = ec2("plan", "--worker-type", "g4dn.xlarge", "--image-id", "latest")
     assert told.code == 2  # moto has no image for GPUs
     assert "AWS names no image for m5.large in us-east-1" in told.err
@@ -32,7 +32,7 @@ def test_the_plan_adds_up(ec2, cloud):
         "100 GB gp3",
         "2 x $0.0960",
         "$0.3359",
-        "$2.69",
+        "$2.72",
     ):
         assert word in shown
 
@@ -73,6 +73,33 @@ def test_spot_prices_are_those_of_the_zone_and_moment(ec2, cloud):
     plan = ec2("plan", "--method", "spot", "--json").record
     assert asked == [("us-east-1a", "m5.large")]
     assert plan["usd_per_hour"] == pytest.approx(3 * (HOST - 0.096 + 0.04))
+    assert plan["usd_until_fuse"] == pytest.approx(3 * 8.1 * HOST)  # a bound: the price may rise
+    limited = ec2("plan", "--method", "spot", "--spot-price", "0.05", "--json").record
+    assert limited["usd_until_fuse"] == pytest.approx(3 * 8.1 * (HOST - 0.096 + 0.05))
+
+
+def test_the_bound_is_that_of_the_dearest_type(ec2, cloud):
+    cloud.prices = PRICES
+    words = ("--method", "spot", "--alternative-types", "g4dn.xlarge", "--n-workers", "1")
+    plan = ec2("plan", "--json", *words).record
+    assert plan["usd_until_fuse"] == pytest.approx(8.1 * (2 * HOST - 0.096 + 0.526))
+
+
+def test_a_launch_keeps_within_its_budget(ec2, cloud):
+    cloud.prices = PRICES
+    words = ("launch", "--yes", "--max-hours", "9.9", "--max-usd")
+    dear = ec2(*words, "3.3")  # ten hours of three hosts are 3.36
+    assert dear.code == 12
+    assert "the cluster may cost $3.36 until its fuses, and max_usd is $3.30" in dear.err
+    assert not everything(cloud)["instances"]
+    assert ec2(*words, "3.4", "--n-workers", "1").code == 0
+    more = ec2(*words, "3.3")  # with those that run
+    assert more.code == 12
+    cloud.prices = None
+    unknown = ec2(*words, "1000")
+    assert unknown.code == 12
+    assert "AWS does not say what the cluster may cost" in unknown.err
+    assert len(everything(cloud)["instances"]) == 2
 
 
 @pytest.mark.parametrize("missing", ["m5.large", "gp3", "address"])

@@ -47,7 +47,7 @@ def run(run: Run) -> int:
     cidr = allowed_cidr(run.cluster)
     shutdown.show(run, found)
     present(run, plan, cidr)
-    launch.check(run)
+    launch.check(run, plan)
     if run.options.dry_run:
         shutdown.rehearse(run, things)
         return launch.rehearse(run, plan)

@@ -10,7 +10,7 @@ from atomo_cluster.ec2.host_list import host_records
 from atomo_cluster.ec2.inventory import Instance
 from atomo_cluster.ec2.lifecycle import dry_run, launch
 from atomo_cluster.ec2.network import allowed_cidr
-from atomo_cluster.ec2.plan import Plan, make_plan
+from atomo_cluster.ec2.plan import Plan, check_budget, make_plan
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import validate
 from atomo_cluster.ec2.verdict import UNKNOWN, Site
@@ -38,7 +38,7 @@ def run(run: Run) -> int:
     plan = make_plan(run.aws, run.cluster, run.owned)
     cidr = allowed_cidr(run.cluster)
     present(run, plan, cidr)
-    check(run)
+    check(run, plan)
     if run.options.dry_run:
         return rehearse(run, plan)
     if plan.groups:
@@ -48,8 +48,9 @@ def run(run: Run) -> int:
     return 0
 
 
-def check(run: Run) -> None:
+def check(run: Run, plan: Plan) -> None:
     """Runs every check, and names those that AWS did not answer."""
+    check_budget(plan)
     findings = validate(Site(run.aws, run.cluster, run.owned))
     refuse(findings)
     for finding in findings:

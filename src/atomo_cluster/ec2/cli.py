@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from atomo_cluster.arguments import Parser
 from atomo_cluster.ec2.config_file import add_settings
+from atomo_cluster.ec2.document import Document
+from atomo_cluster.ec2.keys import check_state
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
@@ -39,6 +41,10 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "shutdown": "end the cluster, and verify that nothing is left",
     }
 )
+# These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
+STATEFUL: Final = frozenset({"launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
+                             "run_command", "ssh", "kill_python", "kill_all_python",
+                             "list_idle_instances"})  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
@@ -55,8 +61,13 @@ def act(name: str, words: list[str]) -> int:
     """Runs the command of this name. A launch that ends early must be undone, however it ends."""
     module = import_module(f"atomo_cluster.ec2.commands.{name}")
     run: Callable[[Run], int] = module.run
-    with handled(interrupt):
-        return run(Run(parsed(name, module, words)))
+    ours = words[: words.index("--")] if "--" in words else words
+    document = Document(wanted="--json" in ours)
+    with handled(interrupt), document.printed():
+        made = Run(parsed(name, module, words), document)
+        if name in STATEFUL:
+            check_state(made.cluster)
+        return run(made)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -73,7 +84,7 @@ def parser(name: str, module: ModuleType) -> Parser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    built.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    built.add_argument("--json", action="store_true", help="print one JSON document, for scripts")
     built.add_argument("--endpoint-url", default=None, metavar="URL",
                        help="another AWS, e.g. moto's (default $AWS_ENDPOINT_URL)")  # fmt: skip
     module.arguments(built)

@@ -1,8 +1,9 @@
 """What a cluster consists of, found by its tags."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
@@ -11,6 +12,7 @@ from atomo_cluster.errors import CloudError
 
 __all__ = [
     "LIVE",
+    "Disk",
     "Instance",
     "Survey",
     "Thing",
@@ -20,8 +22,10 @@ __all__ = [
     "owners_instances",
     "survey",
     "told_of",
+    "volumes",
 ]
 
+WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 LIVE: Final = ("pending", "running", "stopping", "stopped")
 STATES: Final = "instance-state-name"
 
@@ -44,6 +48,7 @@ class Instance:
     launch: str
     max_hours: float
     subnet: str
+    ended: datetime | None = None  # where EC2 says when
 
     @property
     def fuse(self) -> datetime:
@@ -115,6 +120,7 @@ def instance(described: Mapping[str, Any]) -> Instance:
         launch=tags.get(LAUNCH, ""),
         max_hours=float(tags.get(HOURS, "0")),
         subnet=described.get("SubnetId", ""),
+        ended=ended(str(described.get("StateTransitionReason", ""))),
     )
 
 
@@ -134,6 +140,42 @@ class Survey:
         if self.errors:
             raise CloudError("; ".join(self.errors))
         return list(self.things)
+
+
+def ended(reason: str) -> datetime | None:
+    """When an instance ended, as far as EC2 says; the fuse and spot notices leave it out.
+
+    >>> ended("User initiated (2026-02-03 04:05:06 GMT)")
+    datetime.datetime(2026, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc)
+    """
+    match = WHEN.search(reason)
+    return datetime.fromisoformat(match[1]).replace(tzinfo=timezone.utc) if match else None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A volume of a cluster."""
+
+    id: str
+    kind: str  # e.g. gp3
+    gb: int
+    made: datetime
+    host: str  # the instance that has it; empty: none
+
+
+def volumes(aws: Aws, owned: Owned) -> list[Disk]:
+    """The cluster's disks."""
+    listed = aws.pages("ec2.describe_volumes", "Volumes", Filters=owned.filters())
+    return [
+        Disk(
+            id=one["VolumeId"],
+            kind=one.get("VolumeType", ""),
+            gb=int(one["Size"]),
+            made=one["CreateTime"],
+            host=next((place["InstanceId"] for place in one.get("Attachments", [])), ""),
+        )
+        for one in listed
+    ]
 
 
 def everything(aws: Aws, filters: list[dict[str, Any]]) -> list[Thing]:

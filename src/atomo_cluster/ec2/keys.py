@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["check_keyfile", "derived", "keyfile", "needed", "public_half"]
+__all__ = ["check_keyfile", "check_state", "derived", "keyfile", "needed", "public_half"]
 
 MADE: Final = "id_ed25519"
 
@@ -30,6 +31,20 @@ def public_half(cluster: Cluster) -> bytes:
         words = ["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
         subprocess.run([needed("ssh-keygen"), *words], check=True, stdin=subprocess.DEVNULL)
     return derived(path)
+
+
+def check_state(cluster: Cluster) -> None:
+    """Makes the folder of a cluster here.
+
+    Raises:
+        ConfigError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        cluster.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with TemporaryFile(dir=cluster.state):
+            pass
+    except OSError as error:
+        raise ConfigError(f"state_dir {cluster.state_dir}: {error}; choose another") from error
 
 
 def derived(path: Path) -> bytes:

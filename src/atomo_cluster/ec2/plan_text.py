@@ -4,6 +4,7 @@ from rich.table import Table
 
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.pricing import money
+from atomo_cluster.ec2.tables import table
 
 __all__ = ["plan_lines", "plan_record", "plan_table"]
 
@@ -12,23 +13,19 @@ RESERVED = "reserved"
 
 def plan_table(plan: Plan) -> Table:
     """The plan as people read it."""
-    table = Table(title=f"{plan.cluster.name} in {plan.zone} ({plan.cluster.method})")
-    for name in ("role", "hosts", "type", "vCPU", "memory", "GPUs", "network", "disk", "per hour"):
-        table.add_column(name, justify="left" if name in ("role", "type") else "right")
+    title = f"{plan.cluster.name} in {plan.zone} ({plan.cluster.method})"
+    shown = table(title, ("hosts", "type", "each", "disk", "per hour"), right=("per hour",))
     for group in plan.groups:
         machine = group.machine
-        table.add_row(
-            group.role,
-            str(group.count),
+        gpus = f"\n{machine.gpus} x {machine.gpu}" if machine.gpus else ""
+        shown.add_row(
+            f"{group.count} {group.role}{'s' if group.count > 1 else ''}",
             machine.type + "".join(f"\nor {other}" for other in group.alternatives),
-            str(machine.vcpus),
-            f"{machine.memory_gib:g} GiB",
-            f"{machine.gpus} x {machine.gpu}" if machine.gpus else "-",
-            machine.network,
+            f"{machine.vcpus} vCPU, {machine.memory_gib:g} GiB{gpus}\n{machine.network}",
             f"{group.disk_gb} GB gp3",
             f"{group.count} x {money(group.hourly, 4)}",
         )
-    return table
+    return shown
 
 
 def plan_lines(plan: Plan, ssh_from: str) -> list[str]:

@@ -1,7 +1,6 @@
 """What a command works with: its options, the cluster, AWS, and a way to speak."""
 
 import argparse
-import json
 import sys
 from functools import cached_property
 from typing import Any, final
@@ -9,6 +8,7 @@ from typing import Any, final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.config_file import load, overrides
+from atomo_cluster.ec2.document import Document
 from atomo_cluster.ec2.identity import caller
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import Declined
@@ -20,8 +20,9 @@ __all__ = ["Run"]
 class Run:
     """One run of a command."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, document: Document) -> None:
         self.options = options
+        self._document = document
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -40,7 +41,7 @@ class Run:
 
     @property
     def as_json(self) -> bool:
-        return bool(self.options.json)
+        return self._document.wanted
 
     def say(self, text: str) -> None:
         """Tells a person; with --json apart from what the script reads."""
@@ -57,9 +58,8 @@ class Run:
         Console(file=out, width=None if out.isatty() else 160).print(renderable)
 
     def tell(self, record: Any) -> None:
-        """Tells the script."""
-        if self.as_json:
-            sys.stdout.write(json.dumps(record, indent=2, default=str) + "\n")
+        """Tells the script; it is printed when the command ends."""
+        self._document.tell(record)
 
     def confirm(self, question: str = "Proceed?") -> None:
         """Asks, unless --yes.

@@ -1,11 +1,15 @@
 """A reader who types what the document says gets what it says, against moto's server."""
 
+import json
 import re
 import shlex
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 from cluster.ec2.cloud import everything
+
+from atomo_cluster.ec2 import aws
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADING = "## A rehearsal that costs nothing"
@@ -35,3 +39,38 @@ def test_the_rehearsal(ec2, cloud, folder, monkeypatch):
     assert LAST in said[-1]
     assert LAST in rehearsal()
     assert everything(cloud) == before
+
+
+def granted():
+    """The actions of the policy in the document, by whether a launch needs them."""
+    text = (DOCS / "cluster-ec2.md").read_text()
+    policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    return [
+        action
+        for statement in policy["Statement"]
+        for action in (
+            [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
+        )
+    ]
+
+
+SERVICES = {"efs": "elasticfilesystem", "service-quotas": "servicequotas"}
+
+
+def test_the_policy_allows_every_call_that_there_is():
+    source = "".join(path.read_text() for path in Path(aws.__file__).parent.rglob("*.py"))
+    source = source.replace('f"ec2.authorize_security_group_{direction}"', "")
+    calls = re.findall(r'"(ec2|sts|ssm|efs|pricing|service-quotas)\.([a-z_]+)"', source)
+    calls += [("ec2", "authorize_security_group_ingress"), ("ec2", "describe_volumes")]
+    assert len(calls) > 30
+    allowed = granted()
+    for service, operation in calls:
+        name = "".join(word.capitalize() for word in operation.split("_"))
+        action = f"{SERVICES.get(service, service)}:{name}"
+        assert any(fnmatch(action, pattern) for pattern in allowed) or name == "Connect", action
+
+
+def test_hints_name_a_document_that_has_the_policy():
+    named = {word for hint in aws.HINTS.values() for word in re.findall(r"docs/[\w-]+\.md", hint)}
+    assert named == {"docs/cluster-ec2.md"}
+    assert granted()

@@ -1,9 +1,12 @@
 """What it costs is said before, meanwhile, and never made up."""
 
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from cluster.ec2.cloud import Reply, everything
+
+from atomo_cluster.ec2.tags import CLUSTER, OWNER
 
 PRICES = {"m5.large": 0.096, "g4dn.xlarge": 0.526, "gp3": 0.08, "address": 0.005}
 GB_HOUR = 0.08 / 730
@@ -134,3 +137,58 @@ def test_cost_grows_with_time(ec2, cloud, monkeypatch):
     assert "$0.3359" in ec2("cost").out
     cloud.prices = None
     assert "unknown" in ec2("cost").out
+
+
+def test_cost_counts_hosts_that_have_ended_and_the_disks_that_there_are(ec2, cloud):
+    cloud.prices = PRICES
+    assert ec2("launch", "--yes", "--json").code == 0
+    client = cloud.moto.client()
+    first, *_ = ec2("status", "--json").record["hosts"]
+    (disk,) = client.describe_volumes(
+        Filters=[{"Name": "attachment.instance-id", "Values": [first["id"]]}]
+    )["Volumes"]
+    client.modify_volume(VolumeId=disk["VolumeId"], Size=500)
+    tags = [{"Key": CLUSTER, "Value": "test"}, {"Key": OWNER, "Value": "user/moto"}]
+    loose = client.create_volume(
+        AvailabilityZone="us-east-1a", Size=8, VolumeType="gp3",
+        TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+    )["VolumeId"]  # fmt: skip
+    gone = ec2("status", "--json").record["hosts"][-1]["id"]
+    client.terminate_instances(InstanceIds=[gone])
+    cost = ec2("cost", "--json").record
+    rows = {one["id"]: one for one in cost["hosts"]}
+    assert rows[gone]["state"] == "terminated"
+    assert rows[gone]["usd_per_hour"] == 0
+    assert rows[gone]["usd_so_far"] == rows[gone]["usd_until_fuse"]
+    assert rows[first["id"]]["usd_per_hour"] == pytest.approx(HOST + 400 * GB_HOUR)
+    assert rows[loose]["usd_per_hour"] == pytest.approx(8 * GB_HOUR)
+    assert cost["usd_per_hour"] == pytest.approx(2 * HOST + 408 * GB_HOUR)
+
+
+@pytest.mark.parametrize("reason", ["User initiated (2026-01-01 03:00:00 GMT)", "Server.Spot"])
+def test_an_ended_host_counts_until_its_end(reason, ec2, cloud, monkeypatch):
+    cloud.prices = PRICES
+    assert ec2("launch", "--yes", "--max-hours", "5").code == 0
+    client = cloud.moto.client()
+    client.terminate_instances(InstanceIds=list(everything(cloud)["instances"]))
+
+    def told(words, forward):
+        body = forward().body.decode()
+        body = re.sub("<launchTime>[^<]*", "<launchTime>2026-01-01T01:00:00.000Z", body)
+        return Reply(200, re.sub("<reason>[^<]*", f"<reason>{reason}", body).encode())
+
+    cloud.on("DescribeInstances", told, times=9)
+    hours = {one["hours"] for one in ec2("cost", "--json").record["hosts"]}
+    assert hours == {2.0 if "2026" in reason else 5.0}  # else at most until the fuse
+
+
+def test_tables_fit_into_80_columns(ec2, cloud):
+    cloud.prices = PRICES
+    words = ("--method", "spot", "--worker-type", "g4dn.12xlarge", "--n-workers", "10")
+    shown = [ec2("plan", *words).out]
+    assert ec2("launch", "--yes", *words).code == 0
+    shown += [ec2(command).out for command in ("status", "list_running_instances", "cost")]
+    assert "deeplearning-worker11" in shown[1]
+    for text in shown:
+        rows = text.partition("\ncost ")[0].splitlines()  # sentences may wrap
+        assert max(map(len, rows)) <= 80

@@ -1,21 +1,38 @@
 """`cost`: what the cluster has cost, costs and may cost."""
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import Final
 
-from rich.table import Table
-
-from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.tables import table
 
 HELP: Final = """\
   pytorch_ec2.py cost
   pytorch_ec2.py cost --json
 
-Changes nothing. Computed from start times and the prices of this moment: the bill is in the AWS
-console. Traffic to the internet and shared folders (EFS) are not in it."""
+Changes nothing. Computed from start and end times, the disks that there are, and the prices of this
+moment: the bill is in the AWS console. Hosts that have ended are in it for about an hour, after
+which EC2 forgets them. Traffic to the internet and shared folders (EFS) are not in it."""
+COLUMNS: Final = ("host", "type", "hours", "per hour", "so far", "until the fuse")
+ENDED: Final = ("shutting-down", "terminated")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a host with its disks costs, or a disk without a host; None: AWS does not say."""
+
+    id: str
+    type: str
+    state: str
+    hours: float
+    usd_per_hour: float | None
+    usd_so_far: float | None
+    usd_until_fuse: float | None
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -24,41 +41,69 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     """Shows the costs."""
-    records = [record for method in (True, False) for record in costs(run, method)]
-    table = Table(title=f"{run.cluster.name}, owner {run.owned.owner}")
-    for name in ("host", "type", "hours", "per hour", "so far", "until the fuse"):
-        table.add_column(name, justify="right")
-    for one in [*records, total(records)]:
-        amounts = (money(one[key], 4 if key == "usd_per_hour" else 2) for key in KEYS)
-        table.add_row(one["id"], one["type"], f"{one['hours']:.2f}", *amounts)
-    run.show(table)
-    run.tell({"hosts": records, **total(records)})
+    costs = all_costs(run)
+    total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
+    shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
+    for one in costs:
+        name = one.type if one.state not in ENDED else f"{one.type}, ended"
+        shown.add_row(one.id, name, f"{one.hours:.2f}", *(amount(one, key) for key in KEYS))
+    hours = sum(one.hours for one in costs)
+    shown.add_row("all", "", f"{hours:.2f}", *(as_money(total[key], key) for key in KEYS))
+    run.show(shown)
+    run.tell({"hosts": [asdict(one) for one in costs], "hours": hours, **total})
     return 0
 
 
 KEYS: Final = ("usd_per_hour", "usd_so_far", "usd_until_fuse")
 
 
-def costs(run: Run, spot: bool) -> list[dict[str, Any]]:
-    """What each host costs that was bought this way."""
-    hosts = [one for one in instances(run.aws, run.owned) if one.spot == spot]
-    if not hosts:
-        return []
-    known = prices(run.aws, [one.type for one in hosts], spot, hosts[0].zone)
-    return [record(run, one, known) for one in hosts]
+def amount(one: Cost, key: str) -> str:
+    """An amount of a row."""
+    return as_money(getattr(one, key), key)
 
 
-def record(run: Run, host: Instance, known: Prices) -> dict[str, Any]:
-    """What one host costs."""
-    hours = (datetime.now(timezone.utc) - host.launched).total_seconds() / 3600
-    hourly = known.host_hour(host.type, run.cluster.volume_gb, host.public_ip is not None)
-    times = (1.0, hours, max(hours, host.max_hours))
-    amounts = {key: None if hourly is None else hourly * time
-               for key, time in zip(KEYS, times, strict=True)}  # fmt: skip
-    return {"id": host.id, "type": host.type, "hours": hours, **amounts}
+def as_money(value: float | None, key: str) -> str:
+    """An amount as people read it; what an hour costs may be little."""
+    return money(value, 4 if key == KEYS[0] else 2)
 
 
-def total(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum; unknown as soon as a part is."""
-    sums = {key: added([one[key] for one in records]) for key in KEYS}
-    return {"id": "all", "type": "", "hours": added([one["hours"] for one in records]), **sums}
+def all_costs(run: Run) -> list[Cost]:
+    """What each host costs or has cost, and each disk that no host has."""
+    hosts = instances(run.aws, run.owned, [*LIVE, *ENDED])
+    disks = volumes(run.aws, run.owned)
+    known = {spot: priced(run, hosts, spot) for spot in {host.spot for host in hosts} or {False}}
+    loose = [disk for disk in disks if disk.host not in {host.id for host in hosts}]
+    return [
+        *(of_host(run, host, disks, known[host.spot]) for host in hosts),
+        *(of_disk(disk, next(iter(known.values()))) for disk in loose),
+    ]
+
+
+def priced(run: Run, hosts: Sequence[Instance], spot: bool) -> Prices:
+    """The prices of the hosts that were bought this way."""
+    ours = [host for host in hosts if host.spot == spot]
+    zone = ours[0].zone if ours else ""
+    return prices(run.aws, [host.type for host in ours], spot, zone)
+
+
+def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> Cost:
+    """What one host costs. Its disks end with it, and count then as they were asked for."""
+    now = datetime.now(timezone.utc)
+    over = host.state in ENDED
+    until = min(host.ended or now, host.fuse if over else now, now)
+    hours = max(0.0, (until - host.launched).total_seconds() / 3600)
+    mine = [disk.gb for disk in disks if disk.host == host.id]
+    hourly = known.host_hour(
+        host.type, sum(mine) if mine else run.cluster.volume_gb, over or host.public_ip is not None
+    )
+    times = (0.0 if over else 1.0, hours, hours if over else max(hours, host.max_hours))
+    amounts = [hourly * time if hourly is not None else None if time else 0.0 for time in times]
+    return Cost(host.id, host.type, host.state, hours, *amounts)
+
+
+def of_disk(disk: Disk, known: Prices) -> Cost:
+    """What a disk costs that no host has, and that no fuse ends."""
+    hours = (datetime.now(timezone.utc) - disk.made).total_seconds() / 3600
+    hourly = known.disk_hour(disk.gb) if disk.kind == "gp3" else None
+    so_far = None if hourly is None else hourly * hours
+    return Cost(disk.id, f"{disk.gb} GB {disk.kind}", "alone", hours, hourly, so_far, so_far)

@@ -1,6 +1,7 @@
 """`ssh`: a shell on a host."""
 
 import subprocess
+import sys
 from argparse import ArgumentParser
 from typing import Final
 
@@ -32,4 +33,7 @@ def run(run: Run) -> int:
         raise ConfigError(f"{run.options.host} is {len(chosen)} hosts; name one")
     ssh, words = reach(run), run.options.passed_on
     host_keys(run, ssh).pin(chosen[0])
-    return subprocess.call(ssh.words(chosen[0], *words, terminal=not words))
+    line = ssh.words(chosen[0], *words, terminal=not words)
+    code = subprocess.call(line, stdout=sys.stderr if run.as_json else None)
+    run.tell({"exit_code": code})
+    return code

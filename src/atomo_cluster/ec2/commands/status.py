@@ -4,11 +4,10 @@ from argparse import ArgumentParser
 from datetime import datetime, timezone
 from typing import Final
 
-from rich.table import Table
-
 from atomo_cluster.ec2.host_list import alias, host_records
 from atomo_cluster.ec2.inventory import Instance, everything, instances, namesakes, told_of
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.tables import table
 from atomo_cluster.errors import LeftBehind
 
 HELP: Final = """\
@@ -47,23 +46,28 @@ def run(run: Run) -> int:
 
 
 def show_hosts(run: Run, hosts: list[Instance]) -> None:
-    """Shows hosts as a table."""
-    table = Table(title=f"{run.cluster.name}, owner {run.owned.owner}")
-    for name in ("cluster", "host", "id", "type", "state", "zone", "address", "inside", "fuse"):
-        table.add_column(name, no_wrap=True)
-    for number, host in enumerate(hosts):
-        table.add_row(
-            host.cluster,
-            f"{alias(number)} ({host.role})",
-            host.id,
-            host.type + (" spot" if host.spot else ""),
-            host.state,
-            host.zone,
-            host.public_ip or "-",
-            host.private_ip or "-",
-            left(host),
-        )
-    run.show(table)
+    """Shows hosts, a table for each cluster."""
+    for name in dict.fromkeys(host.cluster for host in hosts):
+        ours = [host for host in hosts if host.cluster == name]
+        zones = " ".join(sorted({host.zone for host in ours}))
+        shown = table(f"{name}, owner {run.owned.owner}, {zones}", COLUMNS)
+        for number, host in enumerate(ours):
+            shown.add_row(*cells(number, host))
+        run.show(shown)
+
+
+COLUMNS: Final = ("host", "id, type", "state, fuse", "address, inside")
+
+
+def cells(number: int, host: Instance) -> list[str]:
+    """A row of two lines."""
+    pairs = [
+        (alias(number), host.role),
+        (host.id, host.type + (" spot" if host.spot else "")),
+        (host.state, left(host)),
+        (host.public_ip or "-", host.private_ip or "-"),
+    ]
+    return [f"{above}\n{below}" for above, below in pairs]
 
 
 def left(host: Instance) -> str:

@@ -1,0 +1,49 @@
+"""The one JSON document that a command with `--json` prints, whatever becomes of it."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+from atomo_cluster.errors import INTERRUPTED, ClusterError
+
+__all__ = ["Document"]
+
+
+@final
+class Document:
+    """Gathers what a script is to know, and prints it once the command has ended."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.wanted = wanted
+        self._record: Any = None
+
+    def tell(self, record: Any) -> None:
+        """Adds to the document: mappings become one, anything else takes its place."""
+        self._record = joined(self._record, record)
+
+    @contextmanager
+    def printed(self) -> Iterator[None]:
+        """Prints the document at the end of the block. One that failed wordlessly says why."""
+        try:
+            yield
+        except (ClusterError, KeyboardInterrupt) as error:
+            if self._record is None:
+                code = error.exit_code if isinstance(error, ClusterError) else INTERRUPTED
+                self._record = {"error": str(error) or "interrupted", "exit_code": code}
+            raise
+        finally:
+            if self.wanted and self._record is not None:
+                sys.stdout.write(json.dumps(self._record, indent=2, default=str) + "\n")
+
+
+def joined(old: Any, new: Any) -> Any:
+    """Two records as one.
+
+    >>> joined({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3})
+    {'a': {'x': 1, 'y': 2}, 'b': 3}
+    """
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **{key: joined(old.get(key), value) for key, value in new.items()}}
+    return new

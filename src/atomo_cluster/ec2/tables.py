@@ -1,0 +1,15 @@
+"""Tables that fit into 80 columns, without lines that would take some of them."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+__all__ = ["table"]
+
+
+def table(title: str, columns: Sequence[str], right: Sequence[str] = ()) -> Table:
+    """An empty table; `right` names the columns of numbers. A cell may have several lines."""
+    made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    return made

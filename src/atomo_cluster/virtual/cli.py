@@ -14,7 +14,7 @@ from atomo_cluster.virtual import lifecycle
 from atomo_cluster.virtual.check import obstacles, owner
 from atomo_cluster.virtual.console import execute
 from atomo_cluster.virtual.host import run_host
-from atomo_cluster.virtual.options import make_parser
+from atomo_cluster.virtual.options import DEFAULT_NAME, clusters_folder, make_parser
 from atomo_cluster.virtual.spec import (
     Cluster,
     Place,
@@ -97,14 +97,17 @@ def up(options: argparse.Namespace, place: Place, script: Path) -> int:
 
 def instructions(place: Place, made: Cluster, script: Path) -> str:
     """What to do with a cluster that is up."""
-    call = f"{near(script)}" + (f" --name {place.name}" if place.name != "virtual" else "")
+    which = f" --name {place.name}" if place.name != DEFAULT_NAME else ""
+    if place.folder.parent != clusters_folder(script.parent.parent / "clusters").absolute():
+        which += f" --clusters {near(place.folder.parent)}"
+    call = f"python3 {near(script)}"
     hosts_address, shared = near(place.hosts_address), near(place.shared)
     return f"""\
 {place.name}: {len(made.hosts)} hosts, h1 to h{len(made.hosts)}, {rate_text(made.rate_bits)} links
-  train      python3 {call} exec h1 bash run_pytorch.sh --hostfile {hosts_address}
+  train      {call} exec{which} h1 bash run_pytorch.sh --hostfile {hosts_address}
   log in     ssh -F {near(place.ssh_config)} h1
   share      {shared} (so is every other folder)
-  take away  python3 {call} down"""
+  take away  {call} down{which}"""
 
 
 def near(path: Path) -> str:

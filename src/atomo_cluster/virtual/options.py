@@ -4,7 +4,9 @@ import argparse
 import os
 from pathlib import Path
 
-__all__ = ["make_parser"]
+__all__ = ["DEFAULT_NAME", "clusters_folder", "make_parser"]
+
+DEFAULT_NAME = "virtual"
 
 DESCRIPTION = """\
 A cluster on this machine: hosts with their own addresses, host names, sshds and slow links.
@@ -76,8 +78,10 @@ Says whether this machine can hold a cluster, and what is missing.
 def make_parser(clusters: Path) -> argparse.ArgumentParser:
     """The parser; `clusters` is where the files of clusters go unless told otherwise."""
     which = argparse.ArgumentParser(add_help=False)
-    which.add_argument("--name", default="virtual", type=name, help="of the cluster: %(default)s")
-    where = os.environ.get("ATOMO_CLUSTERS") or str(clusters)
+    which.add_argument(
+        "--name", default=DEFAULT_NAME, type=name, help="of the cluster: %(default)s"
+    )
+    where = str(clusters_folder(clusters))
     which.add_argument(
         "--clusters", metavar="FOLDER", default=where,
         help="has a folder for each cluster: $ATOMO_CLUSTERS, or %(default)s",
@@ -118,6 +122,11 @@ def make_parser(clusters: Path) -> argparse.ArgumentParser:
     as_json(down)
     as_json(command("check", CHECK, "whether a cluster can run here"))
     return parser
+
+
+def clusters_folder(clusters: Path) -> Path:
+    """Where the files of clusters go unless an option says otherwise."""
+    return Path(os.environ.get("ATOMO_CLUSTERS") or clusters)
 
 
 def as_json(parser: argparse.ArgumentParser) -> None:

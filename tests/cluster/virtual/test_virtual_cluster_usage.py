@@ -1,11 +1,16 @@
 """What the command says before it does anything; this needs no privilege."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cluster.virtual.vc import ROOT, SCRIPT, Tool
+
+from atomo_cluster.virtual.cli import instructions
+from atomo_cluster.virtual.options import make_parser
+from atomo_cluster.virtual.spec import Cluster, Place, hosts_of
 
 COMMANDS = ["check", "up", "status", "exec", "partition", "heal", "throttle", "kill", "down"]
 
@@ -56,6 +61,27 @@ def test_a_path_that_ssh_cannot_have_is_refused(tmp_path, possible):
     odd = Tool(tmp_path / "a b")
     assert "ssh's configuration cannot hold this path; see --clusters" in odd.refuses("up")
     odd.leaves_nothing()
+
+
+@pytest.mark.parametrize("words", ["", "--name wan", "--name wan --clusters elsewhere"])
+def test_up_says_commands_that_mean_this_cluster(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATOMO_CLUSTERS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    parser = make_parser(tmp_path)
+    asked = parser.parse_args(["up", *words.split()])
+    place = Place(Path(asked.clusters).absolute() / asked.name)
+    hosts, length = hosts_of("10.77.0.0/24", 2)
+    said = instructions(place, Cluster(hosts, length, 10**9, None, 9000, None), SCRIPT)
+    lines = [shlex.split(line) for line in said.splitlines() if str(SCRIPT.name) in line]
+    assert len(lines) == 2
+    for line in lines:
+        command = line[next(n for n, word in enumerate(line) if word.endswith(SCRIPT.name)) + 1 :]
+        told = parser.parse_args(command)
+        assert Path(told.clusters).absolute() / told.name == place.folder
+        assert told.command != "exec" or (told.host, told.words[:2]) == (
+            "h1",
+            ["bash", "run_pytorch.sh"],
+        )
 
 
 def test_taking_away_what_is_not_there_is_no_error(anywhere):

@@ -1,5 +1,7 @@
 """Division into buckets, and gradients that arrive in them during the backward pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,10 @@ from hypothesis import strategies as st
 from torch import Size, nn
 
 from atomo.codecs import make_codec
+from atomo.communicators.exchange import Compressor, add_frame
 from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
+from atomo.memory import Forget
+from atomo.wire import Compression
 
 SIZES = st.lists(st.lists(st.integers(1, 6), min_size=0, max_size=4), min_size=1, max_size=12)
 
@@ -45,6 +50,31 @@ def test_one_dimensional_parameters_travel_dense():
         ("svd", Size((4, 4))),
         ("sgd", Size((5,))),
     ]
+
+
+@pytest.mark.parametrize("code", ["dgc", "dragonn", "topk(scope=layer)"])
+def test_a_ratio_as_published_is_that_of_each_layer(code):
+    parameters = [("w", Size((40, 50))), ("v", Size((30, 50))), ("b", Size((4,)))]
+    codec = make_codec(code)
+    (bucket,) = plan(parameters, codec, 10**6)
+    assert [part.shape for part in bucket.parts] == [Size((30, 50)), Size((40, 50)), Size((4,))]
+    (joined,) = plan(parameters, replace(codec, scope="bucket"), 10**6)
+    assert [part.shape for part in joined.parts] == [Size((3500,)), Size((4,))]
+
+
+def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
+    """Over the bucket, none of its entries would be among the largest."""
+    parameters = [("quiet", Size((40, 50))), ("loud", Size((40, 50)))]
+    gradient = torch.cat([torch.full((2000,), 1.0), torch.linspace(1e-4, 2e-4, 2000)])
+    sent = {}
+    for scope in ("layer", "bucket"):
+        (bucket,) = plan(parameters, make_codec(f"dgc(ratio=0.01, scope={scope})"), 10**6)
+        frame = Compressor(Forget(), Compression(), 1, 0).compress(bucket, gradient.clone(), 1)
+        out = torch.zeros(4000)
+        add_frame(bucket, frame, out, 1.0)
+        sent[scope] = [int(part.count_nonzero()) for part in out.split(2000)]
+    assert sent["bucket"][1] == 0
+    assert 16 <= sent["layer"][1] <= 26
 
 
 def test_layouts_differ_by_codec_name_and_shape():

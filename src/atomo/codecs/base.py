@@ -70,10 +70,16 @@ class Codec(ABC, Generic[Payload]):
     payload: ClassVar[type[Any]]
     """The frozen dataclass of tensors that the receiver rebuilds from the wire."""
     unit: ClassVar[Unit]
+    """What it sees at once, unless `sees` says otherwise."""
     memory: ClassVar[str | None] = None
     """The memory that the method was published with, where its laws do not say."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
+
+    @property
+    def sees(self) -> Unit:
+        """What this configuration sees at once."""
+        return self.unit
 
     @property
     @abstractmethod

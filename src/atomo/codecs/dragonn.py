@@ -45,6 +45,9 @@ class Dragonn(Codec[Sparse]):
     0.01. Lower => more compression."""
     threshold: int = 0
     """Gradients of no more entries than this are sent whole, all but their zeros."""
+    scope: str = "layer"
+    """What both settings count: "layer", as published, or "bucket", joined layers in which those
+    with larger entries get more of it."""
 
     id: ClassVar[str] = "dragonn"
     payload: ClassVar[type[Sparse]] = Sparse
@@ -54,6 +57,11 @@ class Dragonn(Codec[Sparse]):
         sparse.check_ratio(self.id, self.ratio)
         if self.threshold < 0:
             raise ConfigError(f"dragonn: threshold must be 0 or more, got {self.threshold}")
+        sparse.check_scope(self.id, self.scope)
+
+    @property
+    def sees(self) -> Unit:
+        return sparse.SCOPES[self.scope]
 
     @property
     def laws(self) -> frozenset[Law]:

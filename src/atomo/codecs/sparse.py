@@ -5,24 +5,27 @@ Another codec may code the values; what it loses counts as not sent.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Size, Tensor
 
-from atomo.codecs.base import Codec, Field, Law
+from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import Cost, number
 from atomo.codecs.flat import add_flat
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import rice, select
 
 __all__ = [
+    "SCOPES",
     "Sparse",
     "Sparsifier",
     "add_sparse",
     "assemble",
     "check_ratio",
+    "check_scope",
     "clear_sent",
     "feed_back",
     "finding",
@@ -36,6 +39,9 @@ __all__ = [
 
 
 INDEX: Final = 32  # bytes that an index and its value take while they are read
+
+
+SCOPES: Final = MappingProxyType({"layer": Unit.MATRIX, "bucket": Unit.ENTRIES})
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,12 @@ def check_ratio(codec: str, ratio: float) -> None:
     """Raises ConfigError where `ratio` is no share of the entries."""
     if not 0 < ratio <= 1:
         raise ConfigError(f"{codec}: ratio must be above 0 and at most 1, got {ratio}")
+
+
+def check_scope(codec: str, scope: str) -> None:
+    """Raises ConfigError where `scope` is none of SCOPES."""
+    if scope not in SCOPES:
+        raise ConfigError(f"{codec}: scope must be one of {', '.join(SCOPES)}; got {scope!r}")
 
 
 def wanted(ratio: float, entries: int) -> int:

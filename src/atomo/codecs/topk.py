@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs import sparse
-from atomo.codecs.base import Codec
+from atomo.codecs.base import Codec, Unit
 from atomo.codecs.selector import Selector
 from atomo.kernels import select
 
@@ -30,11 +30,19 @@ class TopK(Selector):
     """The share of the entries that is sent. Lower => more compression."""
     values: Codec[Any] | None = None
     """Codes the values."""
+    scope: str = "bucket"
+    """What `ratio` is a share of: "layer", or "bucket", joined layers in which those with larger
+    entries get more of it."""
 
     id: ClassVar[str] = "topk"
 
     def __post_init__(self) -> None:
         sparse.check_ratio(self.id, self.ratio)
+        sparse.check_scope(self.id, self.scope)
+
+    @property
+    def sees(self) -> Unit:
+        return sparse.SCOPES[self.scope]
 
     @property
     def coded_by(self) -> Codec[Any] | None:

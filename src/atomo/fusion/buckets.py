@@ -124,7 +124,7 @@ def divide(group: Sequence[tuple[str, Size]], codec: Codec[Any]) -> tuple[Part, 
     coded = [(name, shape) for name, shape in group if not goes_dense(shape)]
     dense = [(name, shape) for name, shape in group if goes_dense(shape)]
     parts: list[Part] = []
-    runs = [[one] for one in coded] if codec.unit is Unit.MATRIX else [coded]
+    runs = [[one] for one in coded] if codec.sees is Unit.MATRIX else [coded]
     for run in filter(None, runs):
         parts.append(part(run, codec, parts[-1].stop if parts else 0))
     if dense:
@@ -137,5 +137,5 @@ def part(run: Sequence[tuple[str, Size]], codec: Codec[Any], start: int) -> Part
     slots: list[Slot] = []
     for name, shape in run:
         slots.append(Slot(name, shape, slots[-1].stop if slots else start))
-    whole = codec.unit is Unit.MATRIX
+    whole = codec.sees is Unit.MATRIX
     return Part(codec, run[0][1] if whole else Size([slots[-1].stop - start]), tuple(slots))

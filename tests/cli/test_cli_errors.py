@@ -79,6 +79,7 @@ def test_an_unknown_command_is_refused(capsys):
     assert main(["--help"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a CUDA device")
 def test_a_gpu_that_is_not_there_is_missed(tmp_path):
     words = [*QUICK, "--enable-gpu", "yes", f"--train-dir={tmp_path / 'run'}"]
@@ -91,6 +92,7 @@ def test_a_gpu_that_is_not_there_is_missed(tmp_path):
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_a_missing_data_set_is_named_once(tmp_path):
     words = [*QUICK, "--dataset=MNIST", f"--data-dir={tmp_path}", f"--train-dir={tmp_path / 'run'}"]
     code, output = run(words, tmp_path / "log")
@@ -121,6 +123,7 @@ def no_folder(folder: Path) -> None:
     folder.write_text("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
@@ -159,6 +162,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(small_disk, tmp_path):
     # Weights and momentum take 9.8 MB a checkpoint.
     words = [*QUICK, f"--train-dir={small_disk / 'run'}", "--eval-freq=2", "--max-steps=9"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from jobs import run, started, until
+from support import run_threads, settings
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from atomo.cli import main
@@ -15,6 +16,7 @@ from atomo.training.checkpoint import latest, steps
 
 TRAIN = ["train", "--n=2", "--network=LeNet", "--batch-size=8", "--threads=1", "--code=sgd"]
 TRAIN += ["--lr=0.002"]
+SHORT = {"n": 2, "network": "LeNet", "batch_size": 8, "code": "sgd", "lr": 0.002}
 
 
 def evaluate(folder: Path, *words: str) -> list[str]:
@@ -35,6 +37,7 @@ def scalars(folder: Path) -> list[int]:
     return [point.step for point in board.Scalars("test/top1")]
 
 
+@pytest.mark.slow
 def test_it_follows_a_run_that_it_was_started_before(tmp_path):
     folder = tmp_path / "runs" / "x"
     words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--max-steps=8", "--eval-freq=2"]
@@ -54,22 +57,24 @@ def test_it_follows_a_run_that_it_was_started_before(tmp_path):
         assert "Traceback" not in evaluator.output
 
 
-def test_killed_and_started_again_it_evaluates_nothing_twice(tmp_path):
+@pytest.mark.slow
+def test_killed_and_started_again_it_evaluates_nothing_twice(capfd, tmp_path):
     folder = tmp_path / "run"
-    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--eval-freq=4"]
-    assert run([*words, "--max-steps=40"], tmp_path / "first")[0] == 0
+    run_threads(settings(folder, **SHORT, eval_freq=4, max_steps=40))
     with started(evaluate(folder), tmp_path / "one") as evaluator:
         until(lambda: evaluated(folder), "an evaluation")
         os.kill(evaluator.process.pid, signal.SIGKILL)
         assert evaluator.ends() == -signal.SIGKILL
     before = (folder / "evaluations.jsonl").read_bytes()
-    assert run(evaluate(folder), tmp_path / "two")[0] == 0
+    assert main(evaluate(folder)) == 0
     assert (folder / "evaluations.jsonl").read_bytes().startswith(before.rpartition(b"\n")[0])
     assert evaluated(folder) == steps(folder) == [*range(4, 41, 4)]
-    code, output = run(evaluate(folder), tmp_path / "three")
-    assert (code, output) == (0, "")
+    capfd.readouterr()
+    assert main(evaluate(folder)) == 0
+    assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_run_brings_its_own_and_another_one_when_it_goes_on(tmp_path):
     words = [*TRAIN, f"--train-dir={tmp_path / 'run'}", "--eval-freq=3"]
     code, output = run([*words, "--max-steps=4"], tmp_path / "first")
@@ -83,34 +88,32 @@ def test_a_run_brings_its_own_and_another_one_when_it_goes_on(tmp_path):
     assert evaluated(tmp_path / "run") == [3, 4, 6, 7]
 
 
-def test_it_may_evaluate_only_some_checkpoints_and_says_what_it_cannot_do(tmp_path):
+def test_it_may_evaluate_only_some_checkpoints_and_says_what_it_cannot_do(capfd, tmp_path):
     folder = tmp_path / "run"
-    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--eval-freq=1", "--max-steps=7"]
-    assert run(words, tmp_path / "run.log")[0] == 0
+    run_threads(settings(folder, **SHORT, eval_freq=1, max_steps=7))
     assert latest(folder) == 7
     for wrong in ("--network=FC", "--dataset=MNIST"):
-        code, output = run(evaluate(folder, wrong), tmp_path / wrong)
-        assert code == 2
-        assert "contradicts the checkpoint, which was trained with" in output
-        assert output.count("\n") == 1
+        assert main(evaluate(folder, wrong)) == 2
+        told = capfd.readouterr().err
+        assert "contradicts the checkpoint, which was trained with" in told
+        assert told.count("\n") == 1
     assert not evaluated(folder)
-    assert run(evaluate(folder, "--eval-freq=3"), tmp_path / "some")[0] == 0
+    assert main(evaluate(folder, "--eval-freq=3")) == 0
     assert evaluated(folder) == [3, 6, 7]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a CUDA device")
-def test_a_gpu_that_is_not_there_is_missed(capsys, tmp_path):
+def test_a_gpu_that_is_not_there_is_missed(capfd, tmp_path):
     assert main(evaluate(tmp_path, "--enable-gpu=yes")) == 2
-    assert "cannot use device 'cuda'" in capsys.readouterr().err
+    assert "cannot use device 'cuda'" in capfd.readouterr().err
 
 
-def test_a_missing_data_set_is_named(tmp_path):
+def test_a_missing_data_set_is_named(capfd, tmp_path):
     folder = tmp_path / "run"
-    words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--max-steps=1"]
-    assert run(words, tmp_path / "run.log")[0] == 0
+    run_threads(settings(folder, **SHORT, max_steps=1))
     manifest = folder / "step-00000001.json"
     manifest.write_text(manifest.read_text().replace('"Digits"', '"MNIST"'))
-    code, output = run(evaluate(folder, f"--data-dir={tmp_path}"), tmp_path / "log")
-    assert code == 3, output
-    assert output.startswith(f"atomo evaluate: MNIST is not in {tmp_path}")
-    assert output.count("\n") == 1
+    assert main(evaluate(folder, f"--data-dir={tmp_path}")) == 3
+    told = capfd.readouterr().err
+    assert told.startswith(f"atomo evaluate: MNIST is not in {tmp_path}")
+    assert told.count("\n") == 1

@@ -2,10 +2,13 @@
 
 import signal
 
+import pytest
 from jobs import faults, run, started, until
 from support import run_threads, settings
 
 from atomo.training.checkpoint import finished, latest, load
+
+pytestmark = pytest.mark.slow
 
 TRAIN = ["train", "--n=2", "--network=LeNet", "--batch-size=8", "--threads=1", "--code=sgd"]
 TRAIN += ["--lr=0.002", "--log-interval=1"]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from jobs import Job, until
 
+pytestmark = pytest.mark.slow
+
 WIDTH, HEIGHT = 110, 40
 
 

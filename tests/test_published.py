@@ -112,6 +112,19 @@ def test_yes_is_a_gpu(word):
     assert wants_gpu(options.enable_gpu)
 
 
+def test_a_truth_value_is_one_as_well():
+    assert Settings(enable_gpu=False).resolved().enable_gpu == ""
+    assert Settings(enable_gpu=True).resolved().enable_gpu == "yes"
+
+
+def test_the_published_evaluation_is_understood():
+    words = "--eval-batch-size=10000 --eval_freq=50 --network=ResNet18 --dataset=Cifar10"
+    options = parse(EvaluateOptions, [*words.split(), "--model-dir=/home/x/"], "evaluate", "")
+    settings = evaluator_settings(options)
+    assert (settings.eval_batch_size, settings.eval_freq) == (10_000, 50)
+    assert (settings.network, settings.dataset) == ("ResNet18", "Cifar10")
+
+
 def test_a_gpu_is_neither_had_nor_left_by_a_typing_error():
     with pytest.raises(ConfigError, match="--enable-gpu: 'ney' is neither yes nor no"):
         read("--enable-gpu=ney")

@@ -71,7 +71,7 @@ class Settings:
     blosc_codec: str = option("lz4", "none, blosclz, lz4, lz4hc, zlib or zstd")
     blosc_level: int = option(5, "0..9; higher => smaller and slower")
     blosc_shuffle: str = option("byte", "none, byte or bit")
-    enable_gpu: str = option("", "yes: CUDA, over the GPUs of each host; no or empty: CPU")
+    enable_gpu: str | bool = option("", "yes: CUDA, over the GPUs of each host; no or empty: CPU")
     threads: int = option(0, "compute threads per process; 0: the cores of a host over its workers")
     train_dir: str = option("", "folder of the run; empty: a new one under runs/")
     eval_freq: int = option(100, "steps between two checkpoints")
@@ -215,14 +215,14 @@ def check_bounds(settings: Settings) -> None:
             raise ConfigError(f"{flag(name)} must be above 0, got {getattr(settings, name)}")
 
 
-def wants_gpu(enable_gpu: str) -> bool:
+def wants_gpu(enable_gpu: str | bool) -> bool:
     """Whether `--enable-gpu` asks for one.
 
     Raises:
         ConfigError: it says neither yes nor no.
     """
     try:
-        return truth(enable_gpu)
+        return truth(str(enable_gpu))
     except ConfigError as error:
         raise ConfigError(f"--enable-gpu: {error}; yes: CUDA, no or empty: CPU") from error
 

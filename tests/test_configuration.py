@@ -1,12 +1,16 @@
 """Command lines become settings, settings become command lines, and what is wrong is named."""
 
+import re
 from dataclasses import fields, replace
+from typing import get_args, get_type_hints
 
 import pytest
+import support
 
 from atomo.arguments import option, parse, to_arguments
-from atomo.config import IDENTITY, Settings, check_identity, record
+from atomo.config import BOUNDS, IDENTITY, Settings, check_identity, record
 from atomo.errors import ConfigError
+from atomo.training.job import make_job
 
 PUBLISHED = {
     "n": ("3", 3),
@@ -82,6 +86,44 @@ def test_a_command_line_of_settings_reads_back_as_the_same_settings():
     for settings in (Settings(), read(*words), read(*words).resolved()):
         assert read(*to_arguments(settings)) == settings
     assert to_arguments(Settings()) == []
+
+
+CHECKED_ELSEWHERE = {"num_aggregate", "compress_ratio", "blosc_level"}
+
+
+def test_every_number_has_a_range():
+    hints = get_type_hints(Settings)
+    numbers = {name for name, kind in hints.items() if {int, float} & {kind, *get_args(kind)}}
+    assert numbers - set(BOUNDS) == CHECKED_ELSEWHERE
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_number_beyond_its_range_is_refused_with_the_reason(name):
+    bound, whole = BOUNDS[name], int in {(kind := get_type_hints(Settings)[name]), *get_args(kind)}
+    huge = [f"{10**30}"] if whole else ["1e300", "inf"]
+    for text in huge:
+        with pytest.raises(
+            ConfigError, match=rf"{option(name)} must be at most .*: {re.escape(bound.why_most)}"
+        ):
+            read(f"{option(name)}={text}")
+    for text in ("-1",) if whole else ("-1", "-inf", "nan"):
+        with pytest.raises(
+            ConfigError, match=rf"{option(name)} must be (at least|above) {bound.least}"
+        ):
+            read(f"{option(name)}={text}")
+
+
+@pytest.mark.parametrize("word", ["1e308: sgd", "inf: sgd", "nan: sgd", "1e16: sgd"])
+def test_an_epoch_that_never_comes_is_no_phase(word):
+    with pytest.raises(ConfigError, match=f"cannot read '{word}'"):
+        read(f"--code-schedule={word}").resolved()
+
+
+def test_a_learning_rate_that_grows_beyond_float32_is_refused_before_the_first_step(tmp_path):
+    grows = {"lr_shrinkage": 2.0, "lr_shrink_freq": 1, "n": 2, "network": "FC"}
+    make_job(support.settings(tmp_path, max_steps=100, **grows), 2)
+    with pytest.raises(ConfigError, match=r"--lr 0.02 times --lr-shrinkage 2 every 1 .* step 200"):
+        make_job(support.settings(tmp_path, max_steps=200, **grows), 2)
 
 
 @pytest.mark.parametrize(

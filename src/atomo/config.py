@@ -9,6 +9,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
+from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
 from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
 from atomo.memory import Forget, canonical, check_fits, default_memory
@@ -85,7 +86,7 @@ class Settings:
     mpi_args: str = option("", "further arguments for mpirun")
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check(self, BOUNDS, flag)
         workers = self.n - 1
         if not 0 <= self.num_aggregate <= workers:
             raise ConfigError(
@@ -179,40 +180,33 @@ class Settings:
         return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
 
 
-LOWEST: Final[Mapping[str, float]] = {
-    "n": 2,
-    "image_size": 0,
-    "batch_size": 1,
-    "test_batch_size": 1,
-    "epochs": 1,
-    "max_steps": 1,
-    "momentum": 0,
-    "weight_decay": 0,
-    "lr_shrink_freq": 1,
-    "warmup_epochs": 0,
-    "svd_rank": 0,
-    "quantization_level": 1,
-    "bucket_size": 0,
-    "threads": 0,
-    "eval_freq": 1,
-    "keep_checkpoints": 0,
-    "dump_every": 0,
-    "seed": 0,
-    "log_interval": 1,
+FLOAT: Final = 3.4e38  # beyond it, float32 has only infinity
+FINITE: Final = "beyond it lies infinity, in float32"
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "n": Bound(2, 4096, "1 master and at least 1 worker", "every worker sends to the one master"),
+    "image_size": PIXELS,
+    "batch_size": IMAGES,
+    "test_batch_size": IMAGES,
+    "epochs": COUNT,
+    "max_steps": COUNT,
+    "lr": Bound(0, FLOAT, why_most=FINITE, above=True),
+    "momentum": Bound(0, 1, why_most="more grows without end"),
+    "weight_decay": Bound(0, FLOAT, why_most=FINITE),
+    "lr_shrinkage": Bound(0, FLOAT, why_most=FINITE, above=True),
+    "lr_shrink_freq": COUNT,
+    "warmup_epochs": Bound(0, 100, why_most="each epoch of a warm-up has a codec of its own"),
+    "svd_rank": ANY,
+    "quantization_level": COUNT,
+    "bucket_size": ANY,
+    "fusion_mb": Bound(0, 2147, why_most="a message has at most 2^31 - 1 bytes", above=True),
+    "threads": THREADS,
+    "eval_freq": COUNT,
+    "keep_checkpoints": ANY,
+    "dump_every": ANY,
+    "seed": Bound(0, 2**63 - 1, why_most="seeds have 63 bits"),
+    "log_interval": COUNT,
+    "timeout": SECONDS,
 }
-ABOVE_ZERO: Final = ("lr", "lr_shrinkage", "fusion_mb", "timeout")
-
-
-def check_bounds(settings: Settings) -> None:
-    """Raises ConfigError for the first number that is out of its range."""
-    for name, lowest in LOWEST.items():
-        value = getattr(settings, name)
-        if value is not None and not value >= lowest:
-            why = ": 1 master and at least 1 worker" if name == "n" else ""
-            raise ConfigError(f"{flag(name)} must be at least {lowest:g}, got {value}{why}")
-    for name in ABOVE_ZERO:
-        if not getattr(settings, name) > 0:
-            raise ConfigError(f"{flag(name)} must be above 0, got {getattr(settings, name)}")
 
 
 def wants_gpu(enable_gpu: str | bool) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, final
 
+from atomo.bounds import ANY
 from atomo.codecs import Codec, make_codec
 from atomo.codecs.dgc import warm_up
 from atomo.errors import ConfigError
@@ -70,7 +71,7 @@ def parse_phase(entry: str) -> Phase:
         begins = float(epoch)
     except ValueError:
         begins = -1.0
-    if not colon or not 0 <= begins < float("inf"):
+    if not colon or not 0 <= begins <= ANY.most:
         raise ConfigError(f"--code-schedule: cannot read {entry.strip()!r}; write 'EPOCH: CODEC'")
     return Phase(begins, make_codec(spec))
 

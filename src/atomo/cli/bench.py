@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import torch
 from rich.console import Console
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
 from atomo.arguments import parse
+from atomo.bounds import ANY, COUNT, THREADS, Bound, check
 from atomo.codecs import CODECS, make_codec
 from atomo.config import option
 from atomo.errors import ConfigError, DataError
@@ -38,6 +40,13 @@ Dense under any codec: vectors of fewer than 8192 entries, which are biases and 
 """
 
 
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "steps": ANY,
+    "repetitions": COUNT,
+    "threads": replace(THREADS, least=1),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     """The options of `atomo bench`."""
@@ -53,9 +62,7 @@ class BenchOptions:
     json: bool = option(False, "one line of JSON a codec: yes or no")
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 0), ("repetitions", 1), ("threads", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{name} must be at least {least}, got {getattr(self, name)}")
+        check(self, BOUNDS, lambda name: f"--{name}")
 
 
 def main(words: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from atomo.arguments import parse
+from atomo.bounds import THREADS, check
 from atomo.config import option, wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display import evaluation_line
@@ -55,6 +56,7 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
     if options.events not in ("text", "json"):
         raise ConfigError(f"--events {options.events!r}; known: text, json")
+    check(options, {"threads": THREADS}, lambda name: f"--{name}")
     if options.threads:
         torch.set_num_threads(options.threads)
     threading.excepthook = thread_failed

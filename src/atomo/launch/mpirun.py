@@ -14,6 +14,7 @@ from atomo.launch.hosts import assign, read_hosts
 
 __all__ = ["command", "evaluator_command"]
 
+RANK_BYTES = 150_000_000  # what a rank takes at least that it shares with no other
 HERE = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -51,13 +52,26 @@ def placement(settings: Settings) -> list[str]:
     """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
     here = ["--map-by", "node:OVERSUBSCRIBE"]
     if not settings.hostfile:
+        check_room(settings.n)
         return here
     counts = assign(read_hosts(Path(settings.hostfile)), settings.n)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
+        check_room(settings.n)
         return here
     # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
     # may oversubscribe.
     return ["--map-by", "slot", "--host", ",".join(f"{name}:{count}" for name, count in counts)]
+
+
+def check_room(ranks: int) -> None:
+    """Raises ConfigError for more ranks on this host than its memory has room for."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if ranks * RANK_BYTES > memory:
+        raise ConfigError(
+            f"--n {ranks}: so many processes need more than {ranks * RANK_BYTES / 1e9:.0f} GB, and "
+            f"this host has {memory / 1e9:.0f} GB: at most {memory // RANK_BYTES} here, or name "
+            "more hosts in a --hostfile"
+        )
 
 
 def evaluator_command(settings: Settings) -> list[str]:

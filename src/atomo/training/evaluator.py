@@ -7,16 +7,17 @@ memory: what is in there is never evaluated again. TensorBoard's files in `tenso
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 
+from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, Bound, check
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
@@ -26,6 +27,15 @@ from atomo.training.scoring import Evaluation, agreed, build_subject, score
 __all__ = ["EVALUATIONS", "Evaluation", "EvaluatorSettings", "Missed", "evaluate"]
 
 TENSORBOARD = "tensorboard"
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "image_size": PIXELS,
+    "eval_batch_size": IMAGES,
+    "eval_freq": ANY,
+    "poll_interval_s": SECONDS,
+    "idle_timeout_s": ANY,
+    "patience_s": ANY,
+    "predecessor_s": ANY,
+}
 
 
 @dataclass(frozen=True)
@@ -55,12 +65,7 @@ class EvaluatorSettings:
     """How long to wait for another evaluator of this run, which is known to be ending."""
 
     def __post_init__(self) -> None:
-        least = {"eval_batch_size": 1, "eval_freq": 0, "idle_timeout_s": 0, "patience_s": 0}
-        for name, bound in least.items():
-            if not getattr(self, name) >= bound:
-                raise ConfigError(f"{name} is {getattr(self, name)}; at least {bound}")
-        if not self.poll_interval_s > 0:
-            raise ConfigError(f"poll_interval_s is {self.poll_interval_s}; it must be positive")
+        check(self, BOUNDS, str)
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import nn
 
-from atomo.config import Settings
+from atomo.config import FLOAT, Settings
 from atomo.data import Dataset, load_dataset
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
@@ -81,7 +81,19 @@ def make_job(settings: Settings, ranks: int) -> Job:
     torch.manual_seed(derive(settings.seed, "weights"))
     model = build_model(settings.network, dataset.input_shape, dataset.classes)
     warm_up(phase.codec for phase in phases(settings.code, settings.code_schedule))
-    return Job(settings, dataset, model, make_stages(settings, model, steps), ranks - 1, steps)
+    job = Job(settings, dataset, model, make_stages(settings, model, steps), ranks - 1, steps)
+    check_rate(settings, job.last_step)
+    return job
+
+
+def check_rate(settings: Settings, last_step: int) -> None:
+    """Raises ConfigError for a learning rate that grows beyond float32 before the run ends."""
+    s, times = settings, (last_step - 1) // settings.lr_shrink_freq
+    if math.log10(s.lr) + times * math.log10(s.lr_shrinkage) > math.log10(FLOAT):
+        raise ConfigError(
+            f"--lr {s.lr:g} times --lr-shrinkage {s.lr_shrinkage:g} every {s.lr_shrink_freq} steps "
+            f"is beyond float32 ({FLOAT:g}) by step {last_step}, the last one; shrink by at most 1"
+        )
 
 
 def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:

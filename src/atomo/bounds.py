@@ -1,0 +1,60 @@
+"""The ranges of numbers that people give, and why one ends where it does."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from atomo.errors import ConfigError
+
+__all__ = ["ANY", "COUNT", "IMAGES", "PIXELS", "SECONDS", "THREADS", "Bound", "check"]
+
+
+@final
+@dataclass(frozen=True)
+class Bound:
+    """A range, both ends in it, and the reasons for them."""
+
+    least: int | float
+    most: int | float
+    why_least: str = ""
+    why_most: str = ""
+    above: bool = False
+    """Whether `least` itself is out of the range."""
+
+    def complaint(self, value: int | float) -> str:
+        """What is wrong with a value; empty: nothing is. NaN is in no range."""
+        if not (value > self.least if self.above else value >= self.least):
+            word = "above" if self.above else "at least"
+            return f"must be {word} {self.least:g}, got {value}{reason(self.why_least)}"
+        if not value <= self.most:
+            return f"must be at most {self.most:.12g}, got {value}{reason(self.why_most)}"
+        return ""
+
+
+def reason(why: str) -> str:
+    """The end of a complaint."""
+    return f": {why}" if why else ""
+
+
+MUCH: Final = "nothing comes in such numbers"
+ANY: Final = Bound(0, 1e15, why_most=MUCH)  # 0 has a meaning of its own
+COUNT: Final = Bound(1, 1e15, why_most=MUCH)
+IMAGES: Final = Bound(1, 2**31 - 1, why_most="no batch has so many images")
+PIXELS: Final = Bound(0, 16_384, why_most="an image of that side would take gigabytes")
+SECONDS: Final = Bound(0, 1e7, why_most="that is four months", above=True)
+THREADS: Final = Bound(0, 1024, why_most="threads beyond the cores of a host only cost time")
+
+
+def check(values: object, bounds: Mapping[str, Bound], name: Callable[[str], str]) -> None:
+    """Raises ConfigError for the first attribute that is out of its range; None is in all.
+
+    Args:
+        values: has an attribute for each bound.
+        bounds: by the name of the attribute.
+        name: what to call it in the message.
+    """
+    for attribute, bound in bounds.items():
+        value: Any = getattr(values, attribute)
+        complaint = "" if value is None else bound.complaint(value)
+        if complaint:
+            raise ConfigError(f"{name(attribute)} {complaint}")

@@ -18,7 +18,7 @@ ORDER = [
     ("errors", "kernels", "allocator", "published"),
     "plotting",
     "randomness",
-    ("names", "bounds"),
+    ("names", "bounds", "surroundings"),
     "codecs",
     ("memory", "wire", "schedule", "recipes"),  # none knows of another
     ("transports", "fusion", "config", "limits", "description", "given"),

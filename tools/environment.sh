@@ -46,6 +46,11 @@ atomo_install() {
 atomo_wanted="$(cksum <"$atomo_root/pyproject.toml") ${ATOMO_EXTRAS:-}"
 atomo_stamp=$atomo_venv/installed
 if ! { [ -x "$ATOMO_PYTHON" ] && [ -f "$atomo_stamp" ] && grep -qxF "$atomo_wanted" "$atomo_stamp"; }; then
-  atomo_install
-  echo "$atomo_wanted" >>"$atomo_stamp"
+  if [ -x "$ATOMO_PYTHON" ] && ! [ -w "$atomo_venv" ]; then
+    # As in a container that runs as another user than the one that made it.
+    echo "atomo: $atomo_venv was made for another pyproject.toml or other extras, and you may not write there: used as it is" >&2
+  else
+    atomo_install
+    echo "$atomo_wanted" >>"$atomo_stamp"
+  fi
 fi

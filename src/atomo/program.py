@@ -1,6 +1,6 @@
 """What programs with commands have in common: finding the command, exit codes, signals."""
 
-import os
+import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,9 +10,11 @@ from typing import Final
 
 from atomo.errors import INTERRUPTED, AtomoError
 from atomo.names import nearest
+from atomo.surroundings import furnish, silence_output
 
 __all__ = ["dispatch", "handled"]
 
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -32,6 +34,7 @@ def dispatch(
         act: runs the command of a name with what follows it.
         arguments: the command line; None: that of this process.
     """
+    furnish()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
@@ -41,15 +44,23 @@ def dispatch(
         sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
         return 2
     try:
-        return act(name, rest)
+        code = act(name, rest)
+        sys.stdout.flush()  # here, where it may fail, and not at the very end
+        return code
     except AtomoError as error:
         sys.stderr.write(f"{program} {name}: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # who read our output is gone, as in `atomo train | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_output()
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        silence_output()  # our own files are written elsewhere, and their errors are ours
+        sys.stderr.write(f"{program} {name}: cannot write the output: {error.strerror}\n")
+        return AtomoError.exit_code
 
 
 @contextmanager

@@ -1,9 +1,14 @@
 """Loops compiled by numba: numpy arrays in, numpy arrays out, one thread."""
 
 import inspect
+import os
+import stat
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from types import FunctionType
 from typing import Any, final
 
@@ -56,11 +61,39 @@ class Loop(Lazy):
 
     @cached_property
     def compiled(self) -> Callable[..., Any]:
+        try:
+            return self._make(cache=True)
+        except RuntimeError:  # neither beside the source nor at home is there a folder to write in
+            pass
+        try:
+            return self._make(cache=own_cache())
+        except (RuntimeError, OSError):
+            return self._make(cache=False)
+
+    def _make(self, cache: bool) -> Callable[..., Any]:
         import numba
 
-        make = numba.njit(cache=True, nogil=True, fastmath=self._fastmath)
+        make = numba.njit(cache=cache, nogil=True, fastmath=self._fastmath)
         made: Callable[..., Any] = make(self._plain)
         return made
+
+
+def own_cache() -> bool:
+    """Makes numba keep what it compiles in a folder for temporary files that is this user's alone.
+
+    What lies there is run, so it must not be possible for anybody else to have put it there.
+    """
+    import numba
+
+    folder = Path(tempfile.gettempdir()) / f"atomo-{os.geteuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+    if not private or found.st_uid != os.geteuid():
+        return False
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    return True
 
 
 @final

@@ -1,0 +1,37 @@
+"""What a process may find missing around it, and what it gets in its place."""
+
+import os
+import sys
+from typing import Final, TextIO
+
+__all__ = ["furnish", "silence_output"]
+
+STREAMS: Final = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
+
+
+def furnish() -> None:
+    """Standard streams that were closed lead nowhere; who has no home is at home in `/`.
+
+    A closed stream's number would otherwise go to the next file that is opened, which then gets
+    what was meant for people. Open MPI does not start without HOME, and other libraries would make
+    a folder of the name `~`.
+    """
+    for number, name, mode in STREAMS:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, nowhere(mode))
+    os.environ.setdefault("HOME", "/")
+
+
+def nowhere(mode: str) -> TextIO:
+    """A stream that takes everything and has nothing."""
+    return open(os.devnull, mode, encoding="utf-8")  # type: ignore[return-value]
+
+
+def silence_output() -> None:
+    """From now on what is printed leads nowhere: it cannot be written, and more would fail too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,6 +4,8 @@
 #
 #   ATOMO_VENV    where the environment lies (default: .venv beside the scripts)
 #   ATOMO_EXTRAS  extras to install as well, e.g. "dev"
+#   ATOMO_INSTALL "no": fail where something would have to be installed, as on virtual hosts, which
+#                 have no network, and whose environment is that of the machine
 
 set -euo pipefail
 
@@ -46,7 +48,10 @@ atomo_install() {
 atomo_wanted="$(cksum <"$atomo_root/pyproject.toml") ${ATOMO_EXTRAS:-}"
 atomo_stamp=$atomo_venv/installed
 if ! { [ -x "$ATOMO_PYTHON" ] && [ -f "$atomo_stamp" ] && grep -qxF "$atomo_wanted" "$atomo_stamp"; }; then
-  if [ -x "$ATOMO_PYTHON" ] && ! [ -w "$atomo_venv" ]; then
+  if [ "${ATOMO_INSTALL:-yes}" = no ]; then
+    echo "atomo: $atomo_venv is not what pyproject.toml asks for, and ATOMO_INSTALL=no; give any of the scripts with --help where it may be installed" >&2
+    return 2
+  elif [ -x "$ATOMO_PYTHON" ] && ! [ -w "$atomo_venv" ]; then
     # As in a container that runs as another user than the one that made it.
     echo "atomo: $atomo_venv was made for another pyproject.toml or other extras, and you may not write there: used as it is" >&2
   else

@@ -80,6 +80,7 @@ def up(options: argparse.Namespace, place: Place, script: Path) -> int:
         latency_ms,
         packet_bytes(options.mtu),
         owner(),
+        options.own_homes,
     )
     made = lifecycle.up(place, wanted, script)
     if made.latency_ms != wanted.latency_ms:

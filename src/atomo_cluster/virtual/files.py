@@ -1,5 +1,6 @@
 """The files that `up` writes: keys, what ssh and sshd are to do, and who is where."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ PrintMotd no
 UseDNS no
 MaxStartups 100
 AcceptEnv LANG LC_*
-SetEnv TMPDIR={home}/tmp
+SetEnv TMPDIR={home}/tmp ATOMO_VENV={venv} ATOMO_INSTALL=no
 Subsystem sftp internal-sftp
 """
 SSH_HOST = """\
@@ -55,7 +56,8 @@ def write_files(place: Place, cluster: Cluster, script: Path) -> None:
     Raises:
         Refused: ssh cannot have a path like that in its configuration.
     """
-    for path in (place.folder, script, Path(sys.executable)):
+    venv = Path(os.environ.get("ATOMO_VENV") or script.parent.parent / ".venv").absolute()
+    for path in (place.folder, script, Path(sys.executable), venv):
         if UNSAFE & set(str(path)):
             raise Refused(f"{path}: ssh's configuration cannot hold this path; see --clusters")
     place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +69,7 @@ def write_files(place: Place, cluster: Cluster, script: Path) -> None:
     write_ssh(place, cluster, script)
     for host in cluster.hosts:
         home = place.of(host.name)
-        text = SSHD.format(port=SSH_PORT, address=host.address, home=home, ssh=place.ssh)
+        text = SSHD.format(port=SSH_PORT, address=host.address, home=home, ssh=place.ssh, venv=venv)
         (home / "sshd_config").write_text(text)
 
 

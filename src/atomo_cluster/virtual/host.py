@@ -11,6 +11,7 @@ from pathlib import Path
 
 from atomo_cluster.errors import ClusterError, Failed
 from atomo_cluster.virtual.files import SSH_PORT
+from atomo_cluster.virtual.homes import mount_home
 from atomo_cluster.virtual.links import host_ip, host_tc
 from atomo_cluster.virtual.programs import batch, find, run
 from atomo_cluster.virtual.reaper import detach, reap_for_ever
@@ -45,7 +46,7 @@ def build(place: Place, cluster: Cluster, host: Host) -> None:
     socket.sethostname(host.name)
     batch("ip", host_ip(host, cluster.prefix_length))
     batch("tc", host_tc(cluster.rate_bits, cluster.latency_ms))
-    mount_files(place, cluster)
+    mount_files(place, cluster, host)
     if cluster.owner:
         Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     else:
@@ -53,16 +54,20 @@ def build(place: Place, cluster: Cluster, host: Host) -> None:
     start_sshd(place, cluster, host)
 
 
-def mount_files(place: Place, cluster: Cluster) -> None:
+def mount_files(place: Place, cluster: Cluster, host: Host) -> None:
     """What differs from host to host, or must not be this machine's; seen on this host alone."""
     run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # else ranks on two hosts could share memory
     run("mount", "--bind", place.folder / "etc_hosts", "/etc/hosts")
-    home = Path(pwd.getpwuid(cluster.owner[0] if cluster.owner else 0).pw_dir) / ".ssh"
+    home = Path(pwd.getpwuid(cluster.owner[0] if cluster.owner else 0).pw_dir)
     system = Path("/etc/ssh/ssh_config")
-    targets = [(place.ssh, home), (place.ssh / "config", system)]
+    targets = [(place.ssh / "config", system)]
+    if cluster.own_homes:
+        mount_home(place, host.name, home)
+    else:
+        targets.append((place.ssh, home / ".ssh"))
     found = [(source, target) for source, target in targets if target.exists()]
     if not found:
-        raise Failed(f"ssh would find its configuration nowhere: make {home} or {system}")
+        raise Failed(f"ssh would find its configuration nowhere: make {home}/.ssh or {system}")
     for source, target in found:
         run("mount", "--bind", source, target)
 

@@ -30,6 +30,9 @@ Brings hosts h1, h2, ... up. Each end of each link lets RATE through in each dir
   virtual_cluster.py up --hosts 4 --rate 1gbit
   virtual_cluster.py up --hosts 4 --rate 100mbit --latency 10ms --name wan
 
+With --own-homes what is written to the home folder stays on that host, and is gone with it;
+everything else on this machine is shared, the folder of clusters too.
+
 A delay needs a kernel with netem. Where it has none, --latency is left out; that is said
 aloud, and `status --json` has latency_ms null. Several clusters may be up at once, each with its
 own --name; they do not see each other, nor does this machine's network see them."""
@@ -106,6 +109,10 @@ def make_parser(clusters: Path) -> argparse.ArgumentParser:
     up.add_argument(
         "--mtu", type=int, default=9000, help="bytes of a packet: %(default)s, as on EC2"
     )
+    up.add_argument(
+        "--own-homes", action="store_true",
+        help="a home folder for each host, where `pytorch_ec2.py bootstrap` can write",
+    )  # fmt: skip
     as_json(up)
     as_json(command("status", STATUS, "what the hosts and links are like"))
     execute = command("exec", EXEC, "run a command on a host")

@@ -44,6 +44,7 @@ class Cluster:
     mtu: int  # bytes of a packet on the links
     # Whose processes run on the hosts, where they run in a user namespace; None: root, without one.
     owner: tuple[int, int] | None
+    own_homes: bool = False  # whether each host has a home folder of its own
 
     def host(self, name: str) -> Host:
         """The host of this name or address."""

@@ -78,6 +78,15 @@ def environment(tmp_path):
     return make
 
 
+def test_an_environment_that_is_lent_is_never_installed_into(environment, tmp_path):
+    around = environment(f"touch {tmp_path}/called") | {"ATOMO_INSTALL": "no", "ATOMO_EXTRAS": ""}
+    (tmp_path / "venv/installed").write_text("of another day\n")
+    done = run("bash", str(TOOLS / "pre_run.sh"), **around)
+    assert done.returncode == 2
+    assert "venv is not what pyproject.toml asks for, and ATOMO_INSTALL=no" in done.stderr
+    assert not (tmp_path / "called").exists()
+
+
 def test_local_script_bootstraps(environment):
     around = environment('echo "$@"', extras="ec2")
     done = run("bash", str(TOOLS / "local_script.sh"), "203.0.113.7", "--wait", "5", **around)

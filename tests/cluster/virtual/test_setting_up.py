@@ -15,33 +15,14 @@ HOSTS = ["h1", "h2"]
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
 LAPTOP = "h3"
 CHECKOUT = "atomo-on-virtual-hosts"
-# Virtual hosts share their files, and real ones do not. What is written to the home folder of one
-# of these stays on it, and so does the checkout there.
-APART = """
-set -e
-mkdir "$own"
-mount -t tmpfs tmpfs "$own"
-mkdir "$own/upper" "$own/work"
-cp -r "$ssh" "$own/ssh"
-mount -t overlay overlay -o "lowerdir=$HOME,upperdir=$own/upper,workdir=$own/work" "$HOME"
-mkdir -p "$HOME/.ssh" "$HOME/$checkout"
-mount --bind "$own/ssh" "$HOME/.ssh"
-mount --bind "$own/ssh" "$ssh"
-ln -s "$environment" "$HOME/$checkout/.venv"
-"""
 
 
 class Laptop:
     """Where the person sits: a third host, from which pytorch_ec2.py reaches the two others."""
 
-    def __init__(self, tool: Tool, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, tool: Tool, folder: Path) -> None:
         self.tool = tool
         self.key = tool.clusters / "virtual" / "ssh" / "id_ed25519"
-        for name in HOSTS:
-            where = {"own": folder / name, "checkout": CHECKOUT, "ssh": self.key.parent,
-                     "environment": environment["ATOMO_VENV"]}  # fmt: skip
-            words = [f"{key}={value}" for key, value in where.items()]
-            tool.does("exec", name, "env", *words, "bash", "-c", APART)
         machines = folder / "machines"
         machines.write_text("\n".join(ADDRESSES) + "\n")
         self.options = [f"--hostfile={machines}", "--name=lab", f"--state-dir={folder / 'state'}"]
@@ -59,9 +40,9 @@ class Laptop:
 
 def test_fresh_hosts_become_a_cluster_that_trains(tool, environment, tmp_path):
     home = sorted(path.name for path in Path.home().iterdir())
-    tool.does("up", "--hosts", "3", "--rate", "1gbit")
-    tool.environment |= {"PATH": environment["PATH"]}
-    laptop = Laptop(tool, tmp_path, environment)
+    tool.environment |= environment
+    tool.does("up", "--hosts", "3", "--rate", "1gbit", "--own-homes")
+    laptop = Laptop(tool, tmp_path)
     mine = laptop.key.read_text()
 
     ready = json.loads(laptop("bootstrap", "--wait=30", "--json"))

@@ -1,0 +1,33 @@
+"""A home folder for each host, as real hosts have: what is written there, stays on that host."""
+
+import shutil
+from pathlib import Path
+
+from atomo_cluster.virtual.programs import run
+from atomo_cluster.virtual.spec import Place
+
+__all__ = ["mount_home"]
+
+
+def mount_home(place: Place, host: str, home: Path) -> None:
+    """Lays a folder of the host's own over `home`; the folder of clusters stays everybody's.
+
+    Raises:
+        Failed: this kernel has no overlay file systems, or none for users without privileges.
+    """
+    own, clusters = place.of(host) / "home", place.folder.parent
+    own.mkdir()
+    run("mount", "-t", "tmpfs", "tmpfs", own)  # a container's own files cannot be the upper layer
+    for name in ("upper", "work", "clusters"):
+        (own / name).mkdir()
+    shutil.copytree(place.ssh, own / "ssh")
+    run("mount", "--bind", clusters, own / "clusters")
+    layers = {"lowerdir": home, "upperdir": own / "upper", "workdir": own / "work"}
+    options = ",".join(f"{name}={folder}" for name, folder in layers.items())
+    run("mount", "-t", "overlay", "overlay", "-o", options, home)
+    if clusters.is_relative_to(home):  # now hidden below the layer
+        run("mount", "--bind", own / "clusters", clusters)
+    (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
+    # `bootstrap` admits keys and writes a configuration here, which sshd and ssh are to follow.
+    for target in (place.ssh, home / ".ssh"):
+        run("mount", "--bind", own / "ssh", target)

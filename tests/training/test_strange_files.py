@@ -11,6 +11,7 @@ import torch
 from atomo.errors import CheckpointError
 from atomo.training.checkpoint import Snapshot, finish, finished, load, save
 from atomo.training.json_lines import append_line, lines
+from atomo.training.metrics import MetricsLog
 from atomo.training.plain_file import MOST, read_whole
 
 MODEL = "step-00000001.model.safetensors"
@@ -61,6 +62,7 @@ NAMES: dict[str, Callable[[Path], object]] = {
     "step-00000001.json": lambda run: load(run, 1, wait=never),
     MODEL: lambda run: load(run, 1, wait=never),
     "finished.json": lambda run: finished(run, wait=never),
+    "metrics.jsonl": lambda run: MetricsLog(run, 2),
     "evaluations.jsonl": lambda run: lines(run / "evaluations.jsonl", wait=never),
 }
 
@@ -70,7 +72,8 @@ NAMES: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_file_is_named_and_not_waited_for(tmp_path, make, name):
     save(tmp_path, Snapshot(1, {"w": torch.ones(3)}, {}, (), {}))
     finish(tmp_path, 1, "done")
-    append_line(tmp_path / "evaluations.jsonl", {"step": 1})
+    for name_of_log in ("evaluations.jsonl", "metrics.jsonl"):
+        append_line(tmp_path / name_of_log, {"step": 1})
     (tmp_path / name).unlink()
     make(tmp_path / name)
     with pytest.raises(CheckpointError, match=STRANGE[make]) as caught:
@@ -104,3 +107,11 @@ def test_a_file_of_as_much_as_is_read_is_read(tmp_path):
     with pytest.raises(OSError, match="it has 4 bytes; at most 3 are read"):
         read_whole(tmp_path / "file", 3)
     assert MOST >= 2**26
+
+
+def test_steps_that_no_line_of_metrics_can_have_are_dropped_like_torn_ones(tmp_path):
+    strange = [b"\xff\xfe", b'{"step": 1e999}', b"[" * 10**5, b'{"step": "\xc3\x28"}', b"", b"[1]"]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([b'{"step": 1}', *strange, b'{"step": 9}']))
+    with MetricsLog(tmp_path, 5):
+        pass
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'

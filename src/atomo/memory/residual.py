@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
-from atomo.errors import ConfigError
+from atomo.errors import CheckpointError, ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
 
@@ -41,6 +41,7 @@ class Residual(Memory):
 
     id: ClassVar[str] = "residual"
     keeps: ClassVar[bool] = True
+    scalars: ClassVar[frozenset[str]] = frozenset({RATE})
     settings: ClassVar[Mapping[str, type]] = MappingProxyType(
         {"beta": float, "gamma": float, "units": str}
     )
@@ -104,4 +105,6 @@ class Residual(Memory):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self._rate = float(state[RATE]) if RATE in state else 0.0
+        if not 0 <= self._rate < math.inf:
+            raise CheckpointError(f"memory 'residual' cannot hold a learning rate of {self._rate}")
         self._kept.load_state_dict({name: part for name, part in state.items() if name != RATE})

@@ -24,6 +24,7 @@ __all__ = [
 Setting = str | int | float | bool
 
 FORMAT = 1
+LONGEST = 2**13  # characters of a setting: paths have 2^12
 STEP = "step-([0-9]{8}|[1-9][0-9]{8,})"
 MANIFEST = re.compile(STEP + r"\.json")
 DATA = re.compile(STEP + r"\.(?:model|optimizer|worker-[0-9]+)\.safetensors")
@@ -99,7 +100,10 @@ def settings(config: Mapping[str, object], path: Path) -> dict[str, Setting]:
     checked = {key: value for key, value in config.items() if isinstance(value, Setting)}
     if len(checked) < len(config):
         odd = next(key for key in config if key not in checked)
-        raise CheckpointError(f"{path}: the value of {odd!r} is neither text nor a number")
+        raise CheckpointError(f"{path}: the value of {odd[:80]!r} is neither text nor a number")
+    for key, value in checked.items():
+        if isinstance(value, str) and len(key) + len(value) > LONGEST:
+            raise CheckpointError(f"{path}: {key[:80]!r} has {len(value)} characters")
     return checked
 
 

@@ -11,7 +11,9 @@ from atomo.communicators import Report, Server
 from atomo.config import record
 from atomo.errors import CheckpointError
 from atomo.fusion import flatten
+from atomo.memory import kind_of
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
+from atomo.training.contents import check_worker, load_model
 from atomo.training.events import Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.metrics import MetricsLog
@@ -95,11 +97,10 @@ class Master:
         snapshot = find_snapshot(self._job.settings)
         if snapshot is None:
             return 0
-        try:
-            self._job.model.load_state_dict(dict(snapshot.model))
-        except RuntimeError as error:
-            raise CheckpointError(f"the checkpoint is of another model: {error}") from error
+        load_model(self._job.model, snapshot.model)
         self._optimizer.load_state_dict(snapshot.optimizer)
+        for state in snapshot.workers:
+            check_worker(state, self._job.model, kind_of(self._job.settings.memory))
         if snapshot.workers:
             self._server.restore(spread(snapshot.workers, self._job.workers))
         if self._job.settings.resume == "auto":

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import final
 
 from atomo.training.events import Event, StepDone, to_json
+from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import Staging, explained
 
 __all__ = ["MetricsLog"]
@@ -60,7 +61,10 @@ class MetricsLog:
             os.close(self._file)
 
     def _lines(self) -> list[bytes]:
-        return self.path.read_bytes().splitlines() if self.path.exists() else []
+        try:
+            return read_whole(self.path).splitlines()
+        except FileNotFoundError:
+            return []
 
 
 def earlier(line: bytes, first_step: int) -> bool:

@@ -15,11 +15,14 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
+from atomo.training.contents import check_tensor
 from atomo.training.decay import DecayMomentum
 from atomo.training.learning_rate import learning_rate
 
 __all__ = ["FlatOptimizer"]
 
+COUNT: Final = "step"  # a number; of all others each weight has one
+KINDS: Final = {"sgd": {"momentum_buffer"}, "adam": {COUNT, "exp_avg", "exp_avg_sq"}}
 DECAY: Final = "decay_momentum"  # in a state
 
 
@@ -68,8 +71,11 @@ class FlatOptimizer:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replaces its state by what `state_dict` returned."""
         inner = self._inner.state[self._weights]
-        for kind in {name.split("/", 1)[0] for name in state}:
-            if kind in state:
+        kinds = {name.split("/", 1)[0] for name in state}
+        self._check(kinds - {DECAY})
+        for kind in kinds:
+            if kind == COUNT and kind in state:
+                check_tensor(kind, state[kind], torch.zeros(()))
                 inner[kind] = state[kind].clone()
                 continue
             whole = self._whole(kind, state)
@@ -82,11 +88,21 @@ class FlatOptimizer:
         """What a state has of every parameter, joined."""
         whole = torch.empty_like(self._weights.detach())
         for name, view in named_slices(whole, self._buckets):
-            try:
-                view.copy_(state[f"{kind}/{name}"])
-            except (KeyError, RuntimeError) as error:
-                raise CheckpointError(f"no {kind} for parameter {name}: {error}") from error
+            key = f"{kind}/{name}"
+            if key not in state:
+                raise CheckpointError(f"the checkpoint has no {kind} for parameter {name}")
+            check_tensor(key, state[key], view)
+            view.copy_(state[key])
         return whole
+
+    def _check(self, kinds: set[str]) -> None:
+        """Raises CheckpointError where a state has other kinds than this optimiser."""
+        known = KINDS[self._settings.optimizer]
+        if kinds and kinds != known:
+            raise CheckpointError(
+                f"the checkpoint has {', '.join(sorted(kinds))} of the optimizer; "
+                f"{self._settings.optimizer} has {', '.join(sorted(known))}"
+            )
 
 
 def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:

@@ -15,6 +15,7 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.models import build_model
 from atomo.names import fold
 from atomo.training.checkpoint import Snapshot
+from atomo.training.contents import load_model
 from atomo.training.manifest import Setting
 
 __all__ = ["Evaluation", "Subject", "agreed", "build_subject", "score"]
@@ -88,10 +89,9 @@ def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
         CheckpointError: these are not the weights of this network.
     """
     try:
-        subject.network.load_state_dict(snapshot.model)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"the checkpoint of step {snapshot.step}: {reason}") from error
+        load_model(subject.network, snapshot.model)
+    except CheckpointError as error:
+        raise CheckpointError(f"step {snapshot.step}: {error}") from error
     images = len(subject.test)
     with torch.inference_mode():
         batches = [tally(subject, chunk) for chunk in torch.split(torch.arange(images), batch_size)]

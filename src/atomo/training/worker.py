@@ -17,6 +17,7 @@ from atomo.errors import Diverged
 from atomo.fusion import Bucket, Gradients, flatten
 from atomo.memory import make_memory
 from atomo.randomness import derive
+from atomo.training.contents import BUFFER, MEMORY, check_worker
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
 from atomo.training.learning_rate import learning_rate
@@ -148,18 +149,19 @@ class Worker:
         self._encode_s += time.perf_counter() - started - send_s
 
     def _state(self) -> dict[str, Tensor]:
-        memory = {f"memory/{name}": t for name, t in self._memory.state_dict().items()}
-        return memory | {f"buffer/{name}": t for name, t in self._model.named_buffers()}
+        memory = {MEMORY + name: t for name, t in self._memory.state_dict().items()}
+        return memory | {BUFFER + name: t for name, t in self._model.named_buffers()}
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
+        check_worker(state, self._model, type(self._memory))
         buffers = dict(self._model.named_buffers())
         for name, tensor in state.items():
-            if name.startswith("buffer/"):
-                buffers[name.removeprefix("buffer/")].copy_(tensor)
+            if name.startswith(BUFFER):
+                buffers[name.removeprefix(BUFFER)].copy_(tensor)
         self._memory.load_state_dict(
             {
-                name.removeprefix("memory/"): tensor.to(self._device)
+                name.removeprefix(MEMORY): tensor.to(self._device)
                 for name, tensor in state.items()
-                if name.startswith("memory/")
+                if name.startswith(MEMORY)
             }
         )

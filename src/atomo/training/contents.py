@@ -1,0 +1,61 @@
+"""Whether the tensors of a checkpoint are those of this run: files may be whole, and foreign.
+
+Nothing is stretched, cut or converted to fit. What a memory has nothing of is not there: it keeps
+nothing of a parameter before its first gradient.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from atomo.errors import CheckpointError
+from atomo.memory import Memory
+
+__all__ = ["BUFFER", "MEMORY", "check_tensor", "check_worker", "load_model"]
+
+BUFFER, MEMORY = "buffer/", "memory/"  # what names in a worker's state begin with
+
+
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Gives a model these parameters and buffers.
+
+    Raises:
+        CheckpointError: they are those of another.
+    """
+    for name, own in model.state_dict().items():
+        if name in tensors:
+            check_tensor(name, tensors[name], own)
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"the checkpoint is of another model: {reason}") from error
+
+
+def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Memory]) -> None:
+    """Raises CheckpointError unless a worker with this model and memory can go on from `state`."""
+    buffers, parameters = dict(model.named_buffers()), dict(model.named_parameters())
+    for name, tensor in state.items():
+        if name.startswith(BUFFER) and name.removeprefix(BUFFER) in buffers:
+            check_tensor(name, tensor, buffers[name.removeprefix(BUFFER)])
+        elif name.removeprefix(MEMORY) in memory.scalars:
+            check_tensor(name, tensor, torch.zeros((), dtype=torch.float64))
+        elif name.startswith(MEMORY) and name.rpartition("/")[2] in parameters:
+            check_tensor(name, tensor, parameters[name.rpartition("/")[2]])
+            if not tensor.isfinite().all():
+                raise CheckpointError(f"a worker's {name!r} in the checkpoint is not finite")
+        else:
+            raise CheckpointError(f"a worker of this run has no {name!r}; the checkpoint does")
+    held = [name for name in state if name.startswith(BUFFER)]
+    if held and len(held) < len(buffers):
+        raise CheckpointError(f"a worker has {len(buffers)} buffers; the checkpoint, {len(held)}")
+
+
+def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:
+    """Raises CheckpointError where a tensor is not of the shape and the dtype of our own."""
+    if (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
+        raise CheckpointError(
+            f"{name!r} is {tensor.dtype} {tuple(tensor.shape)} in the checkpoint, and "
+            f"{own.dtype} {tuple(own.shape)} in this run: the checkpoint is of another model"
+        )

@@ -1,15 +1,26 @@
 """Every way of a kernel, for tests that hold all of them to the same promises."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from atomo import kernels
+
+# Without a GPU Triton interprets its kernels on the CPU. It reads this when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 NAMES = ("numba", "torch")
+TRITON = frozenset(
+    path.parent.name for path in Path(kernels.__file__).parent.glob("*/triton_way.py")
+)
 
 
 @dataclass(frozen=True)
@@ -51,4 +62,10 @@ def here(result: Any) -> Any:
 
 def every_way(idea: str) -> pytest.MarkDecorator:
     """Runs a test once for each way of an idea, as its argument `way`."""
-    return pytest.mark.parametrize("way", [Way(idea, name) for name in NAMES], ids=str)
+    return pytest.mark.parametrize("way", ways(idea), ids=str)
+
+
+def ways(idea: str) -> list[Way]:
+    """All of an idea. Triton's runs on a GPU or, without one, in its interpreter."""
+    names = (*NAMES, "triton") if idea in TRITON else NAMES
+    return [Way(idea, name) for name in names]

@@ -7,7 +7,7 @@ from bisect import bisect_right
 import pytest
 import torch
 from torch import Generator, Tensor
-from ways import NAMES, Way
+from ways import ways
 
 from atomo.codecs import LSS, SketchML, lss, sketchml
 from atomo.errors import CodecError, ConfigError
@@ -49,9 +49,9 @@ def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
     values = heavy(n)
     thresholds = torch.tensor([-math.inf] * 4 + [-1.0, -0.5, -0.1, 0.0, 0.2, 0.9] + [math.inf] * 5)
     sizes = torch.tensor([1 + i % 5 for i in range(16)])
-    ways = [Way("clusters", name) for name in NAMES]
+    each = ways("clusters")
     packed = clusters.assign(values, thresholds)
-    assert all(way.assign(values, thresholds).equal(packed) for way in ways)
+    assert all(way.assign(values, thresholds).equal(packed) for way in each)
     ids = [bisect_right(thresholds.tolist(), value) for value in values.tolist()]
     starts = (sizes.cumsum(0) - sizes).tolist()
     key = 0x12345678
@@ -63,7 +63,7 @@ def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
         [math.fsum(m) / len(m) if (m := members.get(b)) else 0.0 for b in range(int(sizes.sum()))]
     )
     seed = key | 5 << 32  # the hash has the low word alone
-    for way in ways:
+    for way in each:
         means = way.mean_of_buckets(values, packed, sizes, seed)
         torch.testing.assert_close(means, expected)
         out = normal(n, seed=9)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
-from ways import NAMES, Way, every_way
+from ways import every_way, ways
 
 from atomo.codecs.atoms import probabilities
 from atomo.kernels import atoms
@@ -86,7 +86,7 @@ def test_same_seed_same_draw_and_another_seed_another():
 def test_all_ways_draw_the_same_entries(count):
     values = normal(count)
     for seed in (0, 7, 2**63 - 1):
-        drawn = [Way("atoms", name).sample_entries(values, 0.2, seed) for name in NAMES]
+        drawn = [way.sample_entries(values, 0.2, seed) for way in ways("atoms")]
         assert all(other.equal(drawn[0]) for other in drawn[1:])
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
-from ways import NAMES, Way, every_way
+from ways import Way, every_way, ways
 
 from atomo.kernels import entropy, sign
 from atomo.kernels.entropy import huffman as coder
@@ -118,7 +118,7 @@ def test_all_ways_give_the_same_bytes(form, kind, n, bucket, size):
     """Sums in another order may round a norm to its neighbour, so all get the norms of one."""
     values, seed = normal(n) * size, 2**63 - 7
     most = 255 if form == FORMS[-1] else form.base // 2  # some of 255 levels escape
-    first, *others = (Way("quantise", name) for name in NAMES)
+    first, *others = ways("quantise")
     norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
     for other in others:
         found = quantised(other, values, bucket, kind, most, form, seed)

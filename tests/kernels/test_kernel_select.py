@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
-from ways import NAMES, Way, every_way
+from ways import Way, every_way, ways
 
 from atomo.kernels import draws, select
 
@@ -119,7 +119,7 @@ def test_drawn_indices_are_distinct_and_the_same_in_all_ways(n):
     seed = 12345
     whole = draws.draw(seed, n, n, torch.device("cpu"))
     assert whole.sort().values.equal(torch.arange(n))
-    for way in (Way("draws", name) for name in NAMES):
+    for way in ways("draws"):
         assert way.draw(seed, n, n, torch.device(way.device)).equal(whole)
 
 
@@ -135,6 +135,6 @@ def test_survivors_of_a_table_of_four_slots_each():
     k, slots = 50_000, 200_000
     kept = draws.survivors(torch.arange(k) * 37, 99, slots)
     assert abs(float(kept.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
-    for way in (Way("draws", name) for name in NAMES):
+    for way in ways("draws"):
         assert way.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
     assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))

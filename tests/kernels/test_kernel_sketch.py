@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import Generator, Tensor
-from ways import NAMES, Way
+from ways import ways
 
 from atomo.kernels import sketch
 from atomo.kernels.sketch import torch_way
@@ -19,7 +19,7 @@ def normal(count: int) -> Tensor:
 @pytest.mark.parametrize(("entries", "size"), [(1, 1), (1000, 7), (5000, 640)])
 def test_all_ways_make_and_read_the_same_cells(seed, entries, size):
     values, found, outs = normal(entries), [], []
-    for way in (Way("sketch", name) for name in NAMES):
+    for way in ways("sketch"):
         cells, out = torch.zeros(size), torch.ones(entries)
         way.fill_cells(values, seed, cells)
         way.add_cells(cells, seed, out, 0.5)

@@ -26,7 +26,7 @@ __all__ = [
 WIDTH: Final = 64
 TILE: Final = 32 * WIDTH
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 def word_count(entries: int) -> int:

@@ -1,0 +1,38 @@
+"""Random words in Triton. What they are: `kernels/random`."""
+
+import triton.language as tl
+
+from atomo.kernels.triton_jit import device_code
+
+__all__ = ["first_words", "mix", "next_words", "scramble"]
+
+
+@device_code
+def scramble(x):
+    x = x.to(tl.uint64)
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@device_code
+def mix(x):
+    return scramble(x.to(tl.uint64) + 0x9E3779B97F4A7C15)
+
+
+@device_code
+def first_words(key, lanes):
+    """The first word of each lane: of a block of keys and one of lanes, which broadcast."""
+    low, high = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    x = (lanes.to(tl.uint32) * 0x9E3779B9) ^ low
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = ((x ^ (x >> 15)) + high) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@device_code
+def next_words(x):
+    """The words behind some, in their lanes."""
+    x = x ^ (x << 13)
+    x = x ^ (x >> 17)
+    return x ^ (x << 5)

@@ -1,0 +1,176 @@
+"""One bit an entry, and the residual in the same pass, in Triton. Contracts: `kernels/sign`.
+
+A program has a tile: a block of 32 rows, whose bits are shifted to their places and added down the
+columns. Whole tiles and a last one with shorter rows are two launches of the same kernel.
+"""
+
+from typing import Final
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from atomo.kernels.sign import TILE, WIDTH, word_count
+from atomo.kernels.triton_jit import EXACT, device_code
+
+__all__ = ["add_pack_means", "add_pack_sum", "add_row_signs", "add_signs", "pack_signs"]
+
+BLOCK: Final = 1024
+PIECE: Final = 64 * BLOCK  # entries of a run that one program sums
+
+
+def pack_signs(values: Tensor) -> tuple[Tensor, float]:
+    words, parts = packed(values, None)
+    return words, float(parts[:, 0].max())
+
+
+def add_pack_sum(values: Tensor, added: Tensor | None = None) -> tuple[Tensor, float, float, int]:
+    words, parts = packed(values, added)
+    total, size, negative = parts[:, 1:].sum(0).tolist()  # the one wait for the device
+    return words, (total + size) / 2, (total - size) / 2, len(values) - int(negative)
+
+
+def packed(values: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The words, and of each tile the largest magnitude, the two sums and the negative entries."""
+    words = torch.empty(word_count(len(values)), dtype=torch.int32, device=values.device)
+    parts = values.new_empty((len(values) + TILE - 1) // TILE, 4, dtype=torch.float64)
+    other = values if added is None else added
+    for first, tiles, width in launches(len(values)):
+        arguments = values, other, words, parts, first, len(values), width
+        pack_tiles[(tiles,)](*arguments, ADD=added is not None, WIDTH=WIDTH, **EXACT)
+    return words, parts
+
+
+def launches(entries: int) -> list[tuple[int, int, int]]:
+    """The first tile, the number of tiles and the width of their rows: whole ones, and a last."""
+    whole, rest = divmod(entries, TILE)
+    every = [(0, whole, WIDTH), (whole, min(rest, 1), (rest + 31) // 32)]
+    return [launch for launch in every if launch[1]]
+
+
+@device_code
+def pack_tiles(
+    values,
+    added,
+    words,
+    parts,
+    first,
+    entries,
+    width,
+    ADD: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    tile = first + tl.program_id(0).to(tl.int64)
+    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
+    places = tile * 32 * WIDTH + rows * width + columns
+    inside = (columns < width) & (places < entries)
+    entry = tl.load(values + places, mask=inside, other=0.0)
+    if ADD:
+        entry += tl.load(added + places, mask=inside, other=0.0)
+        tl.store(values + places, entry, mask=inside)
+    signs = entry.to(tl.int32, bitcast=True).to(tl.uint32, bitcast=True) >> 31
+    held = tl.sum(signs << rows.to(tl.uint32), 0).to(tl.int32, bitcast=True)
+    column = tl.arange(0, WIDTH)
+    tl.store(words + tile * WIDTH + column, held, mask=column < width)
+    wide = entry.to(tl.float64)
+    magnitudes = tl.abs(entry).to(tl.int32, bitcast=True)  # whose order NaN has a place in
+    most = tl.max(tl.max(magnitudes, 1), 0).to(tl.float32, bitcast=True)
+    tl.store(parts + 4 * tile, most.to(tl.float64))
+    tl.store(parts + 4 * tile + 1, tl.sum(tl.sum(wide, 1), 0))
+    tl.store(parts + 4 * tile + 2, tl.sum(tl.sum(tl.abs(wide), 1), 0))
+    tl.store(parts + 4 * tile + 3, tl.sum(tl.sum(signs.to(tl.int32), 1), 0).to(tl.float64))
+
+
+def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> None:
+    means = torch.tensor([positive, negative], dtype=torch.float32).to(out.device)
+    unpack(words, means, len(out), 1.0, out)
+
+
+def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
+    unpack(words, means, row, scale, out)
+
+
+def unpack(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
+    """Adds `scale` times the mean of its sign and run to each entry."""
+    scaled = means * scale
+    for first, tiles, width in launches(len(out)):
+        arguments = words, scaled, out, first, len(out), width, row
+        add_tiles[(tiles,)](*arguments, ONE=row >= len(out), WIDTH=WIDTH, **EXACT)
+
+
+@device_code
+def add_tiles(
+    words,
+    scaled,
+    out,
+    first,
+    entries,
+    width,
+    row,
+    ONE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    tile = first + tl.program_id(0).to(tl.int64)
+    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
+    places = tile * 32 * WIDTH + rows * width + columns
+    inside = (columns < width) & (places < entries)
+    column = tl.arange(0, WIDTH)
+    held = tl.load(words + tile * WIDTH + column, mask=column < width, other=0)
+    negative = (held[None, :] >> rows) & 1
+    if ONE:
+        mean = tl.where(negative == 1, tl.load(scaled + 1), tl.load(scaled))
+    else:
+        mean = tl.load(scaled + 2 * (places // row) + negative, mask=inside, other=0.0)
+    entry = tl.load(out + places, mask=inside, other=0.0)
+    tl.store(out + places, entry + mean, mask=inside)
+
+
+def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tensor, Tensor]:
+    words, _ = packed(values, added)
+    row = min(row, len(values))
+    runs, pieces = -(-len(values) // row), -(-row // PIECE)
+    parts = values.new_empty(runs, pieces, 3, dtype=torch.float64)
+    lanes = min(1 << (row - 1).bit_length(), BLOCK)
+    programs = -(-runs * pieces // (BLOCK // lanes))
+    sizes = len(values), row, pieces, runs * pieces, -(-min(row, PIECE) // lanes)
+    setting = {"PIECE": PIECE, "RUNS": BLOCK // lanes, "LANES": lanes}
+    sum_runs[(programs,)](values, parts, *sizes, **setting, **EXACT)
+    total, size, negative = parts.sum(1).unbind(1)
+    ends = torch.arange(1, runs + 1, device=values.device).mul_(row).clamp_(max=len(values))
+    count = ends.diff(prepend=ends.new_zeros(1))
+    above = (total + size) / 2 / (count - negative).clamp_min(1)
+    below = (total - size) / 2 / negative.clamp_min(1)
+    return words, torch.stack([above, below], 1).flatten().float()
+
+
+@device_code
+def sum_runs(
+    values,
+    parts,
+    entries,
+    row,
+    pieces,
+    count,
+    blocks,
+    PIECE: tl.constexpr,
+    RUNS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    number = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
+    run = number // pieces
+    start = run * row + number % pieces * PIECE
+    stop = tl.minimum(tl.minimum(start + PIECE, (run + 1) * row), entries)
+    total = tl.zeros([RUNS, LANES], tl.float64)
+    size = tl.zeros([RUNS, LANES], tl.float64)
+    negative = tl.zeros([RUNS, LANES], tl.int32)
+    for block in range(blocks):
+        places = start[:, None] + block * LANES + tl.arange(0, LANES)[None, :]
+        entry = tl.load(values + places, mask=places < stop[:, None], other=0.0)
+        wide = entry.to(tl.float64)
+        total += wide
+        size += tl.abs(wide)
+        negative += (entry.to(tl.int32, bitcast=True) >> 31) & 1
+    known = number < count
+    tl.store(parts + 3 * number, tl.sum(total, 1), mask=known)
+    tl.store(parts + 3 * number + 1, tl.sum(size, 1), mask=known)
+    tl.store(parts + 3 * number + 2, tl.sum(negative, 1).to(tl.float64), mask=known)

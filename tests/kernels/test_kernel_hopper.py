@@ -1,0 +1,59 @@
+"""Every Triton kernel becomes machine code for a Hopper GPU, which takes no GPU to see."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from ways import TRITON
+
+# A kernel's arguments in Triton's words, and the constants that its launches give it.
+KERNELS = {
+    "sign.pack_tiles": ("*fp32 *fp32 *i32 *fp64 i32 i64 i32", {"ADD": True, "WIDTH": 64}),
+    "sign.add_tiles": ("*i32 *fp32 *fp32 i32 i64 i32 i64", {"ONE": False, "WIDTH": 64}),
+    "sign.sum_runs": (
+        "*fp32 *fp64 i64 i64 i32 i64 i32",
+        {"PIECE": 65536, "RUNS": 1, "LANES": 1024},
+    ),
+}
+
+COMPILE = """
+import json, sys
+from importlib import import_module
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+name, types, constants = json.loads(sys.argv[1])
+idea, kernel = name.split(".")
+function = getattr(import_module(f"atomo.kernels.{idea}.triton_way"), kernel)
+kinds = types.split() + ["constexpr"] * len(constants)
+signature = dict(zip(function.arg_names, kinds, strict=True))
+made = triton.compile(
+    ASTSource(function, signature, constexprs=constants),
+    target=GPUTarget("cuda", 90, 32),
+    options={"enable_fp_fusion": False},
+)
+print(len(made.asm["cubin"]), "spills" if ".local" in made.asm["ptx"] else "registers alone")
+"""
+
+
+def test_all_ideas_with_a_triton_way_are_compiled():
+    assert {name.partition(".")[0] for name in KERNELS} | {"random"} == TRITON
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_it_compiles_for_hopper(name, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, json.dumps([name, *KERNELS[name]])],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    size, where = done.stdout.split(maxsplit=1)
+    assert int(size) > 0
+    assert where.strip() == "registers alone"

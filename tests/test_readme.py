@@ -138,7 +138,13 @@ def test_the_frame_that_is_taken_apart_is_a_real_one():
     assert bytes.fromhex("".join(rows)) == frame
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(path, id=path.name, marks=[] if path.stem == "one_shot" else pytest.mark.slow)
+        for path in EXAMPLES
+    ],
+)
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", example],

@@ -27,7 +27,12 @@ OPTIONS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("code", [*CODECS])
+FEW = {"svd", "dgc", "qsgd", "efsignsgd"}  # a family each
+
+
+@pytest.mark.parametrize(
+    "code", [pytest.param(c, marks=[] if c in FEW else pytest.mark.slow) for c in CODECS]
+)
 def test_the_loss_comes_down_and_the_states_reach_the_checkpoint(code, tmp_path):
     told: list[Event] = []
     common: dict[str, object] = {"code": code, "network": "FC", "batch_size": 32, "max_steps": 44}

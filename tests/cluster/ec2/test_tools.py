@@ -21,7 +21,7 @@ SCRIPTS = [
 def run(*words, **environment):
     around = {**os.environ, **environment}
     return subprocess.run(
-        words, env=around, capture_output=True, text=True, timeout=120, check=False
+        words, env=around, capture_output=True, text=True, timeout=600, check=False
     )
 
 

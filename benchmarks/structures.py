@@ -21,6 +21,7 @@ from atomo.wire.frame import CHECKSUM_AT, DTYPES, FIXED, checksum
 __all__ = ["Parts", "join", "mutant", "take_apart"]
 
 KIND_AT: Final = 5
+BOUNDED: Final = 2  # in the byte of a description's form
 SIZES: Final = (0, 1, 2, 7, 64, 2**16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
 COUNTS: Final = (0, 1, -1, 2, 5, 2**15, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
 WRAPPERS: Final = (
@@ -62,7 +63,10 @@ class Parts:
     head: bytes
     spec: str | None
     """None: the description is empty."""
-    single: int
+    form: int
+    """One tensor or a list, and whether `below` is there; the byte that says so."""
+    below: int
+    """Vectors of fewer entries are dense."""
     shapes: tuple[Shape, ...]
     rows: tuple[Row, ...]
 
@@ -72,9 +76,10 @@ def take_apart(frame: bytes) -> Parts:
     cursor = Cursor(memoryview(frame))
     head = bytes(cursor.take(FIXED.size))
     described = Cursor(cursor.take(cursor.varint()))
-    spec, single, shapes = None, 0, []
+    spec, form, below, shapes = None, 0, 0, []
     if cursor.position > FIXED.size + 1:
-        spec, single = described.string(), described.byte()
+        spec, form = described.string(), described.byte()
+        below = described.varint() if form & BOUNDED else 0
         for _ in range(described.varint()):
             dtype, count = described.byte(), described.byte()
             shapes.append(Shape(dtype, tuple(described.varint() for _ in range(count))))
@@ -85,14 +90,16 @@ def take_apart(frame: bytes) -> Parts:
         rows.append(Row(dtype, storage, sizes, cursor.varint(), b""))
     cursor.take(-cursor.position % 8)
     full = tuple(replace(row, body=bytes(cursor.take(row.stored))) for row in rows)
-    return Parts(head, spec, single, tuple(shapes), full)
+    return Parts(head, spec, form, below, tuple(shapes), full)
 
 
 def join(parts: Parts) -> bytes:
     """The frame of some parts, under a checksum that matches."""
     described = b""
     if parts.spec is not None:
-        described = string(parts.spec) + bytes([parts.single]) + varint(len(parts.shapes))
+        described = string(parts.spec) + bytes([parts.form])
+        described += varint(parts.below) if parts.form & BOUNDED else b""
+        described += varint(len(parts.shapes))
         for shape in parts.shapes:
             described += bytes([shape.dtype, len(shape.sizes)]) + b"".join(map(varint, shape.sizes))
     data = bytearray(parts.head + varint(len(described)) + described + varint(len(parts.rows)))
@@ -145,8 +152,8 @@ def one_row(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
 def described_otherwise(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
     """Another codec, codecs around it, or other tensors."""
     if parts.spec is None:
-        return replace(parts, spec=donor.spec, shapes=donor.shapes, single=donor.single)
-    match chance.randrange(6):
+        return replace(donor, head=parts.head, rows=parts.rows)
+    match chance.randrange(7):
         case 0:
             return replace(parts, spec=donor.spec)
         case 1:
@@ -154,9 +161,14 @@ def described_otherwise(parts: Parts, donor: Parts, chance: random.Random) -> Pa
         case 2:
             return replace(parts, spec=chance.choice(SETTINGS))
         case 3:
-            return replace(parts, shapes=donor.shapes, single=chance.randrange(3))
+            return replace(parts, shapes=donor.shapes, form=chance.randrange(6))
         case 4:
-            return replace(parts, shapes=parts.shapes * chance.choice((0, 2, 40)), single=0)
+            return replace(
+                parts, shapes=parts.shapes * chance.choice((0, 2, 40)), form=parts.form & BOUNDED
+            )
+        case 5:
+            form = chance.choice((parts.form, parts.form ^ BOUNDED))
+            return replace(parts, form=form, below=chance.choice(SIZES))
         case _:
             shapes = tuple(reshaped(shape, chance) for shape in parts.shapes)
             return replace(parts, shapes=shapes)

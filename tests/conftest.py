@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 # Below tests/: where all tests are slow. Elsewhere the mark stands at the test.
-SLOW = ("cluster/virtual/",)
+SLOW = (
+    "cluster/virtual/",
+    "cluster/ec2/test_bootstrap.py",
+    "cluster/ec2/test_lifecycle.py",
+    "cluster/ec2/test_remote.py",
+    "cluster/ec2/test_user_data.py",
+)
 # Below tests/: where tests start processes enough for two cores, or change the machine. One of them
 # runs at a time.
 JOBS = ("cli/", "cluster/virtual/", "transports/test_mpi.py")
@@ -48,12 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """All jobs go to one process; any other test function goes where there is time for it."""
+    """All jobs go to one process; other test functions go wherever there is time for them."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # pytest-xdist's own way to say what stays together
         def _split_scope(self, nodeid: str) -> str:
-            return "jobs" if is_in(nodeid, JOBS) else nodeid.partition("[")[0]
+            if is_in(nodeid, JOBS):
+                return "jobs"
+            if is_in(nodeid, ("cluster/ec2/",)):
+                return "ec2"  # they share a server, which takes longer to start than most of them
+            return nodeid.partition("[")[0]
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

@@ -24,6 +24,9 @@ def play(names: list[str], log: Path) -> tuple[int, str]:
         job.kill()
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     """All scenarios, one after the other, in one job."""

@@ -13,11 +13,15 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.flat import flat
 from atomo.errors import CodecError
+from atomo.kernels import cast
 
 __all__ = ["BFloat16", "Float16"]
 
 LARGEST_EXPONENT = 15  # of a finite float16
+SAMPLED = 4096  # entries
+ROOM = 16
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class Float16(Codec[Scaled]):
     """IEEE half precision behind a power-of-two scale that puts the largest entry near the top.
 
     Gradients are often below 6e-5, the smallest normal float16; the scale costs nothing in
-    precision and makes both underflow and overflow harmless.
+    precision and makes both underflow and overflow harmless. A sample tells it, with room for
+    entries 16 times as large, so that rounding and looking for the largest take one pass; where
+    that is not enough they take another.
     """
 
     id: ClassVar[str] = "fp16"
@@ -54,9 +60,28 @@ class Float16(Codec[Scaled]):
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Scaled:
         del generator  # deterministic
-        scale = power_of_two_below(largest(gradient, self.id))
-        values = (gradient.flatten() / scale).to(torch.float16)
+        entries = flat(gradient, self.id)
+        scale = guessed_scale(entries, None)
+        values, peak = cast.to_half(entries, scale)
+        if not reaches(checked(peak, self.id), scale):
+            scale = power_of_two_below(peak)
+            values, _ = cast.to_half(entries, scale)
         return Scaled(values, gradient.new_tensor([scale]))
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Scaled:
+        if not kept.is_contiguous():
+            return super().encode_residual(gradient, kept, generator)
+        entries, added = flat(kept, self.id), flat(gradient, self.id)
+        scale = guessed_scale(entries, added)
+        values, peak = cast.add_to_half(entries, added, scale)
+        payload = Scaled(values, gradient.new_tensor([scale]))
+        if not reaches(checked(peak, self.id), scale):
+            self.add_decoded(payload, kept)  # takes it back
+            payload = self.encode(kept, generator)
+            self.add_decoded(payload, kept, -1.0)
+        return payload
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return Field(torch.float16, (shape.numel(),)), Field(torch.float32, (1,))
@@ -85,9 +110,21 @@ class BFloat16(Codec[Rounded]):
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Rounded:
         del generator  # deterministic
-        if largest(gradient, self.id) > torch.finfo(torch.bfloat16).max:
-            raise CodecError(f"bf16: {float(gradient.abs().max()):g} would round to infinity")
-        return Rounded(gradient.flatten().to(torch.bfloat16))
+        values, peak = cast.to_brain(flat(gradient, self.id))
+        return self.fitting(values, peak)
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Rounded:
+        if not kept.is_contiguous():
+            return super().encode_residual(gradient, kept, generator)
+        return self.fitting(*cast.add_to_brain(flat(kept, self.id), flat(gradient, self.id)))
+
+    def fitting(self, values: Tensor, peak: float) -> Rounded:
+        """The payload, once its largest entry before rounding is seen to be within reach."""
+        if checked(peak, self.id) > torch.finfo(torch.bfloat16).max:
+            raise CodecError(f"bf16: {peak:g} would round to infinity")
+        return Rounded(values)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return (Field(torch.bfloat16, (shape.numel(),)),)
@@ -98,20 +135,30 @@ class BFloat16(Codec[Rounded]):
         out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)
 
 
-def largest(gradient: Float[Tensor, "..."], codec: str) -> float:
+def checked(peak: float, codec: str) -> float:
     """The largest magnitude, which is where NaN and infinity show."""
-    if not gradient.numel():
-        raise CodecError(f"{codec}: cannot encode an empty gradient")
-    low, high = gradient.aminmax()
-    peak = max(-float(low), float(high))
     if not math.isfinite(peak):
         raise CodecError(f"{codec}: the gradient holds {peak}, and only finite values can be cast")
     return peak
 
 
+def guessed_scale(entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None) -> float:
+    """A scale that likely has room for all entries, or for their sums: told by some of them."""
+    stride = max(1, len(entries) // SAMPLED)
+    some = entries[::stride] if added is None else entries[::stride] + added[::stride]
+    peak = float(some.abs().max())
+    return power_of_two_below(ROOM * peak) if stride > 1 else power_of_two_below(peak)
+
+
+def reaches(peak: float, scale: float) -> bool:
+    """Whether a scale has room for entries up to `peak`, and no more than it should."""
+    exact = power_of_two_below(peak)
+    return exact <= scale <= ROOM * exact
+
+
 def power_of_two_below(peak: float) -> float:
-    """The scale that brings `peak` just under the largest float16. 1 for a gradient of zeros."""
-    if not peak:
+    """The scale that brings `peak` just under the largest float16. 1 where that says nothing."""
+    if not 0 < peak < math.inf:
         return 1.0
     _, exponent = math.frexp(peak)  # peak < 2**exponent
     # Below 2**-126 the scale itself would be a denormal float32, which some processors flush.

@@ -1,0 +1,50 @@
+"""What half precision takes: encoding, alone and with its residual, as multiples of a copy.
+
+Times are of the processor, each the least of several in one run, so that what else a machine does
+counts little.
+
+python benchmarks/casts.py [ENTRIES]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Generator
+
+from atomo.allocator import keep_freed_memory
+from atomo.codecs import make_codec
+
+ENTRIES = int(sys.argv[1]) if len(sys.argv) > 1 else 11_173_962  # a ResNet18's
+
+
+def least(body: Callable[[], object], repetitions: int = 9) -> float:
+    """The least time of several, seconds."""
+    times = []
+    for _ in range(repetitions):
+        started = time.process_time()
+        body()
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def main() -> None:
+    """Measures and prints."""
+    torch.set_num_threads(1)
+    keep_freed_memory()  # as the ranks of a job do
+    gradient = torch.randn(ENTRIES, generator=Generator().manual_seed(0))
+    kept, generator = torch.zeros(ENTRIES), Generator()
+    out = torch.empty(ENTRIES)
+    copy = least(lambda: out.copy_(gradient))
+    print(f"a copy of {ENTRIES:,} entries takes {1e3 * copy:.2f} ms; tensor.half() takes", end=" ")
+    print(f"{least(gradient.half) / copy:.2f} of it")
+    for name in ("fp16", "bf16"):
+        codec = make_codec(name)
+        alone = least(lambda: codec.encode(gradient, generator))  # noqa: B023  # called here
+        both = least(lambda: codec.encode_residual(gradient, kept, generator))  # noqa: B023
+        print(f"{name}: {alone / copy:.2f} copies, {both / copy:.2f} with the residual")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Rounding to sixteen bits in numba, a tile at a time. Contracts: `kernels/cast`.
+
+Halves are the processor's; where it has none, PyTorch's.
+"""
+
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atomo.kernels.cast import torch_way
+from atomo.kernels.cast.hardware import from_half, has_halves, to_half_bits
+from atomo.kernels.jit import jit
+from atomo.kernels.select.numba_way import most_bits
+
+__all__ = ["add_to_brain", "add_to_half", "to_brain", "to_half"]
+
+Floats = NDArray[np.float32]
+Bits = NDArray[np.int32]
+Words = NDArray[np.uint32]
+Shorts = NDArray[np.uint16]
+
+TILE = 2048
+LARGEST: Final = np.float32(65504)
+ONE = np.uint32(1)
+UPPER, SIXTEEN, BELOW_UPPER = np.uint32(0xFFFF0000), np.uint32(16), np.uint32(0x7FFF)
+
+
+def to_half(values: Tensor, scale: float) -> tuple[Tensor, float]:
+    if not has_halves():
+        return torch_way.to_half(values, scale)
+    out = torch.empty_like(values, dtype=torch.float16)
+    bits = fill_halves(values.numpy(), 1 / scale, out.view(torch.int16).numpy().view(np.uint16))
+    return out, magnitude(bits)
+
+
+def add_to_half(kept: Tensor, added: Tensor, scale: float) -> tuple[Tensor, float]:
+    if not has_halves():
+        return torch_way.add_to_half(kept, added, scale)
+    out = torch.empty_like(kept, dtype=torch.float16)
+    shorts = out.view(torch.int16).numpy().view(np.uint16)
+    return out, magnitude(add_halves(kept.numpy(), added.numpy(), scale, 1 / scale, shorts))
+
+
+def to_brain(values: Tensor) -> tuple[Tensor, float]:
+    out = torch.empty_like(values, dtype=torch.bfloat16)
+    return out, magnitude(
+        fill_brains(values.numpy(), out.view(torch.int16).numpy().view(np.uint16))
+    )
+
+
+def add_to_brain(kept: Tensor, added: Tensor) -> tuple[Tensor, float]:
+    out = torch.empty_like(kept, dtype=torch.bfloat16)
+    shorts = out.view(torch.int16).numpy().view(np.uint16)
+    return out, magnitude(add_brains(kept.numpy(), added.numpy(), shorts))
+
+
+def magnitude(bits: int) -> float:
+    """The number that has these bits."""
+    return float(np.array([bits], np.int32).view(np.float32)[0])
+
+
+@jit
+def fill_halves(values: Floats, factor: float, out: Shorts) -> np.int32:
+    times, most = np.float32(factor), np.int32(0)
+    for start in range(0, values.size, TILE):
+        part, target = values[start : start + TILE], out[start : start + TILE]
+        most = max(most, most_bits(part.view(np.int32)))
+        for i in range(part.size):
+            target[i] = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
+    return most
+
+
+@jit
+def add_halves(kept: Floats, added: Floats, scale: float, factor: float, out: Shorts) -> np.int32:
+    times, unit, most = np.float32(factor), np.float32(scale), np.int32(0)
+    for start in range(0, kept.size, TILE):
+        part, other = kept[start : start + TILE], added[start : start + TILE]
+        target = out[start : start + TILE]
+        for i in range(part.size):
+            part[i] += other[i]
+        most = max(most, most_bits(part.view(np.int32)))
+        for i in range(part.size):
+            half = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
+            target[i] = half
+            part[i] -= from_half(half) * unit
+    return most
+
+
+@jit
+def fill_brains(values: Floats, out: Shorts) -> np.int32:
+    most = np.int32(0)
+    for start in range(0, values.size, TILE):
+        part, target = values[start : start + TILE], out[start : start + TILE]
+        most = max(most, most_bits(part.view(np.int32)))
+        bits = part.view(np.uint32)
+        for i in range(part.size):
+            target[i] = np.uint16(brain_of(bits[i]) >> SIXTEEN)
+    return most
+
+
+@jit
+def add_brains(kept: Floats, added: Floats, out: Shorts) -> np.int32:
+    rounded = np.empty(TILE, np.float32)
+    whole, most = rounded.view(np.uint32), np.int32(0)
+    for start in range(0, kept.size, TILE):
+        part, other = kept[start : start + TILE], added[start : start + TILE]
+        target = out[start : start + TILE]
+        for i in range(part.size):
+            part[i] += other[i]
+        bits = part.view(np.uint32)
+        most = max(most, most_bits(part.view(np.int32)))
+        for i in range(part.size):
+            whole[i] = brain_of(bits[i])
+            target[i] = np.uint16(whole[i] >> SIXTEEN)
+        for i in range(part.size):
+            part[i] -= rounded[i]
+    return most
+
+
+@jit
+def brain_of(bits: np.uint32) -> np.uint32:
+    """A float32 whose lower half is zero, as bits."""
+    return np.uint32(bits + BELOW_UPPER + ((bits >> SIXTEEN) & ONE)) & UPPER

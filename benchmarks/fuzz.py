@@ -140,6 +140,8 @@ def other_training(specs: Sequence[str]) -> Sort:
 def restructured(frames: Sequence[bytes]) -> Callable[[random.Random], bytes]:
     """Makes frames of the parts of these."""
     parts = [structures.take_apart(frame) for frame in frames]
+    if [structures.join(part) for part in parts] != [*frames]:
+        raise AssertionError("a valid frame is another once it is apart and together again")
     return lambda chance: structures.mutant(chance.choice(parts), chance.choice(parts), chance)
 
 

@@ -29,15 +29,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--png", type=Path)
+    parser.add_argument("--target", type=float, default=98, help="an accuracy, %%")
     parser.add_argument("--lowest", type=float, help="where the axis of accuracy begins, %%")
     options = parser.parse_args()
     pyplot = pyplot_for(str(options.png)) if options.png else None
-    print(
-        "| run | steps | final top-1 | mean loss, last 100 steps | bytes per step | dense | ratio |"
-    )
+    reached = f"to {options.target:g} %: step, MB, s"
+    print(f"| run | steps | final top-1 | loss, last 100 steps | dense / sent | s | {reached} |")
     print("|---|---|---|---|---|---|---|")
     for run in options.runs:
-        print(table_row(run))
+        print(table_row(run, options.target / 100))
     if pyplot is not None:
         draw(pyplot, options.runs, options.png, options.lowest)
 
@@ -47,16 +47,29 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def table_row(run: Path) -> str:
+def table_row(run: Path, target: float) -> str:
     """One run in a row of Markdown."""
     steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
-    up = sum(step["up_bytes"] for step in steps) / len(steps)
-    dense = sum(step["dense_bytes"] for step in steps) / len(steps)
+    ratio = total(steps, "dense_bytes") / total(steps, "up_bytes")
     last = [step["loss"] for step in steps[-100:]]
     return (
         f"| {run.name} | {len(steps)} | {tests[-1]['top1']:.2%} | {sum(last) / len(last):.3f} "
-        f"| {up:,.0f} | {dense:,.0f} | {dense / up:.1f} |"
+        f"| {ratio:.1f} | {total(steps, 'step_s'):.0f} | {spent_until(target, steps, tests)} |"
     )
+
+
+def total(steps: list[dict[str, Any]], name: str) -> float:
+    """The sum of a figure over some steps."""
+    return float(sum(step[name] for step in steps))
+
+
+def spent_until(target: float, steps: list[dict[str, Any]], tests: list[dict[str, Any]]) -> str:
+    """Step, gradients sent and time of training at the first evaluation with an accuracy."""
+    reached = next((test["step"] for test in tests if test["top1"] >= target), None)
+    if reached is None:
+        return "never"
+    before = [step for step in steps if step["step"] <= reached]
+    return f"{reached}, {total(before, 'up_bytes') / 1e6:.0f}, {total(before, 'step_s'):.0f}"
 
 
 def draw(pyplot: Any, runs: list[Path], png: Path, lowest: float | None) -> None:

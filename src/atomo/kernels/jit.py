@@ -7,12 +7,13 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from platform import machine
 from types import FunctionType
 from typing import Any, final
 
-__all__ = ["jit", "jit_sum", "trailing_zeros"]
+__all__ = ["from_half_bits", "has_halves", "jit", "jit_sum", "to_half_bits", "trailing_zeros"]
 
 
 def jit(loop: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,11 +98,22 @@ def own_cache() -> bool:
 
 
 @final
-class TrailingZeros(Lazy):
-    """The zeros below the lowest one of a 64-bit word, in one instruction; 64 of a zero."""
+class Instruction(Lazy):
+    """Something that processors do and numba has no name for: one argument, one result."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str, argument: str, result: str, build: Callable[[Any, Any, Any], Any]
+    ) -> None:
+        """An instruction.
+
+        Args:
+            name: in the code that is made.
+            argument: its type, as numba calls it.
+            result: the same of the result.
+            build: from LLVM's types, a builder and the argument to the result.
+        """
         self.module = {}
+        self._name, self._types, self._build = name, (argument, result), build
 
     @cached_property
     def compiled(self) -> Callable[..., Any]:
@@ -109,17 +121,45 @@ class TrailingZeros(Lazy):
         from numba import types
         from numba.extending import intrinsic
 
+        argument, result = (getattr(types, kind) for kind in self._types)
+
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+            return self._build(ir, builder, arguments[0])
 
-        def count_trailing_zeros(context: Any, word: Any) -> Any:
-            return types.int64(types.uint64), build
+        def typed(context: Any, value: Any) -> Any:
+            return result(argument), build
 
-        made: Callable[..., Any] = intrinsic(count_trailing_zeros)
+        typed.__name__ = self._name
+        made: Callable[..., Any] = intrinsic(typed)
         return made
 
 
-trailing_zeros: Any = TrailingZeros()
+def count_trailing_zeros(ir: Any, builder: Any, word: Any) -> Any:
+    return builder.cttz(word, ir.Constant(ir.IntType(1), 0))
+
+
+def round_to_half(ir: Any, builder: Any, number: Any) -> Any:
+    return builder.bitcast(builder.fptrunc(number, ir.HalfType()), ir.IntType(16))
+
+
+def widen_half(ir: Any, builder: Any, bits: Any) -> Any:
+    return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
+
+
+trailing_zeros: Any = Instruction("trailing_zeros", "uint64", "int64", count_trailing_zeros)
+"""The zeros below the lowest one of a 64-bit word; 64 of a zero."""
+to_half_bits: Any = Instruction("to_half_bits", "float32", "uint16", round_to_half)
+"""The bits of the half nearest to a float32, of two of the even one; where there are halves."""
+from_half_bits: Any = Instruction("from_half_bits", "uint16", "float32", widen_half)
+"""The float32 that a half is, given its bits; where there are halves."""
+
+
+@cache
+def has_halves() -> bool:
+    """Whether this processor converts halves: else LLVM would call a library that is not there."""
+    from llvmlite import binding
+
+    return machine() in ("aarch64", "arm64") or bool(binding.get_host_cpu_features().get("f16c"))
 
 
 def put_in_place(names: dict[str, Any]) -> None:

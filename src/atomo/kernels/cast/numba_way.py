@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.cast import torch_way
-from atomo.kernels.cast.hardware import from_half, has_halves, to_half_bits
-from atomo.kernels.jit import jit
+from atomo.kernels.jit import from_half_bits, has_halves, jit, to_half_bits
 from atomo.kernels.select.numba_way import most_bits
 
 __all__ = ["add_to_brain", "add_to_half", "to_brain", "to_half"]
@@ -85,7 +84,7 @@ def add_halves(kept: Floats, added: Floats, scale: float, factor: float, out: Sh
         for i in range(part.size):
             half = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
             target[i] = half
-            part[i] -= from_half(half) * unit
+            part[i] -= from_half_bits(half) * unit
     return most
 
 

@@ -37,7 +37,8 @@ def packed(values: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     other = values if added is None else added
     for first, tiles, width in launches(len(values)):
         arguments = values, other, words, parts, first, len(values), width
-        pack_tiles[(tiles,)](*arguments, ADD=added is not None, WIDTH=WIDTH, **EXACT)
+        setting = {"ADD": added is not None, "WHOLE": first == 0 and tiles * TILE <= len(values)}
+        pack_tiles[(tiles,)](*arguments, **setting, WIDTH=WIDTH, **EXACT)
     return words, parts
 
 
@@ -58,12 +59,17 @@ def pack_tiles(
     entries,
     width,
     ADD: tl.constexpr,
+    WHOLE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     tile = first + tl.program_id(0).to(tl.int64)
     rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
-    places = tile * 32 * WIDTH + rows * width + columns
-    inside = (columns < width) & (places < entries)
+    if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
+        places = tile * 32 * WIDTH + rows * WIDTH + columns
+        inside = tl.full([32, WIDTH], True, tl.int1)
+    else:
+        places = tile * 32 * WIDTH + rows * width + columns
+        inside = (columns < width) & (places < entries)
     entry = tl.load(values + places, mask=inside, other=0.0)
     if ADD:
         entry += tl.load(added + places, mask=inside, other=0.0)
@@ -95,7 +101,8 @@ def unpack(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) ->
     scaled = means * scale
     for first, tiles, width in launches(len(out)):
         arguments = words, scaled, out, first, len(out), width, row
-        add_tiles[(tiles,)](*arguments, ONE=row >= len(out), WIDTH=WIDTH, **EXACT)
+        setting = {"ONE": row >= len(out), "WHOLE": first == 0 and tiles * TILE <= len(out)}
+        add_tiles[(tiles,)](*arguments, **setting, WIDTH=WIDTH, **EXACT)
 
 
 @device_code
@@ -108,12 +115,17 @@ def add_tiles(
     width,
     row,
     ONE: tl.constexpr,
+    WHOLE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     tile = first + tl.program_id(0).to(tl.int64)
     rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
-    places = tile * 32 * WIDTH + rows * width + columns
-    inside = (columns < width) & (places < entries)
+    if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
+        places = tile * 32 * WIDTH + rows * WIDTH + columns
+        inside = tl.full([32, WIDTH], True, tl.int1)
+    else:
+        places = tile * 32 * WIDTH + rows * width + columns
+        inside = (columns < width) & (places < entries)
     column = tl.arange(0, WIDTH)
     held = tl.load(words + tile * WIDTH + column, mask=column < width, other=0)
     negative = (held[None, :] >> rows) & 1

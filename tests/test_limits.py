@@ -180,6 +180,12 @@ def test_every_honest_gradient_is_far_within_the_limits(code, kind):
     assert atomo.decode(data, most_entries=2**16, most_bytes=2**22).shape == tensor.shape
 
 
+@pytest.mark.parametrize("code", ["fourier(block=1024)", "qsgd"])
+def test_a_list_of_many_small_tensors_is_within_the_limits(code):
+    tensors = [torch.ones(3, 3)] * 400
+    assert len(atomo.decode(atomo.encode(tensors, code, seed=0))) == 400
+
+
 @pytest.mark.skipif(not HIGH_WATER.exists(), reason="the system tells no high-water mark")
 @pytest.mark.parametrize(
     "code", [*CODECS, "topk(ratio=1.0)", "entrywise(budget=0.99)", "randk(ratio=1.0)"]

@@ -186,6 +186,7 @@ def reshaped(shape: Shape, chance: random.Random) -> Shape:
             sizes[-2:] = [math.prod(sizes[-2:])]
         case _:
             sizes[:1] = [chance.choice(SIZES)]
+    del sizes[255:]  # their number is a byte
     return Shape(chance.choice((shape.dtype, shape.dtype, chance.randrange(11))), tuple(sizes))
 
 

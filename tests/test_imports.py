@@ -177,7 +177,24 @@ HEAVY = "mpi4py numba triton torchvision sklearn rich tensorboard boto3 botocore
 
 def test_importing_atomo_changes_nothing():
     heavy = f"assert not sys.modules.keys() & set({HEAVY!r}.split())\n"
-    run(QUIET.replace("FOREIGN", "").replace("OURS", "atomo") + heavy)
+    # Its public names are looked up when they are used: these are the rooms that they come from.
+    run(
+        QUIET.replace("FOREIGN", "").replace("OURS", "atomo.api, atomo.codecs, atomo.memory")
+        + heavy
+    )
+
+
+def test_a_command_is_ready_for_ctrl_c_before_it_imports_torch():
+    """What is found while it is imported is caught like any other: one code, no traceback."""
+    run("import sys, atomo.cli, atomo.__main__\nassert 'torch' not in sys.modules")
+
+
+def test_every_public_name_is_found_where_it_is_said_to_live():
+    assert sorted(atomo.HOMES) == sorted(atomo.__all__)
+    assert all(getattr(atomo, name) is not None for name in atomo.__all__)
+    assert set(atomo.__all__) <= set(dir(atomo))
+    with pytest.raises(AttributeError, match="module 'atomo' has no attribute 'encod'"):
+        getattr(atomo, "encod")  # noqa: B009
 
 
 def test_starting_a_rank_does_not_wait_for_torchvision():

@@ -15,10 +15,14 @@ the codec is one of votes:
 tensor([ 1., -1.])
 """
 
-from atomo.api import average, decode, encode
-from atomo.codecs import CODECS, Codec, Law, make_codec
-from atomo.errors import AtomoError
-from atomo.memory import MEMORIES, Memory, default_memory, make_memory
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atomo.api import average, decode, encode
+    from atomo.codecs import CODECS, Codec, Law, make_codec
+    from atomo.errors import AtomoError
+    from atomo.memory import MEMORIES, Memory, default_memory, make_memory
 
 __all__ = [
     "CODECS",
@@ -34,3 +38,24 @@ __all__ = [
     "make_codec",
     "make_memory",
 ]
+
+# Looked up when they are asked for: a command is then ready for Ctrl-C before it imports PyTorch,
+# which takes seconds.
+HOMES = {
+    **dict.fromkeys(("average", "decode", "encode"), "atomo.api"),
+    **dict.fromkeys(("CODECS", "Codec", "Law", "make_codec"), "atomo.codecs"),
+    **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
+    "AtomoError": "atomo.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the room where it lives."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*globals(), *HOMES]

@@ -1,26 +1,22 @@
-"""What a cluster consists of, found by its tags."""
+"""The hosts and disks of clusters, found by their tags."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, Owned, as_dict
-from atomo_cluster.errors import CloudError
 
 __all__ = [
     "LIVE",
+    "STATES",
     "Disk",
     "Instance",
-    "Survey",
-    "Thing",
-    "everything",
     "instances",
     "namesakes",
     "owners_instances",
-    "survey",
     "told_of",
     "volumes",
 ]
@@ -54,15 +50,6 @@ class Instance:
     def fuse(self) -> datetime:
         """When it terminates itself."""
         return self.launched + timedelta(hours=self.max_hours)
-
-
-@dataclass(frozen=True)
-class Thing:
-    """Anything that carries the tags."""
-
-    kind: str  # EC2's name of it, e.g. volume
-    id: str
-    state: str = ""
 
 
 def instances(aws: Aws, owned: Owned, states: Iterable[str] = LIVE) -> list[Instance]:
@@ -124,24 +111,6 @@ def instance(described: Mapping[str, Any]) -> Instance:
     )
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What there is, as far as AWS says."""
-
-    things: tuple[Thing, ...]  # in the order in which they can be deleted
-    errors: tuple[str, ...]  # what AWS did not say, and why; none: this is all there is
-
-    def complete(self) -> list[Thing]:
-        """The things.
-
-        Raises:
-            CloudError: AWS did not say it all.
-        """
-        if self.errors:
-            raise CloudError("; ".join(self.errors))
-        return list(self.things)
-
-
 def ended(reason: str) -> datetime | None:
     """When an instance ended, as far as EC2 says; the fuse and spot notices leave it out.
 
@@ -176,130 +145,3 @@ def volumes(aws: Aws, owned: Owned) -> list[Disk]:
         )
         for one in listed
     ]
-
-
-def everything(aws: Aws, filters: list[dict[str, Any]]) -> list[Thing]:
-    """All that is alive and carries the tags, in the order in which it can be deleted.
-
-    Raises:
-        CloudError: AWS did not say it all.
-    """
-    return survey(aws, filters).complete()
-
-
-def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
-    """All that is alive and carries the tags, as far as it can be found out.
-
-    What costs most is looked for by itself; the rest only where a list of all tagged things has
-    its kind, since that list also knows what has long been deleted. Where AWS does not give that
-    list, every kind is looked for; where it does not describe a kind, the list stands in.
-    """
-    errors: list[str] = []
-    try:
-        known, wanted = marked(aws, filters), ALWAYS
-    except CloudError as error:
-        errors.append(str(error))
-        known, wanted = {}, tuple(kind for kind in KINDS if kind != "fleet")  # found by list alone
-    things: list[Thing] = []
-    for kind, listed in KINDS.items():
-        ids = sorted(known.get(kind, ()))
-        if kind not in wanted and not ids:
-            continue
-        try:
-            things += listed(aws, filters, ids)
-        except CloudError as error:
-            errors.append(str(error))
-            things += [Thing(kind, id, UNSEEN) for id in ids]
-    foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}
-    things += [Thing(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
-    return Survey(tuple(things), tuple(errors))
-
-
-def marked(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The identifiers of everything that ever had these tags, by kind."""
-    wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
-    asked = [
-        {"Name": "key", "Values": list(wanted)},
-        {"Name": "value", "Values": list(wanted.values())},
-    ]
-    tags: dict[tuple[str, str], int] = {}
-    for one in aws.pages("ec2.describe_tags", "Tags", Filters=asked):
-        if wanted.get(one["Key"]) == one["Value"]:
-            thing = (SPELLINGS.get(one["ResourceType"], one["ResourceType"]), one["ResourceId"])
-            tags[thing] = tags.get(thing, 0) + 1
-    found: dict[str, list[str]] = {}
-    for (kind, id), count in tags.items():
-        if count == len(wanted):
-            found.setdefault(kind, []).append(id)
-    return found
-
-
-Listed = Callable[[Aws, list[dict[str, Any]], list[str]], list[Thing]]
-Filters = list[dict[str, Any]]
-
-
-def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-    """Fleets that are not deleted. Those that EC2 has forgotten are gone."""
-    try:
-        described = list(aws.pages("ec2.describe_fleets", "Fleets", FleetIds=ids))
-    except CloudError as error:
-        if "NotFound" not in error.code and "NotExist" not in error.code:
-            raise
-        return []
-    return [
-        Thing("fleet", one["FleetId"], one["FleetState"])
-        for one in described
-        if one["FleetId"] in ids and not one["FleetState"].startswith("deleted")
-    ]
-
-
-def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-    """Requests that could still bring instances."""
-    wanted = [*filters, {"Name": "state", "Values": ["open", "active"]}]
-    action, key = "ec2.describe_spot_instance_requests", "SpotInstanceRequests"
-    return [
-        Thing("spot-instances-request", one["SpotInstanceRequestId"], one["State"])
-        for one in aws.pages(action, key, Filters=wanted)
-    ]
-
-
-def alive(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-    """Instances that still cost, or will again."""
-    wanted = [*filters, {"Name": STATES, "Values": [*LIVE, "shutting-down"]}]
-    return [
-        Thing("instance", one["InstanceId"], one["State"]["Name"])
-        for batch in aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
-        for one in batch["Instances"]
-    ]
-
-
-def simple(kind: str, action: str, key: str, identifier: str, state: str = "") -> Listed:
-    """A kind of thing whose description EC2 filters by tags, and which is gone once deleted."""
-
-    def listed(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-        described = aws.pages(f"ec2.{action}", key, Filters=filters)
-        return [Thing(kind, one[identifier], str(one.get(state, ""))) for one in described]
-
-    return listed
-
-
-# By EC2's own names of kinds; what asks for instances comes before them, what they use after.
-KINDS: Final[Mapping[str, Listed]] = {
-    "fleet": fleets,
-    "spot-instances-request": spot_requests,
-    "instance": alive,
-} | {
-    kind: simple(kind, action, key, identifier, state)
-    for kind, action, key, identifier, state in (
-        ("volume", "describe_volumes", "Volumes", "VolumeId", "State"),
-        ("network-interface", "describe_network_interfaces", "NetworkInterfaces",
-         "NetworkInterfaceId", "Status"),
-        ("launch-template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", ""),
-        ("placement-group", "describe_placement_groups", "PlacementGroups", "GroupName", "State"),
-        ("key-pair", "describe_key_pairs", "KeyPairs", "KeyName", ""),
-        ("security-group", "describe_security_groups", "SecurityGroups", "GroupId", ""),
-    )
-}  # fmt: skip
-SPELLINGS: Final = {"spot-instance-request": "spot-instances-request"}  # moto's is the first
-UNSEEN: Final = "which AWS does not describe"
-ALWAYS: Final[tuple[str, ...]] = ("spot-instances-request", "instance", "volume")

@@ -7,10 +7,11 @@ from typing import Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.fleet import Order, order_on_demand, order_spot, refusals
-from atomo_cluster.ec2.inventory import Instance, everything, instances
+from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.network import Network, prepare_network
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.removal import remains, remove
+from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH
 from atomo_cluster.errors import CloudError, LeftBehind
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import Cluster
-from atomo_cluster.ec2.inventory import everything
 from atomo_cluster.ec2.keys import public_half
+from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, ConfigError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.inventory import Survey, Thing, survey
+from atomo_cluster.ec2.survey import Survey, Thing, survey
 from atomo_cluster.errors import CloudError
 
 __all__ = ["named", "refusals", "remains", "remove"]

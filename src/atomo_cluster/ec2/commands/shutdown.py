@@ -3,9 +3,10 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.inventory import Survey, Thing, namesakes, survey, told_of
+from atomo_cluster.ec2.inventory import namesakes, told_of
 from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.survey import Survey, Thing, survey
 from atomo_cluster.errors import CloudError, LeftBehind
 
 HELP: Final = """\

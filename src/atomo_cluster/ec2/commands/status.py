@@ -5,8 +5,9 @@ from datetime import datetime, timezone
 from typing import Final
 
 from atomo_cluster.ec2.host_list import alias, host_records
-from atomo_cluster.ec2.inventory import Instance, everything, instances, namesakes, told_of
+from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tables import table
 from atomo_cluster.errors import LeftBehind
 

@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Generator
 
 import atomo
 from atomo.codecs import CODECS, Law
@@ -16,10 +16,6 @@ from atomo.fusion import plan
 from atomo.wire.frame import CHECKSUM_AT, checksum
 
 every_codec = pytest.mark.parametrize("code", [*CODECS])
-
-
-def normal(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=Generator().manual_seed(0))
 
 
 @every_codec

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from draws import seeded
+from torch import Tensor
 
 from atomo.codecs.atoms import draw, probabilities, relative_probabilities, variance
 from atomo.errors import ConfigError
-
-
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def literal(coefficients: list[float], budget: float) -> list[float]:

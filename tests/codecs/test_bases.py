@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Generator, Size, Tensor
+from draws import draws, normal, roundtrip, seeded
+from torch import Size, Tensor
 
 from atomo.codecs import Codec, Law, make_codec
 from atomo.codecs.atoms import probabilities, variance
@@ -15,24 +16,12 @@ from atomo.errors import CodecError, ConfigError
 DRAWS = 3000
 
 
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed))
-
-
 def heavy(count: int) -> Tensor:
     return normal(count) * (2 * normal(count, seed=2)).exp()
 
 
-def roundtrip(codec: Codec, gradient: Tensor, seed: int = 0) -> Tensor:
-    return codec.decode(codec.encode(gradient, seeded(seed)), gradient.shape)
-
-
 def draws_of(codec: Codec, gradient: Tensor) -> Tensor:
-    return torch.stack([roundtrip(codec, gradient, seed) for seed in range(DRAWS)]).double()
+    return draws(codec, gradient, DRAWS).double()
 
 
 def algorithm_1(coefficients: list[float], budget: float) -> list[float]:

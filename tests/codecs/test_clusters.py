@@ -6,7 +6,8 @@ from bisect import bisect_right
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from draws import normal, roundtrip, seeded
+from torch import Tensor
 from ways import ways
 
 from atomo.codecs import LSS, SketchML, lss, sketchml
@@ -16,21 +17,9 @@ from atomo.kernels import clusters, quantiles
 SIZES = [1, 2, 511, 1024, 1025, 1536, 3001, 9000]
 
 
-def seeded(seed: int = 1) -> Generator:
-    return Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed))
-
-
 def heavy(n: int, seed: int = 1) -> Tensor:
     """Entries with long tails on both sides."""
     return normal(n, seed=seed) * normal(n, seed=seed + 1).exp()
-
-
-def roundtrip(codec: LSS | SketchML, gradient: Tensor) -> Tensor:
-    return codec.decode(codec.encode(gradient, seeded()), gradient.shape)
 
 
 # The hash of the frames: what decodes here must decode anywhere.

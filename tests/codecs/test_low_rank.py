@@ -2,20 +2,13 @@
 
 import pytest
 import torch
+from draws import normal, seeded
 from torch import Generator, Tensor
 
 from atomo.codecs import make_codec, spectrum
 from atomo.codecs.low_rank import MOST_RANK, ROUNDING, low_rank
 from atomo.codecs.spectrum import decompose
 from atomo.errors import CodecError
-
-
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed))
 
 
 def layer(rank: int, m: int = 700, n: int = 300, faintest: float = 1e-3) -> Tensor:

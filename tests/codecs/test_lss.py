@@ -5,17 +5,14 @@ from collections import defaultdict
 
 import pytest
 import torch
-from torch import Generator, Size, Tensor
+from draws import seeded
+from torch import Size, Tensor
 
 from atomo.codecs import lss, make_codec
 from atomo.errors import CodecError
 from atomo.kernels import clusters, entropy
 
 MASK = 2**32 - 1
-
-
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def heavy(count: int, seed: int = 1) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from draws import draws, normal
 from torch import Generator, Tensor
 
 from atomo.codecs import QSGD, Law, Natural, TernGrad, make_codec
@@ -13,17 +14,9 @@ from atomo.errors import CodecError, ConfigError
 DRAWS = 400
 
 
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=Generator().manual_seed(1))
-
-
 def squared_errors(codec: QSGD | TernGrad | Natural, gradient: Tensor) -> Tensor:
     """||decoded - g||^2 of each of DRAWS draws."""
-    errors = []
-    for seed in range(DRAWS):
-        payload = codec.encode(gradient, Generator().manual_seed(seed))
-        errors.append((codec.decode(payload, gradient.shape) - gradient).double().square().sum())
-    return torch.stack(errors)
+    return (draws(codec, gradient, DRAWS) - gradient).double().square().flatten(1).sum(1)
 
 
 def closed_form(part: Tensor, norm: float, levels: int) -> float:

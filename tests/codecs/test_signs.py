@@ -2,21 +2,14 @@
 
 import pytest
 import torch
-from torch import Generator, Size, Tensor
+from draws import normal, roundtrip
+from torch import Generator, Size
 
 from atomo.codecs import EFSignSGD, OneBit, SignSGD, Signum
 from atomo.errors import CodecError, ConfigError
 from atomo.memory import MEMORIES, default_memory
 
 ALL = [SignSGD(), Signum(), EFSignSGD(), OneBit()]
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=Generator().manual_seed(seed))
-
-
-def roundtrip(codec: SignSGD | Signum | EFSignSGD | OneBit, gradient: Tensor) -> Tensor:
-    return codec.decode(codec.encode(gradient, Generator()), gradient.shape)
 
 
 @pytest.mark.parametrize("codec", ALL, ids=str)

@@ -2,20 +2,13 @@
 
 import pytest
 import torch
-from torch import Generator, Size, Tensor
+from draws import normal, seeded
+from torch import Size
 
 from atomo.codecs import make_codec
 from atomo.errors import CodecError, ConfigError
 
 DRAWS = 2000
-
-
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed))
 
 
 def test_the_variance_of_an_entry_is_the_energy_of_the_others_over_the_cells():

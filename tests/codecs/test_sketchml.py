@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 import pytest
 import torch
-from torch import Generator, Size, Tensor
+from draws import seeded
+from torch import Size, Tensor
 
 from atomo.codecs import make_codec
 from atomo.codecs.sketchml import Sketched
@@ -15,10 +16,6 @@ from atomo.kernels import entropy
 
 MASK = 2**32 - 1
 Sketch = dict[tuple[int, ...], int]
-
-
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
 
 
 def heavy(count: int, seed: int = 1) -> Tensor:

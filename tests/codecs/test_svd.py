@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Generator, Size, Tensor
+from draws import draws, normal, roundtrip, seeded
+from torch import Size, Tensor
 
 from atomo.codecs import Codec, chunks, make_codec, spectrum
 from atomo.codecs.atoms import probabilities, relative_probabilities, variance
@@ -12,14 +13,6 @@ from atomo.codecs.matricise import matrix_shapes
 from atomo.errors import CodecError, ConfigError
 
 DRAWS = 2000
-
-
-def seeded(seed: int) -> Generator:
-    return Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed))
 
 
 def with_singular_values(m: int, n: int, values: Tensor) -> Tensor:
@@ -35,10 +28,6 @@ def decaying(r: int, ratio: float) -> Tensor:
 def lapack(gradient: Tensor, matricisation: str = "pairs") -> Tensor:
     m, n = matrix_shapes(gradient.shape, matricisation)[0]
     return torch.linalg.svdvals(gradient.reshape(m, n).double())
-
-
-def roundtrip(codec: Codec, gradient: Tensor, seed: int = 0) -> Tensor:
-    return codec.decode(codec.encode(gradient, seeded(seed)), gradient.shape)
 
 
 def relative(error: Tensor, gradient: Tensor) -> float:
@@ -57,11 +46,11 @@ def large_path(monkeypatch):
 
 
 def assert_unbiased(codec: Codec, gradient: Tensor, closed_form: float) -> None:
-    draws = torch.stack([roundtrip(codec, gradient, seed) for seed in range(DRAWS)]).double()
-    error = draws.std(0) / DRAWS**0.5
+    drawn = draws(codec, gradient, DRAWS).double()
+    error = drawn.std(0) / DRAWS**0.5
     floor = 1e-6 * float(gradient.norm())
-    assert ((draws.mean(0) - gradient).abs() <= 5 * error + floor).all()
-    empirical = float((draws - gradient).square().flatten(1).sum(1).mean())
+    assert ((drawn.mean(0) - gradient).abs() <= 5 * error + floor).all()
+    empirical = float((drawn - gradient).square().flatten(1).sum(1).mean())
     assert empirical == pytest.approx(closed_form, rel=0.05, abs=floor**2)
 
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Generator, Tensor
 from ways import every_way, ways
 
 from atomo.codecs.atoms import probabilities
@@ -18,10 +18,6 @@ magnitudes = st.lists(
     min_size=1,
     max_size=40,
 )
-
-
-def normal(count: int, seed: int = 0) -> Tensor:
-    return torch.randn(count, generator=Generator().manual_seed(seed))
 
 
 @each_way

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
@@ -14,10 +15,6 @@ from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, Form
 
 each_way = every_way("quantise")
 every_form = pytest.mark.parametrize("form", FORMS, ids=str)
-
-
-def normal(n: int, seed: int = 1) -> Tensor:
-    return torch.randn(n, generator=Generator().manual_seed(seed))
 
 
 def quantised(
@@ -158,7 +155,7 @@ def test_powers_of_two_stay_and_others_go_to_a_neighbour(way):
 @every_way("powers")
 @pytest.mark.parametrize("n", [1, 33, 2048, 5000])
 def test_powers_come_back_with_their_signs(way, n):
-    values, out = normal(n), normal(n, 2)
+    values, out = normal(n), normal(n, seed=2)
     exponents = way.round_to_powers(values, 5)
     words, _ = sign.pack_signs(values)
     magnitudes = torch.where(exponents == 0, 0.0, torch.pow(2.0, exponents.float() - 127))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Generator, Tensor
 from ways import Way, every_way, ways
 
 from atomo.kernels import draws, select
@@ -14,15 +14,11 @@ each_way = every_way("select")
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-def normal(n: int, seed: int = 0) -> Tensor:
-    return torch.randn(n, generator=Generator().manual_seed(seed))
-
-
 @each_way
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 2048, 2049, 50_000])
 @pytest.mark.parametrize("value", [1e-9, 0.5, 2.5, 9.0])
 def test_above_adds_finds_and_clears(way: Way, n, value):
-    values, added = normal(n), normal(n, 1)
+    values, added = normal(n), normal(n, seed=2)
     total = values + added
     indices, found = way.above(values, added, select.bits_of(value), True)
     expected = (total.abs() >= value).nonzero().squeeze(1)
@@ -106,7 +102,7 @@ def test_nan_and_infinity_are_found(bad):
 @each_way
 @pytest.mark.parametrize("n", [1, 7, 64, 65, 1000])
 def test_chunk_sums(way: Way, n):
-    values, added = normal(n), normal(n, 1)
+    values, added = normal(n), normal(n, seed=2)
     total = values + added
     sums = way.chunk_sums(values, added, 64)
     expected = torch.stack([part.double().abs().sum() for part in total.split(64)])

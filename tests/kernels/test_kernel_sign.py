@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from draws import normal
+from torch import Tensor
 from ways import every_way
 
 from atomo.kernels import sign
@@ -10,10 +11,6 @@ from atomo.kernels import sign
 SIZES = [1, 31, 32, 33, 64, 2047, 2048, 2049, 5000]
 each_way = every_way("sign")
 every_size = pytest.mark.parametrize("n", SIZES)
-
-
-def normal(n: int, seed: int = 1) -> Tensor:
-    return torch.randn(n, generator=Generator().manual_seed(seed))
 
 
 def bits_by_hand(words: Tensor, n: int) -> list[int]:
@@ -51,7 +48,7 @@ def test_what_is_not_finite_is_told(way):
 @each_way
 @every_size
 def test_adding_packing_and_summing_at_once(way, n):
-    values, added = normal(n), normal(n, 2)
+    values, added = normal(n), normal(n, seed=2)
     total = values + added
     words, positive, negative, count = way.add_pack_sum(values, added)
     assert values.equal(total)
@@ -64,7 +61,7 @@ def test_adding_packing_and_summing_at_once(way, n):
 @each_way
 @every_size
 def test_adding_signs(way, n):
-    values, out = normal(n), normal(n, 2)
+    values, out = normal(n), normal(n, seed=2)
     words, _ = sign.pack_signs(values)
     expected = out + torch.where(values < 0, -0.25, 0.5)
     way.add_signs(words, 0.5, -0.25, out)
@@ -82,7 +79,7 @@ def test_too_few_words_are_refused():
 @every_size
 @pytest.mark.parametrize("row", [1, 7, 64, 3000])
 def test_two_means_for_each_run_of_entries(way, n, row):
-    values, added = normal(n), normal(n, 2)
+    values, added = normal(n), normal(n, seed=2)
     total = values + added
     words, means = way.add_pack_means(values, added, row)
     assert words.equal(sign.pack_signs(total)[0])
@@ -92,7 +89,7 @@ def test_two_means_for_each_run_of_entries(way, n, row):
         for chosen in (~torch.signbit(part), torch.signbit(part)):
             expected.append(float(part[chosen].double().mean()) if chosen.any() else 0.0)
     assert means.tolist() == pytest.approx(expected, rel=1e-6)
-    out = normal(n, 3)
+    out = normal(n, seed=3)
     wanted = out + 0.5 * torch.tensor(
         [expected[2 * (i // row) + int(torch.signbit(total[i]))] for i in range(n)]
     )

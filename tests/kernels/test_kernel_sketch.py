@@ -2,17 +2,13 @@
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from draws import normal
 from ways import ways
 
 from atomo.kernels import sketch
 from atomo.kernels.sketch import torch_way
 
 SEEDS = (0, 1, 2**62 + 12345, 2**63 - 1)
-
-
-def normal(count: int) -> Tensor:
-    return torch.randn(count, generator=Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

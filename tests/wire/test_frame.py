@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import pytest
 import torch
+from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator
@@ -16,10 +17,6 @@ from atomo.wire.frame import CHECKSUM_AT, checksum
 
 RAW = Compression(codec="none")
 HEADER = Header(Kind.GRADIENT, step=7, worker=2, bucket=3, layout=0xDEADBEEF, flags=Flag.LATE)
-
-
-def normal(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=Generator().manual_seed(0))
 
 
 def fields_of(tensors: list[torch.Tensor]) -> list[Field]:

@@ -53,6 +53,9 @@ class Settings:
     momentum: float = option(0.9, "momentum of sgd; higher => longer memory of past gradients")
     nesterov: bool = option(False, "Nesterov momentum: yes or no")
     weight_decay: float = option(0.0, "L2 penalty on the weights")
+    noise_damping: bool = option(
+        True, "shorten steps of sgd by the measured noise of an unbiased codec: yes or no"
+    )
     lr_shrinkage: float = option(1.0, "factor on the learning rate every lr-shrink-freq steps")
     lr_shrink_freq: int = option(50, "steps between two shrinkages of the learning rate")
     recipe: str = option("", "a method with all its published settings, e.g. dgc; flags go first")
@@ -150,7 +153,8 @@ class Settings:
     def needed_memory(self, codec: Codec[Any]) -> str:
         """The memory of the last codec that needs one, of all that the schedule has."""
         planned = phases(str(codec), self.code_schedule)
-        needed = [default_memory(phase.codec) for phase in planned]
+        momentum = self.momentum if self.optimizer.lower() == "sgd" else 0.0
+        needed = [default_memory(phase.codec, momentum) for phase in planned]
         return next((memory for memory in reversed(needed) if memory != Forget.id), Forget.id)
 
     def code_spec(self) -> str:

@@ -10,7 +10,7 @@ from atomo.arguments import parse
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.display import Plain
-from atomo.launch.place import canonical
+from atomo.launch.place import canonical, inherited
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
     )
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
-    settings = canonical(settings)
+    settings = canonical(inherited(settings))
     keep_freed_memory()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))

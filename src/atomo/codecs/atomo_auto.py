@@ -70,6 +70,7 @@ class Atomo(Codec[Choice]):
     id: ClassVar[str] = "atomo"
     payload: ClassVar[type[Choice]] = Choice
     unit: ClassVar[Unit] = Unit.MATRIX
+    samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.basis not in ("auto", *BASES):

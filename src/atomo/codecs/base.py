@@ -73,6 +73,16 @@ class Codec(ABC, Generic[Payload]):
     """What it sees at once, unless `sees` says otherwise."""
     memory: ClassVar[str | None] = None
     """The memory that the method was published with, where its laws do not say."""
+    fine: ClassVar[bool] = False
+    """Whether it sends nearly all of every gradient, so that error feedback delays next to
+    nothing."""
+    samples: ClassVar[bool] = False
+    """Whether it sends a few atoms or sums for all, scaled up where it is unbiased: its errors are
+    then longer than the gradient, and no memory may feed them back."""
+    contracting: ClassVar[str] = ""
+    """The setting that makes it a contraction where it is unbiased, if it has one."""
+    votes: ClassVar[bool] = False
+    """Whether the aggregate is a vote, so that a step is as long as the learning rate says."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
 
@@ -143,6 +153,11 @@ class Codec(ABC, Generic[Payload]):
 
         The mean itself, unless a codec votes.
         """
+
+    @property
+    def noisy(self) -> bool:
+        """Whether random errors make longer what comes out, and steps must make up for it."""
+        return Law.UNBIASED in self.laws and Law.LOSSLESS not in self.laws
 
     @property
     def agrees(self) -> bool:

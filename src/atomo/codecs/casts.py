@@ -53,6 +53,7 @@ class Float16(Codec[Scaled]):
     id: ClassVar[str] = "fp16"
     payload: ClassVar[type[Scaled]] = Scaled
     unit: ClassVar[Unit] = Unit.ENTRIES
+    fine: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -103,6 +104,7 @@ class BFloat16(Codec[Rounded]):
     id: ClassVar[str] = "bf16"
     payload: ClassVar[type[Rounded]] = Rounded
     unit: ClassVar[Unit] = Unit.ENTRIES
+    fine: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:

@@ -54,6 +54,7 @@ class CountSketch(Codec[Cells]):
     id: ClassVar[str] = "countsketch"
     payload: ClassVar[type[Cells]] = Cells
     unit: ClassVar[Unit] = Unit.ENTRIES
+    samples: ClassVar[bool] = True
     shared_seed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

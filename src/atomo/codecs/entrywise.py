@@ -46,6 +46,7 @@ class Entrywise(Codec[Sample]):
     id: ClassVar[str] = "entrywise"
     payload: ClassVar[type[Sample]] = Sample
     unit: ClassVar[Unit] = Unit.ENTRIES
+    samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_budget(self.id, self.budget)

@@ -49,6 +49,7 @@ class Fourier(Codec[Sample]):
     id: ClassVar[str] = "fourier"
     payload: ClassVar[type[Sample]] = Sample
     unit: ClassVar[Unit] = Unit.ENTRIES
+    samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_budget(self.id, self.budget)

@@ -52,6 +52,7 @@ class Natural(Codec[Powers]):
     id: ClassVar[str] = "natural"
     payload: ClassVar[type[Powers]] = Powers
     unit: ClassVar[Unit] = Unit.ENTRIES
+    fine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.coding not in CODINGS:

@@ -54,6 +54,8 @@ class RandK(Codec[Drawn]):
     id: ClassVar[str] = "randk"
     payload: ClassVar[type[Drawn]] = Drawn
     unit: ClassVar[Unit] = Unit.ENTRIES
+    samples: ClassVar[bool] = True
+    contracting: ClassVar[str] = "unbiased=False"
     shared_seed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

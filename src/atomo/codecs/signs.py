@@ -35,6 +35,7 @@ class Voting(Codec[Signs]):
 
     payload: ClassVar[type[Signs]] = Signs
     unit: ClassVar[Unit] = Unit.ENTRIES
+    votes: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:

@@ -54,6 +54,8 @@ class SVD(Codec[Factors | CodedFactors]):
     id: ClassVar[str] = "svd"
     payload: ClassVar[type[Factors]] = Factors
     unit: ClassVar[Unit] = Unit.MATRIX
+    samples: ClassVar[bool] = True
+    contracting: ClassVar[str] = "selection=top"
 
     def __post_init__(self) -> None:
         if self.rank < 0:

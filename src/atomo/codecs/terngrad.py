@@ -74,6 +74,10 @@ class TernGrad(Codec[Levels]):
         return frozenset() if self.clip or self.given else frozenset({Law.UNBIASED})
 
     @property
+    def noisy(self) -> bool:
+        return True  # clipped or not
+
+    @property
     def agrees(self) -> bool:
         return self.scale == "shared"
 

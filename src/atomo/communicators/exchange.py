@@ -46,8 +46,25 @@ class Compressor:
     that errors average out over workers and a resumed run repeats them exactly.
     """
 
-    def __init__(self, memory: Memory, compression: Compression, worker: int, seed: int) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        compression: Compression,
+        worker: int,
+        seed: int,
+        late_share: float = 1.0,
+    ) -> None:
+        """A compressor.
+
+        Args:
+            memory: what the worker keeps back.
+            compression: of the frames.
+            worker: its rank.
+            seed: of the run.
+            late_share: of what was sent and did not count, how much is sent again.
+        """
         self.memory = memory
+        self._late_share = late_share
         self._compression = compression
         self._worker = worker
         self._seed = seed
@@ -89,10 +106,10 @@ class Compressor:
         self._agreed = dict(scales)
 
     def take_back(self) -> None:
-        """The gradient of the last step never counted: the memory gets what was sent of it."""
+        """The last gradient never counted: the memory gets back the late share of what was sent."""
         for bucket, frame, device in self._sent.values():
             sent = torch.zeros(bucket.size)
-            add_frame(bucket, frame, sent, 1.0)
+            add_frame(bucket, frame, sent, self._late_share)
             for part in bucket.parts:
                 self.memory.take_back(layout(part), sent[part.start : part.stop].to(device))
         self._sent.clear()

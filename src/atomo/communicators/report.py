@@ -24,6 +24,7 @@ class Report:
     encode_s: float
     send_s: float
     wait_s: float  # for the weights
+    square: float = 0.0  # squared norm of the gradient, where the master damps by it
 
     def tensor(self) -> Tensor:
         """Float64, one entry a field."""

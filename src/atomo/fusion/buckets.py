@@ -85,6 +85,11 @@ class Bucket:
         return tuple(part for part in self.parts if part.codec.agrees)
 
     @cached_property
+    def noisy(self) -> bool:
+        """Whether any part of it comes out longer than it went in."""
+        return any(part.codec.noisy for part in self.parts)
+
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """What a message of this bucket may look like."""
         return tuple(field for part in self.parts for field in part.fields)

@@ -50,6 +50,10 @@ class Gradients:
                 self._waiting[bucket.number] = 0
                 self._ready(bucket, self._flat[bucket.number])
 
+    def are_finite(self) -> bool:
+        """Whether neither NaN nor infinity is in what lies there."""
+        return all(bool(flat.isfinite().all()) for flat in self._flat)
+
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
             self._waiting[bucket.number] -= 1

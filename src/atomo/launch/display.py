@@ -12,7 +12,7 @@ from rich.text import Text
 
 from atomo.launch.summary import Summary
 from atomo.launch.text import bytes_text, duration_text
-from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation
 
 __all__ = ["Display", "Live", "Plain"]
@@ -65,6 +65,8 @@ class Plain:
                     self.note(step_line(event, self._last_step))
             case Evaluation():
                 self.note(evaluation_line(event))
+            case Caution():
+                self.note(f"caution: {event.text}")
             case Saved():
                 self.note(f"checkpoint {event.manifest}")
             case Ended():
@@ -99,6 +101,8 @@ class Live:
                 self.note(headline(event))
             case Evaluation():
                 self.note(evaluation_line(event))
+            case Caution():
+                self.note(f"caution: {event.text}")
             case Ended():
                 self._phase = f"{event.reason}; the evaluator finishes"
 
@@ -135,7 +139,7 @@ def progress_table(step: StepDone, started: Started) -> Table:
         f"step {step.step}/{started.last_step}",
         f"epoch {step.epoch:.2f}",
         f"loss {step.loss:.4f}",
-        f"lr {step.lr:.4g}",
+        f"lr {rate_text(step)}",
         f"{step.images_per_s:,.0f} images/s",
         f"ETA {duration_text(step.eta_s)}",
     )
@@ -172,10 +176,16 @@ def step_line(event: StepDone, last_step: int) -> str:
     times = " ".join(f"{name} {1e3 * getattr(event, name + '_s'):.1f}" for name in TIMES)
     return (
         f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
-        f"lr {event.lr:.4g} {event.images_per_s:.0f} images/s sent {bytes_text(event.up_bytes)} "
-        f"(dense {bytes_text(event.dense_bytes)}, {event.dense_bytes / event.up_bytes:.1f}x) "
+        f"lr {rate_text(event)} {event.images_per_s:.0f} images/s "
+        f"sent {bytes_text(event.up_bytes)} (dense {bytes_text(event.dense_bytes)}, "
+        f"{event.dense_bytes / event.up_bytes:.1f}x) "
         f"ms: {times} ETA {duration_text(event.eta_s)}"
     )
+
+
+def rate_text(step: StepDone) -> str:
+    """The learning rate, and what the noise of the codec makes of it."""
+    return f"{step.lr:.4g}" + (f" x {step.damping:.2g}" if step.damping < 1 else "")
 
 
 def evaluation_line(event: Evaluation) -> str:

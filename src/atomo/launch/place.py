@@ -9,12 +9,14 @@ from pathlib import Path
 
 from atomo.config import Settings
 from atomo.data import DATASETS
+from atomo.errors import CheckpointError
 from atomo.models import MODELS
 from atomo.names import resolve
+from atomo.training.checkpoint import latest, load
 from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
 from atomo.training.run_folder import explained
 
-__all__ = ["canonical", "claimed", "located"]
+__all__ = ["canonical", "claimed", "inherited", "located"]
 
 
 def canonical(settings: Settings) -> Settings:
@@ -30,12 +32,31 @@ def canonical(settings: Settings) -> Settings:
     ).resolved()
 
 
+def inherited(settings: Settings) -> Settings:
+    """The settings with the memory of the checkpoint that they continue, if `--memory` is auto.
+
+    The same command then continues a run whose memory an earlier version chose otherwise.
+    """
+    folder = settings.train_dir if settings.resume == "auto" else settings.resume
+    if settings.memory != "auto" or settings.resume == "never" or not folder:
+        return settings
+    try:
+        step = latest(Path(folder))
+        kept = {} if step is None else load(Path(folder), step, parts=()).config
+    except CheckpointError:
+        return settings  # the master says so, in its place
+    mine = settings.resolved()
+    if (kept.get("code"), kept.get("code_schedule")) != (mine.code, mine.code_schedule):
+        return settings
+    return replace(settings, memory=str(kept.get("memory", "auto")))
+
+
 def located(settings: Settings) -> Settings:
     """The settings with canonical names and absolute folders, since ranks may start elsewhere.
 
     A run that was given no folder gets the path of one that is not there yet; nothing is made.
     """
-    settings = canonical(settings)
+    settings = canonical(inherited(settings))
     folder = Path(settings.train_dir or fresh_folder(settings)).absolute()
     elsewhere = settings.resume not in ("auto", "never")
     return replace(

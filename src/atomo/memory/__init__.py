@@ -34,21 +34,46 @@ MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
 )
 
 
-def default_memory(codec: Codec[Any]) -> str:
-    """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere."""
+def default_memory(codec: Codec[Any], momentum: float = 0.0) -> str:
+    """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere.
+
+    Momentum on top of sums that error feedback has delayed goes on pushing where there is nothing
+    left to feed back, and diverges at rates that plain SGD bears. So with momentum and a codec that
+    leaves much behind, it is the memory that applies momentum before the codec chooses.
+
+    Args:
+        codec: what encodes.
+        momentum: what the optimiser would apply to the mean of the gradients.
+    """
     if codec.memory is not None:
         return codec.memory
-    return Forget.id if Law.UNBIASED in codec.laws else Residual.id
+    if Law.UNBIASED in codec.laws:
+        return Forget.id
+    return MomentumCorrection.id if momentum and not codec.fine else Residual.id
 
 
 def check_fits(codec: Codec[Any], memory: str) -> None:
-    """Workers agree on the scale of their gradients, so these must be what they encode.
+    """Refuses a memory that a codec cannot work with.
+
+    Workers agree on the scale of their gradients, so these must be what they encode. And the error
+    of an unbiased sample is longer than the gradient: fed back, it grows at every step.
 
     Raises:
-        ConfigError: this memory would add to them.
+        ConfigError: this memory would add to the gradients, or feed such an error back.
     """
-    if codec.agrees and (kind := kind_of(memory)) is not Forget:
+    kind = kind_of(memory)
+    if codec.agrees and kind is not Forget:
         raise ConfigError(f"--code {codec!s} goes with --memory none, not {kind.id}")
+    if kind.keeps and codec.samples and Law.UNBIASED in codec.laws:
+        raise ConfigError(
+            f"--code {codec!s} with --memory {kind.id} diverges: it is unbiased, and its error is "
+            f"longer than the gradient, and adds up when fed back; give --memory none{other(codec)}"
+        )
+
+
+def other(codec: Codec[Any]) -> str:
+    """The setting that makes a sampling codec one that a memory suits, as a way out."""
+    return f", or --code {codec.id}({codec.contracting})" if codec.contracting else ""
 
 
 def kind_of(spec: str) -> type[Memory]:

@@ -6,7 +6,17 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import final
 
-__all__ = ["EVENTS", "Ended", "Event", "Saved", "Started", "StepDone", "from_json", "to_json"]
+__all__ = [
+    "EVENTS",
+    "Caution",
+    "Ended",
+    "Event",
+    "Saved",
+    "Started",
+    "StepDone",
+    "from_json",
+    "to_json",
+]
 
 
 @final
@@ -36,7 +46,7 @@ class StepDone:
     epoch: float
     loss: float
     accuracy: float  # of the training batch
-    lr: float
+    lr: float  # before `damping`
     workers: int  # whose gradients counted
     images_per_s: float
     up_bytes: int  # workers to master, all of them, at the socket side of the code
@@ -50,6 +60,15 @@ class StepDone:
     decode_s: float
     update_s: float
     eta_s: float
+    damping: float = 1.0  # factor on the learning rate, by the noise of the codec
+
+
+@final
+@dataclass(frozen=True)
+class Caution:
+    """Something that a person should look at, once."""
+
+    text: str
 
 
 @final
@@ -70,9 +89,9 @@ class Ended:
     reason: str
 
 
-Event = Started | StepDone | Saved | Ended
+Event = Started | StepDone | Caution | Saved | Ended
 EVENTS: Mapping[str, type[Event]] = MappingProxyType(
-    {event.__name__: event for event in (Started, StepDone, Saved, Ended)}
+    {event.__name__: event for event in (Started, StepDone, Caution, Saved, Ended)}
 )
 
 

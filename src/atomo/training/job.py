@@ -12,6 +12,7 @@ from atomo.config import FLOAT, Settings
 from atomo.data import Dataset, load_dataset
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
+from atomo.memory import Forget, kind_of
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.schedule import phases
@@ -50,6 +51,38 @@ class Job:
     def buckets_at(self, step: int) -> tuple[Bucket, ...]:
         """The buckets of `step`, with the codecs that serve by then."""
         return [stage for stage in self.stages if stage.first_step <= step][-1].buckets
+
+    def damps_at(self, step: int) -> bool:
+        """Whether `step` is shortened by as much as its codec's noise makes gradients longer.
+
+        Adam divides by the length of its gradients already. What a memory keeps is no noise.
+        """
+        s = self.settings
+        plain = s.noise_damping and s.optimizer == "sgd" and s.memory == Forget.id
+        return plain and any(bucket.noisy for bucket in self.buckets_at(step))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the workers keep what did not count, to send it again."""
+        return kind_of(self.settings.memory).keeps
+
+    @property
+    def share(self) -> float:
+        """The weight of a gradient in a step.
+
+        Where what is late comes back, each weighs what it would in a step of all workers: it counts
+        in the end, and a mean over the first K alone would make it count P / K times.
+        """
+        return 1 / (self.workers if self.keeps else self.settings.num_aggregate)
+
+    @property
+    def late_share(self) -> float:
+        """How much of what was late comes back: the part K / P that steps wait for.
+
+        So a worker that is late again and again has at most P / (P - K) gradients waiting, and not
+        all that it ever computed, to be let go at once.
+        """
+        return self.settings.num_aggregate / self.workers
 
     @property
     def last_step(self) -> int:

@@ -12,14 +12,17 @@ from atomo.config import record
 from atomo.errors import CheckpointError
 from atomo.fusion import flatten
 from atomo.memory import kind_of
+from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
 from atomo.training.contents import check_worker, load_model
-from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.damping import Damping, without_damping
+from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.metrics import MetricsLog
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.ownership import RUN, Ownership, own
 from atomo.training.resume import find_snapshot, mean, spread
+from atomo.training.watch import Watch
 from atomo.transports import Transport
 
 __all__ = ["Master"]
@@ -51,8 +54,14 @@ class Master:
         self._weights = flatten(job.model, job.buckets)
         self._optimizer = FlatOptimizer(self._weights, job.buckets, job.settings)
         self._server = Server(
-            transport, job.buckets, job.settings.num_aggregate, job.settings.timeout
+            transport,
+            job.buckets,
+            job.settings.num_aggregate,
+            job.settings.timeout,
+            share=job.share,
         )
+        self._damping = Damping()
+        self._watch = Watch()
         self._saved = -1
         self._step_s = 0.0  # smoothed
 
@@ -68,6 +77,8 @@ class Master:
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
         with MetricsLog(self._folder, self.step + 1) as log:
             self._tell(self._started())
+            for cause in list(at_start(self._job.settings))[:1]:
+                self._tell(Caution(cause))
             reason = self._train(log, owner)
         if self._saved != self.step:
             self._save(owner)
@@ -81,6 +92,8 @@ class Master:
             done = self._take_step(self.step + 1)
             log.write(done)
             self._tell(done)
+            if self._watch.alarms(done.loss):
+                self._tell(Caution(f"{self._watch}; {likely(self._job.settings)}"))
             if self._interrupted():
                 return "interrupted"
             if self.step % self._job.settings.eval_freq == 0:
@@ -98,7 +111,8 @@ class Master:
         if snapshot is None:
             return 0
         load_model(self._job.model, snapshot.model)
-        self._optimizer.load_state_dict(snapshot.optimizer)
+        self._damping.load_state_dict(snapshot.optimizer)
+        self._optimizer.load_state_dict(without_damping(snapshot.optimizer))
         for state in snapshot.workers:
             check_worker(state, self._job.model, kind_of(self._job.settings.memory))
         if snapshot.workers:
@@ -115,11 +129,13 @@ class Master:
         server.broadcast(step, self._weights)
         reports = server.collect(self._optimizer.gradient)
         collected = time.perf_counter()
-        self._optimizer.step(step)
+        factor = self._factor(step, reports)
+        self._optimizer.step(step, factor)
         self.step = step
         ended = time.perf_counter()
         return self._done(
             reports,
+            factor,
             up=transport.received_bytes - before[0],
             down=transport.sent_bytes - before[1],
             decode_s=server.decode_s - before[2],
@@ -130,6 +146,7 @@ class Master:
     def _done(
         self,
         reports: Mapping[int, Report],
+        factor: float,
         *,
         up: int,
         down: int,
@@ -159,7 +176,15 @@ class Master:
             decode_s=decode_s,
             update_s=update_s,
             eta_s=(self._job.last_step - self.step) * self._step_s,
+            damping=factor,
         )
+
+    def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
+        """What the noise of the codec leaves of the learning rate."""
+        if not self._job.damps_at(step):
+            return 1.0
+        square = average([report.square for report in reports.values()])
+        return self._damping.factor(square, float(self._optimizer.gradient.norm()) ** 2)
 
     def _save(self, owner: Ownership) -> None:
         owner.check()
@@ -170,7 +195,7 @@ class Master:
         snapshot = Snapshot(
             self.step,
             model,
-            self._optimizer.state_dict(),
+            self._optimizer.state_dict() | self._damping.state_dict(),
             tuple(states),
             record(self._job.settings),
         )

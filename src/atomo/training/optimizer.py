@@ -45,10 +45,10 @@ class FlatOptimizer:
         """The learning rate of `step`, which counts from 1."""
         return learning_rate(self._settings, step)
 
-    def step(self, step: int) -> None:
-        """Takes step number `step` with what lies in `gradient`."""
+    def step(self, step: int, factor: float = 1.0) -> None:
+        """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
         for group in self._inner.param_groups:
-            group["lr"] = self.learning_rate(step)
+            group["lr"] = factor * self.learning_rate(step)
         if self._decay is not None:
             self._decay.add_to(self.gradient)
         self._inner.step()

@@ -13,10 +13,11 @@ from torch.nn.functional import cross_entropy
 
 from atomo.communicators import Client, Compressor, Report
 from atomo.data import epoch_seed
-from atomo.errors import Diverged
+from atomo.errors import CodecError, Diverged
 from atomo.fusion import Bucket, Gradients, flatten
 from atomo.memory import make_memory
 from atomo.randomness import derive
+from atomo.training.causes import likely
 from atomo.training.contents import BUFFER, MEMORY, check_worker
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
@@ -46,7 +47,11 @@ class Worker:
             settings.memory, settings.momentum, settings.nesterov, settings.n - 1
         )
         compressor = Compressor(
-            self._memory, job.settings.compression, transport.rank, job.settings.seed
+            self._memory,
+            job.settings.compression,
+            transport.rank,
+            job.settings.seed,
+            job.late_share,
         )
         self._client = Client(
             transport, job.entries, compressor, job.settings.timeout, torch.get_num_threads()
@@ -54,7 +59,7 @@ class Worker:
         self._gradients = Gradients(self._model, job.buckets, self._push)
         every = job.settings.dump_every if transport.rank == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
-        self._encode_s = self._send_s = 0.0
+        self._encode_s = self._send_s = self._square = 0.0
         self._held: list[tuple[Bucket, Float[Tensor, " n"]]] = []
 
     def run(self) -> None:
@@ -82,9 +87,8 @@ class Worker:
         started = time.perf_counter()
         loss, correct, images = self._forward_backward(step)
         compute_s = time.perf_counter() - started - self._encode_s - self._send_s
-        self._client.report(
-            Report(loss, correct, images, compute_s, self._encode_s, self._send_s, wait_s)
-        )
+        times = compute_s, self._encode_s, self._send_s, wait_s
+        self._client.report(Report(loss, correct, images, *times, self._square))
 
     def _forward_backward(self, step: int) -> tuple[float, float, float]:
         seed, epoch = self._job.settings.seed, self._shard.epoch(step)
@@ -98,18 +102,35 @@ class Worker:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise Diverged(
-                f"the loss of worker {self._rank} at step {step} is {value}; "
-                "lower --lr, or look at the data; the last checkpoint is kept"
+                f"the loss of worker {self._rank} at step {step} is {value}{self._why()}"
             )
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._gradients.finish()
-        self._push_rest()
+        self._encode_all(loss, step)
         self._dump.finish(step)
         correct = (scores.detach().argmax(1) == labels).sum()
         return value, float(correct), float(len(labels))
 
+    def _encode_all(self, loss: Tensor, step: int) -> None:
+        """The backward pass, in which buckets are encoded as they come, and what it leaves."""
+        self._square = 0.0
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._gradients.finish()
+            self._push_rest()
+        except CodecError as error:
+            if self._gradients.are_finite():
+                raise
+            raise Diverged(
+                f"the gradient of worker {self._rank} at step {step} is no longer finite"
+                f"{self._why()}"
+            ) from error
+
+    def _why(self) -> str:
+        return f"; {likely(self._job.settings)}; the last checkpoint is kept"
+
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._dump.add(bucket, flat, self.step)
+        if self._job.damps_at(self.step):
+            self._square += float(flat.norm()) ** 2  # now: encoding uses it up
         if self._memory.needs_norm or self._agrees():
             self._held.append((bucket, flat))  # until the gradient is whole
         else:

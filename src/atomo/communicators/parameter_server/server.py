@@ -34,13 +34,25 @@ class Server:
         needed: int,
         timeout_s: float,
         down: Compression = RAW,
+        share: float | None = None,
     ) -> None:
+        """A server.
+
+        Args:
+            transport: what connects it with the workers.
+            buckets: what they send.
+            needed: how many of them close a step.
+            timeout_s: the longest wait for one of them.
+            down: how the weights are compressed.
+            share: the weight of each gradient in the sum; None: 1 / needed, for their mean.
+        """
         self._transport = transport
         self._buckets = buckets
         self._workers = range(1, transport.size)
         self._needed = needed
         self._timeout_s = timeout_s
         self._down = down
+        self._share = 1 / needed if share is None else share
         self._step = 0
         self._weights = torch.empty(0)
         self._frames: dict[Flag, Bytes] = {}  # of these weights
@@ -63,14 +75,15 @@ class Server:
                 self._assign(worker)
 
     def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
-        """Closes the step: `out` becomes the mean gradient of the first `needed` workers.
+        """Closes the step: `out` becomes the mean gradient of the first `needed` workers,
+        or their sum times the share that each has.
 
         Returns:
             Their reports, by rank.
         """
         arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in self._workers}
         reports: dict[int, Report] = {}
-        total = Total(self._buckets, out, self._needed)
+        total = Total(self._buckets, out, self._needed, self._share)
         everyone = self._needed == len(self._workers)
         while len(reports) < self._needed:
             message, header = self._receive(self._missing(reports))

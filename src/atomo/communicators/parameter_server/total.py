@@ -17,10 +17,12 @@ __all__ = ["Total"]
 class Total:
     """Adds up frames bucket by bucket, each bucket in the order of the ranks."""
 
-    def __init__(self, buckets: Sequence[Bucket], out: Float[Tensor, " n"], workers: int) -> None:
+    def __init__(
+        self, buckets: Sequence[Bucket], out: Float[Tensor, " n"], workers: int, share: float
+    ) -> None:
         self._buckets = buckets
         self._out = out.zero_()
-        self._workers = workers
+        self._workers, self._share = workers, share
         self._next = [0] * len(buckets)  # how many workers are in the sum already
 
     def advance(self, arrived: Mapping[int, Mapping[int, Bytes]], order: Sequence[int]) -> None:
@@ -31,7 +33,7 @@ class Total:
                 frame = arrived[order[self._next[bucket.number]]].get(bucket.number)
                 if frame is None:
                     break
-                add_frame(bucket, frame, out, 1 / self._workers)
+                add_frame(bucket, frame, out, self._share)
                 self._next[bucket.number] += 1
                 if self._next[bucket.number] == self._workers:
                     finish(bucket, out)

@@ -1,0 +1,121 @@
+"""Why a run diverges: combinations of settings that cannot bear their learning rate.
+
+The same table serves three times: what is known before the first step is told then, and what a run
+that diverges has in common with it is named while it does, and when its loss is no number any more.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from atomo.codecs import Codec, Law
+from atomo.config import Settings
+from atomo.memory import Forget, MomentumCorrection, Residual, kind_of
+from atomo.schedule import phases
+
+__all__ = ["at_start", "likely"]
+
+LARGE_FOR_SIGNS: Final = 0.002  # learning rates above it move weights further than they are large
+
+
+@final
+@dataclass(frozen=True)
+class Cause:
+    """One reason, where it holds, and what to do about it."""
+
+    holds: Callable[[Settings], bool]
+    text: str
+    """With fields of Settings in braces."""
+    known: bool
+    """Whether the settings alone say so, before anything has gone wrong."""
+
+
+def at_start(settings: Settings) -> Iterator[str]:
+    """What speaks against resolved settings before the first step, worst first."""
+    return (told(cause, settings) for cause in CAUSES if cause.known and cause.holds(settings))
+
+
+def likely(settings: Settings) -> str:
+    """The likeliest reason for a run with these resolved settings to diverge, and a way out."""
+    return next(told(cause, settings) for cause in CAUSES if cause.holds(settings))
+
+
+def told(cause: Cause, settings: Settings) -> str:
+    """A cause with the values of this run."""
+    return cause.text.format_map(vars(settings) | {"workers": settings.n - 1})
+
+
+def codecs(settings: Settings) -> list[Codec[Any]]:
+    """All that the run uses."""
+    return [phase.codec for phase in phases(settings.code, settings.code_schedule)]
+
+
+def noise_fed_back(s: Settings) -> bool:
+    """What an unbiased codec adds at random is no debt, yet the memory pays it back."""
+    return kind_of(s.memory).keeps and any(one.noisy and not one.fine for one in codecs(s))
+
+
+def momentum_after_feedback(s: Settings) -> bool:
+    """Momentum goes on pushing where nothing is left to feed back."""
+    late = any(Law.CONTRACTION in one.laws and not one.fine for one in codecs(s))
+    return kind_of(s.memory) is Residual and s.optimizer == "sgd" and s.momentum > 0 and late
+
+
+def momentum_of_what_was_sent(s: Settings) -> bool:
+    """As above, at the workers."""
+    return kind_of(s.memory) is MomentumCorrection and "masking=False" in s.memory
+
+
+def long_signs(s: Settings) -> bool:
+    """A step of signs has no magnitude but the learning rate."""
+    return s.lr > LARGE_FOR_SIGNS and any(one.votes for one in codecs(s))
+
+
+def undamped_noise(s: Settings) -> bool:
+    """Errors of few workers do not average out within a step."""
+    plain = s.memory == Forget.id and not (s.noise_damping and s.optimizer == "sgd")
+    return plain and any(one.noisy for one in codecs(s))
+
+
+def late_feedback(s: Settings) -> bool:
+    """What is late waits in the memory and arrives old."""
+    return s.num_aggregate < s.n - 1 and kind_of(s.memory).keeps
+
+
+CAUSES: Final = (
+    Cause(
+        noise_fed_back,
+        "error feedback (--memory {memory}) adds up the errors of an unbiased codec ({code}); give "
+        "--memory none",
+        known=True,
+    ),
+    Cause(
+        momentum_after_feedback,
+        "momentum at the master ({momentum:g}) goes on pushing what --memory {memory} has delayed; "
+        "give --memory dgc, which applies it before the codec, or --momentum 0",
+        known=True,
+    ),
+    Cause(
+        long_signs,
+        "with {code} every weight moves by --lr at every step, and {lr:g} is long; try 0.0005",
+        known=True,
+    ),
+    Cause(
+        momentum_of_what_was_sent,
+        "--memory {memory} keeps the momentum of what was sent, which overshoots; give dgc",
+        known=False,
+    ),
+    Cause(
+        undamped_noise,
+        "the errors of {code} hardly average out over so few workers ({workers}); leave "
+        "--noise-damping on with --optimizer sgd, send more, or lower --lr",
+        known=False,
+    ),
+    Cause(
+        late_feedback,
+        "{num_aggregate} of {workers} workers close a step, and what is late waits in --memory "
+        "{memory} until it is old; raise --num-aggregate, or lower --lr",
+        known=False,
+    ),
+    Cause(lambda s: True, "--lr {lr:g} is too high here, or the data are not sound", known=False),
+)

@@ -1,0 +1,68 @@
+"""How much of a step an unbiased codec can bear.
+
+An unbiased estimate C(g) with E|C(g) - g|^2 <= omega |g|^2 is longer than what it estimates: with W
+workers E|mean C(g_i)|^2 is up to (1 + omega / W) |g|^2, and the largest stable learning rate falls
+by that factor (Khirirat, Feyzmahdavian and Johansson, "Distributed Learning with Compressed
+Gradients", 2018, theorem 1; Gower et al., "SGD: General Analysis and Improved Rates", ICML 2019).
+Omega depends on the gradients: of spectra, for `svd`. So the factor is measured and not assumed.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from atomo.errors import CheckpointError
+
+__all__ = ["Damping", "without_damping"]
+
+SMOOTHING: Final = 0.9  # weight of the past; higher => steadier, and later to notice
+KEY: Final = "noise_damping"
+
+
+@final
+class Damping:
+    """The factor on the learning rate: E|gradient|^2 over E|estimate|^2, at most 1.
+
+    Both are exponential means over the steps so far, so that it is a function of the run alone: a
+    checkpoint keeps the two numbers, and a resumed run goes on with the same bits.
+    """
+
+    def __init__(self) -> None:
+        self._gradient = self._estimate = 0.0
+
+    def factor(self, gradient: float, estimate: float) -> float:
+        """The factor for the step to come.
+
+        Args:
+            gradient: the mean over the workers of the squared norm of what each encoded. It is at
+                least that of their mean, so that a codec without noise is left alone.
+            estimate: the squared norm of the mean of what was decoded.
+        """
+        self._gradient = SMOOTHING * self._gradient + (1 - SMOOTHING) * gradient
+        self._estimate = SMOOTHING * self._estimate + (1 - SMOOTHING) * estimate
+        if not (0 < self._gradient < self._estimate < math.inf):
+            return 1.0
+        return self._gradient / self._estimate
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: nothing where nothing was measured."""
+        if not self._estimate:
+            return {}
+        return {KEY: torch.tensor([self._gradient, self._estimate], dtype=torch.float64)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces what was measured by what `state_dict` returned; other entries are not ours."""
+        if KEY not in state:
+            return
+        try:
+            self._gradient, self._estimate = map(float, state[KEY])
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{KEY} must be two numbers, got {state[KEY]}") from error
+
+
+def without_damping(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint keeps of the optimiser itself."""
+    return {name: tensor for name, tensor in state.items() if name != KEY}

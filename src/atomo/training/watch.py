@@ -1,0 +1,40 @@
+"""Whether a run has begun to diverge, said while its loss is still a number."""
+
+import math
+from typing import Final, final
+
+__all__ = ["Watch"]
+
+SMOOTHING: Final = 0.8  # weight of the past losses; lower => sooner to notice, easier to fool
+TIMES: Final = 2.0  # above the best so far, at least so many times ...
+ABOVE: Final = 1.0  # ... and by at least so much: a loss of 0.01 that doubles is no matter
+STEPS: Final = 3  # in a row
+
+
+@final
+class Watch:
+    """Compares a smoothed loss with its best so far; says so once.
+
+    It forgets on a resume, which costs at most a caution that comes later.
+    """
+
+    def __init__(self) -> None:
+        self._loss = self._best = math.inf
+        self._above = 0
+        self._told = False
+
+    def alarms(self, loss: float) -> bool:
+        """Takes in the loss of a step; whether it is time to say something."""
+        before = loss if math.isinf(self._loss) else self._loss
+        self._loss = SMOOTHING * before + (1 - SMOOTHING) * loss
+        self._best = min(self._best, self._loss)
+        high = self._loss > max(TIMES * self._best, self._best + ABOVE)
+        self._above = self._above + 1 if high else 0
+        if self._told or self._above < STEPS:
+            return False
+        self._told = True
+        return True
+
+    def __str__(self) -> str:
+        """What was noticed."""
+        return f"the loss is {self._loss:.3g} after {self._best:.3g} before: this run may diverge"

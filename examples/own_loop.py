@@ -1,7 +1,9 @@
 """Compression in a training loop of your own: two workers in one process, averaged through bytes.
 
-What each worker's codec drops is kept and joins its next gradient (error feedback).
-A real job replaces the list of bytes by whatever carries them.
+A biased codec has a memory: what it drops is kept, and joins the worker's next gradient (error
+feedback), with momentum before the codec. An unbiased one has none; its steps are shortened by as
+much as its noise makes gradients longer. A real job replaces the list of bytes by whatever carries
+them.
 
 python examples/own_loop.py [CODE]
 """
@@ -18,29 +20,46 @@ from atomo.data import load_dataset
 from atomo.models import build_model
 
 CODE = sys.argv[1] if len(sys.argv) > 1 else "svd(rank=2, selection=top)"
-WORKERS, BATCH, STEPS = 2, 32, 40
+WORKERS, BATCH, STEPS, LR, MOMENTUM = 2, 32, 60, 0.02, 0.9
 
 torch.manual_seed(0)
 data = load_dataset("Digits", Path("data"))
 model = build_model("LeNet", data.input_shape, data.classes)
 parameters = dict(model.named_parameters())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+feedback = atomo.Law.CONTRACTION in atomo.make_codec(CODE).laws
+# Momentum after error feedback would go on pushing what comes late already.
+optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.0 if feedback else MOMENTUM)
 memories = [[torch.zeros_like(p) for p in parameters.values()] for _ in range(WORKERS)]
+squares = torch.zeros(2)  # of the gradients and of their estimate, smoothed
 sent = 0
 
+
+def square(tensors: list[torch.Tensor]) -> float:
+    """The squared norm of all of them together."""
+    return sum(float(tensor.square().sum()) for tensor in tensors)
+
+
 for step in range(STEPS):
-    frames = []
+    frames, wanted = [], []
     for worker, kept in enumerate(memories):
         images, labels = data.train.batch(torch.randint(len(data.train), (BATCH,)))
         loss = cross_entropy(model(images), labels)
         gradients = torch.autograd.grad(loss, [*parameters.values()])
-        wanted = [gradient + rest for gradient, rest in zip(gradients, kept, strict=True)]
-        frames.append(atomo.encode(wanted, CODE, seed=step * WORKERS + worker))
-        arrived = atomo.decode(frames[-1])
-        memories[worker] = [w - out for w, out in zip(wanted, arrived, strict=True)]
+        wanted.append([gradient + rest for gradient, rest in zip(gradients, kept, strict=True)])
+        frames.append(atomo.encode(wanted[worker], CODE, seed=step * WORKERS + worker))
     received = [atomo.decode(frame) for frame in frames]
-    for parameter, *parts in zip(parameters.values(), *received, strict=True):
-        parameter.grad = torch.stack(parts).mean(0)
+    if feedback:
+        memories = [
+            [w - out for w, out in zip(ws, outs, strict=True)]
+            for ws, outs in zip(wanted, received, strict=True)
+        ]
+    mean = [torch.stack(parts).mean(0) for parts in zip(*received, strict=True)]
+    for parameter, estimate in zip(parameters.values(), mean, strict=True):
+        parameter.grad = estimate
+    if not feedback:
+        true = sum(map(square, wanted)) / WORKERS
+        squares = 0.9 * squares + 0.1 * torch.tensor([true, square(mean)])
+        optimizer.param_groups[0]["lr"] = LR * min(1.0, float(squares[0] / squares[1]))
     optimizer.step()
     sent += sum(map(len, frames))
 

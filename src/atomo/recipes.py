@@ -37,16 +37,14 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "qsgd-8bit": recipe("Alistarh et al., NIPS 2017", code="qsgd(bits=8)"),
         "terngrad": recipe("Wen et al., NIPS 2017", code="terngrad"),
         "natural": recipe("Horvath et al., MSML 2022", code="natural"),
-        "topk": recipe("Stich et al., NeurIPS 2018", code="topk(ratio=0.001)"),
+        "topk": recipe("Stich et al., NeurIPS 2018", code="topk(ratio=0.001)", momentum=0.0),
         # With memory and unscaled; its steps have no momentum.
         "randk": recipe(
             "Stich et al., NeurIPS 2018", code="randk(ratio=0.01, unbiased=False)", momentum=0.0
         ),
         # Over its probability and without memory. All workers draw the same entries, so that a
-        # variance of 99 times the squared gradient does not average out, and momentum adds to it.
-        "randk-unbiased": recipe(
-            "Konecny and Richtarik, 2016", code="randk(ratio=0.01)", momentum=0.0
-        ),
+        # variance of 99 times the squared gradient does not average out: steps are damped by it.
+        "randk-unbiased": recipe("Konecny and Richtarik, 2016", code="randk(ratio=0.01)"),
         "dgc": recipe(
             "Lin et al., ICLR 2018",
             code="dgc(ratio=0.001)",

@@ -14,7 +14,7 @@ from atomo.training.optimizer import FlatOptimizer
 
 def optimizer(memory: str, nesterov: bool = False) -> tuple[FlatOptimizer, Tensor]:
     chosen = Settings(
-        lr=0.1, weight_decay=1e-2, momentum=0.9, nesterov=nesterov, memory=memory
+        lr=0.1, weight_decay=1e-2, momentum=0.9, nesterov=nesterov, memory=memory, code="sgd"
     ).resolved()
     weights = torch.ones(BUCKET.size)
     return FlatOptimizer(weights, [BUCKET], chosen), weights

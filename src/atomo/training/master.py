@@ -61,6 +61,7 @@ class Master:
             share=job.share,
         )
         self._damping = Damping()
+        self._caution = next(at_start(job.settings), "")  # one is enough: the worst
         self._watch = Watch()
         self._saved = -1
         self._step_s = 0.0  # smoothed
@@ -77,8 +78,8 @@ class Master:
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
         with MetricsLog(self._folder, self.step + 1) as log:
             self._tell(self._started())
-            for cause in list(at_start(self._job.settings))[:1]:
-                self._tell(Caution(cause))
+            if self._caution:
+                self._tell(Caution(self._caution))
             reason = self._train(log, owner)
         if self._saved != self.step:
             self._save(owner)
@@ -93,7 +94,8 @@ class Master:
             log.write(done)
             self._tell(done)
             if self._watch.alarms(done.loss):
-                self._tell(Caution(f"{self._watch}; {likely(self._job.settings)}"))
+                why = "" if self._caution else f"; {likely(self._job.settings)}"
+                self._tell(Caution(f"{self._watch}{why}"))
             if self._interrupted():
                 return "interrupted"
             if self.step % self._job.settings.eval_freq == 0:

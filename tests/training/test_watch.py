@@ -1,0 +1,90 @@
+"""A run that begins to diverge says so once, while its loss is a number, and names the cause."""
+
+import re
+
+import pytest
+from support import run_threads, settings
+
+from atomo.config import Settings
+from atomo.errors import Diverged
+from atomo.training.causes import at_start, likely
+from atomo.training.events import Caution, Event, StepDone
+from atomo.training.watch import Watch
+
+
+def alarms(losses: list[float]) -> list[int]:
+    watch = Watch()
+    return [step for step, loss in enumerate(losses) if watch.alarms(loss)]
+
+
+def test_a_loss_that_grows_is_told_once_and_early():
+    told = alarms([2.3 * 0.9**step for step in range(30)] + [0.2 * 1.5**step for step in range(20)])
+    assert len(told) == 1
+    assert 30 < told[0] < 42  # the loss is 17 by then, and still far from overflow
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [2.3 * 0.98**step for step in range(300)],
+        [0.01 + 0.2 * (step % 7 == 0) for step in range(300)],  # batches differ
+        [2.3, 2.5, 3.5, 3.0, 2.4, 2.0, 1.5],  # a first step too long
+        [2.3] * 5 + [0.1] * 20 + [3.0] + [0.1] * 20,  # one bad batch
+    ],
+)
+def test_a_loss_that_only_shakes_is_not_told(losses):
+    assert alarms(losses) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"code": "qsgd", "memory": "residual"}, "adds up the errors of an unbiased codec"),
+        ({"code": "topk", "memory": "residual"}, "--memory dgc, .* or --momentum 0"),
+        ({"code": "signsgd"}, "every weight moves by --lr at every step, and 0.02 is long"),
+    ],
+)
+def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, words, tmp_path):
+    told: list[Event] = []
+    run_threads(settings(tmp_path, network="FC", max_steps=1, **changes), told.append)
+    assert isinstance(told[1], Caution)
+    assert isinstance(told[2], StepDone)
+    assert re.search(words, told[1].text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"code": "topk"}, {"code": "fp16"}, {"code": "natural", "memory": "residual"}, {"n": 2}],
+    ids=str,
+)
+def test_what_trains_is_told_nothing(changes):
+    assert list(at_start(Settings(**changes).resolved())) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n": 2, "noise_damping": False}, r"errors of svd .* so few workers \(1\)"),
+        ({"optimizer": "adam"}, "--noise-damping on with --optimizer sgd"),
+        ({"n": 4, "num_aggregate": 1, "code": "topk"}, "1 of 3 workers close a step"),
+        ({"code": "topk", "memory": "dgc(masking=False)"}, "keeps the momentum of what was sent"),
+        ({"code": "sgd", "lr": 7.0}, "--lr 7 is too high"),
+    ],
+    ids=str,
+)
+def test_the_likeliest_cause_is_named(changes, words):
+    assert re.search(words, likely(Settings(**changes).resolved()))
+
+
+def test_a_run_that_diverges_says_so_first_and_ends_with_the_cause(tmp_path):
+    told: list[Event] = []
+    chosen = settings(tmp_path, network="FC", code="sgd", lr=2.0, max_steps=200)
+    with pytest.raises(Diverged, match=r"--lr 2 is too high here, .*the last checkpoint is kept"):
+        run_threads(chosen, told.append)
+    assert [event for event in told if isinstance(event, Caution)]
+
+
+def test_a_gradient_that_overflows_has_diverged_whatever_its_codec_says(tmp_path):
+    chosen = settings(tmp_path, network="FC", code="topk", lr=1e30, momentum=0.0)
+    with pytest.raises(Diverged):
+        run_threads(chosen)

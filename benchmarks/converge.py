@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from atomo.arguments import parse
+from atomo.arguments import parse, to_arguments
 from atomo.codecs import CODECS
 from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
@@ -43,7 +43,7 @@ COLUMNS: Mapping[str, str] = {
     "1 of 3": "--n 4 --num-aggregate 1",
     "2, momentum 0": "--n 3 --momentum 0",
 }
-FEW = ("1 worker", "2 workers", "1 of 3")  # where only a memory differs from the default
+FEW = ("2 workers", "1 worker", "1 of 3")  # where only a memory differs from the default
 BEGIN, END = "<!-- cells -->\n", "<!-- end of cells -->\n"
 
 
@@ -150,15 +150,24 @@ def read(path: Path) -> dict[str, Outcome]:
     return {one.command: one for one in found}
 
 
+def canonical(command: str) -> str:
+    """What a command comes to, so that a recipe and the codec that it names are one run."""
+    try:
+        return shlex.join(to_arguments(settings(command)))
+    except ConfigError:
+        return command
+
+
 def commands(only: str, more: str) -> list[str]:
-    """Every run there is to make, once."""
+    """Every run there is to make, once; the columns that tell most come first."""
+    order = sorted(COLUMNS, key=lambda column: column not in FEW)
     wanted = [
-        f"{options} {COLUMNS[column]}{more}"
-        for name, options, columns in rows()
-        for column in columns
-        if only in name
+        (len(columns) < len(COLUMNS), canonical(f"{line} {words}{more}"))
+        for column, words in ((name, COLUMNS[name]) for name in order)
+        for name, line, columns in rows()
+        if only in name and column in columns
     ]
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(command for _, command in sorted(wanted, key=lambda one: one[0])))
 
 
 def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
@@ -177,10 +186,9 @@ def table(found: Mapping[str, Outcome]) -> str:
     lines = ["| run | " + " | ".join(COLUMNS) + " |", "| --- |" + " --- |" * len(COLUMNS)]
     for name, options, columns in rows():
         cells = [
-            found[f"{options} {words}"].cell()
-            if column in columns and f"{options} {words}" in found
-            else ""
+            found[key].cell() if column in columns and key in found else ""
             for column, words in COLUMNS.items()
+            for key in [canonical(f"{options} {words}")]
         ]
         if any(cells):
             lines.append(f"| {name} | " + " | ".join(cells) + " |")

@@ -210,3 +210,39 @@ def test_what_a_run_is_cannot_change_when_it_continues(name, tmp_path):
     mine = Settings().resolved()
     with pytest.raises(ConfigError, match=rf"{option(name)} is .* was made with other"):
         check_identity(mine, record(mine) | {name: "other"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("--code=svd", r"--code svd\(selection=top\)"),
+        ("--code=randk", r"--code randk\(unbiased=False\)"),
+        ("--code=entrywise", "--memory none"),
+        ("--code=fourier", "--memory none"),
+        ("--code=atomo", "--memory none"),
+        ("--code=countsketch", "--memory none"),
+        ("--code=sgd --code-schedule=1:svd", "--memory none"),
+    ],
+)
+@pytest.mark.parametrize("memory", ["residual", "dgc"])
+def test_an_error_longer_than_the_gradient_is_not_fed_back(words, fix, memory):
+    with pytest.raises(ConfigError, match=f"with --memory {memory} diverges: .*{fix}"):
+        read(*words.split(), f"--memory={memory}").resolved()
+
+
+@pytest.mark.parametrize(
+    ("words", "memory"),
+    [
+        ("--code=topk", "dgc"),
+        ("--code=efsignsgd --nesterov=yes", "dgc"),
+        ("--code=topk --momentum=0", "residual"),
+        ("--code=topk --optimizer=ADAM", "residual"),
+        ("--code=fp16", "residual"),
+        ("--code=svd", "none"),
+        ("--code=terngrad", "none"),
+        ("--code=signum", "momentum"),
+        ("--code=randk(unbiased=False)", "residual"),
+    ],
+)
+def test_momentum_comes_before_error_feedback(words, memory):
+    assert read(*words.split()).resolved().memory == memory

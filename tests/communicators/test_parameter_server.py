@@ -107,6 +107,37 @@ def test_a_late_gradient_is_discarded_and_its_worker_told():
     cast.broadcast(3)
 
 
+def test_late_gradients_that_come_back_weigh_what_they_would_in_a_step_of_all():
+    """Two workers, one closes a step: a gradient weighs 1/2, and half of a late one waits."""
+    buckets = plan(PARAMETERS, make_codec("fp16"), 10**6)
+    transports, memory = network(3), Residual()
+    server = Server(transports[0], buckets, 1, TIMEOUT_S, share=0.5)
+    clients = [
+        Client(transports[1], ENTRIES, Compressor(Residual(), RAW, 1, 0, 0.5), TIMEOUT_S),
+        Client(transports[2], ENTRIES, Compressor(memory, RAW, 2, 0, 0.5), TIMEOUT_S),
+    ]
+    out = torch.zeros(ENTRIES)
+
+    def answer(client: Client, value: float) -> None:
+        client.push(buckets[0], torch.full((ENTRIES,), value))
+        client.report(REPORT)
+
+    server.broadcast(1, torch.zeros(ENTRIES))
+    for client in clients:
+        client.pull()
+    answer(clients[0], 3.0)
+    server.collect(out)
+    assert all_equal(out, 1.5)
+    server.broadcast(2, torch.zeros(ENTRIES))
+    answer(clients[1], 8.0)  # of step 1: late
+    clients[0].pull()
+    answer(clients[0], 5.0)
+    server.collect(out)
+    assert all_equal(out, 2.5)
+    clients[1].pull()
+    assert all(all_equal(kept, 4.0) for kept in memory.state_dict().values())
+
+
 def test_a_late_worker_can_still_contribute_to_the_step_that_is_open():
     cast = Cast(workers=2, needed=1)
     cast.broadcast(1)
@@ -219,7 +250,7 @@ def test_a_worker_does_not_take_for_an_end_what_is_no_order(kind):
 
 
 def test_a_report_that_lacks_numbers_is_refused():
-    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(7,\)"):
+    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(8,\)"):
         Report.of(torch.ones(3, dtype=torch.float64))
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from atomo.cli import main
-from atomo.config import Settings
+from atomo.config import Settings, record
 from atomo.launch.place import claimed, located
+from atomo.training.checkpoint import Snapshot, save
 from atomo.training.ownership import EVALUATOR, RUN, FolderTaken, own
 
 
@@ -74,3 +75,18 @@ def test_a_folder_that_an_evaluator_uses_is_not_set_aside(tmp_path):
 def test_what_is_refused_makes_no_folder(tmp_path):
     assert main(["train", "--hostfile=nowhere"]) == 2
     assert not list(tmp_path.iterdir())
+
+
+def saved(folder: Path, **settings: object) -> None:
+    kept = record(Settings(**settings).resolved())
+    save(folder, Snapshot(3, {}, {}, (), kept))
+
+
+def test_a_run_that_continues_keeps_the_memory_of_its_checkpoint(tmp_path):
+    """Earlier versions chose another: the same command must still continue such a run."""
+    saved(tmp_path / "x", code="topk", memory="residual")
+    assert located(Settings(code="topk", train_dir="x")).memory == "residual"
+    assert located(Settings(code="topk", train_dir="y", resume="x")).memory == "residual"
+    assert located(Settings(code="topk", train_dir="x", memory="dgc")).memory == "dgc"
+    assert located(Settings(code="topk(ratio=0.1)", train_dir="x")).memory == "dgc"
+    assert located(Settings(code="topk", train_dir="y")).memory == "dgc"

@@ -49,7 +49,9 @@ def default_memory(codec: Codec[Any], momentum: float = 0.0) -> str:
         return codec.memory
     if Law.UNBIASED in codec.laws:
         return Forget.id
-    return MomentumCorrection.id if momentum and not codec.fine else Residual.id
+    # Blind draws overshoot wherever momentum is: what waits for them is as old as it is large.
+    before = momentum and not codec.fine and not codec.shared_seed
+    return MomentumCorrection.id if before else Residual.id
 
 
 def check_fits(codec: Codec[Any], memory: str) -> None:

@@ -55,6 +55,12 @@ def noise_fed_back(s: Settings) -> bool:
     return kind_of(s.memory).keeps and any(one.noisy and not one.fine for one in codecs(s))
 
 
+def blind_feedback(s: Settings) -> bool:
+    """An entry waits for its draw, n / k steps, and what waited comes at once."""
+    drawn = any(one.shared_seed and not one.noisy for one in codecs(s))
+    return kind_of(s.memory).keeps and s.optimizer == "sgd" and s.momentum > 0 and drawn
+
+
 def momentum_after_feedback(s: Settings) -> bool:
     """Momentum goes on pushing where nothing is left to feed back."""
     late = any(Law.CONTRACTION in one.laws and not one.fine for one in codecs(s))
@@ -87,6 +93,12 @@ CAUSES: Final = (
         noise_fed_back,
         "error feedback (--memory {memory}) adds up the errors of an unbiased codec ({code}); give "
         "--memory none",
+        known=True,
+    ),
+    Cause(
+        blind_feedback,
+        "{code} sends an entry when it is drawn, with all that waited there, and --momentum "
+        "{momentum:g} goes on pushing it; give --momentum 0",
         known=True,
     ),
     Cause(

@@ -1,4 +1,4 @@
-"""Every codec, with the memory it was published with, brings the loss down."""
+"""Every codec, on its defaults, brings the loss down."""
 
 import pytest
 from support import run_threads, settings
@@ -7,24 +7,8 @@ from atomo.codecs import CODECS
 from atomo.training.checkpoint import load
 from atomo.training.events import Event, StepDone
 
-# What takes another learning rate or needs more entries than a small layer has.
-OPTIONS: dict[str, dict[str, object]] = {
-    "signsgd": {"lr": 0.0005, "momentum": 0.0},
-    "signum": {"lr": 0.0005},
-    "onebit": {"lr": 0.01},
-    "efsignsgd": {"lr": 0.01},
-    "threshold": {"code": "threshold(value=0.005)"},
-    "dgc": {"code": "dgc(ratio=0.05)", "lr": 0.01},
-    "topk": {"code": "topk(ratio=0.05)", "lr": 0.01},
-    "chunktopk": {"code": "chunktopk(ratio=0.05)", "lr": 0.01},
-    "dragonn": {"code": "dragonn(ratio=0.05)", "lr": 0.01},
-    "randk": {"code": "randk(ratio=0.1, unbiased=False)", "lr": 0.005},
-    "countsketch": {"lr": 0.002},
-    "entrywise": {"code": "entrywise(budget=0.1)", "lr": 0.005},
-    "fourier": {"code": "fourier(budget=0.1)", "lr": 0.005},
-    "terngrad": {"lr": 0.005},
-    "qsgd": {"lr": 0.01},
-}
+# A step of signs is as long as the learning rate, for which a run on defaults is cautioned.
+OPTIONS: dict[str, dict[str, object]] = {"signsgd": {"lr": 0.0005}, "signum": {"lr": 0.0005}}
 
 
 FEW = {"svd", "dgc", "qsgd", "efsignsgd"}  # a family each

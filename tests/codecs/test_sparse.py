@@ -124,9 +124,21 @@ def test_dgc_sends_about_the_ratio_and_never_chooses_by_index(kind, ratio):
 
 
 def test_dgc_samples_a_short_gradient_whole():
-    codec, gradient = DGC(ratio=0.01), normal(200)
+    codec, gradient = DGC(ratio=0.01, least=1), normal(200)
     low = codec.sampled_threshold(gradient, None, seeded())
     assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1])
+
+
+@pytest.mark.parametrize("code", ["dgc", "dragonn"])
+def test_a_small_layer_sends_more_than_its_share(code):
+    """One of 500 entries a step would leave the others waiting for 500 steps."""
+    gradient = normal(500)
+    few = int(sent(f"{code}(ratio=0.002, least=1)", gradient, 3).count_nonzero())
+    assert few <= 8
+    assert 40 <= int(sent(f"{code}(ratio=0.002)", gradient, 3).count_nonzero()) <= 1.3 * 64
+    assert int(sent(code, normal(40), 3).count_nonzero()) <= 40
+    with pytest.raises(ConfigError, match=f"{code}: least must be 1 or more, got 0"):
+        make_codec(f"{code}(least=0)")
 
 
 def test_dgc_warms_up_by_list_and_by_formula():

@@ -16,6 +16,8 @@ ONCE = {
     "2 of 3": ({"n": 4, "num_aggregate": 2, "code": "topk"}, 80),
     "1 of 3": ({"n": 4, "num_aggregate": 1, "code": "topk"}, 80),
     "topk": ({"code": "topk(ratio=0.001)"}, 80),
+    "dgc, in layers": ({"n": 2, "code": "dgc"}, 160),
+    "dragonn, in layers": ({"n": 2, "code": "dragonn"}, 160),
 }
 
 

@@ -63,6 +63,9 @@ class DGC(Selector):
     scope: str = "layer"
     """What `ratio` is a share of: "layer", as published, or "bucket", joined layers in which those
     with larger entries get more of it."""
+    least: int = 64
+    """The fewest entries that are sent; 1, as published, lets small layers wait for so long that a
+    run without warm-up diverges."""
 
     id: ClassVar[str] = "dgc"
     memory: ClassVar[str | None] = "dgc"
@@ -70,6 +73,8 @@ class DGC(Selector):
     def __post_init__(self) -> None:
         sparse.check_ratio(self.id, self.ratio)
         sparse.check_scope(self.id, self.scope)
+        if self.least < 1:
+            raise ConfigError(f"dgc: least must be 1 or more, got {self.least}")
 
     @property
     def sees(self) -> Unit:
@@ -96,7 +101,8 @@ class DGC(Selector):
     ) -> int:
         """The bits of the smallest of the top `ratio` of every so manyth magnitude."""
         n = len(entries)
-        fewest = math.ceil(min(2 / self.ratio, n))  # which may be infinite
+        share = max(self.ratio, self.wanted(n) / n)
+        fewest = math.ceil(min(2 / share, n))  # which may be infinite
         start, stride = 0, 1
         if n > fewest:
             stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1
@@ -106,13 +112,13 @@ class DGC(Selector):
             )
         positions = torch.arange(start, n, stride, device=entries.device)
         sampled = select.magnitudes(entries, added, positions)
-        return select.kth_largest(sampled, math.ceil(len(sampled) * self.ratio))[0]
+        return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
 
     def adapt(
         self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, threshold: int
     ) -> select.Found:
         """Lowers a threshold that finds too few; of too many it takes the largest."""
-        k = sparse.wanted(self.ratio, len(entries))
+        k = self.wanted(len(entries))
         bits = max(1, threshold)
         indices, found = select.above(entries, added, bits)
         for _ in range(TIMES):
@@ -124,8 +130,12 @@ class DGC(Selector):
             return select.first_largest(indices, found, k)
         return indices, found
 
+    def wanted(self, entries: int) -> int:
+        """How many of so many entries are aimed at."""
+        return min(entries, max(self.least, sparse.wanted(self.ratio, entries)))
+
     def most(self, entries: int) -> int:
-        return min(entries, math.floor(MANY * sparse.wanted(self.ratio, entries)))
+        return min(entries, math.floor(MANY * self.wanted(entries)))
 
 
 def lowered(bits: int) -> int:

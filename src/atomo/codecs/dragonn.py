@@ -48,6 +48,9 @@ class Dragonn(Codec[Sparse]):
     scope: str = "layer"
     """What both settings count: "layer", as published, or "bucket", joined layers in which those
     with larger entries get more of it."""
+    least: int = 64
+    """The fewest entries that are aimed at; 1, as published, lets small layers wait for so long
+    that a run of few workers diverges."""
 
     id: ClassVar[str] = "dragonn"
     payload: ClassVar[type[Sparse]] = Sparse
@@ -58,6 +61,8 @@ class Dragonn(Codec[Sparse]):
         if self.threshold < 0:
             raise ConfigError(f"dragonn: threshold must be 0 or more, got {self.threshold}")
         sparse.check_scope(self.id, self.scope)
+        if self.least < 1:
+            raise ConfigError(f"dragonn: least must be 1 or more, got {self.least}")
 
     @property
     def sees(self) -> Unit:
@@ -111,15 +116,24 @@ class Dragonn(Codec[Sparse]):
         width = starts[1:] - starts[:-1]
         positions = starts[:-1] + (chance.to(width.device) * width).long().minimum(width - 1)
         sampled = select.magnitudes(entries, added, positions)
-        return max(1, select.kth_largest(sampled, math.ceil(samples * self.share(n)))[0])
+        return max(
+            1,
+            select.kth_largest(
+                sampled, math.ceil(samples * max(self.share(n), self.wanted(n) / n))
+            )[0],
+        )
 
     def share(self, entries: int) -> float:
         """The ratio in force for so many entries."""
         return SMALL_RATIO if entries <= SMALL else self.ratio
 
+    def wanted(self, entries: int) -> int:
+        """How many of so many entries are aimed at."""
+        return min(entries, max(self.least, sparse.wanted(self.share(entries), entries)))
+
     def slots(self, entries: int) -> int:
         """The size of the hash table."""
-        return SLOTS * sparse.wanted(self.share(entries), entries)
+        return SLOTS * self.wanted(entries)
 
     def most(self, entries: int) -> int:
         """How many may be sent."""

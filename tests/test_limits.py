@@ -218,12 +218,13 @@ from pathlib import Path
 import atomo
 from atomo.errors import FrameError
 
+decode = atomo.decode  # imports PyTorch, which needs more room than this leaves
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 for path in sys.argv[1:]:
     try:
-        atomo.decode(Path(path).read_bytes())
+        decode(Path(path).read_bytes())
     except FrameError:
         continue
     sys.exit(path)

@@ -300,7 +300,7 @@ def test_a_saver_killed_anywhere_leaves_whole_checkpoints(rounds, tmp_path):
     assert done.returncode == 0, done.stderr
     unfinished, last = map(int, done.stdout.split())
     assert unfinished > rounds // 2  # how many the clock leaves unfinished depends on the load
-    assert last > 100
+    assert last > 2 * rounds
 
 
 def test_everything_is_synced_before_the_manifest_appears(tmp_path, monkeypatch):

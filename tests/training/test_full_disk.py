@@ -2,6 +2,7 @@
 
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -72,8 +73,11 @@ def test_a_gradient_that_has_no_room_leaves_nothing_behind(full, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_tensorboard_that_has_no_room_says_so(full, tmp_path):
+    before = {*threading.enumerate()}
     with pytest.raises(CheckpointError, match=r"cannot write .*tensorboard.*: File too large"):
         board(tmp_path / "tensorboard")
+    for writer in {*threading.enumerate()} - before:
+        writer.join()  # it is dying of its error, of which the next test would hear
 
 
 def board(folder: Path) -> None:

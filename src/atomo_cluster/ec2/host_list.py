@@ -33,9 +33,10 @@ def host_files(addresses: Sequence[str]) -> dict[str, str]:
 
 
 def write_host_files(folder: Path, addresses: Sequence[str]) -> list[Path]:
-    """Writes the three files."""
+    """Writes the three files into a folder, which is made where it is missing."""
     written = []
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, text in host_files(addresses).items():
             (folder / name).write_text(text)
             written.append(folder / name)

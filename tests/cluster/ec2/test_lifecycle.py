@@ -36,10 +36,11 @@ def test_launch_status_hosts_shutdown(ec2, cloud, folder, method):
     assert [host["id"] for host in status["hosts"]] == ids(done)
     assert ec2("get_hosts").code == 0
     inside = [host["private_ip"] for host in done.record]
-    assert (folder / "hosts_address").read_text().split() == inside
+    written = folder / "clusters" / "test"
+    assert (written / "hosts_address").read_text().split() == inside
     aliases = ["deeplearning-worker1", "deeplearning-worker2", "deeplearning-worker3"]
-    assert (folder / "hosts_alias").read_text().split() == aliases
-    pairs = [line.split("\t") for line in (folder / "hosts").read_text().splitlines()]
+    assert (written / "hosts_alias").read_text().split() == aliases
+    pairs = [line.split("\t") for line in (written / "hosts").read_text().splitlines()]
     assert pairs == [list(pair) for pair in zip(inside, aliases, strict=True)]
     gone = ec2("shutdown", "--yes")
     assert gone.code == 0, gone.err

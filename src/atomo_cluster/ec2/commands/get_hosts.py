@@ -14,13 +14,14 @@ HELP: Final = """\
   pytorch_ec2.py get_hosts --out /tmp/cluster --json
 
 Writes `hosts` (address and alias), `hosts_alias` and `hosts_address`, the master first, with the
-addresses inside the cluster: `run_pytorch.sh --hostfile hosts_address` takes the last."""
+addresses inside the cluster, into `clusters/NAME`, which git ignores: `run_pytorch.sh --hostfile
+clusters/NAME/hosts_address` takes the last."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Adds the options of this command."""
-    parser.add_argument("--out", type=Path, default=Path(), metavar="FOLDER",
-                        help="where the files go (default: here)")  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FOLDER",
+                        help="where the files go (default: clusters/NAME)")  # fmt: skip
     parser.add_argument("--partial", action="store_true",
                         help="also where hosts are missing")  # fmt: skip
 
@@ -29,7 +30,8 @@ def run(run: Run) -> int:
     """Writes the files."""
     hosts = running_hosts(run, partial=run.options.partial)
     addresses = [host.private_ip or host.id for host in hosts]
-    paths = write_host_files(run.options.out, addresses)
+    folder = run.options.out or Path("clusters") / run.cluster.name
+    paths = write_host_files(folder, addresses)
     run.say(f"master {hosts[0].public_ip or hosts[0].private_ip} ({hosts[0].id})")
     run.say(f"wrote {', '.join(str(path) for path in paths)}: {len(hosts)} hosts")
     run.tell(host_records(hosts))

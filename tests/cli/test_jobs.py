@@ -42,13 +42,13 @@ def test_dense_gradients_over_mpi_equal_plain_sgd(tmp_path):
 
 @pytest.mark.slow
 def test_mpi_and_threads_give_the_same_bits(tmp_path):
-    words = ["--code=svd", "--svd-rank=2", "--memory=residual", "--n=4", "--max-steps=6"]
+    words = ["--code=svd(selection=top)", "--svd-rank=2", "--n=4", "--max-steps=6"]
     code, output = run(train(tmp_path / "mpi", *words, "--fusion-mb=0.5"), tmp_path / "log")
     assert code == 0, output
     run_threads(
         settings(
-            tmp_path / "threads", n=4, network="FC", batch_size=8, code="svd", svd_rank=2,
-            memory="residual", max_steps=6, fusion_mb=0.5,
+            tmp_path / "threads", n=4, network="FC", batch_size=8, code="svd(selection=top)",
+            svd_rank=2, max_steps=6, fusion_mb=0.5,
         )
     )  # fmt: skip
     assert same(load(tmp_path / "mpi", 6), load(tmp_path / "threads", 6))

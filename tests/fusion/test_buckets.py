@@ -68,7 +68,7 @@ def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
     gradient = torch.cat([torch.full((2000,), 1.0), torch.linspace(1e-4, 2e-4, 2000)])
     sent = {}
     for scope in ("layer", "bucket"):
-        (bucket,) = plan(parameters, make_codec(f"dgc(ratio=0.01, scope={scope})"), 10**6)
+        (bucket,) = plan(parameters, make_codec(f"dgc(ratio=0.01, least=1, scope={scope})"), 10**6)
         frame = Compressor(Forget(), Compression(), 1, 0).compress(bucket, gradient.clone(), 1)
         out = torch.zeros(4000)
         add_frame(bucket, frame, out, 1.0)

@@ -4,6 +4,7 @@
 """
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from atomo.arguments import option, parse, translated
 from atomo.cli.evaluate import EvaluateOptions, evaluator_settings
 from atomo.codecs import CODECS, make_codec
-from atomo.config import Settings, options, wants_gpu
+from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
 from atomo.launch.place import canonical
 from atomo.models import MODELS
@@ -19,7 +20,7 @@ from atomo.names import fold, resolve
 from atomo.published import ALL, NAMES, OPTIONS
 
 PAGE = Path(__file__).parent.parent / "docs" / "from-other-systems.md"
-OURS = [option(field.name) for field in options()]
+OURS = [option(field.name) for field in fields(Settings)]
 NO = ("", "no", "No", "False", "false", "0", "off")
 YES = ("yes", "True", "true", "1", "on")
 # As the programs of the published repositories declare them.

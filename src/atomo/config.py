@@ -5,7 +5,7 @@ ATOMO scripts used keep their meaning.
 """
 
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -248,8 +248,3 @@ def check_identity(settings: Settings, recorded: Mapping[str, object], where: Pa
                 f"{flag(name)} is {mine}, but the checkpoint in {where} was made with {theirs}; "
                 "give the same, another --train-dir, or --resume never"
             )
-
-
-def options() -> tuple[Field[Any], ...]:
-    """The fields of Settings, for who turns them into a command line or a table."""
-    return fields(Settings)

@@ -1,5 +1,6 @@
 """What a frame of kind TENSORS says of its tensors, as bytes and back."""
 
+import math
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import Any, final
@@ -85,9 +86,6 @@ def read_tensor(cursor: Cursor) -> tuple[torch.dtype, Size]:
     if code >= len(DTYPES) or not DTYPES[code].is_floating_point or ndim > MOST_DIMENSIONS:
         raise FrameError(f"a tensor of dtype code {code} and {ndim} dimensions")
     shape = tuple(cursor.varint() for _ in range(ndim))
-    entries = 1
-    for dimension in shape:
-        entries *= dimension
-    if not 0 < entries < 2**62:
+    if not 0 < math.prod(shape) < 2**62:
         raise FrameError(f"a tensor of shape {shape}: no entries, or more than memory has")
     return DTYPES[code], Size(shape)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
 
@@ -11,7 +12,7 @@ from atomo_cluster.ec2.config_file import load, overrides
 from atomo_cluster.ec2.document import Document
 from atomo_cluster.ec2.identity import caller
 from atomo_cluster.ec2.tags import Owned
-from atomo_cluster.errors import Declined
+from atomo_cluster.errors import CloudError, Declined
 
 __all__ = ["Run"]
 
@@ -60,6 +61,19 @@ class Run:
     def tell(self, record: Any) -> None:
         """Tells the script; it is printed when the command ends."""
         self._document.tell(record)
+
+    def tell_dry_run(self, verdicts: Mapping[str, str], what: str) -> None:
+        """Tells what EC2's DryRun says of each call; empty words: it would do it.
+
+        Raises:
+            CloudError: `what` would fail.
+        """
+        for action, refusal in verdicts.items():
+            self.say(f"dry run  {action}: {refusal or 'EC2 would do it'}")
+        self.tell({"dry_run": verdicts})
+        refusals = [refusal for refusal in verdicts.values() if refusal]
+        if refusals:
+            raise CloudError(f"{what} would fail: {refusals[0]}")
 
     def confirm(self, question: str = "Proceed?") -> None:
         """Asks, unless --yes.

@@ -14,7 +14,6 @@ from atomo_cluster.ec2.plan import Plan, check_budget, make_plan
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import validate
 from atomo_cluster.ec2.verdict import UNKNOWN, Site
-from atomo_cluster.errors import CloudError
 
 HELP: Final = """\
   pytorch_ec2.py launch
@@ -60,13 +59,7 @@ def check(run: Run, plan: Plan) -> None:
 
 def rehearse(run: Run, plan: Plan) -> int:
     """Shows what EC2's DryRun says."""
-    verdicts = dry_run(run.aws, plan)
-    for action, refusal in verdicts.items():
-        run.say(f"dry run  {action}: {refusal or 'EC2 would do it'}")
-    run.tell({"dry_run": verdicts})
-    refusals = [refusal for refusal in verdicts.values() if refusal]
-    if refusals:
-        raise CloudError(f"the launch would fail: {refusals[0]}")
+    run.tell_dry_run(dry_run(run.aws, plan), "the launch")
     return 0
 
 

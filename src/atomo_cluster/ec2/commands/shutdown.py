@@ -7,7 +7,7 @@ from atomo_cluster.ec2.inventory import namesakes, told_of
 from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.survey import Survey, Thing, survey
-from atomo_cluster.errors import CloudError, LeftBehind
+from atomo_cluster.errors import LeftBehind
 
 HELP: Final = """\
   pytorch_ec2.py shutdown
@@ -81,11 +81,5 @@ def check_namesakes(run: Run) -> None:
 
 def rehearse(run: Run, things: list[Thing]) -> int:
     """Shows what EC2's DryRun says."""
-    verdicts = refusals(run.aws, things)
-    for action, refusal in verdicts.items():
-        run.say(f"dry run  {action}: {refusal or 'EC2 would do it'}")
-    run.tell({"dry_run": verdicts})
-    told = [refusal for refusal in verdicts.values() if refusal]
-    if told:
-        raise CloudError(f"the shutdown would fail: {told[0]}")
+    run.tell_dry_run(refusals(run.aws, things), "the shutdown")
     return 0

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COUNT_FAULTS = """
 import resource, sys
 import torch
@@ -74,7 +76,6 @@ def test_the_environment_has_the_last_word():
     assert not kept
 
 
-@pytest.mark.slow
 @glibc
 def test_no_codec_maps_a_gradient_anew_at_each_step():
     done = subprocess.run(

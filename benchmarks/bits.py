@@ -25,10 +25,10 @@ from torch import Generator, Tensor
 
 import atomo
 from atomo.codecs import Codec, Unit, make_codec
-from atomo.codecs.lss import Means
-from atomo.codecs.qsgd import QSGD, Levels
-from atomo.codecs.sketchml import Sketched
-from atomo.codecs.sparse import Sparse
+from atomo.codecs.levels.qsgd import QSGD, Levels
+from atomo.codecs.sketches.lss import Means
+from atomo.codecs.sketches.sketchml import Sketched
+from atomo.codecs.sparse.payload import Sparse
 from atomo.kernels import entropy, rice
 from atomo.kernels.clusters import symbol_count
 from atomo.measure import measure

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, make_codec
-from atomo.codecs.sparse import Sparse
+from atomo.codecs.sparse.payload import Sparse
 from atomo.measure import copy_time, timed
 
 SIZES = (11_170_000, 25_600_000)

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from torch import Generator, Tensor
 
 from atomo.codecs import make_codec
-from atomo.codecs.matricise import matrix_shapes
+from atomo.codecs.spectral.matricise import matrix_shapes
 
 DECAY = 0.8
 POWERSGD_RANK = 2

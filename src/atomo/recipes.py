@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from atomo.codecs.dgc import WARM_UP
+from atomo.codecs.sparse.dgc import WARM_UP
 
 __all__ = ["RECIPES", "Recipe"]
 

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from atomo.bounds import ANY
 from atomo.codecs import Codec, make_codec
-from atomo.codecs.dgc import warm_up
+from atomo.codecs.sparse.dgc import warm_up
 from atomo.errors import ConfigError
 
 __all__ = ["Phase", "parse_schedule", "phases", "warm_up_schedule"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ways import every_way, ways
 
-from atomo.codecs.atoms import probabilities
+from atomo.codecs.spectral.atoms import probabilities
 from atomo.kernels import atoms
 
 each_way = every_way("atoms")

@@ -4,28 +4,28 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from atomo.codecs.atomo_auto import Atomo
 from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.casts import BFloat16, Float16
-from atomo.codecs.chunktopk import ChunkTopK
-from atomo.codecs.countsketch import CountSketch
-from atomo.codecs.dense import Dense
-from atomo.codecs.dgc import DGC
-from atomo.codecs.dragonn import Dragonn
-from atomo.codecs.entrywise import Entrywise
-from atomo.codecs.fourier import Fourier
-from atomo.codecs.lss import LSS
-from atomo.codecs.natural import Natural
-from atomo.codecs.onebit import OneBit
-from atomo.codecs.qsgd import QSGD
-from atomo.codecs.randk import RandK
-from atomo.codecs.signs import EFSignSGD, SignSGD, Signum
-from atomo.codecs.sketchml import SketchML
+from atomo.codecs.dense.casts import BFloat16, Float16
+from atomo.codecs.dense.dense import Dense
+from atomo.codecs.levels.natural import Natural
+from atomo.codecs.levels.qsgd import QSGD
+from atomo.codecs.levels.terngrad import TernGrad
+from atomo.codecs.signs.onebit import OneBit
+from atomo.codecs.signs.signsgd import EFSignSGD, SignSGD, Signum
+from atomo.codecs.sketches.countsketch import CountSketch
+from atomo.codecs.sketches.lss import LSS
+from atomo.codecs.sketches.sketchml import SketchML
+from atomo.codecs.sparse.chunktopk import ChunkTopK
+from atomo.codecs.sparse.dgc import DGC
+from atomo.codecs.sparse.dragonn import Dragonn
+from atomo.codecs.sparse.randk import RandK
+from atomo.codecs.sparse.threshold import Threshold
+from atomo.codecs.sparse.topk import TopK
 from atomo.codecs.spec import parse
-from atomo.codecs.svd import SVD
-from atomo.codecs.terngrad import TernGrad
-from atomo.codecs.threshold import Threshold
-from atomo.codecs.topk import TopK
+from atomo.codecs.spectral.atomo_auto import Atomo
+from atomo.codecs.spectral.entrywise import Entrywise
+from atomo.codecs.spectral.fourier import Fourier
+from atomo.codecs.spectral.svd import SVD
 
 __all__ = [
     "CODECS",

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import Size
 
 from atomo.codecs.base import Codec
-from atomo.codecs.dense import Dense
+from atomo.codecs.dense.dense import Dense
 
 __all__ = ["DENSE", "DENSE_BELOW", "codec_for", "goes_dense"]
 

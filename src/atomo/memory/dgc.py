@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
-from atomo.codecs.sparse import Sparsifier
+from atomo.codecs.sparse.payload import Sparsifier
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store

@@ -1,0 +1,1 @@
+"""Every entry travels, as it is or in 16 bits."""

@@ -1,0 +1,1 @@
+"""Every entry travels, rounded at random to one of a few levels."""

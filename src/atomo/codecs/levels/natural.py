@@ -1,0 +1,100 @@
+"""Natural compression: each entry rounded at random to one of the two nearest powers of two.
+
+Horvath et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Int32
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.flat import add_flat, draw_seed, flat
+from atomo.codecs.levels.qsgd import CODINGS
+from atomo.errors import CodecError, ConfigError
+from atomo.kernels import entropy, powers, sign
+
+__all__ = ["Natural"]
+
+SMALL, SHIFT = 2.0**-60, 80  # gradients below SMALL travel times 2^SHIFT, clear of denormals
+LARGE = 2.0**127  # the largest power of two in float32
+
+
+@dataclass(frozen=True)
+class Powers:
+    """sign * 2^(exponent - 127 - shift); an exponent of 0 stands for 0."""
+
+    words: Int32[Tensor, " words"]
+    """What `kernels.entropy.compress` made of the exponents, a byte each."""
+    signs: Int32[Tensor, " signs"]
+    shift: Int32[Tensor, " one"]
+    """0 or 80."""
+
+
+@final
+@dataclass(frozen=True)
+class Natural(Codec[Powers]):
+    """Unbiased; its variance is at most ||g||^2 / 8.
+
+    Entries more than 2^146 times smaller than the largest become 0 or the smallest power that a
+    float32 can normalise: still unbiased, with a variance that no longer counts.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    coding: str = "entropy"
+    """"entropy": a Huffman code for the exponents; "packed": 9 bits an entry."""
+
+    id: ClassVar[str] = "natural"
+    payload: ClassVar[type[Powers]] = Powers
+    unit: ClassVar[Unit] = Unit.ENTRIES
+    fine: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.coding not in CODINGS:
+            raise ConfigError(
+                f"natural: coding must be one of {', '.join(CODINGS)}; got {self.coding!r}"
+            )
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.UNBIASED})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Powers:
+        values, seed, shift = flat(gradient, self.id), draw_seed(generator), 0
+        signs, largest = sign.pack_signs(values)
+        if not largest < LARGE:  # NaN included
+            raise CodecError(f"natural: the gradient holds {largest:g}; at most {LARGE:g}")
+        if 0 < largest < SMALL:
+            values, shift = values * 2.0**SHIFT, SHIFT
+        exponents = powers.round_to_powers(values, seed)
+        words = entropy.compress(exponents, self.coding == "entropy")
+        return Powers(words, signs, torch.tensor([shift], dtype=torch.int32))
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        entries = shape.numel()
+        return (
+            Field(torch.int32, (entries // 4 + 1 + entropy.OVERHEAD,)),
+            Field(torch.int32, (sign.word_count(entries),)),
+            Field(torch.int32, (1,)),
+        )
+
+    def add_decoded(self, payload: Powers, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        add_flat(out, self.id, lambda entries: add_powers(payload, entries, scale))
+
+
+def add_powers(payload: Powers, out: Float[Tensor, " n"], scale: float) -> None:
+    """Adds `scale` times the decoded entries to `out`, in place.
+
+    Raises:
+        ValueError: the payload does not fit; `out` is unchanged.
+    """
+    shifts = payload.shift.tolist()
+    if shifts not in ([0], [SHIFT]):
+        raise ValueError(f"shift {shifts[:4]}; 0 or {SHIFT} is expected")
+    exponents = entropy.decompress(payload.words, len(out)).to(out.device)
+    powers.add_powers(exponents, payload.signs, out, math.ldexp(scale, -shifts[0]))

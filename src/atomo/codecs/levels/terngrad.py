@@ -1,0 +1,117 @@
+"""TernGrad: each entry rounded at random to -m, 0 or m, with one m for a layer.
+
+With `scale=shared` that is one m for all workers: then m times a small integer is what they sum to
+("scaler sharing", section 3.3 of the paper).
+
+Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
+NIPS 2017.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
+from atomo.codecs.flat import add_flat, flat
+from atomo.codecs.levels.qsgd import (
+    CODINGS,
+    Levels,
+    add_levels,
+    level_cost,
+    level_fields,
+    to_levels,
+)
+from atomo.errors import CodecError, ConfigError
+from atomo.kernels import quantise
+
+__all__ = ["TernGrad"]
+
+SCALES = ("own", "shared")
+
+
+@final
+@dataclass(frozen=True)
+class TernGrad(Codec[Levels]):
+    """sign(g) m with probability min(1, |g| / m), else 0; m = max|g|, or less where it clips.
+
+    Clipping shrinks the few largest entries: much less noise for a little bias, which no residual
+    should feed back, for the noise would come with it. Only with clip=0 is it unbiased.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    clip: float = 2.5
+    """Magnitudes above `clip` times the root mean square of the layer are cut to that; 0: none.
+    Lower => less noise, more bias."""
+    coding: str = "entropy"
+    """"entropy": a Huffman code for packed levels; "packed": 1.6 bits an entry."""
+    scale: str = "own"
+    """"own": each worker's m is its own; "shared": the largest of all workers' at each step, which
+    takes a round trip between backward pass and encoding, and adds noise to the others'."""
+    given: float = 0.0
+    """m itself, as it was agreed on; larger magnitudes are cut to it. 0: not given."""
+
+    id: ClassVar[str] = "terngrad"
+    payload: ClassVar[type[Levels]] = Levels
+    unit: ClassVar[Unit] = Unit.MATRIX
+    memory: ClassVar[str | None] = "none"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip < math.inf:
+            raise ConfigError(f"terngrad: clip must be 0 or more, got {self.clip}")
+        if self.coding not in CODINGS:
+            raise ConfigError(
+                f"terngrad: coding must be one of {', '.join(CODINGS)}; got {self.coding!r}"
+            )
+        if self.scale not in SCALES:
+            raise ConfigError(
+                f"terngrad: scale must be one of {', '.join(SCALES)}; got {self.scale!r}"
+            )
+        if not 0 <= self.given <= torch.finfo(torch.float32).max:
+            raise ConfigError(f"terngrad: given must be 0 or more, of float32; got {self.given}")
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset() if self.clip or self.given else frozenset({Law.UNBIASED})
+
+    @property
+    def noisy(self) -> bool:
+        return True  # clipped or not
+
+    @property
+    def agrees(self) -> bool:
+        return self.scale == "shared"
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Levels:
+        values = flat(gradient, self.id)
+        asked = self.propose(values)  # in any case: it finds what is not finite
+        norms = values.new_tensor([self.given or asked])
+        return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
+
+    def propose(self, gradient: Float[Tensor, "..."]) -> float:
+        """The magnitude that stands for all others."""
+        values = flat(gradient, self.id)
+        largest, squares = quantise.moments(values)
+        if not math.isfinite(squares):
+            raise CodecError("terngrad: the gradient holds NaN or infinity")
+        if not self.clip:
+            return largest
+        return min(largest, self.clip * math.sqrt(squares / len(values)))
+
+    def with_scale(self, scale: float) -> "TernGrad":
+        return replace(self, given=scale)
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return level_fields(shape.numel(), 1)
+
+    def cost(self, payload: Levels, shape: Size) -> Cost:
+        return super().cost(payload, shape) + level_cost(payload)
+
+    def add_decoded(self, payload: Levels, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        add_flat(out, self.id, lambda entries: add_levels(payload, len(entries), 1, entries, scale))

@@ -1,0 +1,1 @@
+"""One bit an entry, and one or two scales."""

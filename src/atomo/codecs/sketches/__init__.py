@@ -1,0 +1,1 @@
+"""Quantiles, clusters and hashed sums stand for the entries."""

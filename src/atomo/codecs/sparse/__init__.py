@@ -1,0 +1,1 @@
+"""A few entries travel, and the rest waits in a memory."""

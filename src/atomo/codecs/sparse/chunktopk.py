@@ -1,0 +1,142 @@
+"""Chunk top-k: runs of consecutive entries with the largest L1 norms.
+
+One index serves a whole run, and memory is read in order. Sun et al., "Optimizing Network
+Performance for Distributed DNN Training on GPU Clusters: ImageNet/AlexNet Training in 1.5 Minutes",
+2019, add up the norms of all workers first and choose the same runs everywhere; here each worker
+chooses its own.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
+from atomo.codecs.flat import add_flat, flat
+from atomo.codecs.sparse.payload import (
+    Sparse,
+    check_ratio,
+    indices_of,
+    sparse_cost,
+    sparse_fields,
+    wanted,
+)
+from atomo.errors import CodecError, ConfigError
+from atomo.kernels import rice, select
+
+__all__ = ["ChunkTopK"]
+
+LONGEST = 2**20
+
+
+@final
+@dataclass(frozen=True)
+class ChunkTopK(Codec[Sparse]):
+    """The `ratio` of all chunks whose L1 norm is largest, with all their entries.
+
+    The count and the indices of the payload are those of chunks.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    ratio: float = 0.01
+    """The share of the chunks that is sent. Lower => more compression."""
+    chunk: int = 64
+    """Entries to a chunk. Higher => fewer indices, and a coarser choice."""
+
+    id: ClassVar[str] = "chunktopk"
+    payload: ClassVar[type[Sparse]] = Sparse
+    unit: ClassVar[Unit] = Unit.ENTRIES
+
+    def __post_init__(self) -> None:
+        check_ratio(self.id, self.ratio)
+        if not 1 <= self.chunk <= LONGEST:
+            raise ConfigError(f"chunktopk: chunk must be in 1..{LONGEST}, got {self.chunk}")
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.CONTRACTION})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
+        del generator  # deterministic
+        entries = flat(gradient, self.id)
+        numbers = self.choose(entries, None)
+        return self.packed(numbers, entries[self.positions(numbers, len(entries))], len(entries))
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Sparse:
+        del generator
+        added, entries = flat(gradient, self.id), kept.view(-1)
+        numbers = self.choose(entries, added)
+        positions = self.positions(numbers, len(entries))
+        payload = self.packed(numbers, entries[positions], len(entries))
+        entries[positions] = 0
+        return payload
+
+    def choose(
+        self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None
+    ) -> Int64[Tensor, " k"]:
+        """The numbers of the chunks to send of the sum, which `entries` becomes; increasing."""
+        sums = select.chunk_sums(entries, added, self.chunk)
+        if not sums.isfinite().all():
+            raise CodecError("chunktopk: the gradient holds NaN or infinity")
+        # Stable, so that of equal chunks the first are sent.
+        order = sums.sort(descending=True, stable=True).indices
+        return order[: self.most(len(entries))].sort().values
+
+    def packed(
+        self, numbers: Int64[Tensor, " k"], values: Float[Tensor, " v"], entries: int
+    ) -> Sparse:
+        """The payload of some chunks."""
+        count = torch.tensor([len(numbers)])
+        return Sparse(count, rice.encode(numbers, self.chunks(entries)), values)
+
+    def positions(self, numbers: Int64[Tensor, " k"], entries: int) -> Int64[Tensor, " v"]:
+        """The indices of the entries in some chunks; the last chunk may be short."""
+        # A chunk longer than the gradient is as long as that: the rest of it is never made.
+        offsets = torch.arange(min(self.chunk, entries), device=numbers.device)
+        found = (numbers[:, None] * self.chunk + offsets).view(-1)
+        return found[: len(found) - max(0, int(found[-1]) + 1 - entries)] if len(found) else found
+
+    def chunks(self, entries: int) -> int:
+        """How many chunks there are."""
+        return -(-entries // self.chunk)
+
+    def most(self, entries: int) -> int:
+        """How many of them may be sent."""
+        return wanted(self.ratio, self.chunks(entries))
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        entries = shape.numel()
+        return sparse_fields(
+            self.chunks(entries), self.most(entries), None, min(self.chunk, max(1, entries))
+        )
+
+    def cost(self, payload: Sparse, shape: Size) -> Cost:
+        entries = shape.numel()
+        size = min(self.chunk, entries)
+        most = self.most(entries)
+        return super().cost(payload, shape) + sparse_cost(payload, most, None, size)
+
+    def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        def add(entries: Float[Tensor, " n"]) -> None:
+            positions = self.carried(payload, len(entries))
+            if len(positions) != len(payload.values):
+                raise ValueError(f"{len(payload.values)} values for {len(positions)} entries")
+            select.add_at(entries, positions, payload.values, scale)
+
+        add_flat(out, self.id, add)
+
+    def carried(self, payload: Sparse, entries: int) -> Int64[Tensor, " v"]:
+        """The indices of the entries in a payload, which may be a stranger's."""
+        numbers = indices_of(payload, self.chunks(entries), self.most(entries))
+        return self.positions(numbers, entries)
+
+    def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
+        """Makes the entries zero that the payload carries, in place."""
+        entries[self.carried(payload, len(entries)).to(entries.device)] = 0

@@ -1,0 +1,144 @@
+"""Deep Gradient Compression's selection: a sampled threshold, adapted to the gradient.
+
+The momentum correction that belongs to it is the memory `dgc`.
+
+Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
+Training", ICLR 2018.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs.base import Codec, Unit
+from atomo.codecs.sparse.payload import SCOPES, check_ratio, check_scope, finding, wanted
+from atomo.codecs.sparse.selector import Selector
+from atomo.errors import ConfigError
+from atomo.kernels import select
+
+__all__ = ["DGC", "WARM_UP", "warm_up"]
+
+WARM_UP: Final = (0.25, 0.063, 0.015, 0.004, 0.001)
+"""The published ratios of the first epochs."""
+SAMPLED: Final = 0.01  # of the entries
+TIMES: Final = 10
+MANY, FEW, LOWER = 1.3, 0.8, 0.8
+
+
+def warm_up(ratio: float, epochs: int) -> tuple[float, ...]:
+    """The ratios of the warm-up epochs and of the one behind them: they fall exponentially.
+
+    >>> [round(value, 3) for value in warm_up(0.001, 2)]
+    [0.1, 0.01, 0.001]
+
+    Raises:
+        ConfigError: the ratio is out of range, or `epochs` negative.
+    """
+    check_ratio("dgc", ratio)
+    if epochs < 0:
+        raise ConfigError(f"dgc: warm-up epochs must be 0 or more, got {epochs}")
+    coefficient = ratio ** (1 / (epochs + 1))
+    return tuple(coefficient ** (epoch + 1) for epoch in range(epochs + 1))
+
+
+@final
+@dataclass(frozen=True)
+class DGC(Selector):
+    """About the largest `ratio` of the entries: up to 1.3 times as many.
+
+    Where even the tenth lower threshold finds too few, these few are sent.
+
+    Raises:
+        ConfigError: the ratio is out of range.
+    """
+
+    ratio: float = 0.001
+    """The share of the entries that is sent. Lower => more compression."""
+    values: Codec[Any] | None = None
+    """Codes the values."""
+    scope: str = "layer"
+    """What `ratio` is a share of: "layer", as published, or "bucket", joined layers in which those
+    with larger entries get more of it."""
+    least: int = 64
+    """The fewest entries that are sent; 1, as published, lets small layers wait for so long that a
+    run without warm-up diverges."""
+
+    id: ClassVar[str] = "dgc"
+    memory: ClassVar[str | None] = "dgc"
+
+    def __post_init__(self) -> None:
+        check_ratio(self.id, self.ratio)
+        check_scope(self.id, self.scope)
+        if self.least < 1:
+            raise ConfigError(f"dgc: least must be 1 or more, got {self.least}")
+
+    @property
+    def sees(self) -> Unit:
+        return SCOPES[self.scope]
+
+    @property
+    def coded_by(self) -> Codec[Any] | None:
+        return self.values
+
+    def find(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> select.Found:
+        threshold = self.sampled_threshold(entries, added, generator)
+        return finding(self.id, lambda: self.adapt(entries, added, threshold))
+
+    def sampled_threshold(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> int:
+        """The bits of the smallest of the top `ratio` of every so manyth magnitude."""
+        n = len(entries)
+        share = max(self.ratio, self.wanted(n) / n)
+        fewest = math.ceil(min(2 / share, n))  # which may be infinite
+        start, stride = 0, 1
+        if n > fewest:
+            stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1
+            # A start behind the end would sample nothing.
+            start = int(
+                torch.randint(min(stride, n), (), generator=generator, device=generator.device)
+            )
+        positions = torch.arange(start, n, stride, device=entries.device)
+        sampled = select.magnitudes(entries, added, positions)
+        return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
+
+    def adapt(
+        self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, threshold: int
+    ) -> select.Found:
+        """Lowers a threshold that finds too few; of too many it takes the largest."""
+        k = self.wanted(len(entries))
+        bits = max(1, threshold)
+        indices, found = select.above(entries, added, bits)
+        for _ in range(TIMES):
+            if len(found) >= FEW * k or bits <= 1:
+                break
+            bits = max(1, lowered(bits))
+            indices, found = select.above(entries, None, bits)
+        if len(found) > MANY * k:
+            return select.first_largest(indices, found, k)
+        return indices, found
+
+    def wanted(self, entries: int) -> int:
+        """How many of so many entries are aimed at."""
+        return min(entries, max(self.least, wanted(self.ratio, entries)))
+
+    def most(self, entries: int) -> int:
+        return min(entries, math.floor(MANY * self.wanted(entries)))
+
+
+def lowered(bits: int) -> int:
+    """The bits of 0.8 times the magnitude that has `bits`."""
+    value = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
+    return int((value * LOWER).view(torch.int32))

@@ -1,0 +1,165 @@
+"""DRAGONN: large entries hashed into a small table, which keeps most of them.
+
+Wang et al., "DRAGONN: Distributed Randomized Approximate Gradients of Neural Networks", ICML 2022.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
+from atomo.codecs.flat import draw_seed, flat
+from atomo.codecs.sparse.payload import (
+    SCOPES,
+    Sparse,
+    add_sparse,
+    check_ratio,
+    check_scope,
+    clear_sent,
+    finding,
+    pack,
+    sparse_cost,
+    sparse_fields,
+    wanted,
+)
+from atomo.errors import ConfigError
+from atomo.kernels import draws, select
+
+__all__ = ["Dragonn"]
+
+SAMPLED: Final = 0.01  # of the entries
+FEWEST: Final = 128  # samples; of fewer, one would decide alone
+SLOTS: Final = 4  # for each entry wanted
+SMALL, SMALL_RATIO = 131072, 0.01
+
+
+@final
+@dataclass(frozen=True)
+class Dragonn(Codec[Sparse]):
+    """About 88.5 % of the entries above a sampled threshold; the rest waits in the memory.
+
+    The threshold is not adapted, so that more or fewer may be above it; the table of 4 k slots
+    bounds what is sent. Which entry survives a collision changes with the seed of each step. Unlike
+    the original, survivors leave in the order of their indices, which makes these cheap to send.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    ratio: float = 0.01
+    """The share k / n of the entries that is aimed at; gradients of up to 131072 entries have
+    0.01. Lower => more compression."""
+    threshold: int = 0
+    """Gradients of no more entries than this are sent whole, all but their zeros."""
+    scope: str = "layer"
+    """What both settings count: "layer", as published, or "bucket", joined layers in which those
+    with larger entries get more of it."""
+    least: int = 64
+    """The fewest entries that are aimed at; 1, as published, lets small layers wait for so long
+    that a run of few workers diverges."""
+
+    id: ClassVar[str] = "dragonn"
+    payload: ClassVar[type[Sparse]] = Sparse
+    unit: ClassVar[Unit] = Unit.ENTRIES
+
+    def __post_init__(self) -> None:
+        check_ratio(self.id, self.ratio)
+        if self.threshold < 0:
+            raise ConfigError(f"dragonn: threshold must be 0 or more, got {self.threshold}")
+        check_scope(self.id, self.scope)
+        if self.least < 1:
+            raise ConfigError(f"dragonn: least must be 1 or more, got {self.least}")
+
+    @property
+    def sees(self) -> Unit:
+        return SCOPES[self.scope]
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.CONTRACTION})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
+        entries = flat(gradient, self.id)
+        indices, found = self.find(entries, None, generator)
+        return pack(self.id, indices, found, len(entries), None, generator)
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Sparse:
+        added, entries = flat(gradient, self.id), kept.view(-1)
+        indices, found = self.find(entries, added, generator)
+        entries[indices] = 0
+        return pack(self.id, indices, found, len(entries), None, generator)
+
+    def find(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> select.Found:
+        """The entries to send of the sum, which `entries` becomes."""
+        whole = len(entries) <= self.threshold
+        low = 1 if whole else self.sampled_threshold(entries, added, generator)
+        indices, found = finding(self.id, lambda: select.above(entries, added, low))
+        if whole:
+            return indices, found
+        chosen = draws.survivors(indices, draw_seed(generator), self.slots(len(entries)))
+        chosen = chosen.nonzero().squeeze(1)
+        return indices[chosen], found[chosen]
+
+    def sampled_threshold(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> int:
+        """Bits that about k magnitudes are not below: one sample from each equal stretch."""
+        n = len(entries)
+        samples = min(n, max(FEWEST, math.ceil(SAMPLED * n)))
+        ends = torch.arange(samples + 1, dtype=torch.float64, device=entries.device)
+        starts = ends.mul_(n / samples).long().clamp_(max=n)
+        chance = torch.rand(samples, generator=generator, device=generator.device)
+        width = starts[1:] - starts[:-1]
+        positions = starts[:-1] + (chance.to(width.device) * width).long().minimum(width - 1)
+        sampled = select.magnitudes(entries, added, positions)
+        return max(
+            1,
+            select.kth_largest(
+                sampled, math.ceil(samples * max(self.share(n), self.wanted(n) / n))
+            )[0],
+        )
+
+    def share(self, entries: int) -> float:
+        """The ratio in force for so many entries."""
+        return SMALL_RATIO if entries <= SMALL else self.ratio
+
+    def wanted(self, entries: int) -> int:
+        """How many of so many entries are aimed at."""
+        return min(entries, max(self.least, wanted(self.share(entries), entries)))
+
+    def slots(self, entries: int) -> int:
+        """The size of the hash table."""
+        return SLOTS * self.wanted(entries)
+
+    def most(self, entries: int) -> int:
+        """How many may be sent."""
+        return entries if entries <= self.threshold else min(entries, self.slots(entries))
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return sparse_fields(shape.numel(), self.most(shape.numel()), None)
+
+    def cost(self, payload: Sparse, shape: Size) -> Cost:
+        most = self.most(shape.numel())
+        return super().cost(payload, shape) + sparse_cost(payload, most, None)
+
+    def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        add_sparse(self.id, payload, self.most(out.numel()), None, out, scale)
+
+    def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
+        """Makes the entries zero that the payload carries, in place."""
+        clear_sent(payload, entries)

@@ -1,0 +1,78 @@
+"""Threshold: the entries whose magnitude is at least a given value.
+
+Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015,
+where the sign alone is sent; here it is the value, as Dutta et al., "On the Discrepancy between the
+Theoretical Analysis and Practical Implementations of Compressed Communication", AAAI 2020, have it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs.base import Codec
+from atomo.codecs.flat import flat
+from atomo.codecs.sparse.payload import Sparse, finding, pack
+from atomo.codecs.sparse.selector import Selector
+from atomo.errors import ConfigError
+from atomo.kernels import select
+
+__all__ = ["Threshold"]
+
+
+@final
+@dataclass(frozen=True)
+class Threshold(Selector):
+    """Sends as many entries as are large enough: all of them, or none.
+
+    What is kept is below the threshold everywhere, so that it cannot grow; a gradient below it
+    sends nothing at all.
+
+    Raises:
+        ConfigError: the value is not positive and finite.
+    """
+
+    value: float = 0.001
+    """The smallest magnitude that is sent. Higher => more compression."""
+    values: Codec[Any] | None = None
+    """Codes the values."""
+
+    id: ClassVar[str] = "threshold"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value < math.inf:
+            raise ConfigError(f"threshold: value must be above 0 and finite, got {self.value}")
+
+    @property
+    def coded_by(self) -> Codec[Any] | None:
+        return self.values
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Sparse:
+        if self.values is not None:
+            return super().encode_residual(gradient, kept, generator)
+        added, entries = flat(gradient, self.id), kept.view(-1)
+        indices, found = self.above(entries, added, True)  # in the pass that finds them
+        return pack(self.id, indices, found, len(entries), None, generator)
+
+    def find(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> select.Found:
+        del generator  # deterministic
+        return self.above(entries, added, False)
+
+    def above(
+        self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, clear: bool
+    ) -> select.Found:
+        """The entries to send of the sum, which `entries` becomes; cleared there if asked to."""
+        low = select.bits_of(self.value)
+        return finding(self.id, lambda: select.above(entries, added, low, clear))
+
+    def most(self, entries: int) -> int:
+        return entries

@@ -1,0 +1,62 @@
+"""Top-k: the entries of largest magnitude, exactly.
+
+Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs.base import Codec, Unit
+from atomo.codecs.sparse.payload import SCOPES, check_ratio, check_scope, finding, wanted
+from atomo.codecs.sparse.selector import Selector
+from atomo.kernels import select
+
+__all__ = ["TopK"]
+
+
+@final
+@dataclass(frozen=True)
+class TopK(Selector):
+    """The k = ratio * n largest; of equal ones the first. Zeros are never sent.
+
+    Raises:
+        ConfigError: the ratio is out of range.
+    """
+
+    ratio: float = 0.01
+    """The share of the entries that is sent. Lower => more compression."""
+    values: Codec[Any] | None = None
+    """Codes the values."""
+    scope: str = "bucket"
+    """What `ratio` is a share of: "layer", or "bucket", joined layers in which those with larger
+    entries get more of it."""
+
+    id: ClassVar[str] = "topk"
+
+    def __post_init__(self) -> None:
+        check_ratio(self.id, self.ratio)
+        check_scope(self.id, self.scope)
+
+    @property
+    def sees(self) -> Unit:
+        return SCOPES[self.scope]
+
+    @property
+    def coded_by(self) -> Codec[Any] | None:
+        return self.values
+
+    def find(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> select.Found:
+        del generator  # deterministic
+        k = self.most(len(entries))
+        return finding(self.id, lambda: select.largest(entries, added, k))
+
+    def most(self, entries: int) -> int:
+        return wanted(self.ratio, entries)

@@ -1,0 +1,159 @@
+"""ATOMO in the basis that suits each parameter: singular vectors, coordinates or cosines.
+
+For atoms with coefficients c, of which s are sent, the variance grows with ||c||_1^2 / s. A
+spectral atom of an m x n matrix takes m + n numbers where one of the others takes one, so at equal
+numbers the basis with the least of
+
+    ||G||_* sqrt(m + n)   singular vectors
+    ||G||_1               coordinates
+    ||DCT(G)||_1          cosines
+
+has the least variance. A place costs fewer bits than a number of a factor, so that where the
+figures are close the other bases send fewer bytes as well.
+
+Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost, number
+from atomo.codecs.spectral.entrywise import Entrywise
+from atomo.codecs.spectral.factors import Factors
+from atomo.codecs.spectral.fourier import Fourier, transform
+from atomo.codecs.spectral.matricise import as_matrix, matrix_shapes
+from atomo.codecs.spectral.sample import Sample
+from atomo.codecs.spectral.spectrum import decompose, indicator, tall
+from atomo.codecs.spectral.svd import SVD
+from atomo.errors import CodecError, ConfigError
+
+__all__ = ["Atomo"]
+
+BASES = ("svd", "entrywise", "fourier")  # their places are on the wire
+SECTIONS = {"factors": 2, "sample": 6}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A basis and the payload in it; the other payload has no entries at all."""
+
+    basis: UInt8[Tensor, " basis"]
+    factors: Factors
+    sample: Sample
+
+
+@final
+@dataclass(frozen=True)
+class Atomo(Codec[Choice]):
+    """Atoms of whichever basis promises the least variance for this parameter.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    basis: str = "auto"
+    """"svd", "entrywise", "fourier", or "auto" to choose by the figures above."""
+    rank: int = 3
+    """Expected number of spectral atoms of an m x n matrix; in the other bases as many atoms are
+    sent as these have numbers, rank (m + n). Lower => more compression."""
+    matricisation: str = "pairs"
+    """As in `svd`; decides m and n."""
+    block: int = 64
+    """As in `fourier`."""
+
+    id: ClassVar[str] = "atomo"
+    payload: ClassVar[type[Choice]] = Choice
+    unit: ClassVar[Unit] = Unit.MATRIX
+    samples: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.basis not in ("auto", *BASES):
+            raise ConfigError(
+                f"atomo: basis must be one of auto, {', '.join(BASES)}; got {self.basis!r}"
+            )
+        if self.rank < 1:
+            raise ConfigError(f"atomo: rank must be >= 1, got {self.rank}")
+        self.codecs(Size((1, 1)))  # they check their own settings
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.UNBIASED})
+
+    def codecs(self, shape: Size) -> tuple[SVD, Entrywise, Fourier]:
+        """The three candidates for a parameter of `shape`, in the order of BASES."""
+        m, n = matrix_shapes(shape, self.matricisation)[0]
+        budget = float(self.rank * (m + n))
+        spectral = SVD(self.rank, self.matricisation)
+        return spectral, Entrywise(budget), Fourier(budget, self.block)
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Choice:
+        if not gradient.numel():
+            raise CodecError(f"atomo: cannot encode an empty gradient of {tuple(gradient.shape)}")
+        try:
+            chosen = self.choose(gradient, generator)
+            payload: Any = self.codecs(gradient.shape)[chosen].encode(gradient, generator)
+        except CodecError as error:
+            raise CodecError(f"atomo: {error}") from error
+        basis = torch.tensor([chosen], dtype=torch.uint8)
+        factors, sample = nothing()
+        return Choice(basis, payload, sample) if chosen == 0 else Choice(basis, factors, payload)
+
+    def choose(self, gradient: Float[Tensor, "..."], generator: Generator) -> int:
+        """The place in BASES of the one to use."""
+        if self.basis != "auto":
+            return BASES.index(self.basis)
+        entries = gradient.contiguous().view(-1)
+        shapes = matrix_shapes(gradient.shape, self.matricisation)
+        matrices = [(shape, tall(as_matrix(entries, *shape))) for shape in shapes]
+        figures = [
+            min(indicator((shape, decompose(m, self.rank, generator))) for shape, m in matrices),
+            float(entries.norm(1, dtype=torch.float64)),
+            float(transform(entries, self.block).norm(1, dtype=torch.float64)),
+        ]
+        return figures.index(min(figures))
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        spectral, entrywise, fourier = (codec.fields(shape) for codec in self.codecs(shape))
+        # Cosines of whole blocks: never fewer than there are entries.
+        del entrywise
+        return Field(torch.uint8, (1,)), *spectral, *fourier
+
+    def sections(self, payload: Choice) -> list[Tensor]:
+        held = vars(payload.factors), vars(payload.sample)
+        return [payload.basis, *(tensor for parts in held for tensor in parts.values())]
+
+    def assemble(self, sections: Iterator[Tensor]) -> Choice:
+        basis = next(sections)
+        factors = Factors(*(next(sections) for _ in range(SECTIONS["factors"])))
+        return Choice(basis, factors, Sample(*(next(sections) for _ in range(SECTIONS["sample"]))))
+
+    def cost(self, payload: Choice, shape: Size) -> Cost:
+        codecs: tuple[Codec[Any], ...] = self.codecs(shape)
+        chosen = number(payload.basis)
+        if chosen >= len(codecs):
+            return super().cost(payload, shape)  # refused
+        return codecs[chosen].cost(payload.sample if chosen else payload.factors, shape)
+
+    def add_decoded(self, payload: Choice, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        chosen = int(payload.basis) if len(payload.basis) == 1 else len(BASES)
+        if chosen >= len(BASES):
+            raise CodecError(f"atomo: basis {payload.basis.tolist()}; known are 0 to 2")
+        held: Mapping[int, Any] = {0: payload.factors}
+        try:
+            codec: Codec[Any] = self.codecs(out.shape)[chosen]
+            codec.add_decoded(held.get(chosen, payload.sample), out, scale)
+        except CodecError as error:
+            raise CodecError(f"atomo: {error}") from error
+
+
+def nothing() -> tuple[Factors, Sample]:
+    """The payloads of the bases that were not chosen."""
+    counts, octets = torch.zeros(3, dtype=torch.int32), torch.zeros(0, dtype=torch.uint8)
+    one, none, empty = torch.zeros(1), torch.zeros(0), torch.zeros(0, 0)
+    return Factors(empty, empty), Sample(counts, octets, octets, one, octets, none)

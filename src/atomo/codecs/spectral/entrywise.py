@@ -1,0 +1,106 @@
+"""Entry-wise ATOMO: the coordinates are the atoms, and chance decides which of them travel.
+
+With a budget of s entries, entry c is sent with probability min(1, |c| t), t such that these add up
+to s. That is the sampling of least variance for the budget, and older methods are points on its
+curve: s = ||g||_1 / ||g||_2 is QSGD with one level and one bucket, s = ||g||_1 / ||g||_inf is
+TernGrad without clipping.
+
+Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
+from atomo.codecs.spectral.sample import (
+    Sample,
+    draw_sample,
+    read_sample,
+    sample_cost,
+    sample_fields,
+)
+from atomo.errors import CodecError, ConfigError
+from atomo.kernels.atoms import best_rate
+from atomo.kernels.quantise import moments
+
+__all__ = ["Entrywise", "atoms_for"]
+
+MODES = ("budget", "qsgd", "terngrad")
+
+
+@final
+@dataclass(frozen=True)
+class Entrywise(Codec[Sample]):
+    """Entries drawn one by one, unbiased.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    budget: float = 0.01
+    """Expected number of entries sent: a share of all entries below 1, but one entry at least, or a
+    number from 1 on. Lower => more compression."""
+    mode: str = "budget"
+    """"budget"; or "qsgd" or "terngrad" for the budget with which these methods are this one."""
+
+    id: ClassVar[str] = "entrywise"
+    payload: ClassVar[type[Sample]] = Sample
+    unit: ClassVar[Unit] = Unit.ENTRIES
+    samples: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_budget(self.id, self.budget)
+        if self.mode not in MODES:
+            raise ConfigError(
+                f"entrywise: mode must be one of {', '.join(MODES)}; got {self.mode!r}"
+            )
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.UNBIASED})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sample:
+        if not gradient.numel():
+            raise CodecError("entrywise: cannot encode an empty gradient")
+        entries = gradient.flatten()
+        return draw_sample(entries, self.rate(entries), generator, self.id, entries.numel())
+
+    def rate(self, entries: Float[Tensor, " n"]) -> float:
+        """The probability of an entry over its magnitude, where that is below 1."""
+        if self.mode == "budget":
+            return best_rate(entries, atoms_for(self.budget, len(entries)))
+        largest, squares = moments(entries)
+        norm = math.sqrt(squares) if self.mode == "qsgd" else largest
+        if not math.isfinite(norm):
+            return math.nan
+        return 1 / norm if norm else math.inf
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return sample_fields(shape.numel())
+
+    def cost(self, payload: Sample, shape: Size) -> Cost:
+        return super().cost(payload, shape) + sample_cost(payload, shape.numel())
+
+    def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        places, values = read_sample(payload, out.numel(), self.id, out.numel())
+        flat = out.view(-1) if out.is_contiguous() else torch.zeros(out.numel(), device=out.device)
+        flat.index_add_(0, places.to(out.device), values.to(out.device), alpha=scale)
+        if not out.is_contiguous():
+            out.add_(flat.view(out.shape))
+
+
+def check_budget(codec: str, budget: float) -> None:
+    """Refuses a budget that buys nothing."""
+    if not 0 < budget < math.inf:
+        raise ConfigError(f"{codec}: budget must be a number of atoms above 0, got {budget}")
+
+
+def atoms_for(budget: float, atoms: int) -> float:
+    """The expected number of atoms sent that a budget stands for."""
+    return max(1.0, budget * atoms) if budget < 1 else budget

@@ -1,0 +1,76 @@
+"""The two factors of a sum of atoms, as they are or coded by another codec."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int32
+from torch import Generator, Tensor
+
+from atomo.codecs.base import Codec
+from atomo.codecs.spectral.spectrum import times
+from atomo.errors import CodecError
+
+__all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "plain_factors"]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The matrix left^T right: one atom for each row, its weight in `left` or in `right`."""
+
+    left: Float[Tensor, "k m"]
+    right: Float[Tensor, "k n"]
+
+
+@dataclass(frozen=True)
+class CodedFactors:
+    """`scale` times left^T right, each coded as one vector of its rows."""
+
+    sizes: Int32[Tensor, " sizes"]
+    """The number of atoms, at least 1, and m."""
+    scale: Float[Tensor, " scale"]
+    left: Any
+    right: Any
+
+
+def code_factors(atoms: Factors, codec: Codec[Any], generator: Generator) -> CodedFactors:
+    """Codes both factors, one after the other: the draws of one say nothing of the other's."""
+    left, right = at_least_one(atoms.left), at_least_one(atoms.right)
+    sizes = torch.tensor(left.shape, dtype=torch.int32)
+    coded = [codec.encode(factor.flatten(), generator) for factor in (left, right)]
+    return CodedFactors(sizes, left.new_ones(1), *coded)
+
+
+def at_least_one(factor: Float[Tensor, "k m"]) -> Float[Tensor, "_ m"]:
+    """The factor, or one row of zeros for none: no codec takes an empty vector."""
+    return factor if len(factor) else factor.new_zeros(1, factor.shape[1])
+
+
+def plain_factors(
+    payload: CodedFactors, codec: Codec[Any], m: int, n: int, device: torch.device
+) -> Factors:
+    """Decodes both factors of an m x n matrix.
+
+    Raises:
+        CodecError: the payload is not one of such a matrix.
+    """
+    atoms = int(payload.sizes[0])
+    left = torch.zeros(atoms, m, device=device)
+    right = torch.zeros(atoms, n, device=device)
+    try:
+        codec.add_decoded(payload.left, left.view(-1))
+        codec.add_decoded(payload.right, right.view(-1))
+    except CodecError as error:
+        raise CodecError(f"svd: factors: {error}") from error
+    return Factors(left, right)
+
+
+def best_scale(atoms: Factors, matrix: Float[Tensor, "m n"]) -> float:
+    """The multiple of the atoms nearest to `matrix`, which is never farther from it than zero."""
+    left, right = atoms.left.double(), atoms.right.double()
+    square = float(((left @ left.T) * (right @ right.T)).sum())
+    if not square:
+        return 1.0
+    peak = right.abs().max()  # divided out, so that no product leaves float32
+    common = float((times((right / peak).float(), matrix).double() * left).sum() * peak)
+    return common / square

@@ -1,0 +1,117 @@
+"""ATOMO in a basis of cosines: what is smooth along the parameters takes few atoms.
+
+The flat gradient is cut into blocks of a fixed length, the last one filled up with zeros, and each
+block goes through an orthonormal cosine transform (DCT-II). Its coefficients are sampled like the
+entries of `entrywise`. The error in the coefficients is the error in the gradient, less what falls
+on the zeros behind its end: the variance is the closed form of `atoms.variance`, or a little less.
+
+Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018,
+name the Fourier basis as future work.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import Cost
+from atomo.codecs.spectral.entrywise import atoms_for, check_budget
+from atomo.codecs.spectral.sample import (
+    Sample,
+    draw_sample,
+    read_sample,
+    sample_cost,
+    sample_fields,
+)
+from atomo.errors import CodecError, ConfigError
+from atomo.kernels.atoms import add_cosines, best_rate
+
+__all__ = ["Fourier", "cosines", "transform"]
+
+WAVE = 32  # bytes for each entry of the cosines, while they are computed
+LARGEST_BLOCK = 1024  # entries; a block squared is the matrix that a stranger may ask for
+
+
+@final
+@dataclass(frozen=True)
+class Fourier(Codec[Sample]):
+    """Cosine coefficients drawn one by one, unbiased.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    budget: float = 0.01
+    """Expected number of coefficients sent: a share of all of them below 1, but one at least, or a
+    number from 1 on. Lower => more compression."""
+    block: int = 64
+    """Entries transformed together. Time grows with it."""
+
+    id: ClassVar[str] = "fourier"
+    payload: ClassVar[type[Sample]] = Sample
+    unit: ClassVar[Unit] = Unit.ENTRIES
+    samples: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_budget(self.id, self.budget)
+        if not 2 <= self.block <= LARGEST_BLOCK:
+            raise ConfigError(f"fourier: block must be in 2..{LARGEST_BLOCK}, got {self.block}")
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.UNBIASED})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sample:
+        if not gradient.numel():
+            raise CodecError("fourier: cannot encode an empty gradient")
+        coefficients = transform(gradient.flatten(), self.block)
+        rate = best_rate(coefficients, atoms_for(self.budget, len(coefficients)))
+        return draw_sample(coefficients, rate, generator, self.id, gradient.numel())
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return sample_fields(padded(shape.numel(), self.block))
+
+    def cost(self, payload: Sample, shape: Size) -> Cost:
+        atoms = padded(shape.numel(), self.block)
+        # The cosines are computed for the first tensor only: their work is not that of each.
+        found = sample_cost(payload, atoms, self.block) + Cost(0, WAVE * self.block**2)
+        return super().cost(payload, shape) + found
+
+    def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        atoms = padded(out.numel(), self.block)
+        places, values = read_sample(payload, atoms, self.id, out.numel())
+        flat = out.view(-1) if out.is_contiguous() else torch.zeros(out.numel(), device=out.device)
+        waves = cosines(self.block).to(out.device)
+        add_cosines(flat, places.to(out.device), scale * values.to(out.device), waves)
+        if not out.is_contiguous():
+            out.add_(flat.view(out.shape))
+
+
+def padded(entries: int, block: int) -> int:
+    """The entries once the last block is full."""
+    return -(-entries // block) * block
+
+
+def transform(entries: Float[Tensor, " n"], block: int) -> Float[Tensor, " padded"]:
+    """The cosine coefficients of each block."""
+    waves = cosines(block).to(entries.device)
+    whole = len(entries) // block * block
+    found = entries.new_empty(padded(len(entries), block)).view(-1, block)
+    torch.mm(entries[:whole].view(-1, block), waves.T, out=found[: whole // block])
+    if whole < len(entries):
+        found[-1] = waves[:, : len(entries) - whole] @ entries[whole:]
+    return found.view(-1)
+
+
+@lru_cache(maxsize=8)
+def cosines(block: int) -> Float[Tensor, "block block"]:
+    """The orthonormal functions of the DCT-II on `block` points, one a row."""
+    place = torch.arange(block, dtype=torch.float64)
+    waves = torch.cos(math.pi / block * place[:, None] * (place + 0.5)) * math.sqrt(2 / block)
+    waves[0] /= math.sqrt(2)
+    return waves.float()

@@ -1,0 +1,68 @@
+"""The largest atoms of a matrix alone, for who leaves out the rest anyway.
+
+What a memory adds to a gradient raises its rank, so that the way of `low_rank` is soon gone, and
+the whole spectrum takes many times what its top does: a few random combinations of the columns,
+turned towards the singular vectors by power iterations (Halko, Martinsson and Tropp, "Finding
+structure with randomness", SIAM Review 2011).
+
+The atoms (G v_i) v_i^T of any orthonormal v_i are orthogonal, so that sending them comes closer to
+G by exactly the sum of their ||G v_i||^2, and what vectors that are nearly singular miss waits in
+the memory as all else does.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs.spectral.spectrum import (
+    LEAST,
+    MOST,
+    THIN,
+    Spectrum,
+    check_finite,
+    decompose,
+    orthonormal,
+)
+
+__all__ = ["leading"]
+
+OVERSAMPLING = 8  # columns more than atoms wanted; fewer => a rougher basis
+LANES = 16  # columns of which products are fast
+POWER_ITERATIONS = 2  # more => closer to the singular vectors, two more passes each
+
+
+def leading(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> Spectrum:
+    """The `atoms` largest atoms of a tall matrix, nearly; or more of them, where that is cheaper.
+
+    Args:
+        matrix: float32, at least as many rows as columns.
+        atoms: how many are wanted.
+        generator: used only where the matrix has many columns.
+
+    Raises:
+        CodecError: the matrix holds NaN or infinity.
+    """
+    size = -(-(atoms + OVERSAMPLING) // LANES) * LANES
+    if matrix.shape[1] <= max(THIN, 4 * size):
+        return decompose(matrix, atoms, generator)
+    low, high = (float(end) for end in matrix.aminmax())
+    check_finite(high - low)
+    if not LEAST <= max(-low, high) ** 2 <= MOST:
+        matrix = matrix.double()
+    basis = directions(matrix, size, generator)[:, :atoms]
+    coefficients = torch.linalg.vector_norm(matrix @ basis, dim=0, dtype=torch.float64)
+    return Spectrum(coefficients, lambda chosen: basis.T[chosen].float())
+
+
+def directions(
+    matrix: Float[Tensor, "m n"], size: int, generator: Generator
+) -> Float[Tensor, "n size"]:
+    """Orthonormal columns close to the first right singular vectors, the largest first."""
+    probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
+    probe = probe.to(matrix)
+    for _ in range(POWER_ITERATIONS):
+        probe = matrix.T @ orthonormal(matrix @ probe)
+        probe = orthonormal(probe)
+    spanned = matrix.T @ orthonormal(matrix @ probe)
+    vectors: Tensor = torch.linalg.svd(spanned, full_matrices=False).U
+    return vectors

@@ -1,0 +1,73 @@
+"""The atoms of a matrix of low rank, at a fraction of what any matrix takes.
+
+The gradient of a linear layer is a sum of one outer product for each image of the batch: its rank
+is at most the batch, however many columns it has. Then random combinations of the rows, a few more
+than the rank, span all of them, and everything else happens in that small space (Halko, Martinsson
+and Tropp, "Finding structure with randomness", SIAM Review 2011, sections 4.1 and 4.3).
+
+Whether that is so is found out on the way: a sample of rows and columns tells the rank, and the
+last combinations tell what the others missed: at most what rounding put there.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs.spectral.chunks import chunks
+
+__all__ = ["low_rank"]
+
+MOST_RANK = 128
+SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
+WITNESSES = 8  # of them: each overlooks one large remainder in ten
+SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
+ROUNDING = 8 * torch.finfo(torch.float32).eps  # that computing a gradient in float32 has
+
+
+def low_rank(
+    matrix: Float[Tensor, "m n"], generator: Generator
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]] | None:
+    """Singular values in rising order, float64, and right singular vectors; None: its rank is high.
+
+    What the vectors do not span of the matrix is below ROUNDING of its Frobenius norm.
+
+    Args:
+        matrix: float32, at least as many rows as columns.
+        generator: used only where the rank may be low.
+    """
+    rank = sampled_rank(matrix)
+    if rank > MOST_RANK or rank + SPARE >= matrix.shape[1]:
+        return None
+    combined = combinations(matrix, rank + SPARE, generator)
+    basis, corner = torch.linalg.qr(combined)
+    missed = corner.diagonal()[-WITNESSES:].abs().max()
+    norm = combined.square().sum(0).mean().sqrt()  # of the matrix, nearly
+    if not bool(missed <= ROUNDING * norm):  # nor where it is NaN
+        return None
+    gram = basis.new_zeros(basis.shape[1], basis.shape[1])
+    for rows in chunks(matrix):
+        within = rows.double() @ basis
+        gram.addmm_(within.T, within)
+    squares, turns = torch.linalg.eigh(gram)
+    return squares.clamp(min=0).sqrt(), basis @ turns
+
+
+def sampled_rank(matrix: Float[Tensor, "m n"]) -> int:
+    """The rank of some of its rows and columns, which is hardly ever less than that of all."""
+    m, n = matrix.shape
+    sample = matrix[:: max(1, m // SIZE), :: max(1, n // SIZE)][:SIZE, :SIZE].double()
+    sizes = torch.linalg.qr(sample, mode="r").R.diagonal().abs()
+    return int((sizes > ROUNDING * sizes.max()).sum())
+
+
+def combinations(
+    matrix: Float[Tensor, "m n"], count: int, generator: Generator
+) -> Float[Tensor, "n count"]:
+    """Random combinations of the rows, as columns in float64."""
+    total = matrix.new_zeros(matrix.shape[1], count, dtype=torch.float64)
+    for rows in chunks(matrix):
+        weights = torch.randn(
+            len(rows), count, generator=generator, device=generator.device, dtype=torch.float64
+        )
+        total.addmm_(rows.T.double(), weights.to(rows.device))
+    return total

@@ -1,0 +1,220 @@
+"""Spectral ATOMO: a few singular triples, sampled so that their expectation is the gradient.
+
+A parameter is read as a matrix (`matricise`), split into orthogonal atoms (`spectrum`), and each
+atom is sent with the probability that makes the variance least for the budget (`atoms`). Only the
+atoms that were drawn are ever formed. Another codec may code their two factors (`factors`).
+
+Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.cost import FUSED, Cost, number
+from atomo.codecs.spectral.atoms import draw, probabilities, relative_probabilities
+from atomo.codecs.spectral.factors import (
+    CodedFactors,
+    Factors,
+    best_scale,
+    code_factors,
+    plain_factors,
+)
+from atomo.codecs.spectral.leading import leading
+from atomo.codecs.spectral.matricise import MATRICISATIONS, add_matrix, as_matrix, matrix_shapes
+from atomo.codecs.spectral.spectrum import Spectrum, decompose, indicator, tall, times
+from atomo.errors import CodecError, ConfigError
+
+__all__ = ["SVD"]
+
+SELECTIONS = ("sample", "top")
+LARGE = 1e20  # a gradient below it has no atom that leaves float32
+
+
+@final
+@dataclass(frozen=True)
+class SVD(Codec[Factors | CodedFactors]):
+    """Atoms of the singular value decomposition.
+
+    Raises:
+        ConfigError: a setting is out of range, or `selection` and `rank` contradict each other.
+    """
+
+    rank: int = 3
+    """Expected number of atoms; 0: p_i = sigma_i / sigma_1. Lower => more compression."""
+    matricisation: str = "pairs"
+    """How to read a convolution: "pairs", "filters", or "auto" for the one whose nuclear norm times
+    sqrt(m + n) is the smaller, an estimate of error for a given number of bytes."""
+    selection: str = "sample"
+    """"sample" draws atoms, unbiased; "top" takes the `rank` largest, which needs a memory."""
+    factors: Codec[Any] | None = None
+    """Codes both factors of the atoms, with draws of their own. With a biased one nothing can be
+    unbiased, so that the atoms are sent as they are, not over their probabilities, and a memory
+    keeps the rest."""
+
+    id: ClassVar[str] = "svd"
+    payload: ClassVar[type[Factors]] = Factors
+    unit: ClassVar[Unit] = Unit.MATRIX
+    samples: ClassVar[bool] = True
+    contracting: ClassVar[str] = "selection=top"
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ConfigError(f"svd: rank must be >= 0, got {self.rank}")
+        known = {"matricisation": tuple(MATRICISATIONS), "selection": SELECTIONS}
+        for name, values in known.items():
+            if (value := getattr(self, name)) not in values:
+                raise ConfigError(f"svd: {name} must be one of {', '.join(values)}; got {value!r}")
+        if self.selection == "top" and self.rank == 0:
+            raise ConfigError("svd: selection=top needs rank >= 1, got 0, which draws by chance")
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.UNBIASED if self.unbiased else Law.CONTRACTION})
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether neither the choice of the atoms nor the coding of their factors is biased."""
+        exact = self.factors is None or Law.UNBIASED in self.factors.laws
+        return exact and self.selection == "sample"
+
+    @property
+    def inner(self) -> Mapping[str, Codec[Any]]:
+        return {} if self.factors is None else {"left": self.factors, "right": self.factors}
+
+    def assemble(self, sections: Iterator[Tensor]) -> Factors | CodedFactors:
+        if self.factors is None:
+            return Factors(next(sections), next(sections))
+        sizes, scale = next(sections), next(sections)
+        left, right = (self.factors.assemble(sections) for _ in range(2))
+        return CodedFactors(sizes, scale, left, right)
+
+    def encode(
+        self, gradient: Float[Tensor, "..."], generator: Generator
+    ) -> Factors | CodedFactors:
+        if not gradient.numel():
+            raise CodecError(f"svd: cannot encode an empty gradient, shape {tuple(gradient.shape)}")
+        gradient = gradient.contiguous()
+        shapes = matrix_shapes(gradient.shape, self.matricisation)
+        split = decompose if len(shapes) > 1 else self.split
+        spectra = [
+            split(tall(as_matrix(gradient, *shape)), self.rank, generator) for shape in shapes
+        ]
+        (m, n), spectrum = min(zip(shapes, spectra, strict=True), key=indicator)
+        matrix = as_matrix(gradient, m, n)
+        weighted, basis = self.select(tall(matrix), spectrum, generator)
+        atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)
+        return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)
+
+    @property
+    def split(self) -> Callable[[Tensor, int, Generator], Spectrum]:
+        """How a matrix that has one reading becomes atoms; of two, all atoms are compared."""
+        return leading if self.selection == "top" else decompose
+
+    def coded(
+        self,
+        atoms: Factors,
+        matrix: Float[Tensor, "m n"],
+        generator: Generator,
+        factors: Codec[Any],
+    ) -> CodedFactors:
+        """The atoms of `matrix` with coded factors; no farther from it than zero where biased."""
+        payload = code_factors(atoms, factors, generator)
+        if not self.unbiased:
+            decoded = plain_factors(payload, factors, len(matrix), matrix.shape[1], matrix.device)
+            payload.scale.fill_(best_scale(decoded, matrix))
+        return payload
+
+    def select(
+        self, matrix: Float[Tensor, "m n"], spectrum: Spectrum, generator: Generator
+    ) -> tuple[Float[Tensor, "k m"], Float[Tensor, "k n"]]:
+        """The atoms to send of a tall matrix: weighted on its long side, of norm 1 on the other."""
+        chances = self.chances(spectrum.coefficients)
+        chosen = draw(chances, generator).nonzero().squeeze(1)
+        if not self.unbiased:
+            # A memory needs a step closer to the gradient: atoms at their own size, at least one.
+            chosen = chosen if len(chosen) else chances.topk(1).indices[chances.any()[None]]
+            chances = torch.ones_like(chances)
+        basis = spectrum.vectors(chosen)
+        weighted = times(basis / chances[chosen, None].float(), matrix)
+        if float(spectrum.coefficients.max()) > LARGE and not weighted.isfinite().all():
+            raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
+        return weighted, basis
+
+    def chances(self, coefficients: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """The probability of each atom."""
+        if self.selection == "top":
+            largest = coefficients.topk(min(self.rank, len(coefficients))).indices
+            return torch.zeros_like(coefficients).index_fill_(0, largest, 1) * (coefficients > 0)
+        if self.rank == 0:
+            return relative_probabilities(coefficients)
+        return probabilities(coefficients, float(self.rank))
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        shapes = matrix_shapes(shape, self.matricisation)
+        most = max(min(m, n) for m, n in shapes)
+        longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+        # No factor has more: it has as many rows as the shorter side.
+        entries = max(m * n for m, n in shapes)
+        if self.factors is None:
+            return tuple(Field(torch.float32, (most, size), entries) for size in longest)
+        head = Field(torch.int32, (2,)), Field(torch.float32, (1,))
+        left, right = (self.factors.fields(Size([min(most * size, entries)])) for size in longest)
+        return *head, *left, *right
+
+    def cost(self, payload: Factors | CodedFactors, shape: Size) -> Cost:
+        usual = super().cost(payload, shape)
+        if isinstance(payload, Factors):
+            return usual + Cost(product(len(payload.left), shape))
+        atoms, m = (number(payload.sizes, place) for place in range(2))
+        sides = dict(matrix_shapes(shape, self.matricisation))
+        if self.factors is None or m not in sides or atoms > min(m, sides[m]):
+            return usual  # refused before anything is decoded
+        coded = (payload.left, atoms * m), (payload.right, atoms * sides[m])
+        factors = (
+            self.factors.cost(part, Size([size])) + Cost(0, 4 * size) for part, size in coded
+        )
+        return sum(factors, usual + Cost(product(atoms, shape)))
+
+    def add_decoded(
+        self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        if isinstance(payload, CodedFactors):
+            atoms, scale = self.uncoded(payload, out), scale * float(payload.scale)
+        else:
+            atoms = payload
+        self.check(atoms.left, atoms.right, out.shape)
+        add_matrix(out, atoms.left.to(out.device), atoms.right.to(out.device), scale)
+
+    def uncoded(self, payload: CodedFactors, out: Float[Tensor, "..."]) -> Factors:
+        """The decoded factors, once their sizes are seen to be ones that `out` allows."""
+        if self.factors is not None and payload.sizes.shape == (2,) and payload.scale.shape == (1,):
+            k, m = payload.sizes.tolist()
+            sides = dict(matrix_shapes(out.shape, self.matricisation))
+            if m in sides and 1 <= k <= min(m, sides[m]) and payload.scale.isfinite():
+                return plain_factors(payload, self.factors, m, sides[m], out.device)
+        raise CodecError(
+            f"svd: factors of sizes {payload.sizes[:2].tolist()} times {payload.scale[:1].tolist()}"
+            f" for shape {tuple(out.shape)}"
+        )
+
+    def check(self, left: Tensor, right: Tensor, shape: Size) -> None:
+        """Raises CodecError unless both factors agree on an (m, n) that `shape` allows."""
+        if left.ndim == right.ndim == 2 and len(left) == len(right):
+            m, n = left.shape[1], right.shape[1]
+            if (m, n) in matrix_shapes(shape, self.matricisation) and len(left) <= min(m, n):
+                return
+        raise CodecError(
+            f"svd: factors {tuple(left.shape)} and {tuple(right.shape)} for shape {tuple(shape)}, "
+            f"which is read as {' or '.join(map(str, matrix_shapes(shape, self.matricisation)))}"
+        )
+
+
+def product(atoms: int, shape: Size) -> int:
+    """The visits that adding up so many atoms of `shape` is worth."""
+    return atoms * shape.numel() // FUSED

@@ -1,0 +1,207 @@
+"""The sparsifiers: what each is defined by, beyond the laws that all codecs share."""
+
+import math
+
+import pytest
+import torch
+from draws import draws, normal, seeded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Size, Tensor
+
+from atomo.codecs import Dragonn, Law, make_codec
+from atomo.codecs.sparse.dgc import DGC, WARM_UP, warm_up
+from atomo.codecs.sparse.payload import Sparse
+from atomo.errors import CodecError, ConfigError
+
+FUSED = [
+    "topk(ratio=0.02)",
+    "topk(ratio=0.02, values=fp16)",
+    "topk(ratio=0.02, values=qsgd(bits=4))",
+    "threshold(value=2)",
+    "threshold(value=2, values=bf16)",
+    "dgc(ratio=0.01)",
+    "dgc(ratio=0.01, values=fp16)",
+    "dragonn(ratio=0.01)",
+    "randk(ratio=0.01, unbiased=False)",
+    "chunktopk(ratio=0.02)",
+]
+
+
+def sent(code: str, gradient: Tensor, seed: int = 0) -> Tensor:
+    codec = make_codec(code)
+    return codec.decode(codec.encode(gradient, seeded(seed)), gradient.shape)
+
+
+@pytest.mark.parametrize("code", FUSED)
+@pytest.mark.parametrize("n", [1, 100, 5000])
+def test_the_fused_residual_is_the_sum_less_what_was_sent(code, n):
+    codec, gradient, kept = make_codec(code), normal(n), normal(n, seed=2)
+    before, total = gradient.clone(), gradient + kept
+    payload = codec.encode_residual(gradient, kept, seeded(4))
+    plain = codec.encode(total, seeded(4))
+    for one, other in zip(codec.sections(payload), codec.sections(plain), strict=True):
+        assert one.equal(other)
+    torch.testing.assert_close(kept + codec.decode(payload, Size([n])), total)
+    assert gradient.equal(before)
+
+
+@pytest.mark.parametrize("code", FUSED)
+def test_a_mask_covers_exactly_what_is_sent(code):
+    codec, gradient, ones = make_codec(code), normal(3000), torch.ones(3000)
+    payload = codec.encode(gradient, seeded())
+    codec.clear_sent(payload, ones)
+    assert not (ones.bool() & (codec.decode(payload, Size([3000])) != 0)).any()
+    if isinstance(payload, Sparse) and "chunk" not in code:
+        assert int((ones == 0).sum()) == int(payload.count)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=300), st.floats(0.001, 1))
+def test_topk_is_what_sorting_gives(values, ratio):
+    gradient = torch.tensor(values)
+    k = max(1, round(ratio * len(values)))
+    order = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))[:k]
+    expected = torch.zeros(len(values))
+    expected[order] = gradient[order]
+    assert sent(f"topk(ratio={ratio})", gradient).equal(expected)
+
+
+def test_threshold_is_inclusive():
+    gradient = torch.tensor([0.5, -0.5, 0.49999, 0.0])
+    assert sent("threshold(value=0.5)", gradient).tolist() == [0.5, -0.5, 0.0, 0.0]
+    assert not sent("threshold(value=1)", gradient).any()
+
+
+def test_randk_has_the_variance_of_theory():
+    gradient = normal(60)
+    drawn = draws(make_codec("randk(ratio=0.1)"), gradient, 3000)
+    errors = (drawn - gradient).square().sum(1).tolist()
+    theory = (60 / 6 - 1) * float(gradient.square().sum())
+    spread = torch.tensor(errors).std() / math.sqrt(len(errors))
+    assert abs(sum(errors) / len(errors) - theory) < 5 * float(spread)
+    assert make_codec("randk").shared_seed
+
+
+def test_randk_payloads_of_one_seed_add():
+    codec = make_codec("randk(ratio=0.1)")
+    one, other = (codec.encode(normal(500, seed=s), seeded(9)) for s in range(2))
+    assert one.seed.equal(other.seed)
+    total = type(one)(one.seed, one.values + other.values)
+    expected = codec.decode(one, Size([500])) + codec.decode(other, Size([500]))
+    torch.testing.assert_close(codec.decode(total, Size([500])), expected)
+    assert Law.SUMMABLE in codec.laws
+
+
+def test_chunks_are_those_of_largest_norm():
+    gradient = normal(1000)
+    norms = [float(part.abs().sum()) for part in gradient.split(64)]
+    best = max(range(16), key=lambda i: norms[i])
+    expected = torch.zeros(1000)
+    expected[64 * best : 64 * best + 64] = gradient[64 * best : 64 * best + 64]
+    assert sent("chunktopk(ratio=0.05)", gradient).equal(expected)
+
+
+@pytest.mark.parametrize("kind", ["normal", "sorted", "one loud stretch", "equal", "zero"])
+@pytest.mark.parametrize("ratio", [0.001, 0.01])
+def test_dgc_sends_about_the_ratio_and_never_chooses_by_index(kind, ratio):
+    n = 200_000
+    gradient = {
+        "normal": normal(n),
+        "sorted": normal(n).sort().values,
+        "one loud stretch": torch.cat([normal(n - 5000), 100 * normal(5000)]),
+        "equal": torch.ones(n),
+        "zero": torch.zeros(n),
+    }[kind]
+    decoded = sent(f"dgc(ratio={ratio})", gradient, 7)
+    k = round(n * ratio)
+    assert int(decoded.count_nonzero()) <= 1.3 * k
+    if kind == "zero":
+        return
+    assert int(decoded.count_nonzero()) >= 0.8 * k
+    least = decoded[decoded != 0].abs().min()
+    assert not (gradient[decoded == 0].abs() > least).any()
+
+
+def test_dgc_samples_a_short_gradient_whole():
+    codec, gradient = DGC(ratio=0.01, least=1), normal(200)
+    low = codec.sampled_threshold(gradient, None, seeded())
+    assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1])
+
+
+@pytest.mark.parametrize("code", ["dgc", "dragonn"])
+def test_a_small_layer_sends_more_than_its_share(code):
+    """One of 500 entries a step would leave the others waiting for 500 steps."""
+    gradient = normal(500)
+    few = int(sent(f"{code}(ratio=0.002, least=1)", gradient, 3).count_nonzero())
+    assert few <= 8
+    assert 40 <= int(sent(f"{code}(ratio=0.002)", gradient, 3).count_nonzero()) <= 1.3 * 64
+    assert int(sent(code, normal(40), 3).count_nonzero()) <= 40
+    with pytest.raises(ConfigError, match=f"{code}: least must be 1 or more, got 0"):
+        make_codec(f"{code}(least=0)")
+
+
+def test_dgc_warms_up_by_list_and_by_formula():
+    assert WARM_UP == (0.25, 0.063, 0.015, 0.004, 0.001)
+    assert warm_up(0.001, 4) == pytest.approx([0.001 ** ((e + 1) / 5) for e in range(5)])
+    assert warm_up(0.01, 0) == (0.01,)
+    for ratio, epochs in ((0.0, 1), (1.5, 1), (0.1, -1)):
+        with pytest.raises(ConfigError, match="dgc"):
+            warm_up(ratio, epochs)
+
+
+def test_dragonn_loses_what_collides_and_no_more():
+    gradient = normal(400_000)
+    codec = Dragonn(ratio=0.01)
+    low = codec.sampled_threshold(gradient, None, seeded(2))
+    hits = int((gradient.abs().view(torch.int32) >= low).sum())
+    slots = 16_000
+    survive = slots * (1 - (1 - 1 / slots) ** hits)
+    decoded = sent("dragonn(ratio=0.01)", gradient, 2)
+    assert int(decoded.count_nonzero()) == pytest.approx(survive, rel=0.02)
+    assert abs(hits - 4000) < 600
+    sent_again = sent("dragonn(ratio=0.01)", gradient, 3)
+    assert not sent_again.equal(decoded)
+
+
+def test_dragonn_is_bounded_and_sends_small_gradients_whole():
+    equal = sent("dragonn(ratio=0.01)", torch.ones(10_000))
+    assert int(equal.count_nonzero()) <= 400
+    gradient = normal(50)
+    gradient[0] = 3.0  # index 0 is an index as any other
+    assert sent("dragonn(threshold=50)", gradient).equal(gradient)
+
+
+@pytest.mark.parametrize("code", ["topk(ratio=0.1)", "topk(ratio=0.1, values=fp16)"])
+@pytest.mark.parametrize("count", [-1, 0, 9, 11, 10**12])
+def test_a_strange_count_is_refused(code, count):
+    codec = make_codec(code)
+    payload = codec.encode(normal(100), seeded())
+    strange = Sparse(torch.tensor([count]), payload.indices, payload.values)
+    total = torch.ones(100)
+    with pytest.raises(CodecError, match=r"^topk"):
+        codec.add_decoded(strange, total)
+    assert total.equal(torch.ones(100))
+
+
+def test_values_that_are_all_zero_can_be_coded():
+    for code in ("topk(values=fp16)", "dgc(values=fp16)", "threshold(values=bf16)"):
+        assert not sent(code, torch.zeros(300)).any()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "topk(ratio=0)",
+        "topk(ratio=1.1)",
+        "threshold(value=0)",
+        "randk(ratio=-1)",
+        "chunktopk(chunk=0)",
+        "dgc(ratio=2)",
+        "dragonn(threshold=-1)",
+        "topk(values=svd)",
+    ],
+)
+def test_bad_settings_are_refused(spec):
+    with pytest.raises(ConfigError, match=spec.split("(", maxsplit=1)[0]):
+        make_codec(spec)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from atomo.launch.launcher import Job
+from atomo.launch.launcher import Supervisor
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.events import Ended, Started, to_json
 
@@ -74,7 +74,7 @@ class Notes:
         pass
 
 
-def ended(job: Job) -> int:
+def ended(job: Supervisor) -> int:
     """Runs a job that must not hang, and has what hangs killed; its exit code."""
     guard = threading.Timer(MUCH_S, kill, [job])
     guard.start()
@@ -84,7 +84,7 @@ def ended(job: Job) -> int:
         guard.cancel()
 
 
-def kill(job: Job) -> None:
+def kill(job: Supervisor) -> None:
     """Kills the processes of a job; the launcher then says what it sees."""
     for process in (job._ranks, job._evaluator):
         with suppress(AttributeError):

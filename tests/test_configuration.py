@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 import support
 
-from atomo.arguments import option, parse, to_arguments
+from atomo.arguments import flag, parse, to_arguments
 from atomo.config import BOUNDS, IDENTITY, Settings, check_identity, record
 from atomo.errors import ConfigError
 from atomo.training.job import make_job
@@ -103,14 +103,14 @@ def test_a_number_beyond_its_range_is_refused_with_the_reason(name):
     huge = [f"{10**30}"] if whole else ["1e300", "inf"]
     for text in huge:
         with pytest.raises(
-            ConfigError, match=rf"{option(name)} must be at most .*: {re.escape(bound.why_most)}"
+            ConfigError, match=rf"{flag(name)} must be at most .*: {re.escape(bound.why_most)}"
         ):
-            read(f"{option(name)}={text}")
+            read(f"{flag(name)}={text}")
     for text in ("-1",) if whole else ("-1", "-inf", "nan"):
         with pytest.raises(
-            ConfigError, match=rf"{option(name)} must be (at least|above) {bound.least}"
+            ConfigError, match=rf"{flag(name)} must be (at least|above) {bound.least}"
         ):
-            read(f"{option(name)}={text}")
+            read(f"{flag(name)}={text}")
 
 
 @pytest.mark.parametrize("word", ["1e308: sgd", "inf: sgd", "nan: sgd", "1e16: sgd"])
@@ -194,7 +194,7 @@ def test_help_shows_every_option_with_its_default(capsys):
         read("--help")
     assert ended.value.code == 0
     told = capsys.readouterr().out
-    assert all(option(field.name) in told for field in fields(Settings))
+    assert all(flag(field.name) in told for field in fields(Settings))
     assert "(default 0.02)" in told
 
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_records_what_was_computed_and_not_where(tmp_path):
 @pytest.mark.parametrize("name", IDENTITY)
 def test_what_a_run_is_cannot_change_when_it_continues(name, tmp_path):
     mine = Settings().resolved()
-    with pytest.raises(ConfigError, match=rf"{option(name)} is .* was made with other"):
+    with pytest.raises(ConfigError, match=rf"{flag(name)} is .* was made with other"):
         check_identity(mine, record(mine) | {name: "other"}, tmp_path)
 
 

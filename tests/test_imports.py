@@ -19,6 +19,7 @@ ORDER = [
     "plotting",
     "randomness",
     ("names", "bounds", "surroundings"),
+    ("arguments", "program"),
     "codecs",
     ("memory", "wire", "schedule", "recipes"),  # none knows of another
     ("transports", "fusion", "config", "limits", "description", "given"),
@@ -28,7 +29,6 @@ ORDER = [
     "models",
     "data",
     "training",
-    ("arguments", "program"),
     "launch",
     "cli",
     "__main__",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atomo.arguments import option, parse, translated
+from atomo.arguments import flag, parse, translated
 from atomo.cli.evaluate import EvaluateOptions, evaluator_settings
 from atomo.codecs import CODECS, make_codec
 from atomo.config import Settings, wants_gpu
@@ -20,7 +20,7 @@ from atomo.names import fold, resolve
 from atomo.published import ALL, NAMES, OPTIONS
 
 PAGE = Path(__file__).parent.parent / "docs" / "from-other-systems.md"
-OURS = [option(field.name) for field in fields(Settings)]
+OURS = [flag(field.name) for field in fields(Settings)]
 NO = ("", "no", "No", "False", "false", "0", "off")
 YES = ("yes", "True", "true", "1", "on")
 # As the programs of the published repositories declare them.

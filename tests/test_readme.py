@@ -15,7 +15,7 @@ import torch
 
 import atomo
 from atomo import errors
-from atomo.arguments import option
+from atomo.arguments import flag
 from atomo.cli import COMMANDS
 from atomo.cli import main as command_line
 from atomo.cli.evaluate import EvaluateOptions
@@ -42,7 +42,7 @@ every_text = pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
 def table(settings: type) -> str:
     """The options of a command as the README shows them."""
     rows = [
-        f"| `{option(field.name)}` | {shown(field.default)} | {field.metadata['help']} |"
+        f"| `{flag(field.name)}` | {shown(field.default)} | {field.metadata['help']} |"
         for field in dataclasses.fields(settings)
     ]
     return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
@@ -111,7 +111,7 @@ def test_the_readme_knows_every_name(name):
 
 def test_what_a_resume_must_not_change_is_listed():
     told = section((ROOT / "docs" / "training.md").read_text(), "Resuming")
-    assert all(f"`{option(name)}`" in told for name in IDENTITY)
+    assert all(f"`{flag(name)}`" in told for name in IDENTITY)
 
 
 @every_text

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
+from dataclasses import field as data_field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -10,9 +11,14 @@ from atomo.errors import ConfigError
 from atomo.names import nearest, truth
 from atomo.published import OPTIONS, successor
 
-__all__ = ["parse", "parser", "to_arguments", "translated"]
+__all__ = ["flag", "option", "parse", "parser", "to_arguments", "translated"]
 
 S = TypeVar("S")
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of settings, with the text that `--help` and the README show."""
+    return data_field(default=default, metadata={"help": text})
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +41,7 @@ def parser(settings: type[Any], command: str, description: str) -> Parser:
     for field in fields(settings):
         kind = hints[field.name]
         built.add_argument(
-            option(field.name),
+            flag(field.name),
             type=CONVERTERS[next(iter(get_args(kind)), kind)],
             help=f"{field.metadata['help']} {shown_default(field)}",
             metavar="X",
@@ -55,7 +61,7 @@ def parse(
     Raises:
         ConfigError: an option is unknown, or a value is not what it takes.
     """
-    options = [option(field.name) for field in fields(settings)]  # type: ignore[arg-type]
+    options = [flag(field.name) for field in fields(settings)]  # type: ignore[arg-type]
     ours = translated(words, options)
     known, unknown = parser(settings, command, description).parse_known_args(ours)
     if unknown:
@@ -88,14 +94,14 @@ def translation(word: str, options: Sequence[str]) -> str:
 def to_arguments(settings: Any) -> list[str]:
     """The command line of `settings`: every field that is not its default."""
     return [
-        f"{option(field.name)}={getattr(settings, field.name)}"
+        f"{flag(field.name)}={getattr(settings, field.name)}"
         for field in fields(settings)
         if getattr(settings, field.name) != field.default
     ]
 
 
-def option(name: str) -> str:
-    """The option of a field."""
+def flag(name: str) -> str:
+    """A field's name as it is typed: `--batch-size` of `batch_size`."""
     return "--" + name.replace("_", "-")
 
 
@@ -105,10 +111,9 @@ def shown_default(field: Field[Any]) -> str:
         return "(required)"
     if field.default in (None, ""):
         return ""
-    shown = {True: "yes", False: "no"}.get(field.default, field.default) if isinstance(
-        field.default, bool
-    ) else field.default  # fmt: skip
-    return f"(default {shown})"
+    if isinstance(field.default, bool):
+        return f"(default {'yes' if field.default else 'no'})"
+    return f"(default {field.default})"
 
 
 def yes_or_no(text: str) -> bool:

@@ -5,10 +5,11 @@ ATOMO scripts used keep their meaning.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, final
 
+from atomo.arguments import flag, option
 from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
 from atomo.codecs import Codec, make_codec
 from atomo.errors import ConfigError
@@ -18,7 +19,7 @@ from atomo.recipes import RECIPES
 from atomo.schedule import phases, warm_up_schedule
 from atomo.wire import Compression
 
-__all__ = ["Settings", "option", "record", "wants_gpu"]
+__all__ = ["Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
 COMM_TYPES: Final = ("Bcast",)
@@ -26,11 +27,6 @@ EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {"hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir"}
 # What a run must have in common with a checkpoint that it continues from.
 IDENTITY: Final = ("network", "dataset", "image_size", "batch_size", "optimizer", "memory", "seed")
-
-
-def option(default: Any, text: str) -> Any:
-    """A field with the text that `--help` and the README show."""
-    return field(default=default, metadata={"help": text})
 
 
 @final
@@ -223,11 +219,6 @@ def wants_gpu(enable_gpu: str | bool) -> bool:
         return truth(str(enable_gpu))
     except ConfigError as error:
         raise ConfigError(f"--enable-gpu: {error}; yes: CUDA, no or empty: CPU") from error
-
-
-def flag(name: str) -> str:
-    """The command-line option of a field."""
-    return "--" + name.replace("_", "-")
 
 
 def record(settings: Settings) -> dict[str, str | int | float | bool]:

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["CONVERTERS", "Parser", "option"]
+__all__ = ["CONVERTERS", "Parser", "flag"]
 
 TRUTH: Final = {
     **dict.fromkeys(("yes", "true", "1", "on"), True),
@@ -22,8 +22,8 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-def option(name: str) -> str:
-    """The option of a setting."""
+def flag(name: str) -> str:
+    """A setting's name as it is typed: `--key-name` of `key_name`."""
     return "--" + name.replace("_", "-")
 
 

@@ -12,7 +12,7 @@ from jobs import alive, until
 from support import settings
 
 from atomo.launch import launcher
-from atomo.launch.launcher import Job
+from atomo.launch.launcher import Supervisor
 
 # In the place of mpirun: it starts something like ssh, in a process group of its own but with the
 # same output, says what it is told to, and stays.
@@ -69,6 +69,6 @@ def test_an_interrupt_sets_a_bound(notes, tmp_path):
 def run(notes: Notes, tmp_path: Path, says: str, *, code: int) -> None:
     """Runs a job that its mpirun does not end, and checks that nothing is left of it."""
     line = [sys.executable, "-c", MPIRUN, says]
-    assert Job(settings(tmp_path), line, notes).run() == code  # type: ignore[arg-type]
+    assert Supervisor(settings(tmp_path), line, notes).run() == code  # type: ignore[arg-type]
     child = int(notes.notes[0].split()[1])
     until(lambda: not alive(child), "what mpirun had started to end")

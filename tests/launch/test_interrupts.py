@@ -11,7 +11,7 @@ from fake_job import MUCH_S, Notes, ended, evaluator, mpirun
 from support import settings
 
 from atomo.launch import launcher
-from atomo.launch.launcher import Job
+from atomo.launch.launcher import Supervisor
 
 BEYOND_S = 0.7  # at most, of a random moment: before the start, in the training, after it
 AGAIN_S = 0.3  # until the second press
@@ -36,13 +36,13 @@ def test_one_between_the_end_of_the_training_and_that_of_mpirun_ends_the_evaluat
             gone.touch()
 
     notes.then = press
-    assert ended(Job(settings(tmp_path), mpirun(until=gone), notes)) == 130
+    assert ended(Supervisor(settings(tmp_path), mpirun(until=gone), notes)) == 130
 
 
 def test_one_while_the_evaluator_is_being_started_ends_it(tmp_path, monkeypatch):
     """The ranks of a short run have ended before the launcher has read that they have started."""
     notes = Notes()
-    job = Job(settings(tmp_path), mpirun(), notes)
+    job = Supervisor(settings(tmp_path), mpirun(), notes)
 
     def command(chosen: object) -> list[str]:
         ranks = job._ranks
@@ -60,7 +60,7 @@ def test_one_at_any_moment_ends_the_job_or_a_second_one_does(seed, tmp_path):
     chance = random.Random(seed)
     notes = Notes()
     line = mpirun(steps=8, step_s=0.01, linger_s=chance.uniform(0, 0.2))
-    job = Job(settings(tmp_path), line, notes)
+    job = Supervisor(settings(tmp_path), line, notes)
     over, sufficed = threading.Event(), []
 
     def press() -> None:

@@ -9,7 +9,7 @@ from jobs import alive, until
 from support import settings
 
 from atomo.launch import launcher
-from atomo.launch.launcher import Job
+from atomo.launch.launcher import Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def notes() -> Notes:
     return Notes()
 
 
-def at(notes: Notes, text: str, job: Job, process: str, number: int) -> None:
+def at(notes: Notes, text: str, job: Supervisor, process: str, number: int) -> None:
     """Sends a signal to one of the processes of a job as soon as a line was shown."""
 
     def send() -> None:
@@ -34,7 +34,7 @@ def at(notes: Notes, text: str, job: Job, process: str, number: int) -> None:
 
 
 def test_a_killed_mpirun(notes, tmp_path):
-    job = Job(settings(tmp_path, evaluator="none"), mpirun(until=tmp_path / "never"), notes)
+    job = Supervisor(settings(tmp_path, evaluator="none"), mpirun(until=tmp_path / "never"), notes)
     at(notes, "step 1", job, "_ranks", signal.SIGKILL)
     assert ended(job) == 5
     assert "mpirun was killed by signal 9 (Killed)" in notes.notes[-1]
@@ -43,7 +43,7 @@ def test_a_killed_mpirun(notes, tmp_path):
 
 def test_a_killed_evaluator_is_named_at_once_and_the_training_goes_on(notes, tmp_path):
     gone = tmp_path / "gone"
-    job = Job(settings(tmp_path), mpirun(until=gone), notes)
+    job = Supervisor(settings(tmp_path), mpirun(until=gone), notes)
 
     def act() -> None:
         if notes.notes[-1:] == ["evaluating for ever"]:
@@ -60,7 +60,7 @@ def test_a_killed_evaluator_is_named_at_once_and_the_training_goes_on(notes, tmp
 @pytest.mark.parametrize("process", ["_ranks", "_evaluator"])
 def test_a_stopped_process_is_killed_when_its_time_is_up(process, notes, tmp_path):
     until = tmp_path / "never" if process == "_ranks" else None
-    job = Job(settings(tmp_path, timeout=0.3), mpirun(until=until), notes)
+    job = Supervisor(settings(tmp_path, timeout=0.3), mpirun(until=until), notes)
     at(notes, "evaluating for ever", job, process, signal.SIGSTOP)
     assert ended(job) == 5
     told = notes.notes[-1]
@@ -71,7 +71,7 @@ def test_a_stopped_process_is_killed_when_its_time_is_up(process, notes, tmp_pat
 
 def test_one_that_is_continued_in_time_goes_on(notes, tmp_path):
     gone = tmp_path / "gone"
-    job = Job(settings(tmp_path, evaluator="none"), mpirun(until=gone), notes)
+    job = Supervisor(settings(tmp_path, evaluator="none"), mpirun(until=gone), notes)
 
     def stop_then_continue() -> None:
         if notes.trained and not gone.exists():

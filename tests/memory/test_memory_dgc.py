@@ -123,6 +123,19 @@ def test_what_is_taken_back_goes_out_later(code):
     torch.testing.assert_close(encode(memory, "sgd", second), first + second)
 
 
+def test_a_state_says_velocity_of_what_waits_and_momentum_of_the_velocity():
+    """As checkpoints have from the start: v lies under "velocity/", u under "momentum/"."""
+    memory = MomentumCorrection(momentum=0.5)
+    u, v, gradient = gradients(3)
+    state = {}
+    for prefix, vector in (("momentum/", u), ("velocity/", v)):
+        for (name, shape), part in zip(LAYOUT.items(), vector.split([200, 21]), strict=True):
+            state[prefix + name] = part.view(shape)
+    memory.load_state_dict(state)
+    assert join(memory.state_dict(), "velocity/").equal(v)
+    torch.testing.assert_close(encode(memory, "sgd", gradient), v + 0.5 * u + gradient)
+
+
 def test_the_state_survives_another_division():
     whole, resumed = MomentumCorrection(), MomentumCorrection()
     first, second = gradients(2)

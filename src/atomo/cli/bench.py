@@ -15,10 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
-from atomo.arguments import parse
+from atomo.arguments import flag, option, parse
 from atomo.bounds import ANY, COUNT, THREADS, Bound, check
 from atomo.codecs import CODECS, make_codec
-from atomo.config import option
 from atomo.errors import ConfigError, DataError
 from atomo.measure import Measurement, measure
 from atomo.training.capture import capture
@@ -62,7 +61,7 @@ class BenchOptions:
     json: bool = option(False, "one line of JSON a codec: yes or no")
 
     def __post_init__(self) -> None:
-        check(self, BOUNDS, lambda name: f"--{name}")
+        check(self, BOUNDS, flag)
 
 
 def main(words: Sequence[str]) -> int:

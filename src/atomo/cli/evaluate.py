@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from atomo.arguments import parse
+from atomo.arguments import flag, option, parse
 from atomo.bounds import THREADS, check
-from atomo.config import option, wants_gpu
+from atomo.config import wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display import evaluation_line
 from atomo.launch.streams import EVENT_MARK
@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
     if options.events not in ("text", "json"):
         raise ConfigError(f"--events {options.events!r}; known: text, json")
-    check(options, {"threads": THREADS}, lambda name: f"--{name}")
+    check(options, {"threads": THREADS}, flag)
     if options.threads:
         torch.set_num_threads(options.threads)
     threading.excepthook = thread_failed

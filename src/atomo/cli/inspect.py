@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from atomo.arguments import parse
+from atomo.arguments import option, parse
 from atomo.cli.bench import BenchOptions, read_gradient
 from atomo.codecs import make_codec
-from atomo.config import option
 from atomo.errors import ConfigError
 from atomo.inspect import (
     Cluster,

@@ -19,7 +19,8 @@ __all__ = ["Display", "Live", "Plain"]
 
 REFRESH_PER_S = 5
 ECHO = "^C^C"  # what a terminal shows of Ctrl-C must not wrap: the panel would lose its place
-TIMES = ("compute", "encode", "send", "wait", "decode", "update")
+# Of a step: `StepDone` has the seconds of each.
+PHASES = ("compute", "encode", "send", "wait", "decode", "update")
 
 
 @runtime_checkable
@@ -157,7 +158,7 @@ def progress_table(step: StepDone, started: Started) -> Table:
 def times_table(step: StepDone) -> Table:
     """Where the time of a step goes."""
     table = Table.grid(padding=(0, 2), expand=True)
-    table.add_row(*(f"{name} {1e3 * getattr(step, name + '_s'):.1f} ms" for name in TIMES))
+    table.add_row(*(f"{name} {1e3 * getattr(step, name + '_s'):.1f} ms" for name in PHASES))
     return table
 
 
@@ -173,7 +174,7 @@ def headline(event: Started) -> str:
 
 def step_line(event: StepDone, last_step: int) -> str:
     """One line of progress."""
-    times = " ".join(f"{name} {1e3 * getattr(event, name + '_s'):.1f}" for name in TIMES)
+    times = " ".join(f"{name} {1e3 * getattr(event, name + '_s'):.1f}" for name in PHASES)
     return (
         f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
         f"lr {rate_text(event)} {event.images_per_s:.0f} images/s "

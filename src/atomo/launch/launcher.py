@@ -43,13 +43,13 @@ def launch(settings: Settings, console: Console) -> int:
     display: Display = (
         Live(console) if console.is_terminal else Plain(sys.stdout, settings.log_interval)
     )
-    job = Job(settings, line, display)
+    supervisor = Supervisor(settings, line, display)
     try:
-        code = job.run()
+        code = supervisor.run()
     finally:
         display.close()
-    if job.summary.last or not code:
-        console.print(job.summary.table())
+    if supervisor.summary.last or not code:
+        console.print(supervisor.summary.table())
     return code
 
 
@@ -59,7 +59,7 @@ SOON_S = 0.02  # and at one that has said its last
 
 
 @final
-class Job:
+class Supervisor:
     """The processes of one run, and what becomes of them."""
 
     def __init__(self, settings: Settings, line: Sequence[str], display: Display) -> None:

@@ -21,7 +21,9 @@ from atomo.memory.store import Store
 
 __all__ = ["MomentumCorrection"]
 
-VELOCITY, MOMENTUM = "velocity/", "momentum/"
+# What u and v are called in a state. Checkpoints have had these names from the start, and keep
+# them: under "velocity/" lies v, what waits to be sent, and under "momentum/" lies u.
+VELOCITY, UNSENT = "momentum/", "velocity/"
 
 
 @final
@@ -70,7 +72,7 @@ class MomentumCorrection(Memory):
         self._momentum, self._nesterov, self._masking = momentum, nesterov, masking
         self._most = clip / math.sqrt(workers)
         self._shrink = 1.0
-        self._velocity, self._accumulated = Store(), Store()
+        self._velocity, self._unsent = Store(), Store()  # u and v
 
     @property
     def needs_norm(self) -> bool:
@@ -90,45 +92,45 @@ class MomentumCorrection(Memory):
     ) -> Any:
         if self._shrink != 1.0:
             gradient.mul_(self._shrink)
-        momentum = self._accumulated.vector(layout, gradient).view(gradient.shape)
-        grown = self._accumulate(momentum, gradient)
+        velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
+        grown = self._accumulate(velocity, gradient)
         if Law.LOSSLESS in codec.laws:
             return codec.encode(self._whole(gradient.copy_(grown), layout), generator)
-        kept = self._velocity.vector(layout, gradient).view(gradient.shape)
-        payload = codec.encode_residual(grown, kept, generator)
+        unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
+        payload = codec.encode_residual(grown, unsent, generator)
         if self._masking:
-            mask(codec, payload, momentum)
+            mask(codec, payload, velocity)
         return payload
 
     def _accumulate(
-        self, momentum: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]
+        self, velocity: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]
     ) -> Float[Tensor, "*s"]:
         """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
         if self._nesterov:
-            momentum.add_(gradient).mul_(self._momentum)
-            return gradient.add_(momentum)
+            velocity.add_(gradient).mul_(self._momentum)
+            return gradient.add_(velocity)
         # In one pass over memory, as mul_ and add_ would not be.
-        return torch.add(gradient, momentum, alpha=self._momentum, out=momentum)
+        return torch.add(gradient, velocity, alpha=self._momentum, out=velocity)
 
     def _whole(self, gradient: Float[Tensor, "*s"], layout: Layout) -> Float[Tensor, "*s"]:
         """All that waits, for a codec that leaves nothing behind."""
-        if self._velocity.holds(layout):
-            kept = self._velocity.vector(layout, gradient).view(gradient.shape)
-            gradient.add_(kept)
-            kept.zero_()
+        if self._unsent.holds(layout):
+            unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
+            gradient.add_(unsent)
+            unsent.zero_()
         return gradient
 
     def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
-        self._velocity.vector(layout, sent).add_(sent)
+        self._unsent.vector(layout, sent).add_(sent)
 
     def state_dict(self) -> dict[str, Tensor]:
-        velocity, momentum = self._velocity.state_dict(), self._accumulated.state_dict()
-        return {VELOCITY + name: part for name, part in velocity.items()} | {
-            MOMENTUM + name: part for name, part in momentum.items()
+        velocity, unsent = self._velocity.state_dict(), self._unsent.state_dict()
+        return {UNSENT + name: part for name, part in unsent.items()} | {
+            VELOCITY + name: part for name, part in velocity.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        for prefix, store in ((VELOCITY, self._velocity), (MOMENTUM, self._accumulated)):
+        for prefix, store in ((VELOCITY, self._velocity), (UNSENT, self._unsent)):
             store.load_state_dict(
                 {
                     name.removeprefix(prefix): part
@@ -136,18 +138,18 @@ class MomentumCorrection(Memory):
                     if name.startswith(prefix)
                 }
             )
-        strange = [name for name in state if not name.startswith((VELOCITY, MOMENTUM))]
+        strange = [name for name in state if not name.startswith((VELOCITY, UNSENT))]
         if strange:
             raise CheckpointError(f"memory 'dgc' cannot hold {strange[0]!r}")
 
 
-def mask(codec: Codec[Any], payload: Any, momentum: Float[Tensor, "..."]) -> None:
-    """Drops the momentum of what was sent, in place.
+def mask(codec: Codec[Any], payload: Any, velocity: Float[Tensor, "..."]) -> None:
+    """Drops the velocity u of what was sent, in place.
 
     A sparsifier says which entries these are; a value that its inner codec rounded to zero was sent
-    as well. Any other codec sends them all, and no momentum is left.
+    as well. Any other codec sends them all, and nothing is left of u.
     """
     if isinstance(codec, Sparsifier):
-        codec.clear_sent(payload, momentum.view(-1))
+        codec.clear_sent(payload, velocity.view(-1))
     else:
-        momentum.zero_()
+        velocity.zero_()

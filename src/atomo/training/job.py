@@ -16,8 +16,8 @@ from atomo.memory import Forget, kind_of
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.schedule import phases
+from atomo.training.compiling import compile_kernels
 from atomo.training.shard import Shard, steps_per_epoch
-from atomo.training.warm_up import warm_up
 
 __all__ = ["Job", "make_job"]
 
@@ -62,18 +62,14 @@ class Job:
         return plain and any(bucket.noisy for bucket in self.buckets_at(step))
 
     @property
-    def keeps(self) -> bool:
-        """Whether the workers keep what did not count, to send it again."""
-        return kind_of(self.settings.memory).keeps
-
-    @property
     def share(self) -> float:
         """The weight of a gradient in a step.
 
         Where what is late comes back, each weighs what it would in a step of all workers: it counts
         in the end, and a mean over the first K alone would make it count P / K times.
         """
-        return 1 / (self.workers if self.keeps else self.settings.num_aggregate)
+        comes_back = kind_of(self.settings.memory).keeps
+        return 1 / (self.workers if comes_back else self.settings.num_aggregate)
 
     @property
     def late_share(self) -> float:
@@ -113,7 +109,7 @@ def make_job(settings: Settings, ranks: int) -> Job:
     steps = steps_per_epoch(len(dataset.train), ranks - 1, settings.batch_size)
     torch.manual_seed(derive(settings.seed, "weights"))
     model = build_model(settings.network, dataset.input_shape, dataset.classes)
-    warm_up(phase.codec for phase in phases(settings.code, settings.code_schedule))
+    compile_kernels(phase.codec for phase in phases(settings.code, settings.code_schedule))
     job = Job(settings, dataset, model, make_stages(settings, model, steps), ranks - 1, steps)
     check_rate(settings, job.last_step)
     return job

@@ -6,8 +6,8 @@ from typing import Final, final
 __all__ = ["Watch"]
 
 SMOOTHING: Final = 0.8  # weight of the past losses; lower => sooner to notice, easier to fool
-TIMES: Final = 2.0  # above the best so far, at least so many times ...
-ABOVE: Final = 1.0  # ... and by at least so much: a loss of 0.01 that doubles is no matter
+RATIO: Final = 2.0  # of the smoothed loss to the best so far, at least ...
+MARGIN: Final = 1.0  # ... and this far above it: a loss of 0.01 that doubles is no matter
 STEPS: Final = 3  # in a row
 
 
@@ -28,7 +28,7 @@ class Watch:
         before = loss if math.isinf(self._loss) else self._loss
         self._loss = SMOOTHING * before + (1 - SMOOTHING) * loss
         self._best = min(self._best, self._loss)
-        high = self._loss > max(TIMES * self._best, self._best + ABOVE)
+        high = self._loss > max(RATIO * self._best, self._best + MARGIN)
         self._above = self._above + 1 if high else 0
         if self._told or self._above < STEPS:
             return False

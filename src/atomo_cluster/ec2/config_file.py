@@ -6,7 +6,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
-from atomo_cluster.arguments import CONVERTERS, option
+from atomo_cluster.arguments import CONVERTERS, flag
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
@@ -117,7 +117,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     for field in fields(Cluster):
         kind = base(hints[field.name])
         several = {"nargs": "*"} if kind is tuple else {"type": CONVERTERS[kind]}
-        group.add_argument(option(field.name), dest=f"set_{field.name}", metavar="X",
+        group.add_argument(flag(field.name), dest=f"set_{field.name}", metavar="X",
                            default=argparse.SUPPRESS, help=explained(field), **several)  # fmt: skip
 
 

@@ -38,8 +38,9 @@ def mean_of_buckets(values: Tensor, packed: Tensor, sizes: Tensor, seed: int) ->
 def add_means(
     packed: Tensor, sizes: Tensor, seed: int, means: Tensor, out: Tensor, scale: float
 ) -> None:
-    setting = sizes.numpy(), np.uint32(seed & MASK), means.numpy(), np.float32(scale)
-    add_buckets(packed.numpy(), *setting, out.numpy())
+    key = np.uint32(seed & MASK)
+    parts = packed.numpy(), sizes.numpy(), key, means.numpy()
+    add_buckets(*parts, np.float32(scale), out.numpy())
 
 
 @jit

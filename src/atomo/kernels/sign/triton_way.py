@@ -37,8 +37,8 @@ def packed(values: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     other = values if added is None else added
     for first, tiles, width in launches(len(values)):
         arguments = values, other, words, parts, first, len(values), width
-        setting = {"ADD": added is not None, "WHOLE": first == 0 and tiles * TILE <= len(values)}
-        pack_tiles[(tiles,)](*arguments, **setting, WIDTH=WIDTH, **EXACT)
+        constants = {"ADD": added is not None, "WHOLE": first == 0 and tiles * TILE <= len(values)}
+        pack_tiles[(tiles,)](*arguments, **constants, WIDTH=WIDTH, **EXACT)
     return words, parts
 
 
@@ -101,8 +101,8 @@ def unpack(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) ->
     scaled = means * scale
     for first, tiles, width in launches(len(out)):
         arguments = words, scaled, out, first, len(out), width, row
-        setting = {"ONE": row >= len(out), "WHOLE": first == 0 and tiles * TILE <= len(out)}
-        add_tiles[(tiles,)](*arguments, **setting, WIDTH=WIDTH, **EXACT)
+        constants = {"ONE": row >= len(out), "WHOLE": first == 0 and tiles * TILE <= len(out)}
+        add_tiles[(tiles,)](*arguments, **constants, WIDTH=WIDTH, **EXACT)
 
 
 @device_code
@@ -145,8 +145,8 @@ def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tens
     lanes = min(1 << (row - 1).bit_length(), BLOCK)
     programs = -(-runs * pieces // (BLOCK // lanes))
     sizes = len(values), row, pieces, runs * pieces, -(-min(row, PIECE) // lanes)
-    setting = {"PIECE": PIECE, "RUNS": BLOCK // lanes, "LANES": lanes}
-    sum_runs[(programs,)](values, parts, *sizes, **setting, **EXACT)
+    constants = {"PIECE": PIECE, "RUNS": BLOCK // lanes, "LANES": lanes}
+    sum_runs[(programs,)](values, parts, *sizes, **constants, **EXACT)
     total, size, negative = parts.sum(1).unbind(1)
     ends = torch.arange(1, runs + 1, device=values.device).mul_(row).clamp_(max=len(values))
     count = ends.diff(prepend=ends.new_zeros(1))

@@ -8,12 +8,12 @@ from torch import Generator
 
 from atomo.codecs import Codec
 
-__all__ = ["warm_up"]
+__all__ = ["compile_kernels"]
 
 SHAPE = (64, 32)  # entries enough that nothing is skipped for being small
 
 
-def warm_up(codecs: Iterable[Codec[Any]]) -> None:
+def compile_kernels(codecs: Iterable[Codec[Any]]) -> None:
     """Encodes and decodes something small with each codec. Compiled kernels are kept on disk."""
     generator = Generator().manual_seed(0)
     gradient = torch.randn(SHAPE, generator=generator)

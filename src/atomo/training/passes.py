@@ -1,0 +1,117 @@
+"""The forward and the backward pass of one worker's step, over its own images.
+
+Everything random about them derives from (seed, step, worker), so that a worker has no random state
+to save.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from atomo.data import epoch_seed
+from atomo.errors import CodecError, Diverged
+from atomo.fusion import Bucket, Gradients, flatten
+from atomo.randomness import derive
+from atomo.training.causes import likely
+from atomo.training.dump import GradientDump
+from atomo.training.job import Job
+
+__all__ = ["Outcome", "Passes"]
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """What one worker's passes came to, beside the gradient."""
+
+    loss: float  # mean over its images
+    correct: float  # images whose most likely class is the right one
+    images: float
+    square: float  # squared norm of the gradient, where steps are damped by it; else 0
+
+
+@final
+class Passes:
+    """Computes gradients of a model at the weights that it has, bucket by bucket."""
+
+    def __init__(
+        self,
+        job: Job,
+        worker: int,
+        device: torch.device,
+        push: Callable[[Bucket, Float[Tensor, " n"]], None],
+        whole: Callable[[], None],
+    ) -> None:
+        """The passes of one worker.
+
+        Args:
+            job: what is trained; its model goes to `device`.
+            worker: 1..workers; it says which images are its own.
+            device: where the passes are computed.
+            push: takes each bucket during the backward pass, as soon as its gradient is complete,
+                and may change it in place.
+            whole: called once every bucket was pushed.
+        """
+        self.model = job.model.to(device).train()
+        self.weights = flatten(self.model, job.buckets)
+        """All parameters, which are views of it."""
+        self._job, self._worker, self._device = job, worker, device
+        self._push, self._whole = push, whole
+        self._shard = job.shard(worker)
+        self._gradients = Gradients(self.model, job.buckets, self._take)
+        every = job.settings.dump_every if worker == 1 else 0
+        self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
+        self._step, self._square = 0, 0.0
+
+    def run(self, step: int) -> Outcome:
+        """Computes the gradient of `step`, which goes to `push` and `whole`.
+
+        Raises:
+            Diverged: the loss or the gradient is no longer finite.
+        """
+        self._step, self._square = step, 0.0
+        images, labels = self._batch(step)
+        torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self._worker))
+        self._gradients.begin()
+        scores = self.model(images)
+        loss = cross_entropy(scores, labels)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise self._diverged(f"the loss of worker {self._worker} at step {step} is {value}")
+        self._backward(loss)
+        self._dump.finish(step)
+        correct = (scores.detach().argmax(1) == labels).sum()
+        return Outcome(value, float(correct), float(len(labels)), self._square)
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        seed = epoch_seed(self._job.settings.seed, self._shard.epoch(step))
+        images, labels = self._job.dataset.train.batch(self._shard.indices(step), seed)
+        return images.to(self._device), labels.to(self._device)
+
+    def _backward(self, loss: Tensor) -> None:
+        """The backward pass, in which buckets are pushed as they come."""
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._gradients.finish()
+            self._whole()
+        except CodecError as error:
+            if self._gradients.are_finite():
+                raise
+            what = f"the gradient of worker {self._worker} at step {self._step}"
+            raise self._diverged(f"{what} is no longer finite") from error
+
+    def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        self._dump.add(bucket, flat, self._step)
+        if self._job.damps_at(self._step):
+            self._square += float(flat.norm()) ** 2  # now: encoding uses it up
+        self._push(bucket, flat)
+
+    def _diverged(self, what: str) -> Diverged:
+        return Diverged(f"{what}; {likely(self._job.settings)}; the last checkpoint is kept")

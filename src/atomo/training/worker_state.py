@@ -1,0 +1,37 @@
+"""What a worker keeps from step to step: its memory, and its batch-norm statistics."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from atomo.memory import Memory
+from atomo.training.contents import BUFFER, MEMORY, check_worker
+
+__all__ = ["restore", "worker_state"]
+
+
+def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint keeps of a worker, by flat names."""
+    kept = {MEMORY + name: tensor for name, tensor in memory.state_dict().items()}
+    return kept | {BUFFER + name: tensor for name, tensor in model.named_buffers()}
+
+
+def restore(state: Mapping[str, Tensor], memory: Memory, model: nn.Module) -> None:
+    """Puts a worker where `worker_state` says that it was.
+
+    Raises:
+        CheckpointError: the state is of another model or memory.
+    """
+    check_worker(state, model, type(memory))
+    buffers = dict(model.named_buffers())
+    for name, tensor in state.items():
+        if name.startswith(BUFFER):
+            buffers[name.removeprefix(BUFFER)].copy_(tensor)
+    device = next(model.parameters()).device
+    memory.load_state_dict(
+        {
+            name.removeprefix(MEMORY): tensor.to(device)
+            for name, tensor in state.items()
+            if name.startswith(MEMORY)
+        }
+    )

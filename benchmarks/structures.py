@@ -16,7 +16,8 @@ import blosc
 import numpy as np
 
 from atomo.wire.cursor import Cursor, string, varint
-from atomo.wire.frame import CHECKSUM_AT, DTYPES, FIXED, checksum
+from atomo.wire.frame import CHECKSUM_AT, FIXED, checksum
+from atomo.wire.sections import DTYPES
 
 __all__ = ["Parts", "join", "mutant", "take_apart"]
 

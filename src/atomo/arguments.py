@@ -117,7 +117,6 @@ def shown_default(field: Field[Any]) -> str:
 
 
 def yes_or_no(text: str) -> bool:
-    """A truth value."""
     try:
         return truth(text)
     except ConfigError as error:

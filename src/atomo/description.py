@@ -12,7 +12,7 @@ from atomo.codecs import Codec, Unit, make_codec
 from atomo.codecs.small import DENSE, codec_for
 from atomo.errors import ConfigError, FrameError
 from atomo.wire.cursor import Cursor, string, varint
-from atomo.wire.frame import DTYPES, MOST_DIMENSIONS
+from atomo.wire.sections import DTYPES, MOST_DIMENSIONS
 
 __all__ = ["Description", "read", "write"]
 
@@ -81,7 +81,6 @@ def read(cursor: Cursor, most_tensors: int) -> Description:
 
 
 def read_tensor(cursor: Cursor) -> tuple[torch.dtype, Size]:
-    """The dtype and shape of one tensor."""
     code, ndim = cursor.byte(), cursor.byte()
     if code >= len(DTYPES) or not DTYPES[code].is_floating_point or ndim > MOST_DIMENSIONS:
         raise FrameError(f"a tensor of dtype code {code} and {ndim} dimensions")

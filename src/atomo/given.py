@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from atomo.codecs import Codec, make_codec
 from atomo.errors import CodecError, ConfigError
-from atomo.wire.frame import DTYPES, MOST_DIMENSIONS
+from atomo.wire.sections import DTYPES, MOST_DIMENSIONS
 
 __all__ = ["as_codec", "as_float32", "as_tensors", "seeded"]
 

@@ -51,7 +51,6 @@ def layers(gradient: Mapping[str, Tensor]) -> list[Layer]:
 
 
 def layer(name: str, tensor: Tensor) -> Layer:
-    """One parameter's gradient."""
     magnitude = tensor.abs()
     largest = float(magnitude.max())
     energy = singular_values(tensor).square()

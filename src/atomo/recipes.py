@@ -23,7 +23,6 @@ class Recipe:
 
 
 def recipe(paper: str, **settings: Any) -> Recipe:
-    """A recipe with these settings."""
     return Recipe(paper, MappingProxyType(settings))
 
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from ways import Way, every_way, ways
 
 from atomo.kernels import entropy, sign
-from atomo.kernels.entropy import huffman as coder
+from atomo.kernels.entropy import codes as coder
 from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, Form
 
 each_way = every_way("quantise")

@@ -94,7 +94,6 @@ def table(title: str, kind: type[Row], rows: Sequence[Row]) -> Table:
 
 
 def text(value: object) -> str:
-    """A cell."""
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -37,7 +37,6 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
 
 
 def original() -> tuple[Float[Tensor, "n 1 8 8"], Int64[Tensor, " n"]]:
-    """The 8x8 images and their labels."""
     from sklearn.datasets import load_digits  # 1 s to import
 
     digits = load_digits()

@@ -84,7 +84,6 @@ def fetch_from(mirror: str, folder: Path) -> None:
 
 
 def host() -> str:
-    """The mirrors."""
     return " or ".join(str(urlsplit(mirror).hostname) for mirror in original("MNIST").mirrors)
 
 

@@ -50,7 +50,6 @@ def fetch(data_dir: Path) -> None:
 
 
 def host() -> str:
-    """Where the files come from."""
     return str(urlsplit(original("SVHN").split_list["train"][0]).hostname)
 
 

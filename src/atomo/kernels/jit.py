@@ -56,7 +56,6 @@ class Loop(Lazy):
         self.module = self._plain.__globals__
 
     def __call__(self, *arguments: Any) -> Any:
-        """Runs it."""
         put_in_place(self.module)
         return self.compiled(*arguments)
 

@@ -163,7 +163,6 @@ def times_table(step: StepDone) -> Table:
 
 
 def headline(event: Started) -> str:
-    """The first line of a run."""
     begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
     return (
         f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
@@ -173,7 +172,6 @@ def headline(event: Started) -> str:
 
 
 def step_line(event: StepDone, last_step: int) -> str:
-    """One line of progress."""
     times = " ".join(f"{name} {1e3 * getattr(event, name + '_s'):.1f}" for name in PHASES)
     return (
         f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "

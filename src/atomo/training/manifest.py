@@ -116,7 +116,6 @@ def entries(files: Sequence[object], path: Path, step: int) -> tuple[Entry, ...]
 
 
 def entry(file: object, path: Path, expected: str) -> Entry:
-    """One file, checked."""
     match file:
         case {"name": str(name), "bytes": int(size), "xxh3_128": str(digest)}:
             if name != expected:

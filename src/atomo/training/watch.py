@@ -36,5 +36,4 @@ class Watch:
         return True
 
     def __str__(self) -> str:
-        """What was noticed."""
         return f"the loss is {self._loss:.3g} after {self._best:.3g} before: this run may diverge"

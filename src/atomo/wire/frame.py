@@ -20,7 +20,6 @@ Fixed integers are little-endian, the others varints. `unpack` treats the bytes 
 everything is checked against what the caller expects before anything is allocated.
 """
 
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,8 +33,9 @@ from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.errors import FrameError
-from atomo.wire.compression import MOST_GAIN, Bytes, Compression, compress, decompress_into
+from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
+from atomo.wire.sections import Section, read_table, write_row
 
 __all__ = ["Flag", "Header", "Kind", "pack", "read_header", "unpack"]
 
@@ -43,19 +43,7 @@ MAGIC: Final = b"ATMO"
 VERSION: Final = 1
 FIXED: Final = struct.Struct("<4sBBHQHHIQ")
 CHECKSUM_AT: Final = 24
-DTYPES: Final = (
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-)
 ALIGNMENT: Final = 8
-MOST_DIMENSIONS: Final = 16
 
 
 class Kind(IntEnum):
@@ -91,26 +79,6 @@ class Header:
     flags: Flag = Flag.NONE
 
 
-@dataclass(frozen=True)
-class Section:
-    """One row of the section table."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stored: int  # bytes
-    compressed: bool
-
-    @property
-    def entries(self) -> int:
-        """The product of the dimensions. Python integers: hostile ones cannot overflow."""
-        return math.prod(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Bytes once decompressed."""
-        return self.entries * self.dtype.itemsize
-
-
 def pack(
     header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
 ) -> Bytes:
@@ -119,16 +87,12 @@ def pack(
     stored = [compress(r, t.dtype.itemsize, how) for r, t in zip(raw, tensors, strict=True)]
     table = bytearray(varint(len(description)) + description + varint(len(tensors)))
     for tensor, plain, small in zip(tensors, raw, stored, strict=True):
-        table += row(tensor, plain if small is None else small, small is not None)
+        table += write_row(tensor, plain if small is None else small, small is not None)
+    # The first section begins at a multiple of 8: where it is stored as it is, the reader's tensor
+    # is a view of the frame. Others begin where the one before ends, and may have to be copied.
     table += bytes(-(FIXED.size + len(table)) % ALIGNMENT)
     bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
     return seal(header, table, bodies)
-
-
-def row(tensor: Tensor, body: Bytes, compressed: bool) -> bytes:
-    """One row of the section table."""
-    head = bytes([DTYPES.index(tensor.dtype), compressed, tensor.ndim])
-    return head + b"".join(map(varint, tensor.shape)) + varint(body.size)
 
 
 def seal(header: Header, table: bytes | bytearray, bodies: Sequence[Bytes]) -> Bytes:
@@ -142,6 +106,7 @@ def seal(header: Header, table: bytes | bytearray, bodies: Sequence[Bytes]) -> B
     for body in (np.frombuffer(table, np.uint8), *bodies):
         frame[position : position + body.size] = body
         position += body.size
+    # Last, over all of it: the header too must not be believed where a bit of it has flipped.
     struct.pack_into("<Q", frame.data, CHECKSUM_AT, checksum(frame))
     return frame
 
@@ -189,6 +154,7 @@ def unpack(frame: Bytes, fields: Sequence[Field], most_bytes: int | None = None)
     """
     _, cursor = read_description(frame)
     table = read_table(cursor, fields)
+    # Everything is checked by the table alone, before a byte of any section is looked at.
     size = sum(section.size for section in table)
     if most_bytes is not None and size > most_bytes:
         raise FrameError(f"sections of {size} bytes; at most {most_bytes} accepted")
@@ -205,36 +171,6 @@ def read_description(frame: Bytes) -> tuple[Cursor, Cursor]:
     cursor.take(FIXED.size)
     description = cursor.take(cursor.varint())
     return Cursor(description), cursor
-
-
-def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:
-    """The section table, once it is seen to be what `fields` declares."""
-    count = cursor.varint()
-    if count != len(fields):
-        raise FrameError(f"{count} sections; {len(fields)} expected")
-    return [read_row(cursor, number, field) for number, field in enumerate(fields)]
-
-
-def read_row(cursor: Cursor, number: int, field: Field) -> Section:
-    """One row of the section table."""
-    code, storage, ndim = cursor.byte(), cursor.byte(), cursor.byte()
-    if code >= len(DTYPES) or DTYPES[code] != field.dtype:
-        raise FrameError(f"section {number}: dtype code {code}; {field.dtype} expected")
-    if storage > 1 or ndim != len(field.most) or ndim > MOST_DIMENSIONS:
-        raise FrameError(
-            f"section {number}: storage {storage}, {ndim} dimensions; {len(field.most)} expected"
-        )
-    shape = tuple(cursor.varint() for _ in range(ndim))
-    if any(size > most for size, most in zip(shape, field.most, strict=True)):
-        raise FrameError(f"section {number}: shape {shape}; at most {field.most} expected")
-    section = Section(field.dtype, shape, cursor.varint(), bool(storage))
-    if field.entries is not None and section.entries > field.entries:
-        raise FrameError(f"section {number}: shape {shape}; at most {field.entries} entries")
-    if not section.compressed and section.stored != section.size:
-        raise FrameError(f"section {number}: {section.stored} bytes stored for {section.size}")
-    if section.size > MOST_GAIN * section.stored:
-        raise FrameError(f"section {number}: {section.stored} bytes claim to be {section.size}")
-    return section
 
 
 def restore(section: Section, body: memoryview) -> Tensor:
@@ -261,6 +197,6 @@ def from_bytes(raw: Bytes, dtype: torch.dtype) -> Tensor:
     """The flat tensor of some bytes, which it shares. It is read, never written."""
     if not raw.size:
         return torch.empty(0, dtype=dtype)
-    if not raw.flags.writeable:
+    if not raw.flags.writeable:  # torch would warn: it knows no tensors that are only read
         raw = raw.copy()
     return torch.from_numpy(raw).view(dtype)

@@ -58,7 +58,6 @@ def start(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
 
 
 def orders(plan: Plan, mark: str) -> list[Order]:
-    """What to order."""
     return [
         Order(
             owned=plan.owned,

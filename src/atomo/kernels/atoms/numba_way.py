@@ -86,7 +86,6 @@ def passes(
 
 @jit
 def sample(values: Floats, rate: float, seed: int) -> NDArray[np.int64]:
-    """The entries that chance takes."""
     chosen, count = np.empty(values.size // 64 + TILE, np.int64), 0
     words, hits = np.empty(TILE, np.uint32), np.empty(TILE, np.uint8)
     eights = hits.view(np.uint64)
@@ -116,7 +115,6 @@ def sample(values: Floats, rate: float, seed: int) -> NDArray[np.int64]:
 def add_waves(
     out: Floats, indices: NDArray[np.int64], values: Floats, waves: NDArray[np.float32]
 ) -> None:
-    """Adds the blocks of some coefficients."""
     block = waves.shape[0]
     for i in range(indices.size):
         start = indices[i] // block * block

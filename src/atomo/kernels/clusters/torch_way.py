@@ -19,7 +19,6 @@ def assign(values: Tensor, thresholds: Tensor) -> Tensor:
 
 
 def buckets_of(packed: Tensor, sizes: Tensor, seed: int, entries: int) -> Tensor:
-    """The bucket of each entry."""
     whole = entries // TILE * ROW
     parts = [packed[:whole].view(-1, ROW), packed[whole:].view(1, -1)]
     ids = torch.cat([torch.stack([part & 15, part >> 4], 1).flatten() for part in parts])

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int32, Int64, UInt8
 from torch import Tensor
 
-from atomo.kernels.entropy import huffman
+from atomo.kernels.entropy import codes, huffman
 from atomo.kernels.entropy import numba_way as loops
 
 __all__ = ["OVERHEAD", "compress", "decompress"]
@@ -48,7 +48,7 @@ def compress(
         gaps = loops.trits_to_gaps(tokens)
         if gaps.size:
             tokens, form, counts = gaps, GAPS, frequencies(gaps)
-    lengths = huffman.code_lengths(counts)
+    lengths = codes.code_lengths(counts)
     bits = float((lengths * counts).sum() / counts.sum()) * tokens.size
     if bits / 32 + OVERHEAD >= WORTH * len(symbols) / 4:
         return torch.from_numpy(stored(symbols.cpu().numpy()))
@@ -74,7 +74,7 @@ def encoded(
     tokens: UInt8[np.ndarray, " n"], lengths: Int64[np.ndarray, " 256"], form: int
 ) -> Int32[np.ndarray, " words"]:
     """The coded form."""
-    room = (tokens.size + 3) // 4 * huffman.LONGEST // 32 + 2
+    room = (tokens.size + 3) // 4 * codes.LONGEST // 32 + 2
     streams = np.empty(4 * room, np.uint32)
     sizes = huffman.encode_words(tokens, lengths, streams)
     words = np.empty(OVERHEAD + int(sizes.sum()), np.int32)
@@ -122,7 +122,7 @@ def decoded_streams(array: Int32[np.ndarray, " words"], tokens: int) -> UInt8[np
     if array.size <= OVERHEAD or (sizes < 0).any() or tokens > 32 * body.size:
         raise ValueError(f"streams of {sizes.tolist()} words for {tokens} symbols")
     pairs = array[HEADER:OVERHEAD].view(np.uint8)
-    table = huffman.decode_table(np.stack([pairs & 15, pairs >> 4], 1).astype(np.int64).ravel())
+    table = codes.decode_table(np.stack([pairs & 15, pairs >> 4], 1).astype(np.int64).ravel())
     symbols = np.empty(tokens, np.uint8)
     if not table.size or not huffman.decode_words(body, sizes, table, symbols):
         raise ValueError("a damaged code or stream")

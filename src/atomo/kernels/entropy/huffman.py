@@ -8,138 +8,30 @@ on the data. Words of 32 bits, never fewer, go in and out.
 import numpy as np
 from numpy.typing import NDArray
 
+from atomo.kernels.entropy.codes import LONGEST, canonical, pair_table
 from atomo.kernels.jit import jit
 
-__all__ = ["LONGEST", "code_lengths", "decode_table", "decode_words", "encode_words"]
+__all__ = ["decode_words", "encode_words"]
 
 Bytes = NDArray[np.uint8]
 Counts = NDArray[np.int64]
 Words = NDArray[np.uint32]
 Word = np.uint64
-LONGEST = 12  # bits of a code; two of them fit in what a refill guarantees
-SLOTS = 1 << LONGEST
-SYMBOLS = 256
-FEW = 1 << 14  # symbols, which are coded before a table of pairs is made
-Z, M5, M8, M12 = np.uint64(0), np.uint64(31), np.uint64(255), np.uint64(SLOTS - 1)
-S5, S8, S16, S32 = np.uint64(5), np.uint64(8), np.uint64(16), np.uint64(32)
-# A slot of the decoder's table: two symbols, and from these bits on what the two cost, what the
-# first one costs, and how many symbols are meant.
+PAIRS_FROM = 1 << 14  # symbols; for fewer a table of pairs is not worth making
+Z, M4, M5, M8 = np.uint64(0), np.uint64(15), np.uint64(31), np.uint64(255)
+M12, M24 = np.uint64((1 << LONGEST) - 1), np.uint64((1 << 24) - 1)
+S5, S8, S16, S24, S32 = (np.uint64(shift) for shift in (5, 8, 16, 24, 32))
+# Where a slot of the decoder's table says what its two symbols cost, what the first one does, and
+# how many symbols are meant.
 COST, FIRST, MEANT = np.uint64(16), np.uint64(21), np.uint64(25)
-M4 = np.uint64(15)
-
-
-@jit
-def code_lengths(counts: Counts) -> Counts:
-    """Lengths of a complete prefix code, none above LONGEST; 0 for what never occurs.
-
-    Huffman's code where that is short enough. A message of one symbol gets a second one, so that
-    the code is complete.
-    """
-    lengths = np.zeros(SYMBOLS, np.int64)
-    order = np.argsort(counts)
-    first = 0
-    while first < SYMBOLS - 2 and counts[order[first]] == 0:
-        first += 1
-    leaves = SYMBOLS - first
-    weights = np.zeros(2 * leaves, np.int64)
-    parents = np.zeros(2 * leaves, np.int64)
-    for i in range(leaves):
-        weights[i] = counts[order[first + i]]
-    leaf, node = 0, leaves
-    for made in range(leaves, 2 * leaves - 1):
-        for _ in range(2):  # the lighter of the next leaf and the next inner node
-            if leaf < leaves and (node >= made or weights[leaf] <= weights[node]):
-                chosen = leaf
-                leaf += 1
-            else:
-                chosen = node
-                node += 1
-            weights[made] += weights[chosen]
-            parents[chosen] = made
-    depths = np.zeros(2 * leaves, np.int64)
-    for i in range(2 * leaves - 3, -1, -1):
-        depths[i] = depths[parents[i]] + 1
-    used = 0
-    for i in range(leaves):
-        depths[i] = min(depths[i], LONGEST)
-        used += SLOTS >> depths[i]
-    i = 0
-    while used > SLOTS:  # the rarest pay for the codes that were cut
-        if depths[i] < LONGEST:
-            depths[i] += 1
-            used -= SLOTS >> depths[i]
-        else:
-            i += 1
-    while used < SLOTS:  # and the most frequent that fit take what is left over
-        for i in range(leaves - 1, -1, -1):
-            if depths[i] > 1 and used + (SLOTS >> depths[i]) <= SLOTS:
-                used += SLOTS >> depths[i]
-                depths[i] -= 1
-    for i in range(leaves):
-        lengths[order[first + i]] = depths[i]
-    return lengths
-
-
-@jit
-def canonical(lengths: Counts) -> Counts:
-    """The code of each symbol, first bit lowest. -1s where the lengths make no complete code."""
-    codes = np.zeros(SYMBOLS, np.int64)
-    used = 0
-    for length in range(1, LONGEST + 1):
-        for symbol in range(SYMBOLS):
-            if lengths[symbol] == length:
-                prefix = used >> (LONGEST - length)
-                for bit in range(length):
-                    codes[symbol] |= ((prefix >> bit) & 1) << (length - 1 - bit)
-                used += SLOTS >> length
-        if used > SLOTS:
-            break
-    if used != SLOTS or lengths.max() > LONGEST:
-        codes[:] = -1
-    return codes
-
-
-@jit
-def decode_table(lengths: Counts) -> Words:
-    """What the next LONGEST bits stand for, for each value of them; empty for a bad code."""
-    codes = canonical(lengths)
-    if codes[0] < 0:
-        return np.empty(0, np.uint32)
-    single = np.empty(SLOTS, np.uint32)
-    for symbol in range(SYMBOLS):
-        if lengths[symbol]:
-            for slot in range(codes[symbol], SLOTS, 1 << lengths[symbol]):
-                single[slot] = symbol | lengths[symbol] << 8
-    table = np.empty(SLOTS, np.uint32)
-    for slot in range(SLOTS):
-        one = np.int64(single[slot])
-        cost = one >> 8
-        two = np.int64(single[slot >> cost])
-        both = cost + (two >> 8)
-        if both <= LONGEST:
-            table[slot] = one & 255 | (two & 255) << 8 | both << 16 | cost << 21 | 2 << 25
-        else:
-            table[slot] = one & 255 | cost << 16 | cost << 21 | 1 << 25
-    return table
-
-
-@jit
-def pair_table(codes: Counts, lengths: Counts) -> Words:
-    """The joined codes of any two symbols that occur, and from bit 24 on their length."""
-    table = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
-    used = np.nonzero(lengths)[0]
-    for second in used:
-        for first in used:
-            code = codes[first] | codes[second] << lengths[first]
-            table[first | second << 8] = code | (lengths[first] + lengths[second]) << 24
-    return table
 
 
 @jit
 def put(code: Word, bits: Word, held: Word, count: Word, words: Words, p: Word) -> tuple[Word, ...]:
     """Appends a code of at most 24 bits to the `count` < 32 bits that are held."""
-    held |= code << count
+    held |= code << count  # fewer than 32 and at most 24 bits: a word of 64 holds them
     count += bits
+    # Written whole or not, and moved past only once it is whole: nothing to branch on.
     words[p] = np.uint32(held)
     full = count >> S5
     return held >> (full << S5), count & M5, p + full
@@ -149,11 +41,10 @@ def put(code: Word, bits: Word, held: Word, count: Word, words: Words, p: Word) 
 def put_pair(
     symbols: Bytes, i: int, table: Words, held: Word, count: Word, words: Words, p: Word
 ) -> tuple[Word, ...]:
-    """Appends the codes of two symbols."""
     at = np.uint64(i)
     pair = np.uint64(symbols[at]) | np.uint64(symbols[at + np.uint64(1)]) << S8
     code = np.uint64(table[pair])
-    held, count, p = put(code & np.uint64(0xFFFFFF), code >> np.uint64(24), held, count, words, p)
+    held, count, p = put(code & M24, code >> S24, held, count, words, p)
     return held, count, p
 
 
@@ -181,7 +72,10 @@ def encode_words(symbols: Bytes, lengths: Counts, words: Words) -> Counts:
     codes = canonical(lengths)
     n = symbols.size
     quarter, room = (n + 3) // 4, words.size // 4
-    common = 0 if n < FEW else (n - 3 * quarter) // 2 * 2
+    # The pairs that all quarters have, of which the last is up to 3 symbols shorter.
+    common = 0 if n < PAIRS_FROM else (n - 3 * quarter) // 2 * 2
+    # Held bits, their count and the next word of each stream, as names of their own: an array of
+    # them would live in memory, and these in registers.
     ha, hb, hc, hd = Z, Z, Z, Z
     na, nb, nc, nd = Z, Z, Z, Z
     pa, pb, pc, pd = Z, np.uint64(room), np.uint64(2 * room), np.uint64(3 * room)
@@ -205,6 +99,8 @@ def encode_words(symbols: Bytes, lengths: Counts, words: Words) -> Counts:
 def refill(words: Words, p: int, held: Word, count: Word) -> tuple[int, Word, Word]:
     """Makes the `count` bits that are held 32 or more. No word outside `words` is ever read."""
     need = np.uint64(count < S32)
+    # Behind the last word it is read again: a stream that asks for that many bits is found too long
+    # afterwards, and until then its symbols are only wrong.
     word = np.uint64(words[np.uint64(min(p, words.size - 1))])
     return p + int(need), held | (word * need) << (count & M5), count + (need << S5)
 
@@ -215,9 +111,10 @@ def take(
 ) -> tuple[int, Word, Word, int]:
     """Decodes two to four symbols to `place`, where there must be room for four."""
     p, held, count = refill(words, p, held, count)
-    for _ in range(2):
+    for _ in range(2):  # each costs at most LONGEST bits, and 32 are there
         slot = np.uint64(table[held & M12])
         out[np.uint64(place)] = np.uint8(slot & M8)
+        # Where the slot means one symbol, the next one comes to lie over this.
         out[np.uint64(place + 1)] = np.uint8(slot >> S8 & M8)
         cost = slot >> COST & M5
         held >>= cost
@@ -233,7 +130,7 @@ def take_rest(
     """Decodes the rest of a stream. Returns the index behind the last word that it needed."""
     while place + 4 <= out.size:
         p, held, count, place = take(words, p, held, count, table, out, place)
-    while place < out.size:
+    while place < out.size:  # no room for a second symbol that may not be meant: one at a time
         p, held, count = refill(words, p, held, count)
         slot = np.uint64(table[held & M12])
         out[place] = np.uint8(slot & M8)

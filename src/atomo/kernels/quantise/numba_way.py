@@ -1,8 +1,4 @@
-"""Stochastic rounding to a few levels, in numba. Contracts: `kernels/quantise`.
-
-Byte j of a tile holds entry j of each of its rows, so that neither packing nor unpacking ever moves
-an entry between vector lanes.
-"""
+"""Stochastic rounding to a few levels, in numba. Contracts: `kernels/quantise`."""
 
 import numpy as np
 import torch
@@ -21,6 +17,7 @@ from atomo.kernels.quantise import (
     room_for_escapes,
     symbol_count,
 )
+from atomo.kernels.quantise.digits import escape_tile, pack_tile, restore_tile, unpack_tile
 from atomo.kernels.random.numba_way import mix, random_words
 from atomo.kernels.select.numba_way import most_bits
 
@@ -30,9 +27,8 @@ Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 Levels = NDArray[np.int16]
-Bits = NDArray[np.int32]
 BLOCK = 4096
-U8, U16 = np.uint32(8), np.uint32(16)
+U8 = np.uint32(8)
 STEP = np.float32(2.0**-24)
 
 
@@ -76,8 +72,7 @@ def moments(values: Tensor) -> tuple[float, float]:
 
 @jit_sum
 def squares_of(values: Floats) -> float:
-    """The sum of squares."""
-    total = 0.0
+    total = 0.0  # of float64: the square of a float32 neither overflows nor vanishes in it
     for i in range(values.size):
         total += np.float64(values[i]) * np.float64(values[i])
     return total
@@ -85,14 +80,12 @@ def squares_of(values: Floats) -> float:
 
 @jit
 def as_float(bits: np.int32) -> float:
-    """The float32 with these bits."""
     value: float = np.array([bits], np.int32).view(np.float32)[0]
     return value
 
 
 @jit
 def squares_and_most(values: Floats) -> tuple[float, float]:
-    """The largest magnitude and the sum of squares."""
     most, squares = np.int32(0), 0.0
     for start in range(0, values.size, BLOCK):  # both while it is in the cache
         part = values[start : start + BLOCK]
@@ -117,12 +110,14 @@ def round_levels(values: Floats, words: Words, norm: float, most: int, levels: L
         up = LIFT_TINY
     elif norm > HUGE:
         up = LIFT_HUGE
+    # Where the norm is tiny or huge, most / norm leaves float32: the values are scaled first, by a
+    # power of two, which rounds nothing.
     lift, factor = np.float32(up), np.float32(most / (np.float64(norm) * up))
     top = np.int32(most)
     for i in range(values.size):
         uniform = np.float32(np.int32(words[i] >> U8)) * STEP
         level = np.int32(np.abs(values[i]) * lift * factor + uniform)
-        level = min(level, top)
+        level = min(level, top)  # rounding may have made |value| / norm a little more than 1
         levels[i] = -level if values[i] < np.float32(0) else level
 
 
@@ -148,30 +143,17 @@ def fill_levels(
     levels = np.zeros(tile_size, np.int16)
     words = np.empty(tile_size, np.uint32)
     escaped = 0
+    # One tile at a time from values to bytes, so that levels and random words stay in the cache.
     for tile in range((values.size + tile_size - 1) // tile_size):
         low = tile * tile_size
         high = min(low + tile_size, values.size)
         random_words(mix(np.uint64(seed) ^ mix(np.uint64(tile))), words)
-        p = low
-        while p < high:
-            number = p // bucket
-            end = min((number + 1) * bucket, high)
-            if kind and p == number * bucket:
-                norms[number] = norm_of(values[p : p + bucket], kind)
-            norm = norms[number]
-            if not np.isfinite(norm):
-                return -2
-            part = levels[p - low : end - low]
-            if norm > 0:
-                round_levels(values[p:end], words[p - low : end - low], norm, most, part)
-            else:
-                part[:] = 0
-            p = end
+        if not round_tile(values, norms, bucket, kind, low, high, words, most, levels):
+            return -2
         columns = (high - low + digits - 1) // digits
-        levels[high - low :] = 0
+        levels[high - low :] = 0  # what fills up the last row
         packed = symbols[tile * COLUMNS : tile * COLUMNS + columns]
-        far = pack_tile(levels, columns, base, digits, packed)
-        if far:
+        if pack_tile(levels, columns, base, digits, packed):  # seldom, with the form that fits
             escaped = escape_tile(levels, columns, base, digits, packed, escapes, escaped)
             if escaped < 0:
                 return -1
@@ -179,46 +161,34 @@ def fill_levels(
 
 
 @jit
-def pack_tile(levels: Levels, columns: int, base: int, digits: int, packed: Bytes) -> bool:
-    """Digits to bytes. Returns whether a level is out of their reach."""
-    reach = base // 2
-    most = np.int16(0)
-    for i in range(digits * columns):
-        most = max(most, abs(levels[i]))
-    packed[:] = 0
-    unit = 1
-    for digit in range(digits):
-        row = levels[digit * columns : (digit + 1) * columns]
-        for j in range(columns):
-            packed[j] = np.uint8(packed[j] + (row[j] + reach) * unit)
-        unit *= base
-    return int(most) > reach
-
-
-@jit
-def escape_tile(
+def round_tile(
+    values: Floats,
+    norms: Floats,
+    bucket: int,
+    kind: int,
+    low: int,
+    high: int,
+    words: Words,
+    most: int,
     levels: Levels,
-    columns: int,
-    base: int,
-    digits: int,
-    packed: Bytes,
-    escapes: Levels,
-    escaped: int,
-) -> int:
-    """Moves the entries of bytes that cannot hold them to `escapes`; -1 where these are full."""
-    reach = base // 2
-    for j in range(columns):
-        far = False
-        for digit in range(digits):
-            far = far or abs(levels[digit * columns + j]) > reach
-        if far:
-            if escaped + digits > escapes.size:
-                return -1
-            packed[j] = base**digits
-            for digit in range(digits):
-                escapes[escaped] = levels[digit * columns + j]
-                escaped += 1
-    return escaped
+) -> bool:
+    """The levels of a tile, which may share its buckets with others. Whether norms are finite."""
+    p = low
+    while p < high:
+        number = p // bucket
+        end = min((number + 1) * bucket, high)
+        if kind and p == number * bucket:  # the tile in which a bucket begins takes its norm
+            norms[number] = norm_of(values[p : p + bucket], kind)
+        norm = norms[number]
+        if not np.isfinite(norm):
+            return False
+        part = levels[p - low : end - low]
+        if norm > 0:
+            round_levels(values[p:end], words[p - low : end - low], norm, most, part)
+        else:
+            part[:] = 0
+        p = end
+    return True
 
 
 @jit
@@ -246,32 +216,16 @@ def add_tiles(
     """Adds to `out` what has been checked to fit."""
     tile_size = digits * COLUMNS
     levels = np.zeros(tile_size, np.int16)
-    reach, taken, escape = base // 2, 0, base**digits
-    inverse = np.uint32((1 << 16) // base + 1)
-    rest = np.empty(COLUMNS, np.uint32)
+    taken = 0
     for tile in range((out.size + tile_size - 1) // tile_size):
         low = tile * tile_size
         high = min(low + tile_size, out.size)
         columns = (high - low + digits - 1) // digits
         packed = symbols[tile * COLUMNS : tile * COLUMNS + columns]
-        far = np.uint8(0)
-        for j in range(columns):
-            rest[j] = packed[j]
-            far = max(far, packed[j])
-        for digit in range(digits):
-            row = levels[digit * columns : (digit + 1) * columns]
-            for j in range(columns):
-                above = np.uint32(rest[j] * inverse) >> U16
-                row[j] = np.int16(np.int32(rest[j]) - np.int32(above) * base - reach)
-                rest[j] = above
-        if far == escape:
-            for j in range(columns):
-                if packed[j] == escape:
-                    for digit in range(digits):
-                        levels[digit * columns + j] = escapes[taken]
-                        taken += 1
+        if unpack_tile(packed, base, digits, levels):
+            taken = restore_tile(packed, base, digits, escapes, taken, levels)
         p = low
-        while p < high:
+        while p < high:  # bucket by bucket, of which a tile may hold many or a part of one
             number = p // bucket
             end = min((number + 1) * bucket, high)
             unit = np.float32(np.float64(norms[number]) * scale / most)

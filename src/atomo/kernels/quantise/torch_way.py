@@ -98,7 +98,6 @@ def add_levels(
 
 
 def unpack(symbols: Tensor, escapes: Tensor, form: Form, entries: int) -> Tensor:
-    """Bytes to levels."""
     base, digits = form.base, form.digits
     powers = base ** torch.arange(digits, device=symbols.device)
     whole = entries // (digits * COLUMNS) * COLUMNS

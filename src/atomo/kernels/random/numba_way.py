@@ -31,7 +31,6 @@ def mix(x: np.uint64) -> np.uint64:
 
 @jit
 def random_words(key: np.uint64, words: NDArray[np.uint32]) -> None:
-    """Fills `words`."""
     low, high = np.uint32(key), np.uint32(key >> U32)
     for i in range(min(LANES, words.size)):
         x = np.uint32(np.uint32(i) * STRIDE) ^ low

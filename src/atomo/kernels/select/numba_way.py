@@ -163,7 +163,6 @@ def most_bits(bits: Bits) -> np.int32:
 
 @jit
 def scatter(out: Floats, indices: Indices, values: Floats, scale: float) -> None:
-    """out[indices] += scale * values, each index once."""
     factor = np.float32(scale)
     for i in range(indices.size):
         out[indices[i]] += factor * values[i]

@@ -23,7 +23,6 @@ def add_cells(cells: Tensor, seed: int, out: Tensor, scale: float) -> None:
 
 @jit
 def fill(values: Floats, seed: int, cells: Floats) -> None:
-    """Adds each value, with its sign, to its cell."""
     size, key = np.uint64(cells.size), np.uint64(seed)
     for i in range(values.size):
         word = mix(key + np.uint64(i))
@@ -33,7 +32,6 @@ def fill(values: Floats, seed: int, cells: Floats) -> None:
 
 @jit
 def add(cells: Floats, seed: int, out: Floats, scale: np.float32) -> None:
-    """Adds what each cell says of its entries."""
     size, key = np.uint64(cells.size), np.uint64(seed)
     for i in range(out.size):
         word = mix(key + np.uint64(i))

@@ -24,7 +24,6 @@ any time; it deletes nothing. --hostfile takes any hosts with ssh: one HOST or H
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     add_hostfile(parser)
     add_site(parser)
     parser.add_argument("--master", default="", metavar="ADDRESS",
@@ -32,13 +31,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def add_hostfile(parser: ArgumentParser) -> None:
-    """Adds --hostfile."""
     parser.add_argument("--hostfile", type=Path, default=None, metavar="FILE",
                         help="these hosts instead of the cluster's; asks AWS nothing")  # fmt: skip
 
 
 def add_site(parser: ArgumentParser) -> None:
-    """Adds what setting up takes."""
     parser.add_argument("--source", type=Path, default=None, metavar="FOLDER",
                         help="the checkout to copy (default: this one)")  # fmt: skip
     parser.add_argument("--wait", type=float, default=300.0, metavar="SECONDS",
@@ -46,7 +43,6 @@ def add_site(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Sets the hosts up."""
     hosts = cluster_hosts(run)
     expect(run.options.master, hosts[0])
     set_up(run, hosts)

@@ -25,7 +25,6 @@ PASSES_ON: Final = True
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.set_defaults(hostfile=None)
     add_site(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")

@@ -40,7 +40,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Shows the costs."""
     costs = all_costs(run)
     total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
     shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])

@@ -19,7 +19,6 @@ clusters/NAME/hosts_address` takes the last."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("--out", type=Path, metavar="FOLDER",
                         help="where the files go (default: clusters/NAME)")  # fmt: skip
     parser.add_argument("--partial", action="store_true",
@@ -27,7 +26,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Writes the files."""
     hosts = running_hosts(run, partial=run.options.partial)
     addresses = [host.private_ip or host.id for host in hosts]
     folder = run.options.out or Path("clusters") / run.cluster.name

@@ -16,14 +16,12 @@ Costs nothing and asks AWS nothing. A file that is there already is kept, unless
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, metavar="FILE",
                         help=f"where to write (default {DEFAULT_FILE})")  # fmt: skip
     parser.add_argument("--force", action="store_true", help="overwrite the file")
 
 
 def run(run: Run) -> int:
-    """Writes the file."""
     path: Path = run.options.file
     if path.exists() and not run.options.force:
         raise ConfigError(f"{path} exists already; --force overwrites it")

@@ -16,14 +16,12 @@ Like kill_python, on the hosts of every cluster that you own in the region, so i
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_wait(parser)
     parser.set_defaults(hostfile=None)
 
 
 def run(run: Run) -> int:
-    """Ends Python."""
     hosts = owners_hosts(run)
     run.say(f"{len(hosts)} hosts of {run.owned.owner} in {run.aws.region}")
     if hosts:

@@ -22,7 +22,6 @@ ssh_username on these hosts: first kindly, and after ten seconds by force."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("hosts", metavar="HOSTS", nargs="?", default="all",
                         help="all, master, workers or identifiers (default all)")  # fmt: skip
     add_wait(parser)
@@ -30,13 +29,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def add_wait(parser: ArgumentParser) -> None:
-    """Adds --wait."""
     parser.add_argument("--wait", type=int, default=WAIT_S, metavar="SECONDS",
                         help=f"longest wait for a checkpoint (default {WAIT_S})")  # fmt: skip
 
 
 def run(run: Run) -> int:
-    """Ends Python."""
     hosts = cluster_hosts(run)
     answers = end_python(run, hosts, select(hosts, run.options.hosts))
     show(run, answers)

@@ -26,7 +26,6 @@ ends itself after max_hours."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true",
                         help="let EC2 say whether it would do it, and do nothing")  # fmt: skip

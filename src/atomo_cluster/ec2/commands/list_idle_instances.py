@@ -24,7 +24,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Lists them."""
     answers = on_each(run, owners_hosts(run), BUSY)
     states = {answer.host.id: STATES.get(answer.code, "unknown") for answer in answers}
     for answer in answers:

@@ -20,7 +20,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Lists them."""
     hosts = owners_instances(run.aws, run.owned.owner, ["pending", "running"])
     if hosts:
         show_hosts(run, hosts)

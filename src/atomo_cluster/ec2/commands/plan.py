@@ -21,7 +21,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Shows the plan."""
     plan = make_plan(run.aws, run.cluster, run.owned)
     cidr = allowed_cidr(run.cluster)
     present(run, plan, cidr)

@@ -20,14 +20,12 @@ the same time, and ends with 11 if it failed on one."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("hosts", metavar="HOSTS", help="where")
     parser.add_argument("command", metavar="COMMAND", help="what, for the hosts' shell")
     add_hostfile(parser)
 
 
 def run(run: Run) -> int:
-    """Runs the command."""
     chosen = select(cluster_hosts(run), run.options.hosts)
     answers = on_each(run, chosen, run.options.command)
     show(run, answers)

@@ -19,13 +19,11 @@ anything: where the mount point has files in it, it stops."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     add_hostfile(parser)
     add_site(parser)
 
 
 def run(run: Run) -> int:
-    """Mounts the folder."""
     if not run.cluster.nfs_ip_address:
         raise ConfigError("nfs_ip_address is empty; give the address of an EFS mount target")
     hosts = cluster_hosts(run)

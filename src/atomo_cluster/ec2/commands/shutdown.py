@@ -20,14 +20,12 @@ cluster. Then it searches for the tags again and says what it found. Shared fold
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true",
                         help="let EC2 say whether it would do it, and do nothing")  # fmt: skip
 
 
 def run(run: Run) -> int:
-    """Ends the cluster."""
     found = survey(run.aws, run.owned.filters())
     show(run, found)
     if run.options.dry_run:

@@ -20,7 +20,6 @@ PASSES_ON: Final = True
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     parser.add_argument("host", metavar="HOST", nargs="?", default="master",
                         help="identifier or alias (default master)")  # fmt: skip
     add_hostfile(parser)

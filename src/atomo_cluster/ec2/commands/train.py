@@ -28,14 +28,12 @@ PASSES_ON: Final = True
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Adds the options of this command."""
     add_hostfile(parser)
     parser.add_argument("--detach", action="store_true",
                         help="leave it running on the master, and return")  # fmt: skip
 
 
 def run(run: Run) -> int:
-    """Trains."""
     return train(run, cluster_hosts(run), run.options.passed_on, run.options.detach)
 
 

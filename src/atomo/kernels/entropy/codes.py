@@ -1,0 +1,151 @@
+"""Which code a message gets: lengths from how often symbols occur, codes from lengths, tables.
+
+D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952. Codes are
+canonical: their lengths alone tell them, and only these travel.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomo.kernels.jit import jit
+
+__all__ = ["LONGEST", "canonical", "code_lengths", "decode_table", "pair_table"]
+
+Counts = NDArray[np.int64]
+Words = NDArray[np.uint32]
+LONGEST = 12  # bits of a code; two of them fit in what a refill of the decoder guarantees
+SLOTS = 1 << LONGEST
+SYMBOLS = 256
+
+
+@jit
+def code_lengths(counts: Counts) -> Counts:
+    """Lengths of a complete prefix code, none above LONGEST; 0 for what never occurs.
+
+    Huffman's code where that is short enough. A message of one symbol gets a second one, so that
+    the code is complete.
+    """
+    lengths = np.zeros(SYMBOLS, np.int64)
+    order = np.argsort(counts)
+    first = 0
+    while first < SYMBOLS - 2 and counts[order[first]] == 0:
+        first += 1
+    depths = tree_depths(counts[order[first:]])
+    fill_slots(depths)
+    for i in range(depths.size):
+        lengths[order[first + i]] = depths[i]
+    return lengths
+
+
+@jit
+def tree_depths(rising: Counts) -> Counts:
+    """The depth of each leaf of Huffman's tree over two or more leaves of rising weights."""
+    leaves = rising.size
+    weights = np.zeros(2 * leaves, np.int64)
+    weights[:leaves] = rising
+    parents = np.zeros(2 * leaves, np.int64)
+    # Each inner node is at least as heavy as the one made before it, so that leaves and inner nodes
+    # are two sorted queues and no heap is needed (van Leeuwen, 1976).
+    leaf, node = 0, leaves
+    for made in range(leaves, 2 * leaves - 1):
+        for _ in range(2):  # the lighter of the next leaf and the next inner node
+            if leaf < leaves and (node >= made or weights[leaf] <= weights[node]):
+                chosen = leaf
+                leaf += 1
+            else:
+                chosen = node
+                node += 1
+            weights[made] += weights[chosen]
+            parents[chosen] = made
+    depths = np.zeros(2 * leaves, np.int64)
+    # The root is the last node made, and every parent is made after its children.
+    for i in range(2 * leaves - 3, -1, -1):
+        depths[i] = depths[parents[i]] + 1
+    return depths[:leaves]
+
+
+@jit
+def fill_slots(depths: Counts) -> None:
+    """Makes depths, rarest first, lengths of a complete code of at most LONGEST bits, in place.
+
+    A code of l bits takes 2^(LONGEST - l) slots of the decoder's table; a code is complete where
+    all slots are taken, which is Kraft's inequality as an equality.
+    """
+    used = 0
+    for i in range(depths.size):
+        depths[i] = min(depths[i], LONGEST)
+        used += SLOTS >> depths[i]
+    i = 0
+    while used > SLOTS:  # the rarest pay for the codes that were cut
+        if depths[i] < LONGEST:
+            depths[i] += 1
+            used -= SLOTS >> depths[i]
+        else:
+            i += 1
+    while used < SLOTS:  # and the most frequent that fit take what is left over
+        for i in range(depths.size - 1, -1, -1):
+            if depths[i] > 1 and used + (SLOTS >> depths[i]) <= SLOTS:
+                used += SLOTS >> depths[i]  # one bit less: twice the slots, so as many again
+                depths[i] -= 1
+
+
+@jit
+def canonical(lengths: Counts) -> Counts:
+    """The code of each symbol, first bit lowest. -1s where the lengths make no complete code."""
+    codes = np.zeros(SYMBOLS, np.int64)
+    used = 0
+    for length in range(1, LONGEST + 1):
+        for symbol in range(SYMBOLS):
+            if lengths[symbol] == length:
+                # The slots so far, as a fraction of all, are the code. Streams are read from the
+                # lowest bit on, so it is mirrored.
+                prefix = used >> (LONGEST - length)
+                for bit in range(length):
+                    codes[symbol] |= ((prefix >> bit) & 1) << (length - 1 - bit)
+                used += SLOTS >> length
+        if used > SLOTS:
+            break
+    if used != SLOTS or lengths.max() > LONGEST:
+        codes[:] = -1
+    return codes
+
+
+@jit
+def decode_table(lengths: Counts) -> Words:
+    """What the next LONGEST bits stand for, for each value of them; empty for a bad code.
+
+    A slot has one or two symbols in its lowest bytes; from bit 16 on what they cost together, from
+    bit 21 on what the first one costs, and from bit 25 on how many symbols are meant.
+    """
+    codes = canonical(lengths)
+    if codes[0] < 0:
+        return np.empty(0, np.uint32)
+    single = np.empty(SLOTS, np.uint32)
+    for symbol in range(SYMBOLS):
+        if lengths[symbol]:
+            # Whatever follows a code: its bits are the lowest of the slot.
+            for slot in range(codes[symbol], SLOTS, 1 << lengths[symbol]):
+                single[slot] = symbol | lengths[symbol] << 8
+    table = np.empty(SLOTS, np.uint32)
+    for slot in range(SLOTS):
+        one = np.int64(single[slot])
+        cost = one >> 8
+        two = np.int64(single[slot >> cost])
+        both = cost + (two >> 8)
+        if both <= LONGEST:  # else the second code goes on beyond the bits that this slot knows
+            table[slot] = one & 255 | (two & 255) << 8 | both << 16 | cost << 21 | 2 << 25
+        else:
+            table[slot] = one & 255 | cost << 16 | cost << 21 | 1 << 25
+    return table
+
+
+@jit
+def pair_table(codes: Counts, lengths: Counts) -> Words:
+    """The joined codes of any two symbols that occur, and from bit 24 on their length."""
+    table = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
+    used = np.nonzero(lengths)[0]
+    for second in used:
+        for first in used:
+            code = codes[first] | codes[second] << lengths[first]
+            table[first | second << 8] = code | (lengths[first] + lengths[second]) << 24
+    return table

@@ -1,0 +1,91 @@
+"""The section table of a frame: what each section is, and whether that may be believed.
+
+A row is the dtype (its place in DTYPES), how the section is stored (0: as it is, 1: by blosc), the
+number of dimensions, the dimensions, and the bytes stored. A stranger may have written it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from atomo.codecs.base import Field
+from atomo.errors import FrameError
+from atomo.wire.compression import MOST_GAIN, Bytes
+from atomo.wire.cursor import Cursor, varint
+
+__all__ = ["DTYPES", "MOST_DIMENSIONS", "Section", "read_table", "write_row"]
+
+# Their places are bytes of frames: new ones go to the end.
+DTYPES: Final = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+MOST_DIMENSIONS: Final = 16
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """One row of the section table."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stored: int  # bytes
+    compressed: bool
+
+    @property
+    def entries(self) -> int:
+        """The product of the dimensions. Python integers: hostile ones cannot overflow."""
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Bytes once decompressed."""
+        return self.entries * self.dtype.itemsize
+
+
+def write_row(tensor: Tensor, body: Bytes, compressed: bool) -> bytes:
+    """The bytes of one row."""
+    head = bytes([DTYPES.index(tensor.dtype), compressed, tensor.ndim])
+    return head + b"".join(map(varint, tensor.shape)) + varint(body.size)
+
+
+def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:
+    """The section table, once it is seen to be what `fields` declares."""
+    count = cursor.varint()
+    if count != len(fields):
+        raise FrameError(f"{count} sections; {len(fields)} expected")
+    return [read_row(cursor, number, field) for number, field in enumerate(fields)]
+
+
+def read_row(cursor: Cursor, number: int, field: Field) -> Section:
+    code, storage, ndim = cursor.byte(), cursor.byte(), cursor.byte()
+    if code >= len(DTYPES) or DTYPES[code] != field.dtype:
+        raise FrameError(f"section {number}: dtype code {code}; {field.dtype} expected")
+    if storage > 1 or ndim != len(field.most) or ndim > MOST_DIMENSIONS:
+        raise FrameError(
+            f"section {number}: storage {storage}, {ndim} dimensions; {len(field.most)} expected"
+        )
+    shape = tuple(cursor.varint() for _ in range(ndim))
+    if any(size > most for size, most in zip(shape, field.most, strict=True)):
+        raise FrameError(f"section {number}: shape {shape}; at most {field.most} expected")
+    section = Section(field.dtype, shape, cursor.varint(), bool(storage))
+    if field.entries is not None and section.entries > field.entries:
+        raise FrameError(f"section {number}: shape {shape}; at most {field.entries} entries")
+    if not section.compressed and section.stored != section.size:
+        raise FrameError(f"section {number}: {section.stored} bytes stored for {section.size}")
+    # What a compressor cannot do is a claim to make us allocate: refused before anything is.
+    if section.size > MOST_GAIN * section.stored:
+        raise FrameError(f"section {number}: {section.stored} bytes claim to be {section.size}")
+    return section

@@ -1,0 +1,57 @@
+"""What a module exports says what it is; a helper may let its name and its types speak."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import atomo
+import atomo_cluster
+
+MODULES = [
+    path
+    for package in (atomo, atomo_cluster)
+    for path in Path(package.__file__).parent.rglob("*.py")
+]
+
+
+def undocumented(source: str) -> Iterator[str]:
+    """The functions and classes of a module that it exports and does not describe."""
+    body = ast.parse(source).body
+    public = exported(body)
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                if name in public and ast.get_docstring(node) is None:
+                    yield name
+
+
+def exported(body: list[ast.stmt]) -> list[str]:
+    """The names in `__all__`."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=names):
+                return list(ast.literal_eval(names))
+    return []
+
+
+def test_every_exported_name_has_a_docstring():
+    silent = {
+        f"{path}: {name}"
+        for path in MODULES
+        # The docstring of a kernel is the contract in the `__init__` of its folder.
+        if not path.stem.endswith("_way")
+        for name in undocumented(path.read_text())
+    }
+    assert not silent
+
+
+@pytest.mark.parametrize(("source", "names"), [
+    ("__all__ = ['f']\ndef f(): pass", ["f"]),
+    ("__all__ = ['f']\ndef f():\n    'What it does.'", []),
+    ("__all__ = ['C']\nclass C: pass\ndef f(): pass", ["C"]),
+    ("def f(): pass", []),
+])  # fmt: skip
+def test_finds_what_is_exported_and_silent(source, names):
+    assert list(undocumented(source)) == names

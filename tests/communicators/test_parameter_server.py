@@ -7,7 +7,7 @@ from torch import Size, Tensor
 
 from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Report, Server
-from atomo.communicators.parameter_server.state import read_state
+from atomo.communicators.state import read_state
 from atomo.errors import DeadlineExpired, FrameError
 from atomo.fusion import Bucket, plan
 from atomo.memory import Forget, Residual

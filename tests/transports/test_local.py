@@ -16,12 +16,23 @@ def test_messages_arrive_in_order_and_whole():
     assert (a.sent_bytes, b.received_bytes) == (15, 15)
 
 
-def test_what_was_sent_no_longer_changes():
+def test_what_a_sender_changes_too_early_arrives_changed():
+    """As it may over MPI: nothing is copied before it is received."""
     a, b = network(2)
     data = np.zeros(3, np.uint8)
     a.send(1, data, "zeros")
     data[:] = 9
-    assert not b.receive(0, 1.0, "zeros").data.any()
+    assert b.receive(0, 1.0, "zeros").data.tolist() == [9, 9, 9]
+
+
+def test_what_was_received_is_the_receivers_own():
+    a, b, c = network(3)
+    data = np.zeros(3, np.uint8)
+    a.send(1, data, "zeros")
+    a.send(2, data, "zeros")
+    b.receive(0, 1.0, "zeros").data[:] = 9
+    assert not data.any()
+    assert not c.receive(0, 1.0, "zeros").data.any()
 
 
 def test_a_message_of_another_source_waits_for_its_turn():

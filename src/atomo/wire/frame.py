@@ -57,6 +57,7 @@ class Kind(IntEnum):
     STATE = 6  # either way: what a checkpoint keeps of a worker
     STOP = 7  # master to worker: the run is over
     SCALES = 8  # worker to master: what its gradient asks for; back: what all encode with
+    PIECE = 9  # rank to rank: a part of a sum, of one rank or of all
 
 
 class Flag(IntFlag):

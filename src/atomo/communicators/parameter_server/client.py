@@ -13,9 +13,9 @@ from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.communicators.exchange import Compressor
-from atomo.communicators.parameter_server.scales import read_scales
-from atomo.communicators.parameter_server.state import State, read_state, state_tensor
 from atomo.communicators.report import Report
+from atomo.communicators.scales import read_scales
+from atomo.communicators.state import State, read_state, state_tensor
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Transport

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.parameter_server.scales import Scales, read_scales
-from atomo.communicators.parameter_server.state import State, read_state, state_tensor
 from atomo.communicators.parameter_server.total import Total
 from atomo.communicators.report import Report
+from atomo.communicators.scales import Scales, read_scales
+from atomo.communicators.state import State, read_state, state_tensor
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport

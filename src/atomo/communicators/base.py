@@ -1,0 +1,103 @@
+"""The communicator contract: gradients of all ranks go in, their mean comes out.
+
+A step has three parts:
+
+    communicator.begin(step, buckets, out)
+    communicator.push(bucket, flat)           once for each bucket, as the backward pass makes them
+    exchanged = communicator.average(report)  waits for the rest; `out` is the mean
+
+Encoding, sending, receiving and decoding begin with the first push and go on beside the backward
+pass. What the gradients must go through belongs to the communicator and to nobody else: the memory
+and the codec; rounds in which ranks agree on a scale first, or wait for the norm of the whole
+gradient; the order in which buckets travel, which is the same on all ranks whatever the order in
+which they are pushed; and timing. So is the law: after `average`, `out` is the same on every rank,
+in every bit, and so are the reports.
+
+How one bucket gets from n gradients to their mean is a `Reduction`, a file each, listed in
+`communicators/__init__.py`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs import Codec
+from atomo.communicators.report import Report
+from atomo.fusion import Bucket
+
+__all__ = ["Communicator", "Exchanged", "Finish", "Reduction"]
+
+Finish = Callable[[Float[Tensor, " n"]], None]
+"""Adds the mean of a bucket to a flat tensor of its size, once the others' have come."""
+
+
+@final
+@dataclass(frozen=True)
+class Exchanged:
+    """What `average` says about a step."""
+
+    reports: Mapping[int, Report]
+    """Of every rank whose gradient counted, in order."""
+    decode_s: float  # receiving apart, on this rank
+    exchange_s: float  # between first push and mean, while anything was encoded, sent or decoded
+    hidden_s: float  # how much of `exchange_s` ran beside the backward pass
+
+
+class Communicator(ABC):
+    """Averages gradients over the ranks. Abstract; subclasses are final."""
+
+    @abstractmethod
+    def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
+        """Opens a step.
+
+        Args:
+            step: its number, the same on all ranks.
+            buckets: of the whole gradient, with the codecs of this step.
+            out: what becomes the mean. Not to be touched before `average` returned.
+        """
+
+    @abstractmethod
+    def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        """Hands over the gradient of one bucket, which serves as scratch space afterwards.
+
+        It is not to be touched before `average` returned.
+        """
+
+    @abstractmethod
+    def average(self, report: Report) -> Exchanged:
+        """Closes the step: waits until `out` is the mean.
+
+        Args:
+            report: what this rank says of its step. Others get it with the times filled in that
+                the communicator took.
+
+        Raises:
+            CodecError: a codec cannot carry this rank's gradient.
+            FrameError: what came is not a gradient of this step.
+            TransportError: a rank is gone, or does not answer; the message names it.
+        """
+
+
+class Reduction(ABC):
+    """How one bucket gets from n gradients to their mean. Abstract; subclasses are final."""
+
+    @staticmethod
+    @abstractmethod
+    def check(codec: Codec[Any]) -> None:
+        """Raises ConfigError for a codec that does not go with it, and says what does."""
+
+    @abstractmethod
+    def start(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Finish:
+        """Encodes one bucket, and begins to send it where that needs nobody else.
+
+        Returns:
+            What waits for the others. It may run in another thread, beside the start of the next
+            bucket, and runs in the order of the buckets.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
+        """

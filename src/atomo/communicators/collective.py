@@ -1,0 +1,69 @@
+"""What all ranks of a job do together: the few operations that communicators are built on.
+
+Every rank calls the same operations in the same order, each with its own data. Communicators know
+nothing below this: whether bytes move over MPI, between threads, or over torch.distributed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs import Codec
+from atomo.wire import Bytes
+
+__all__ = ["Addend", "Collective"]
+
+
+@final
+@dataclass(frozen=True)
+class Addend:
+    """One rank's part of a sum."""
+
+    values: Float[Tensor, " n"]
+    """Float32 and contiguous. The sum replaces it in place."""
+    carrier: Codec[Any]
+    """How pieces of it travel. They are added up in float32, whatever they travel as; what the
+    carrier rounds off is lost, so it is a fine one."""
+
+
+class Collective(ABC):
+    """Operations of the ranks 0..size-1 together. Abstract; subclasses are final.
+
+    Raises, wherever something is waited for:
+        DeadlineExpired, PeerLost: a rank did not take part; the message names it.
+        FrameError: a rank took part in something else.
+    """
+
+    rank: int
+    size: int
+    send_s: float
+    """Seconds spent on sending so far."""
+    wait_s: float
+    """Seconds spent on waiting for others so far."""
+
+    @abstractmethod
+    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+        """What every rank gave, in the order of the ranks, one's own included.
+
+        Begins to send at once; each next item is waited for when it is asked for, so that one can
+        be decoded while others are on their way. Lengths may differ, and none is 0. Several
+        gathers may be under way if they are read to their ends in the order of their beginnings.
+        The bytes are not to be changed, by either end.
+
+        Args:
+            data: this rank's.
+            what: names it in errors, the same on all ranks.
+        """
+
+    @abstractmethod
+    def sum(self, addends: Sequence[Addend], what: str) -> None:
+        """Replaces each addend's values by the sum over all ranks, alike in every bit everywhere.
+
+        Args:
+            addends: as many on every rank, of the same sizes and carriers.
+            what: names them in errors, the same on all ranks.
+        """

@@ -1,0 +1,73 @@
+"""What every implementation of `Collective` must do: scenarios that each rank takes part in."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from atomo.codecs import make_codec
+from atomo.communicators.collective import Addend, Collective
+
+__all__ = ["SCENARIOS"]
+
+SIZES = (1, 2, 5, 100_003)  # entries: also fewer than there are ranks
+CARRIERS = {"sgd": 0.0, "bf16": 2**-8, "fp16": 2**-10}  # and what each may round off
+
+
+def said(rank: int, round: int = 0) -> np.ndarray:
+    """What a rank gives: of another length than the others'."""
+    return np.full(1 + 1000 * rank + round, rank, np.uint8)
+
+
+def vector(rank: int, size: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + size)
+    return torch.randn(size, generator=generator) * 10.0**rank
+
+
+def gather_keeps_the_order_of_the_ranks(collective: Collective) -> None:
+    found = list(collective.gather(said(collective.rank), "a word"))
+    assert [one.tolist() for one in found] == [
+        said(rank).tolist() for rank in range(collective.size)
+    ]
+
+
+def gathers_overlap(collective: Collective) -> None:
+    under_way = [collective.gather(said(collective.rank, n), f"word {n}") for n in range(5)]
+    for n, found in enumerate(under_way):
+        assert [len(one) for one in found] == [len(said(r, n)) for r in range(collective.size)]
+
+
+def sums_are_sums(collective: Collective) -> None:
+    for size in SIZES:
+        everyones = [vector(rank, size) for rank in range(collective.size)]
+        addends = [
+            Addend(everyones[collective.rank].clone(), make_codec(name)) for name in CARRIERS
+        ]
+        collective.sum(addends, f"{size} entries")
+        whole = torch.stack(everyones).sum(0)
+        largest = float(torch.stack(everyones).abs().sum(0).max())
+        for addend, rounded in zip(addends, CARRIERS.values(), strict=True):
+            assert float((addend.values - whole).abs().max()) <= (2 * rounded + 1e-6) * largest
+
+
+def sums_are_the_same_bits_everywhere(collective: Collective) -> None:
+    for name in CARRIERS:
+        addend = Addend(vector(collective.rank, 10_001), make_codec(name))
+        collective.sum([addend], name)
+        bits = addend.values.numpy().view(np.uint8)
+        assert all((other == bits).all() for other in collective.gather(bits, "the sum"))
+
+
+def sums_beyond_half_precision_do_not_overflow(collective: Collective) -> None:
+    addend = Addend(torch.full((64,), 60_000.0), make_codec("fp16"))
+    collective.sum([addend], "large numbers")
+    whole = torch.full((64,), 60_000.0 * collective.size)
+    torch.testing.assert_close(addend.values, whole, rtol=CARRIERS["fp16"], atol=0)
+
+
+SCENARIOS = (
+    gather_keeps_the_order_of_the_ranks,
+    gathers_overlap,
+    sums_are_sums,
+    sums_are_the_same_bits_everywhere,
+    sums_beyond_half_precision_do_not_overflow,
+)

@@ -1,0 +1,166 @@
+"""One rank of a training run with PyTorch's DistributedDataParallel, for comparison with ours.
+
+    python benchmarks/ddp_train.py --rank R --world N --master HOST --hook powersgd:4 --out runs/x
+
+It trains what `atomo train` trains: the same model with the same initial weights, the same
+images in the same order for each worker, the same SGD. Rank 0 writes metrics.jsonl and
+evaluations.jsonl as a run of ours does; evaluating is not counted in the time of a step.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import atomo
+from atomo.data import Dataset, load_dataset
+from atomo.models import build_model
+from atomo.randomness import derive
+from atomo.training.shard import Shard
+
+ONE_BUCKET_MB = 1000  # the PowerSGD hook starts collectives out of order where there are several
+SEED = 1
+
+
+def main() -> None:
+    """Joins the group, trains, leaves."""
+    options = parse()
+    join(options)
+    try:
+        train(options)
+    finally:
+        dist.destroy_process_group()
+
+
+def join(options: argparse.Namespace) -> None:
+    """Starts the process group."""
+    torch.set_num_threads(options.threads)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", options.interface)
+    address = f"tcp://{options.master}:{options.port}"
+    dist.init_process_group(
+        "gloo", init_method=address, rank=options.rank, world_size=options.world
+    )
+
+
+def add_group_options(parser: argparse.ArgumentParser) -> None:
+    """Who is in the process group, and where its rank 0 writes."""
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world", type=int)
+    parser.add_argument("--master", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=29511)
+    parser.add_argument("--interface", default="eth0")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_group_options(parser)
+    parser.add_argument(
+        "--hook", default="none", help="none, bf16, fp16, powersgd:RANK or atomo:SPEC"
+    )
+    parser.add_argument("--network", default="LeNet")
+    parser.add_argument("--dataset", default="MNIST")
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--every", type=int, default=25, help="steps between evaluations; 0: none")
+    parser.add_argument("--target", type=float, default=2.0, help="end at this accuracy")
+    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    return parser.parse_args()
+
+
+def wrapped(model: nn.Module, hook: str) -> DistributedDataParallel:
+    """The model in DDP, with the hook of a name."""
+    name, _, setting = hook.partition(":")
+    if name == "powersgd":
+        dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
+        ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB)
+        state = PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=int(setting),
+            start_powerSGD_iter=2,
+            warm_start=True,
+        )
+        ddp.register_comm_hook(state, powerSGD_hook)
+        return ddp
+    ddp = DistributedDataParallel(model)
+    if name == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif name == "bf16":
+        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif name == "atomo":
+        state, ours = atomo.ddp_hook(ddp, setting)
+        ddp.register_comm_hook(state, ours)
+    elif name != "none":
+        raise SystemExit(f"--hook {hook}: none, bf16, fp16, powersgd:RANK or atomo:SPEC")
+    return ddp
+
+
+def train(options: argparse.Namespace) -> None:
+    """Takes the steps."""
+    data = load_dataset(options.dataset, Path(options.data_dir))
+    torch.manual_seed(derive(SEED, "weights"))
+    ddp = wrapped(build_model(options.network, data.input_shape, data.classes), options.hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=options.lr, momentum=options.momentum)
+    shard = Shard(len(data.train), options.world, options.rank, options.batch_size, SEED)
+    for step in range(1, options.steps + 1):
+        dist.barrier()
+        started = time.perf_counter()
+        images, labels = data.train.batch(shard.indices(step))
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        step_s = time.perf_counter() - started
+        record(options, "metrics", {"step": step, "loss": float(loss), "step_s": step_s})
+        if options.every and step % options.every == 0 and done(options, ddp.module, data, step):
+            return
+
+
+def done(options: argparse.Namespace, model: nn.Module, data: Dataset, step: int) -> bool:
+    """Whether the accuracy is there: rank 0 measures and tells."""
+    reached = torch.zeros(1)
+    if options.rank == 0:
+        top1 = accuracy(model, data)
+        record(options, "evaluations", {"step": step, "top1": top1})
+        reached += float(top1 >= options.target)
+    dist.broadcast(reached, 0)
+    return bool(reached)
+
+
+def accuracy(model: nn.Module, data: Dataset) -> float:
+    """Of the test images, the part whose most likely class is the right one."""
+    model.eval()
+    right = 0
+    with torch.inference_mode():
+        for part in torch.split(torch.arange(len(data.test)), 1000):
+            images, labels = data.test.batch(part)
+            right += int((model(images).argmax(1) == labels).sum())
+    model.train()
+    return right / len(data.test)
+
+
+def record(options: argparse.Namespace, name: str, line: dict[str, Any]) -> None:
+    """One line of JSON, from rank 0."""
+    if options.rank or options.out is None:
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / f"{name}.jsonl").open("a") as log:
+        log.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

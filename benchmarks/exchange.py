@@ -1,0 +1,115 @@
+"""One exchange of a gradient over slow links: ours beside PyTorch's DDP, in one go.
+
+    python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
+    python benchmarks/exchange.py [HOOK ...]
+
+Each host holds a gradient of ResNet18 (11.17 M entries, 44.7 MB) from images of its own, which a
+backward pass of next to no work hands to DDP again and again. One row a hook: seconds from the
+begin of that pass to the averaged gradient, the median of some, beside the same pass without an
+exchange; and how many times faster than DDP's plain all-reduce that is.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from ddp_train import add_group_options, join, wrapped
+from time_to_accuracy import hosts_of, on_hosts
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from atomo.models import build_model
+
+HOOKS: Final = (
+    "none",
+    "fp16",
+    "bf16",
+    "powersgd:4",
+    "atomo:sgd",
+    "atomo:svd(rank=3)",
+    "atomo:svd(rank=3, selection=top)",
+    "atomo:topk(ratio=0.01)",
+    "atomo:dgc(ratio=0.001)",
+    "atomo:efsignsgd",
+    "atomo:qsgd(bits=4)",
+)
+IMAGES: Final = 16  # of each host, for its gradient
+
+
+class Replay(nn.Module):
+    """Parameters whose gradients are what they were once."""
+
+    def __init__(self, gradients: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._gradients = [*gradients.values()]
+        for place, gradient in enumerate(self._gradients):
+            self.register_parameter(f"p{place}", nn.Parameter(torch.zeros_like(gradient)))
+
+    def forward(self) -> Tensor:
+        """A loss with these gradients."""
+        pairs = zip(self.parameters(), self._gradients, strict=True)
+        return torch.stack([torch.dot(p.flatten(), g.flatten()) for p, g in pairs]).sum()
+
+
+def main() -> None:
+    """Starts a process on each host, or is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("hooks", nargs="*", metavar="HOOK", default=HOOKS)
+    parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
+    parser.add_argument("--network", default="ResNet18")
+    parser.add_argument("--times", type=int, default=7)
+    add_group_options(parser)
+    options = parser.parse_args()
+    if options.rank is not None:
+        measure(options)
+        return
+    hosts = hosts_of(options.hosts)
+    print(f"| {options.network}, {len(hosts)} hosts | s | of it exchange | times DDP |")
+    print("|---|---|---|---|", flush=True)
+    logs = options.out or Path("runs/exchange")
+    words = [__file__, *options.hooks, "--network", options.network, "--times", str(options.times)]
+    print(on_hosts(hosts, words, logs), end="")
+
+
+def measure(options: argparse.Namespace) -> None:
+    """One rank: every hook in turn; rank 0 prints a row for each."""
+    join(options)
+    gradients = gradient_of(options.network, options.rank)
+    plain: float | None = None
+    for hook in options.hooks:
+        ddp = wrapped(Replay(gradients), hook)
+        times = [seconds(lambda ddp=ddp: ddp().backward()) for _ in range(options.times + 2)][2:]
+        with ddp.no_sync():
+            alone = statistics.median(seconds(lambda ddp=ddp: ddp().backward()) for _ in range(5))
+        median = statistics.median(times)
+        plain = median if plain is None else plain
+        if options.rank == 0:
+            gain = f"{plain / median:.1f}"
+            print(f"| {hook} | {median:.3f} | {median - alone:.3f} | {gain} |", flush=True)
+    dist.destroy_process_group()
+
+
+def seconds(work: object) -> float:
+    """How long something takes that all ranks begin together."""
+    dist.barrier()
+    started = time.perf_counter()
+    work()  # type: ignore[operator]
+    return time.perf_counter() - started
+
+
+def gradient_of(network: str, rank: int) -> dict[str, Tensor]:
+    """The gradient of a fresh model at images of noise, other ones on each rank."""
+    torch.manual_seed(0)
+    model = build_model(network, (3, 32, 32), 10)
+    torch.manual_seed(1 + rank)
+    images, labels = torch.randn(IMAGES, 3, 32, 32), torch.randint(10, (IMAGES,))
+    cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+if __name__ == "__main__":
+    main()

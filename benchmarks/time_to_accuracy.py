@@ -1,0 +1,184 @@
+"""Seconds to an accuracy over slow links: ours beside PyTorch's DDP, in one go.
+
+    python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
+    python benchmarks/time_to_accuracy.py --data-dir data --out runs/tta [CONTENDER ...]
+
+Every contender trains the same model from the same weights, with a worker on each host, 64 images
+each, in the same order. A parameter server's master shares the first host with a worker. Times are
+those of training alone: accuracy is measured every 25 steps, outside of them. One row a contender:
+a median step, the steps and the seconds to the accuracy.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from compare_runs import read
+
+ROOT: Final = Path(__file__).parent.parent
+CLUSTER: Final = str(ROOT / "tools" / "virtual_cluster.py")
+DDP: Final = str(ROOT / "benchmarks" / "ddp_train.py")
+EVERY: Final = 25  # steps between two looks at the accuracy
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to train: with DDP and a hook, or with a job of ours and its options."""
+
+    hook: str = ""
+    options: tuple[str, ...] = ()
+    master: bool = False
+    """Whether one process more, the master, shares the first host."""
+
+
+def server(*options: str) -> Contender:
+    """A parameter server."""
+    return Contender(options=options, master=True)
+
+
+CONTENDERS: Final[Mapping[str, Contender]] = MappingProxyType(
+    {
+        "DDP": Contender("none"),
+        "DDP fp16": Contender("fp16"),
+        "DDP bf16": Contender("bf16"),
+        "DDP PowerSGD 4": Contender("powersgd:4"),
+        "DDP atomo svd": Contender("atomo:svd(rank=3)"),
+        "DDP atomo topk": Contender("atomo:topk(ratio=0.01)"),
+        "DDP atomo dgc": Contender("atomo:dgc(ratio=0.01)"),
+        "server sgd": server("--code", "sgd"),
+        "server svd": server("--code", "svd(rank=3)"),
+        "server topk": server("--code", "topk(ratio=0.01)"),
+        "server dgc": server("--code", "dgc(ratio=0.01)"),
+        "server svd, weights": server("--code", "svd(rank=3)", "--down", "weights"),
+        "Allreduce sgd": Contender(options=("--comm-type", "Allreduce", "--code", "sgd")),
+        "Allgather svd": Contender(options=("--comm-type", "Allgather", "--code", "svd(rank=3)")),
+        "Allgather topk": Contender(
+            options=("--comm-type", "Allgather", "--code", "topk(ratio=0.01)")
+        ),
+        "Allgather dgc": Contender(
+            options=("--comm-type", "Allgather", "--code", "dgc(ratio=0.01)")
+        ),
+    }
+)
+
+
+def main() -> None:
+    """Trains with each contender, and prints a row for each."""
+    options = parse()
+    hosts = hosts_of(options.hosts)
+    task, target = f"{options.network}, {options.dataset}", f"{options.target:.1%}"
+    print(f"| {task} | s a step | steps to {target} | s to it |")
+    print("|---|---|---|---|", flush=True)
+    for name in options.contenders or CONTENDERS:
+        folder = options.out / name.replace(" ", "-").replace(",", "")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        contender = CONTENDERS[name]
+        (with_ddp if contender.hook else with_ours)(options, contender, hosts, folder)
+        print(f"| {name} | {row(folder, options.target)} |", flush=True)
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("contenders", nargs="*", metavar="CONTENDER", help=", ".join(CONTENDERS))
+    parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--network", default="LeNet")
+    parser.add_argument("--dataset", default="MNIST")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--target", type=float, default=0.985)
+    parser.add_argument("--out", type=Path, default=Path("runs/time_to_accuracy"))
+    options = parser.parse_args()
+    for name in options.contenders:
+        if name not in CONTENDERS:
+            parser.error(f"there is no {name!r}; there are {', '.join(CONTENDERS)}")
+    return options
+
+
+def hosts_of(file: Path) -> list[str]:
+    """The addresses in a file of hosts."""
+    lines = (line.split() for line in file.read_text().splitlines())
+    return [words[0] for words in lines if words and not words[0].startswith("#")]
+
+
+def on_host(number: int, *words: str) -> list[str]:
+    """A command line that runs another one on a host of the cluster."""
+    return [sys.executable, CLUSTER, "exec", f"h{number}", sys.executable, *words]
+
+
+def trained(options: argparse.Namespace) -> list[str]:
+    """What is trained, for either."""
+    o = options
+    words = {"network": o.network, "dataset": o.dataset, "data-dir": o.data_dir, "batch-size": 64}
+    return [word for name, value in words.items() for word in (f"--{name}", str(value))]
+
+
+def with_ddp(
+    options: argparse.Namespace, contender: Contender, hosts: list[str], folder: Path
+) -> None:
+    """One process of DDP on each host."""
+    limits = ["--steps", str(options.steps), "--every", str(EVERY), "--target", str(options.target)]
+    words = [DDP, "--hook", contender.hook, *limits, *trained(options), "--out", str(folder)]
+    on_hosts(hosts, words, folder)
+
+
+def on_hosts(hosts: list[str], words: list[str], folder: Path) -> str:
+    """Runs a script of one process group on all hosts; what its rank 0 prints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    running = []
+    for rank in range(len(hosts)):
+        place = ["--rank", str(rank), "--world", str(len(hosts)), "--master", hosts[0]]
+        with (folder / f"{rank}.log").open("w") as log:
+            line = on_host(rank + 1, *words, *place)
+            running.append(subprocess.Popen(line, stdout=log, stderr=log))
+    codes = [one.wait() for one in running]
+    if any(codes):
+        raise SystemExit(f"{folder}: exit codes {codes}; see its logs")
+    return (folder / "0.log").read_text()
+
+
+def with_ours(
+    options: argparse.Namespace, contender: Contender, hosts: list[str], folder: Path
+) -> None:
+    """A job of ours over the hosts, and the accuracy of its checkpoints afterwards."""
+    file = folder / "hosts"
+    slots = [1 + (contender.master and host == hosts[0]) for host in hosts]
+    lines = (f"{host} slots={count}\n" for host, count in zip(hosts, slots, strict=True))
+    file.write_text("".join(lines))
+    words = ["train", "--n", str(sum(slots)), "--hostfile", str(file), *trained(options)]
+    words += ["--max-steps", str(options.steps), "--eval-freq", str(EVERY), "--threads", "1"]
+    words += ["--evaluator", "none", "--train-dir", str(folder), *contender.options]
+    with (folder / "log").open("w") as log:
+        subprocess.run(on_host(1, "-m", "atomo", *words), stdout=log, stderr=log, check=True)
+        evaluate = ["evaluate", "--model-dir", str(folder), "--data-dir", options.data_dir]
+        subprocess.run(
+            [sys.executable, "-m", "atomo", *evaluate], stdout=log, stderr=log, check=True
+        )
+
+
+def row(folder: Path, target: float) -> str:
+    """A median step, and the steps and seconds until an accuracy."""
+    steps, tests = read(folder / "metrics.jsonl"), read(folder / "evaluations.jsonl")
+    median = statistics.median(step["step_s"] for step in steps)
+    reached = next((test["step"] for test in tests if test["top1"] >= target), None)
+    if reached is None:
+        best = max(test["top1"] for test in tests)
+        return f"{median:.3f} | never in {len(steps)}: {best:.2%} | "
+    return f"{median:.3f} | {reached} | {spent(steps, reached):.1f}"
+
+
+def spent(steps: list[dict[str, Any]], last: int) -> float:
+    """Seconds of training up to a step."""
+    return float(sum(step["step_s"] for step in steps if step["step"] <= last))
+
+
+if __name__ == "__main__":
+    main()

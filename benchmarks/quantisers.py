@@ -26,7 +26,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
-from atomo.codecs import QSGD, Codec, Law, Unit, make_codec
+from atomo.codecs import Codec, Law, Unit, make_codec
+from atomo.codecs.levels.qsgd import QSGD
 
 CODECS = [
     *("qsgd(levels=1)", "qsgd(levels=4)", "qsgd(bits=4)", "qsgd(bits=4, coding=packed)"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from atomo.codecs import Dense
+from atomo.codecs.dense.dense import Dense
 from atomo.errors import CodecError, ConfigError
 from atomo.given import as_codec, as_tensors, seeded
 

@@ -15,7 +15,7 @@ PACKAGE = Path(atomo.__file__).parent
 
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
-    ("errors", "kernels", "allocator", "published"),
+    ("errors", "kernels", "allocator", "published", "tables"),
     "plotting",
     "randomness",
     ("names", "bounds", "surroundings"),
@@ -39,7 +39,7 @@ LEVEL = {
     for room in ([rooms] if isinstance(rooms, str) else rooms)
 }
 # These serve any training, not only ours.
-APART = {"models": {"errors", "names"}, "data": {"errors", "names"}}
+APART = {"models": {"errors", "names"}, "data": {"errors", "names", "tables"}}
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -5,18 +5,22 @@ from pathlib import Path
 from types import MappingProxyType
 
 from atomo.data.base import Dataset, Source, Split
-from atomo.data.cifar import CIFAR10, CIFAR100
-from atomo.data.digits import DIGITS
-from atomo.data.folder import FOLDER
 from atomo.data.hashing import epoch_seed
-from atomo.data.imagenet import IMAGENET
-from atomo.data.mnist import MNIST
-from atomo.data.svhn import SVHN
 from atomo.names import resolve
+from atomo.tables import listed
 
 __all__ = ["DATASETS", "Dataset", "Source", "Split", "epoch_seed", "load_dataset"]
 
-SOURCES = (DIGITS, MNIST, CIFAR10, CIFAR100, SVHN, IMAGENET, FOLDER)
+SOURCES: list[Source] = listed(
+    __name__,
+    "digits:DIGITS",
+    "mnist:MNIST",
+    "cifar:CIFAR10",
+    "cifar:CIFAR100",
+    "svhn:SVHN",
+    "imagenet:IMAGENET",
+    "folder:FOLDER",
+)
 DATASETS: Mapping[str, Source] = MappingProxyType({source.name: source for source in SOURCES})
 
 

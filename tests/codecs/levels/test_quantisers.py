@@ -8,7 +8,10 @@ import torch
 from draws import draws, normal
 from torch import Generator, Tensor
 
-from atomo.codecs import QSGD, Law, Natural, TernGrad, make_codec
+from atomo.codecs import Law, make_codec
+from atomo.codecs.levels.natural import Natural
+from atomo.codecs.levels.qsgd import QSGD
+from atomo.codecs.levels.terngrad import TernGrad
 from atomo.errors import CodecError, ConfigError
 
 DRAWS = 400

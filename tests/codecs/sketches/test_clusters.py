@@ -10,8 +10,9 @@ from draws import normal, roundtrip, seeded
 from torch import Tensor
 from ways import ways
 
-from atomo.codecs import LSS, SketchML
 from atomo.codecs.sketches import lss, sketchml
+from atomo.codecs.sketches.lss import LSS
+from atomo.codecs.sketches.sketchml import SketchML
 from atomo.errors import CodecError, ConfigError
 from atomo.kernels import clusters, quantiles
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Size, Tensor
 
-from atomo.codecs import Dragonn, Law, make_codec
+from atomo.codecs import Law, make_codec
 from atomo.codecs.sparse.dgc import DGC, WARM_UP, warm_up
+from atomo.codecs.sparse.dragonn import Dragonn
 from atomo.codecs.sparse.payload import Sparse
 from atomo.errors import CodecError, ConfigError
 

@@ -1,0 +1,95 @@
+"""What CONTRIBUTING shows is all that a codec, a way of a kernel or a data set takes."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import atomo
+
+ROOT = Path(__file__).parent.parent
+SHOWN = re.findall(r"^```diff\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
+PART = re.compile(r"--- (\S+)\n\+\+\+ b/(\S+)\n@@[^\n]*\n(.*)", re.S)
+
+pytestmark = pytest.mark.slow
+
+
+def parts(diff: str) -> list[tuple[str, str, str]]:
+    """Of each file of a diff its name before and after, and its lines."""
+    found = [PART.fullmatch(part) for part in re.split(r"^(?=--- )", diff, flags=re.M) if part]
+    return [part.groups() for part in found]
+
+
+def apply(diff: str, root: Path) -> None:
+    """Makes the changes of a unified diff, each of which is in one place of its file."""
+    for before, name, lines in parts(diff):
+        path = root / name
+        removed, added = (
+            "".join(line[1:] for line in lines.splitlines(keepends=True) if line[0] in (" ", sign))
+            for sign in "-+"
+        )
+        if before == "/dev/null":
+            assert not path.exists()
+            path.write_text(added)
+        else:
+            text = path.read_text()
+            assert text.count(removed) == 1, f"{name} has changed: show the line as it is now"
+            path.write_text(text.replace(removed, added))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the package with all that is shown."""
+    root = tmp_path_factory.mktemp("copy")
+    shutil.copytree(Path(atomo.__file__).parent, root / "src" / "atomo")
+    for diff in SHOWN:
+        apply(diff, root)
+    return root
+
+
+def run(copy: Path, *words: str) -> str:
+    """What a module prints that is run with the copy."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_each_is_one_file_and_one_line_of_a_table():
+    assert len(SHOWN) == 3
+    for diff in SHOWN:
+        (new, _, _), (table, _, lines) = parts(diff)
+        assert new == "/dev/null"
+        assert table != "/dev/null"
+        assert [line[0] for line in lines.splitlines()].count("+") == 1
+
+
+def test_the_codec_obeys_its_laws(copy):
+    words = run(copy, "pytest", "-q", "-n", "0", "tests/codecs/test_contract.py", "-k", "int8")
+    assert int(re.search(r"(\d+) passed", words)[1]) > 8
+
+
+def test_the_way_keeps_the_promises_of_the_others(copy):
+    words = run(
+        copy, "pytest", "-q", "-n", "0", "tests/kernels/test_kernel_quantise.py", "-k", "triton"
+    )
+    assert int(re.search(r"(\d+) passed", words)[1]) >= 2
+
+
+def test_the_data_set_and_the_codec_train(copy, tmp_path):
+    words = "--dataset sides --network FC --code int8 --n 2 --max-steps 60 --evaluator none"
+    printed = run(
+        copy, "atomo", "train", *words.split(), "--train-dir", str(tmp_path), "--timeout", "300"
+    )
+    assert "Sides" in printed
+    text = run(copy, "atomo", "evaluate", "--model-dir", str(tmp_path))
+    assert float(re.search(r"top-?1\D*([\d.]+) ?%", text)[1]) > 90, text

@@ -24,14 +24,18 @@ def parts(diff: str) -> list[tuple[str, str, str]]:
     return [part.groups() for part in found]
 
 
+def side(lines: str, sign: str) -> str:
+    """What a part has before a change ("-") or after it ("+")."""
+    # An empty line is one of both, whose blank at the front editors have taken away.
+    marked = [line if line != "\n" else " \n" for line in lines.splitlines(keepends=True)]
+    return "".join(line[1:] for line in marked if line[0] in (" ", sign))
+
+
 def apply(diff: str, root: Path) -> None:
     """Makes the changes of a unified diff, each of which is in one place of its file."""
     for before, name, lines in parts(diff):
         path = root / name
-        removed, added = (
-            "".join(line[1:] for line in lines.splitlines(keepends=True) if line[0] in (" ", sign))
-            for sign in "-+"
-        )
+        removed, added = side(lines, "-"), side(lines, "+")
         if before == "/dev/null":
             assert not path.exists()
             path.write_text(added)
@@ -70,7 +74,7 @@ def test_each_is_one_file_and_one_line_of_a_table():
         (new, _, _), (table, _, lines) = parts(diff)
         assert new == "/dev/null"
         assert table != "/dev/null"
-        assert [line[0] for line in lines.splitlines()].count("+") == 1
+        assert sum(line.startswith("+") for line in lines.splitlines()) == 1
 
 
 def test_the_codec_obeys_its_laws(copy):

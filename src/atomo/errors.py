@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 
 class AtomoError(Exception):
-    """Base class, so that a caller can catch everything we raise."""
+    """Base class of the errors that a caller has to expect."""
 
     exit_code: ClassVar[int] = 1
 

@@ -65,7 +65,7 @@ class Ownership:
     """A right to a folder, from `own` to the end of a `with` block."""
 
     def __init__(self, path: Path, descriptor: int, right: Right) -> None:
-        self._path, self._descriptor, self._right = path, descriptor, right
+        self._path, self._descriptor = path, descriptor
         self._me = this_process()
         self._over = threading.Event()
         os.ftruncate(descriptor, os.pwrite(descriptor, self._me.encoded(), 0))

@@ -53,7 +53,7 @@ def below(values: Floats, rate: float) -> tuple[float, int]:
 
 @jit
 def newton(values: Floats, budget: float) -> Any:
-    """The rate for a budget."""
+    """The t with sum_i min(1, |v_i| t) = budget: Algorithm 1 of ATOMO, whose s is the budget."""
     # sum_i min(1, |v_i| t) is concave in t, so that Newton's method approaches the budget from
     # below and every rate on the way is a valid one.
     total, certain = below(values, 0.0)
@@ -64,11 +64,14 @@ def newton(values: Floats, budget: float) -> Any:
     rate = budget / total
     for _ in range(PASSES):
         total, more = below(values, rate)
-        if more == certain:
+        if more == certain:  # on one piece of the sum, which is linear there: t is exact
             break
+        # Asked once, and not before the first pass: seldom is the budget as large as that.
         if certain == 0 and budget >= np.count_nonzero(values):
             return np.inf
         certain = more
+        # What is certain takes 1 of the budget each, and the others share the rest by magnitude.
+        # Never down: where rounding said so, the loop could go round for ever.
         rate = max(rate, (budget - certain) / total) if total else np.inf
     return rate
 
@@ -78,6 +81,7 @@ def passes(
     values: Floats, rate: np.float32, words: NDArray[np.uint32], hits: NDArray[np.uint8]
 ) -> None:
     """Marks what 24 random bits let through: all that further bits may draw, and little else."""
+    # The rate is SLACK too high: rounding in float32 refuses no entry that might be drawn.
     for i in range(values.size):
         through = np.float32(np.int32(words[i] >> U8)) < abs(values[i]) * rate
         hits[i] = np.uint8(1) if through else np.uint8(0)
@@ -88,7 +92,7 @@ def passes(
 def sample(values: Floats, rate: float, seed: int) -> NDArray[np.int64]:
     chosen, count = np.empty(values.size // 64 + TILE, np.int64), 0
     words, hits = np.empty(TILE, np.uint32), np.empty(TILE, np.uint8)
-    eights = hits.view(np.uint64)
+    eights = hits.view(np.uint64)  # nearly all are 0: eight entries are passed over at a time
     coarse = np.float32(rate * FULL * SLACK)
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]
@@ -106,6 +110,7 @@ def sample(values: Floats, rate: float, seed: int) -> NDArray[np.int64]:
                 if hits[i]:
                     more = np.float64(mix(key + np.uint64(i)) >> np.uint64(11)) * 2.0**-53
                     uniform = (np.float64(words[i] >> U8) + more) / FULL
+                    # Written at any rate, and counted if it is drawn: nothing to branch on.
                     chosen[count] = start + i
                     count += 1 if uniform < abs(np.float64(part[i])) * rate else 0
     return chosen[:count].copy()

@@ -21,7 +21,7 @@ def best_rate(values: Tensor, budget: float) -> float:
     if budget >= int(sizes.count_nonzero()):
         return math.inf
     rate = budget / total
-    for _ in range(PASSES):
+    for _ in range(PASSES):  # Newton's method, as `numba_way` explains it
         more = int((sizes * rate >= 1).sum())
         if more == certain:
             break
@@ -42,6 +42,7 @@ def sample_entries(values: Tensor, rate: float, seed: int) -> Tensor:
 
 def add_cosines(out: Tensor, indices: Tensor, values: Tensor, waves: Tensor) -> None:
     block = len(waves)
+    # index_add_ takes each of several rows for the same block, as an assignment would not.
     places = (indices // block * block)[:, None] + torch.arange(block, device=out.device)
     added = values[:, None] * waves[indices % block]
     inside = places < len(out)

@@ -84,6 +84,7 @@ def add_halves(kept: Floats, added: Floats, scale: float, factor: float, out: Sh
         for i in range(part.size):
             half = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
             target[i] = half
+            # Exact within reach: what rounding to the nearest loses of a float32 is one itself.
             part[i] -= from_half_bits(half) * unit
     return most
 
@@ -102,7 +103,7 @@ def fill_brains(values: Floats, out: Shorts) -> np.int32:
 
 @jit
 def add_brains(kept: Floats, added: Floats, out: Shorts) -> np.int32:
-    rounded = np.empty(TILE, np.float32)
+    rounded = np.empty(TILE, np.float32)  # the same bytes as `whole`, as numbers
     whole, most = rounded.view(np.uint32), np.int32(0)
     for start in range(0, kept.size, TILE):
         part, other = kept[start : start + TILE], added[start : start + TILE]
@@ -122,4 +123,6 @@ def add_brains(kept: Floats, added: Floats, out: Shorts) -> np.int32:
 @jit
 def brain_of(bits: np.uint32) -> np.uint32:
     """A float32 whose lower half is zero, as bits."""
+    # Half of the last place less one, plus the last bit that stays: a carry rounds up, of two as
+    # near only where that makes the last bit even.
     return np.uint32(bits + BELOW_UPPER + ((bits >> SIXTEEN) & ONE)) & UPPER

@@ -51,6 +51,7 @@ def pack_clusters(values: Floats, thresholds: Floats, packed: Bytes) -> None:
         part = values[start : start + TILE]
         half = (part.size + 1) // 2
         ids[:] = 0
+        # Thresholds outside: the inner loop compares whole vectors with one number.
         for t in range(thresholds.size):
             threshold = thresholds[t]
             for i in range(part.size):
@@ -92,10 +93,13 @@ def find_means(
     ids, words = np.empty(TILE + 1, np.uint8), np.empty(TILE, np.uint32)
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]
+        # Clusters and hashes of a whole tile first, in vectors; only the sums go one by one.
         unpack(packed, start, part.size, ids)
         hash_tile(start, key, words)
         for i in range(part.size):
             cluster = ids[i]
+            # A word to a number below `size` by a product and a shift: no division (Lemire, "Fast
+            # Random Integer Generation in an Interval", 2019).
             place = np.uint64(words[i]) * np.uint64(sizes[cluster]) >> S32
             at = (np.uint64(starts[cluster]) + place) << ONE
             totals[at] += np.float64(part[i])

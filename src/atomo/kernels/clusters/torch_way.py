@@ -23,6 +23,7 @@ def buckets_of(packed: Tensor, sizes: Tensor, seed: int, entries: int) -> Tensor
     parts = [packed[:whole].view(-1, ROW), packed[whole:].view(1, -1)]
     ids = torch.cat([torch.stack([part & 15, part >> 4], 1).flatten() for part in parts])
     ids = ids[:entries].long()
+    # 32-bit words in int64, cut back after each product.
     x = torch.arange(entries, device=packed.device) * STRIDE & MASK ^ seed & MASK
     x = (x ^ x >> 16) * FACTOR & MASK
     x = x ^ x >> 15
@@ -32,6 +33,7 @@ def buckets_of(packed: Tensor, sizes: Tensor, seed: int, entries: int) -> Tensor
 def mean_of_buckets(values: Tensor, packed: Tensor, sizes: Tensor, seed: int) -> Tensor:
     total = int(sizes.sum())
     buckets = buckets_of(packed, sizes, seed, len(values))
+    # In double precision, as the order in which a device adds is its own.
     sums = torch.zeros(total, dtype=torch.float64, device=values.device)
     sums.index_add_(0, buckets, values.double())
     return (sums / torch.bincount(buckets, minlength=total).clamp_min(1)).float()

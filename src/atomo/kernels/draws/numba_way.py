@@ -57,8 +57,11 @@ def permute(words: Indices, bits: int, entries: int, indices: Indices) -> None:
     mask, half = (1 << bits) - 1, max(1, bits // 2)
     for i in range(indices.size):
         x = i
-        while True:  # a permutation of a power of two, walked until it is back among the entries
+        # A permutation of a power of two, walked until it is back among the entries, is one of the
+        # entries (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+        while True:
             for r in range(ROUNDS):
+                # Both can be undone: a product with an odd factor, and xor with the upper bits.
                 x = ((x ^ (words[r] & mask)) * words[ROUNDS + r]) & mask
                 x ^= x >> half
             x ^= words[2 * ROUNDS] & mask

@@ -25,7 +25,7 @@ def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
     mask, half = (1 << bits) - 1, max(1, bits // 2)
     found = torch.arange(k, device=where)
     outside = torch.ones_like(found, dtype=torch.bool)
-    while outside.any():
+    while outside.any():  # each time fewer than half, more or less: 2^bits < 2 entries
         x = found[outside]
         for key, factor in zip(words[:ROUNDS], words[ROUNDS:], strict=False):
             x = ((x ^ (key & mask)) * factor) & mask

@@ -95,8 +95,8 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
         byte = symbols[i]
         most = max(most, byte)
         count = counts[byte]
-        if gap > LONGEST_GAP - 5 and count:  # seldom
-            gap += first[byte]
+        if gap > LONGEST_GAP - 5 and count:  # seldom; else 2 gap + 1 fits in a byte as it is
+            gap += first[byte]  # which the table has counted in its token already
             while gap >= LONGEST_GAP:
                 gaps[made] = FAR
                 made += 1
@@ -104,6 +104,7 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
             gap -= first[byte]
         # A whole word is written, whatever part of it counts: nothing to branch on.
         word, place = tokens[byte] + np.uint64(2 * gap), np.uint64(made)
+        # The gap that was open is added to the first token, which is the lowest byte of the word.
         for j in range(ROW):
             gaps[place + np.uint64(j)] = np.uint8(word >> np.uint64(8 * j) & np.uint64(255))
         made += int(count)
@@ -125,7 +126,7 @@ def gaps_to_trits(gaps: Bytes, symbols: Bytes) -> bool:
             byte = place // 5
             if byte >= symbols.size:
                 return False
-            change = powers[place - 5 * byte]
+            change = powers[place - 5 * byte]  # from the trit 1, which is a zero, to 2 or to 0
             symbols[byte] += np.uint8(-change if gaps[i] & 1 else change)
             place += 1
     return True

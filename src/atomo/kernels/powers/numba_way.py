@@ -37,6 +37,8 @@ def fill_powers(bits: Bits, seed: int, symbols: Bytes) -> None:
         target = symbols[tile * TILE : tile * TILE + part.size]
         random_words(mix(np.uint64(seed) ^ mix(np.uint64(tile))), words)
         for i in range(part.size):
+            # 2^e (1 + m / 2^23) goes up with probability m / 2^23: that of a carry from mantissa
+            # m plus 23 random bits into the exponent. No bias, and no comparison.
             magnitude = np.int32(part[i] & 0x7FFFFFFF)
             carried = np.uint32(np.uint32(magnitude) + (words[i] >> U9))
             target[i] = np.uint8(carried >> U23)
@@ -56,6 +58,7 @@ def add_signed(symbols: Bytes, words: Words, out: Floats, scale: float) -> None:
             target = part[row * width : (row + 1) * width]
             exponents = codes[row * width : (row + 1) * width]
             place = np.uint32(row)
+            # Put together as bits: a power of two by exponentiation would take far longer.
             for j in range(target.size):
                 sign = np.uint32(np.uint32(held[j] >> place) << U31)
                 values[j] = np.uint32(np.uint32(exponents[j]) << U23) | sign

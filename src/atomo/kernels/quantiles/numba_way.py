@@ -19,7 +19,7 @@ GROUPS = 16
 WITHIN = 32  # buckets in a group
 BLOCK = 8192  # entries whose cells lie together
 ROWS = 2
-EMPTY = np.uint8(255)
+EMPTY = np.uint8(255)  # above all numbers, so that the least of a cell's is never this one
 MOST_SHARE = 4  # cells to a row for each entry
 MOST_CELLS = ROWS * (MOST_SHARE * BLOCK + GROUPS)  # of a block
 U16 = np.uint32(16)
@@ -85,6 +85,8 @@ def unpack_block(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
 def tally(ids: Bytes, size: int, lanes: Bytes, counts: Counts) -> None:
     """How many entries of a block each group has, comparing many at once."""
     whole = size // LANES * LANES
+    # Once over the block for each group: a comparison of vectors takes less than counting into an
+    # array, where equal neighbours wait for each other.
     for group in range(GROUPS):
         which = np.uint8(group)
         lanes[:] = 0
@@ -107,6 +109,7 @@ def lay_out(counts: Counts, share: float, spans: Words) -> int:
     used = 0
     for group in range(GROUPS):
         width = int(np.ceil(counts[group] * share))
+        # At most MOST_CELLS lie before it, half of which, as there are two rows, is below 2^16.
         spans[group] = np.uint32(used // ROWS << 16 | width)
         used += ROWS * width
     return used
@@ -164,9 +167,12 @@ def add_block(
     """Adds the mean of the larger of the two numbers that the cells of each entry have."""
     for group in range(GROUPS):
         first, width = (spans[group] >> U16) * ROWS, spans[group] & M16
+        # A stranger's cell may hold any byte: within its group's buckets it is kept by the mask.
         for i in range(first, first + ROWS * width):
             wide[i] = np.uint16(group * WITHIN) + np.uint16(block[i] & np.uint8(WITHIN - 1))
     for i in range(out.size):
+        # The least number of those that share a cell is never above an entry's own, so that the
+        # larger of two is the better one: MinMaxSketch.
         bucket = max(wide[np.uint64(one[i])], wide[np.uint64(two[i])])
         out[i] += scaled[np.uint64(bucket)]
 
@@ -200,6 +206,7 @@ def sketch(
         look_up(part, table, codes, ids)
         pack(ids, start, size, packed)
         tally(ids, size, lanes, counts)
+        # Whoever decodes has the groups, and finds the same cells from them: nothing else travels.
         used = lay_out(counts, share, spans)
         spread(ids, spans, each[:size])
         find_cells(each, start, keys, 0, one[:size])

@@ -37,6 +37,7 @@ def quantise(
         raise ValueError("NaN, infinity, or a norm beyond float32")
     sizes = quotients(rows, norms, most).flatten()[: len(values)]
     uniform = (tile_words(values, form.tile, seed) >> 8).float() * 2.0**-24
+    # floor(a + u) of a uniform u is one of a's two neighbours, with a as its mean.
     levels = (sizes + uniform).clamp(max=most).to(torch.int16)
     symbols, escapes = pack(torch.where(values < 0, -levels, levels), form)
     if len(escapes) > room_for_escapes(len(values), most, form):

@@ -32,11 +32,13 @@ def mix(x: np.uint64) -> np.uint64:
 @jit
 def random_words(key: np.uint64, words: NDArray[np.uint32]) -> None:
     low, high = np.uint32(key), np.uint32(key >> U32)
+    # 32 bits throughout, of which a vector holds twice as many as of 64.
     for i in range(min(LANES, words.size)):
         x = np.uint32(np.uint32(i) * STRIDE) ^ low
         x = np.uint32((x ^ (x >> S16)) * ONCE)
         x = np.uint32(((x ^ (x >> S15)) + high) * TWICE)
         words[i] = x ^ (x >> S16)
+    # From here on a word follows from that LANES before it: as many side by side are independent.
     for start in range(LANES, words.size, LANES):
         last, target = words[start - LANES : start], words[start : start + LANES]
         for i in range(target.size):

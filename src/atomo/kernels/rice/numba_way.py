@@ -34,6 +34,8 @@ def parameter(gaps: Indices) -> int:
     while mean >> (near + 1):
         near += 1
     near = min(near, 31)
+    # For geometric gaps log2(mean ln 2) is best, and for clumps, as real ones form, less: so the
+    # neighbours are tried, more of those below.
     best, least = near, cost(gaps, near)
     for r in range(max(near - 2, 0), min(near + 2, 32)):
         bits = cost(gaps, r)
@@ -47,6 +49,7 @@ def put(words: Words, at: int, value: np.uint64, bits: int) -> int:
     """Writes the low `bits` (at most 57) of `value` at bit `at` of zeroed words."""
     word, shift = at >> 6, np.uint64(at & 63)
     words[word] |= value << shift
+    # In two steps: where nothing is left over, one of 64 places would be undefined.
     words[word + 1] |= (value >> ONE) >> (np.uint64(63) - shift)
     return at + bits
 
@@ -67,6 +70,7 @@ def encode(indices: Indices, words: Words) -> int:
         for i in range(count):
             quotient = gaps[i] >> r
             if quotient < ESCAPE:
+                # At most 23 zeros, a one and 31 bits: 55, which `put` takes in one go.
                 code = (np.uint64((gaps[i] & mask) << 1) | ONE) << np.uint64(quotient)
                 at = put(words, at, code, quotient + 1 + r)
             else:
@@ -98,7 +102,7 @@ def decode(words: Words, bits: int, entries: int, indices: Indices) -> int:
         for i in range(start, min(start + BLOCK, indices.size)):
             if at >= bits:
                 return -1
-            code = peek(words, at)
+            code = peek(words, at)  # no further than the two words behind the last bit
             quotient = trailing_zeros(code)
             if quotient > ESCAPE:
                 return -1
@@ -112,6 +116,7 @@ def decode(words: Words, bits: int, entries: int, indices: Indices) -> int:
                     return -1
                 gap = int(peek(words, at) & ((ONE << np.uint64(WIDE)) - ONE))
                 at += WIDE
+            # Looked at after each addition: of numbers up to 2^48 no sum leaves 64 bits.
             last += gap + 1
             if last >= entries:
                 return -1

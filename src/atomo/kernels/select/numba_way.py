@@ -37,6 +37,7 @@ def above(
         count, stored = find_above(array, other, add, np.int32(low), clear, indices, found)
         if count == stored:
             return torch.from_numpy(indices[:count]), torch.from_numpy(found[:count])
+        # What was added stays added, but what was cleared must be there to be found again.
         if clear:
             array[indices[:stored]] = found[:stored]
         room, add = count + TILE, False
@@ -93,15 +94,16 @@ def find_above(
             for i in range(part.size):
                 part[i] += other[i]
         bits = part.view(np.int32)
-        room = count + TILE <= indices.size
+        room = count + TILE <= indices.size  # for the whole tile: nobody asks again within it
         for block in range(0, part.size, LANES):
             lanes = bits[block : block + LANES]
             most = np.int32(0)
             for j in range(lanes.size):
                 most = max(most, np.int32(lanes[j] & MAGNITUDE))
-            if most < low:
+            if most < low:  # nearly always, and told by one comparison for all lanes
                 continue
             if room:
+                # Written at any rate, and counted where it is above: nothing to branch on.
                 for j in range(lanes.size):
                     indices[count] = start + block + j
                     count += int(np.int32(lanes[j] & MAGNITUDE) >= low)
@@ -124,6 +126,8 @@ def find_kth(bits: Bits, k: int) -> tuple[int, int]:
     Returns:
         Its bits, and how many entries are above it.
     """
+    # Radix selection: each pass counts the next digit of those whose digits so far are the k-th's.
+    # Counters of 11 bits fit in the nearest cache.
     prefix, left = 0, k
     for shift, width in ((20, 11), (9, 11), (0, 9)):
         counts = np.zeros(1 << width, np.int64)
@@ -173,7 +177,7 @@ def sum_chunks(
     values: Floats, added: Floats, add: bool, chunk: int, sums: NDArray[np.float64]
 ) -> None:
     """The L1 norm of each run of `chunk` entries, after adding `added` if asked to."""
-    lanes = np.zeros(8)
+    lanes = np.zeros(8)  # sums side by side: the compiler may not reorder one
     for number in range(sums.size):
         part = values[number * chunk : (number + 1) * chunk]
         if add:

@@ -76,6 +76,8 @@ def pack_tile(part: Bits, held: Words) -> None:
 @jit
 def ones(words: Words) -> np.int64:
     """How many bits are set."""
+    # Bits are added up in pairs, in fours and in bytes, and a product adds the bytes (Warren,
+    # "Hacker's Delight", 5-1): unlike a table, this is done in vectors.
     count = np.int64(0)
     for i in range(words.size):
         x = words[i]
@@ -131,6 +133,7 @@ def add_pack_total(
         sums = sums_of(part)
         total += sums[0]
         size += sums[1]
+    # sum + sum of magnitudes = twice the positive ones: two sums without a branch give both.
     return (total + size) / 2, (total - size) / 2, values.size - negative
 
 
@@ -171,7 +174,9 @@ def add_pack_runs(
             sums = sums_of(part)
             total += sums[0]
             size += sums[1]
-            while end - packed >= TILE or end == values.size > packed:  # still in the cache
+            # Tiles of signs end elsewhere than runs: each is packed once all of it is there, while
+            # it is still in the cache.
+            while end - packed >= TILE or end == values.size > packed:
                 last = min(packed + TILE, end)
                 held = words[packed // 32 : (last + 31) // 32]
                 pack_tile(values[packed:last].view(np.int32), held)

@@ -74,6 +74,7 @@ def pack_tiles(
     if ADD:
         entry += tl.load(added + places, mask=inside, other=0.0)
         tl.store(values + places, entry, mask=inside)
+    # The sign of row i at bit i: columns of different bits add up to their words without carries.
     signs = entry.to(tl.int32, bitcast=True).to(tl.uint32, bitcast=True) >> 31
     held = tl.sum(signs << rows.to(tl.uint32), 0).to(tl.int32, bitcast=True)
     column = tl.arange(0, WIDTH)
@@ -81,6 +82,7 @@ def pack_tiles(
     wide = entry.to(tl.float64)
     magnitudes = tl.abs(entry).to(tl.int32, bitcast=True)  # whose order NaN has a place in
     most = tl.max(tl.max(magnitudes, 1), 0).to(tl.float32, bitcast=True)
+    # A program's own row of sums, which the host adds up: atomic sums would have no fixed order.
     tl.store(parts + 4 * tile, most.to(tl.float64))
     tl.store(parts + 4 * tile + 1, tl.sum(tl.sum(wide, 1), 0))
     tl.store(parts + 4 * tile + 2, tl.sum(tl.sum(tl.abs(wide), 1), 0))
@@ -142,6 +144,7 @@ def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tens
     row = min(row, len(values))
     runs, pieces = -(-len(values) // row), -(-row // PIECE)
     parts = values.new_empty(runs, pieces, 3, dtype=torch.float64)
+    # Short runs share a program, and long ones are cut in pieces: either way one has BLOCK lanes.
     lanes = min(1 << (row - 1).bit_length(), BLOCK)
     programs = -(-runs * pieces // (BLOCK // lanes))
     sizes = len(values), row, pieces, runs * pieces, -(-min(row, PIECE) // lanes)

@@ -10,6 +10,7 @@ __all__ = ["add_cells", "fill_cells"]
 
 def fill_cells(values: Tensor, seed: int, cells: Tensor) -> None:
     places, signs = hashed(values, seed, len(cells))
+    # Adds: entries share cells, which is the sketch.
     cells.index_add_(0, places, values * signs)
 
 

@@ -25,7 +25,8 @@ from torch import Generator, Tensor
 
 import atomo
 from atomo.codecs import Codec, Unit, make_codec
-from atomo.codecs.levels.qsgd import QSGD, Levels
+from atomo.codecs.levels.payload import Levels
+from atomo.codecs.levels.qsgd import QSGD
 from atomo.codecs.sketches.lss import Means
 from atomo.codecs.sketches.sketchml import Sketched
 from atomo.codecs.sparse.payload import Sparse
@@ -79,9 +80,7 @@ def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
     n = gradient.numel()
     if isinstance(payload, Sparse):
         k = int(payload.count)
-        values = payload.values if isinstance(payload.values, Tensor) else None
-        inner = [values] if values is not None else codec.inner["values"].sections(payload.values)
-        return log2_choose(n, k) + plain_bits(inner)
+        return log2_choose(n, k) + plain_bits(codec.sections(payload)[2:])
     if isinstance(payload, Levels):
         return plain_bits([payload.norms])
     if isinstance(payload, Means):

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec
-from atomo.codecs.sketches.lss import SIDES, sample, train
+from atomo.codecs.sketches.lss_model import SIDES, sample, train
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan

@@ -30,7 +30,7 @@ CODECS: Mapping[str, type[Codec[Any]]] = MappingProxyType(
             "levels.natural:Natural",
             "signs.signsgd:SignSGD",
             "signs.signsgd:Signum",
-            "signs.signsgd:EFSignSGD",
+            "signs.efsignsgd:EFSignSGD",
             "signs.onebit:OneBit",
             "sparse.topk:TopK",
             "sparse.threshold:Threshold",

@@ -92,6 +92,11 @@ class Codec(ABC, Generic[Payload]):
         return self.unit
 
     @property
+    def carries(self) -> type[Any]:
+        """The payload of this configuration: `payload`, unless a setting makes it another."""
+        return self.payload
+
+    @property
     @abstractmethod
     def laws(self) -> frozenset[Law]:
         """The laws that this configuration obeys."""
@@ -148,6 +153,15 @@ class Codec(ABC, Generic[Payload]):
         self.add_decoded(payload, kept, -1.0)
         return payload
 
+    def clear_sent(self, payload: Payload, entries: Float[Tensor, " n"]) -> None:
+        """Makes those entries of another vector zero that a payload of our own carries, in place.
+
+        All of them, unless the codec sends some entries and leaves others: then what it sent counts
+        as carried even where another codec rounded its value to zero.
+        """
+        del payload
+        entries.zero_()
+
     def finish(self, mean: Float[Tensor, "..."]) -> None:
         """Turns the mean of the workers' decoded gradients into the aggregate, in place.
 
@@ -190,8 +204,8 @@ class Codec(ABC, Generic[Payload]):
 
     def assemble(self, sections: Iterator[Tensor]) -> Payload:
         """The inverse of `sections`. Takes as many tensors as it needs."""
-        names = [field.name for field in fields(self.payload)]
-        rebuilt: Payload = self.payload(
+        names = [field.name for field in fields(self.carries)]
+        rebuilt: Payload = self.carries(
             *(
                 self.inner[name].assemble(sections) if name in self.inner else next(sections)
                 for name in names

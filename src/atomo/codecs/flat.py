@@ -1,14 +1,15 @@
 """Gradients and sums as the contiguous vectors that kernels want."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Tensor
 
+from atomo.codecs.checks import as_codec_error
 from atomo.errors import CodecError
 
-__all__ = ["add_flat", "draw_seed", "flat"]
+__all__ = ["adding_to", "flat"]
 
 
 def flat(gradient: Float[Tensor, "..."], codec: str) -> Float[Tensor, " n"]:
@@ -18,27 +19,19 @@ def flat(gradient: Float[Tensor, "..."], codec: str) -> Float[Tensor, " n"]:
         CodecError: it has none.
     """
     if not gradient.numel():
-        raise CodecError(f"{codec}: cannot encode an empty gradient")
+        raise CodecError(f"{codec}: cannot encode an empty gradient, shape {tuple(gradient.shape)}")
     return gradient.detach().contiguous().view(-1)
 
 
-def add_flat(
-    out: Float[Tensor, "..."], codec: str, add: Callable[[Float[Tensor, " n"]], None]
-) -> None:
-    """Lets `add` work on the entries of `out`, in place.
+@contextmanager
+def adding_to(out: Float[Tensor, "..."], codec: str) -> Iterator[Float[Tensor, " n"]]:
+    """The entries of `out`; what is done to them within this context is done to `out`.
 
     Raises:
-        CodecError: `add` raised a ValueError: the payload does not fit.
+        CodecError: a ValueError was raised within: the payload does not fit.
     """
     entries = out.view(-1) if out.is_contiguous() else out.flatten()
-    try:
-        add(entries)
-    except ValueError as error:
-        raise CodecError(f"{codec}: {error}") from error
+    with as_codec_error(codec):
+        yield entries
     if not out.is_contiguous():
         out.copy_(entries.view(out.shape))
-
-
-def draw_seed(generator: Generator) -> int:
-    """The seed of a kernel's counter-based random numbers."""
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))

@@ -14,11 +14,10 @@ from typing import Any, Final
 from torch import Size
 
 from atomo.codecs.base import Codec
-from atomo.codecs.dense.dense import Dense
+from atomo.codecs.dense.dense import DENSE
 
 __all__ = ["DENSE", "DENSE_BELOW", "codec_for", "goes_dense"]
 
-DENSE: Final = Dense()
 DENSE_BELOW: Final = 8192  # entries: 32 kB
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
-from atomo.codecs.sparse.payload import Sparsifier
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
@@ -99,7 +98,7 @@ class MomentumCorrection(Memory):
         unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
         payload = codec.encode_residual(grown, unsent, generator)
         if self._masking:
-            mask(codec, payload, velocity)
+            codec.clear_sent(payload, velocity.view(-1))  # u of what was sent
         return payload
 
     def _accumulate(
@@ -141,15 +140,3 @@ class MomentumCorrection(Memory):
         strange = [name for name in state if not name.startswith((VELOCITY, UNSENT))]
         if strange:
             raise CheckpointError(f"memory 'dgc' cannot hold {strange[0]!r}")
-
-
-def mask(codec: Codec[Any], payload: Any, velocity: Float[Tensor, "..."]) -> None:
-    """Drops the velocity u of what was sent, in place.
-
-    A sparsifier says which entries these are; a value that its inner codec rounded to zero was sent
-    as well. Any other codec sends them all, and nothing is left of u.
-    """
-    if isinstance(codec, Sparsifier):
-        codec.clear_sent(payload, velocity.view(-1))
-    else:
-        velocity.zero_()

@@ -5,8 +5,9 @@ import torch
 from draws import normal, roundtrip
 from torch import Generator, Size
 
+from atomo.codecs.signs.efsignsgd import EFSignSGD
 from atomo.codecs.signs.onebit import OneBit
-from atomo.codecs.signs.signsgd import EFSignSGD, SignSGD, Signum
+from atomo.codecs.signs.signsgd import SignSGD, Signum
 from atomo.errors import CodecError, ConfigError
 from atomo.memory import MEMORIES, default_memory
 

@@ -10,7 +10,7 @@ from draws import normal, roundtrip, seeded
 from torch import Tensor
 from ways import ways
 
-from atomo.codecs.sketches import lss, sketchml
+from atomo.codecs.sketches import lss_model, sketchml
 from atomo.codecs.sketches.lss import LSS
 from atomo.codecs.sketches.sketchml import SketchML
 from atomo.errors import CodecError, ConfigError
@@ -77,7 +77,7 @@ def test_lss_keeps_the_sum_of_each_bucket_and_mixes_no_signs():
 
 def test_an_entry_goes_to_the_nearest_centre_of_its_sign():
     gradient = heavy(5000)
-    model = lss.train(gradient, 8, seeded())
+    model = lss_model.train(gradient, 8, seeded())
     ids = torch.bucketize(gradient, model.thresholds, right=True)
     for value, one in zip(gradient.tolist()[:500], ids.tolist()[:500], strict=True):
         same = [c for c in model.centres.tolist() if c * value > 0]
@@ -90,14 +90,14 @@ def test_centres_are_those_of_a_plain_k_means():
     """Lloyd's algorithm by hand from the same first centres, and one centre for the outliers."""
     magnitudes = heavy(3000).abs().sort().values
     usual = magnitudes[: math.ceil(0.95 * 3000)].double()
-    current = lss.plus_plus(usual, 4, seeded()).tolist()
-    for _ in range(lss.PASSES):
+    current = lss_model.plus_plus(usual, 4, seeded()).tolist()
+    for _ in range(lss_model.PASSES):
         near: list[list[float]] = [[] for _ in current]
         for value in usual.tolist():
             near[min(range(4), key=lambda c: abs(current[c] - value))].append(value)
         current = [sum(n) / len(n) if n else c for n, c in zip(near, current, strict=True)]
     expected = [*current, float(magnitudes[len(usual) :].double().mean())]
-    found = lss.centres(magnitudes, 5, seeded())
+    found = lss_model.centres(magnitudes, 5, seeded())
     torch.testing.assert_close(
         found, torch.tensor(expected, dtype=torch.float32), rtol=1e-3, atol=0
     )
@@ -105,7 +105,7 @@ def test_centres_are_those_of_a_plain_k_means():
 
 def test_k_means_plus_plus_draws_by_squared_distance():
     values = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
-    pairs = [tuple(lss.plus_plus(values, 2, seeded(s)).tolist()) for s in range(3000)]
+    pairs = [tuple(lss_model.plus_plus(values, 2, seeded(s)).tolist()) for s in range(3000)]
     # First centre at random; then by squares: from 0 it is 1:9, from 1 it is 1:4, from 3 it is 9:4.
     chances = {(0.0, 1.0): (0.1 + 0.2) / 3, (0.0, 3.0): (0.9 + 9 / 13) / 3}
     for pair, chance in chances.items():
@@ -115,8 +115,8 @@ def test_k_means_plus_plus_draws_by_squared_distance():
 
 @pytest.mark.parametrize("share", ["entropy", "centre", "density"])
 def test_buckets_are_shared_as_the_setting_says(share):
-    model = lss.train(heavy(20_000), 4, seeded())
-    sizes = lss.share_buckets(model, 1000, share).tolist()
+    model = lss_model.train(heavy(20_000), 4, seeded())
+    sizes = lss_model.share_buckets(model, 1000, share).tolist()
     weights = model.entropies.double()
     weights *= 1 if share == "entropy" else model.centres.double().abs()
     weights *= model.shares.double() if share == "density" else 1

@@ -9,7 +9,7 @@ from draws import seeded
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec
-from atomo.codecs.sketches import lss
+from atomo.codecs.sketches import lss, lss_model
 from atomo.errors import CodecError
 from atomo.kernels import clusters, entropy
 
@@ -89,7 +89,7 @@ def test_centres_are_close_to_the_best_there_are_and_outliers_have_their_own():
     best = least_squares(magnitudes[:usual].double().tolist(), 4)
     ratios = []
     for seed in range(5):
-        found = lss.centres(magnitudes, 5, seeded(seed))
+        found = lss_model.centres(magnitudes, 5, seeded(seed))
         assert found.diff().gt(0).all()
         torch.testing.assert_close(found[-1], magnitudes[usual:].mean())
         inner = magnitudes[:usual, None].double() - found[:-1].double()

@@ -190,6 +190,18 @@ def test_values_that_are_all_zero_can_be_coded():
         assert not sent(code, torch.zeros(300)).any()
 
 
+@pytest.mark.parametrize("code", ["topk", "threshold", "dgc"])
+def test_values_travel_as_they_are_unless_a_codec_is_named(code):
+    named = make_codec(f"{code}(values=sgd)")
+    assert named == make_codec(code)
+    assert str(named) == code
+    _, _, values = named.sections(named.encode(torch.zeros(300), seeded()))
+    assert not len(values)  # not even a zero stands for none
+    # Where `sgd` was named, one did in earlier frames.
+    earlier = named.assemble(iter([torch.tensor([0]), torch.empty(0).byte(), torch.zeros(1)]))
+    assert not named.decode(earlier, Size([300])).any()
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -1,7 +1,7 @@
 """No compression: send every entry as it is. The baseline every other codec is measured against."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
@@ -9,9 +9,10 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import Cost
+from atomo.codecs.flat import flat
 from atomo.errors import CodecError
 
-__all__ = ["Dense"]
+__all__ = ["DENSE", "Dense", "Entries"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ class Dense(Codec[Entries]):
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Entries:
         del generator  # deterministic
-        if not gradient.numel():
-            raise CodecError("sgd: cannot encode an empty gradient")
-        return Entries(gradient.flatten())
+        return Entries(flat(gradient, self.id))
 
     def encode_residual(
         self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
@@ -58,3 +57,6 @@ class Dense(Codec[Entries]):
         if payload.values.numel() != out.numel():
             raise CodecError(f"sgd: {payload.values.numel()} values for {out.numel()} entries")
         out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)
+
+
+DENSE: Final[Dense] = Dense()

@@ -12,9 +12,11 @@ from jaxtyping import Float, Int32
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.flat import add_flat, draw_seed, flat
-from atomo.codecs.levels.qsgd import CODINGS
-from atomo.errors import CodecError, ConfigError
+from atomo.codecs.checks import check_known
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.levels.payload import CODINGS
+from atomo.codecs.seeds import draw_seed
+from atomo.errors import CodecError
 from atomo.kernels import entropy, powers, sign
 
 __all__ = ["Natural"]
@@ -55,10 +57,7 @@ class Natural(Codec[Powers]):
     fine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.coding not in CODINGS:
-            raise ConfigError(
-                f"natural: coding must be one of {', '.join(CODINGS)}; got {self.coding!r}"
-            )
+        check_known(self.id, "coding", self.coding, CODINGS)
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -84,7 +83,8 @@ class Natural(Codec[Powers]):
         )
 
     def add_decoded(self, payload: Powers, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        add_flat(out, self.id, lambda entries: add_powers(payload, entries, scale))
+        with adding_to(out, self.id) as entries:
+            add_powers(payload, entries, scale)
 
 
 def add_powers(payload: Powers, out: Float[Tensor, " n"], scale: float) -> None:

@@ -16,9 +16,10 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_finite, check_known
 from atomo.codecs.cost import Cost
-from atomo.codecs.flat import add_flat, flat
-from atomo.codecs.levels.qsgd import (
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.levels.payload import (
     CODINGS,
     Levels,
     add_levels,
@@ -26,7 +27,7 @@ from atomo.codecs.levels.qsgd import (
     level_fields,
     to_levels,
 )
-from atomo.errors import CodecError, ConfigError
+from atomo.errors import ConfigError
 from atomo.kernels import quantise
 
 __all__ = ["TernGrad"]
@@ -65,14 +66,8 @@ class TernGrad(Codec[Levels]):
     def __post_init__(self) -> None:
         if not 0 <= self.clip < math.inf:
             raise ConfigError(f"terngrad: clip must be 0 or more, got {self.clip}")
-        if self.coding not in CODINGS:
-            raise ConfigError(
-                f"terngrad: coding must be one of {', '.join(CODINGS)}; got {self.coding!r}"
-            )
-        if self.scale not in SCALES:
-            raise ConfigError(
-                f"terngrad: scale must be one of {', '.join(SCALES)}; got {self.scale!r}"
-            )
+        check_known(self.id, "coding", self.coding, CODINGS)
+        check_known(self.id, "scale", self.scale, SCALES)
         if not 0 <= self.given <= torch.finfo(torch.float32).max:
             raise ConfigError(f"terngrad: given must be 0 or more, of float32; got {self.given}")
 
@@ -98,8 +93,7 @@ class TernGrad(Codec[Levels]):
         """The magnitude that stands for all others."""
         values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
-        if not math.isfinite(squares):
-            raise CodecError("terngrad: the gradient holds NaN or infinity")
+        check_finite(self.id, math.isfinite(squares))
         if not self.clip:
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
@@ -114,4 +108,5 @@ class TernGrad(Codec[Levels]):
         return super().cost(payload, shape) + level_cost(payload)
 
     def add_decoded(self, payload: Levels, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        add_flat(out, self.id, lambda entries: add_levels(payload, len(entries), 1, entries, scale))
+        with adding_to(out, self.id) as entries:
+            add_levels(payload, len(entries), 1, entries, scale)

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int32
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.flat import add_flat, flat
-from atomo.errors import CodecError, ConfigError
+from atomo.codecs.checks import check_finite, check_known
+from atomo.codecs.flat import adding_to, flat
 from atomo.kernels import sign
 
 __all__ = ["OneBit"]
@@ -50,10 +50,7 @@ class OneBit(Codec[Halves]):
     unit: ClassVar[Unit] = Unit.MATRIX
 
     def __post_init__(self) -> None:
-        if self.scope not in SCOPES:
-            raise ConfigError(
-                f"onebit: scope must be one of {', '.join(SCOPES)}; got {self.scope!r}"
-            )
+        check_known(self.id, "scope", self.scope, SCOPES)
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -78,8 +75,7 @@ class OneBit(Codec[Halves]):
     ) -> Halves:
         """The payload of `values`, once `added` is added to it, in place."""
         words, means = sign.add_pack_means(values, added, row)
-        if not means.isfinite().all():
-            raise CodecError("onebit: the gradient holds NaN or infinity")
+        check_finite(self.id, bool(means.isfinite().all()))
         return Halves(words, means)
 
     def row(self, shape: Size) -> int:
@@ -97,8 +93,5 @@ class OneBit(Codec[Halves]):
     def add_decoded(self, payload: Halves, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         # Two means speak for the whole layer, whatever the setting: so did the first frames.
         row = out.numel() if len(payload.means) == 2 else self.row(out.shape)
-        add_flat(
-            out,
-            self.id,
-            lambda entries: sign.add_row_signs(payload.words, payload.means, row, scale, entries),
-        )
+        with adding_to(out, self.id) as entries:
+            sign.add_row_signs(payload.words, payload.means, row, scale, entries)

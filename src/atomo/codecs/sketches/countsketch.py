@@ -20,13 +20,14 @@ from jaxtyping import Float, Int64
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.flat import add_flat, draw_seed, flat
-from atomo.errors import CodecError, ConfigError
+from atomo.codecs.checks import check_ratio
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.seeds import draw_marked_seed, is_marked
+from atomo.errors import CodecError
 from atomo.kernels.sketch import add_cells, fill_cells
 
 __all__ = ["CountSketch"]
 
-SIZES: Final = 65521
 MOST: Final = 2**31  # cells
 
 
@@ -58,8 +59,7 @@ class CountSketch(Codec[Cells]):
     shared_seed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise ConfigError(f"countsketch: ratio must be in (0, 1], got {self.ratio}")
+        check_ratio(self.id, self.ratio)
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -67,7 +67,7 @@ class CountSketch(Codec[Cells]):
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Cells:
         entries = flat(gradient, self.id)
-        seed = draw_seed(generator) >> 16 << 16 | len(entries) % SIZES
+        seed = draw_marked_seed(generator, len(entries))
         sums = entries.new_zeros(self.cells(len(entries)))
         fill_cells(entries, seed, sums)
         if not sums.isfinite().all():
@@ -84,9 +84,9 @@ class CountSketch(Codec[Cells]):
 
     def add_decoded(self, payload: Cells, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         seeds, sums = payload.seed.tolist(), payload.sums
-        right = [seed % 2**16 for seed in seeds] == [out.numel() % SIZES] and seeds[0] >= 0
-        if not right or len(sums) != self.cells(out.numel()):
+        if len(sums) != self.cells(out.numel()) or not is_marked(seeds, out.numel()):
             raise CodecError(
                 f"countsketch: {len(sums)} cells and seeds {seeds[:4]} for {out.numel()} entries"
             )
-        add_flat(out, self.id, lambda entries: add_cells(sums, seeds[0], entries, scale))
+        with adding_to(out, self.id) as entries:
+            add_cells(sums, seeds[0], entries, scale)

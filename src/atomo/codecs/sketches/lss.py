@@ -4,30 +4,24 @@ Ge et al., "CASQ: Accelerate Distributed Deep Learning with Sketch-based Gradien
 CLUSTER 2021.
 """
 
-import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar, Final, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int32, Int64, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.flat import add_flat, draw_seed, flat
-from atomo.errors import CodecError, ConfigError
+from atomo.codecs.checks import check_finite, check_known
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.seeds import draw_seed
+from atomo.codecs.sketches.lss_model import SIDES, sample, share_buckets, train
+from atomo.errors import ConfigError
 from atomo.kernels import clusters, entropy
 
-__all__ = ["LSS", "SIDES", "Clusters", "centres", "sample", "share_buckets", "train"]
+__all__ = ["LSS", "Means"]
 
-SAMPLED: Final = 100_000
-RUN: Final = 16  # sampled entries that lie together: a line of the cache
-OUTLIERS: Final = 0.95  # quantile of the magnitudes of a sign
-SIDES: Final = clusters.MOST // 2
-PASSES: Final = 20  # of Lloyd's algorithm; more => closer to a local optimum
-BINS: Final = 64  # of the histogram whose entropy a cluster has
-SIZES: Final = ("entropy", "centre", "density")
+SHARES: Final = ("entropy", "centre", "density")
 
 
 @dataclass(frozen=True)
@@ -41,19 +35,6 @@ class Means:
     words: Int32[Tensor, " words"]
     """What `kernels.entropy.compress` made of the clusters, two to a byte."""
     means: Float[Tensor, " buckets"]
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """A trained model: 8 clusters of negative entries, then 8 of positive ones, by value."""
-
-    thresholds: Float[Tensor, " 15"]
-    """Between them; infinite around clusters that are not used."""
-    entropies: Float[Tensor, " 16"]
-    """Of a histogram of what lies in the cluster, bits."""
-    centres: Float[Tensor, " 16"]
-    shares: Float[Tensor, " 16"]
-    """Of all entries."""
 
 
 @final
@@ -89,8 +70,7 @@ class LSS(Codec[Means]):
             raise ConfigError(f"lss: clusters must be in 2..{SIDES}, got {self.clusters}")
         if not 1 <= self.buckets <= 2**24:
             raise ConfigError(f"lss: buckets must be in 1..{2**24}, got {self.buckets}")
-        if self.share not in SIZES:
-            raise ConfigError(f"lss: share must be one of {', '.join(SIZES)}; got {self.share!r}")
+        check_known(self.id, "share", self.share, SHARES)
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -119,8 +99,7 @@ class LSS(Codec[Means]):
         sizes = share_buckets(model, min(self.buckets, len(values)), self.share)
         packed = clusters.assign(values, model.thresholds)
         means = clusters.mean_of_buckets(values, packed, sizes, seed)
-        if not means.isfinite().all():
-            raise CodecError("lss: the gradient holds NaN or infinity")
+        check_finite(self.id, bool(means.isfinite().all()))
         words = entropy.compress(packed)
         return Means(torch.tensor([seed]), sizes.int(), words, means), packed
 
@@ -136,123 +115,11 @@ class LSS(Codec[Means]):
         )
 
     def add_decoded(self, payload: Means, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        def add(entries: Float[Tensor, " n"]) -> None:
+        with adding_to(out, self.id) as entries:
             if len(payload.seed) != 1:
                 raise ValueError(f"{len(payload.seed)} seeds; one is expected")
             packed = entropy.decompress(payload.words, clusters.symbol_count(len(entries)))
-            sizes = payload.sizes.cpu().long()
-            seed = int(payload.seed)
+            sizes, seed = payload.sizes.cpu().long(), int(payload.seed)
             clusters.add_means(
                 packed.to(entries.device), sizes, seed, payload.means, entries, scale
             )
-
-        add_flat(out, self.id, add)
-
-
-def sample(values: Float[Tensor, " n"], generator: Generator) -> Float[Tensor, " s"]:
-    """Some entries, on the CPU: runs that start at random, or all of a short gradient."""
-    if len(values) <= SAMPLED:
-        return values.cpu()
-    starts = torch.randint(
-        len(values) - RUN, (SAMPLED // RUN, 1), generator=generator, device=generator.device
-    )
-    places = (starts + torch.arange(RUN, device=starts.device)).view(-1)
-    return values[places.to(values.device)].cpu()
-
-
-def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clusters:
-    """The clusters of a sample, `count` for each sign."""
-    finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
-    draws = Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
-    below, above = (int(torch.searchsorted(finite, 0.0, right=r)) for r in (False, True))
-    positive = centres(finite[above:], count, draws)
-    negative = centres(-finite[:below].flip(0), count, draws)
-    thresholds = torch.full((clusters.MOST - 1,), math.inf)
-    thresholds[:SIDES] = -math.inf
-    thresholds[SIDES - 1] = 0.0
-    between = (positive[1:] + positive[:-1]) / 2
-    thresholds[SIDES : SIDES + len(between)] = between
-    between = -((negative[1:] + negative[:-1]) / 2).flip(0)
-    thresholds[SIDES - 1 - len(between) : SIDES - 1] = between
-    found = torch.zeros(clusters.MOST)
-    found[SIDES : SIDES + len(positive)] = positive
-    found[SIDES - len(negative) : SIDES] = -negative.flip(0)
-    ends = [0, *torch.searchsorted(finite, thresholds).tolist(), len(finite)]
-    parts = [finite[start:stop] for start, stop in pairwise(ends)]
-    shares = torch.tensor([len(part) / max(1, len(finite)) for part in parts])
-    return Clusters(thresholds, torch.stack([spread(part) for part in parts]), found, shares)
-
-
-def centres(
-    magnitudes: Float[Tensor, " m"], count: int, generator: Generator
-) -> Float[Tensor, " c"]:
-    """At most `count` increasing centres of one sign: k-means++, and the mean of the outliers.
-
-    Args:
-        magnitudes: in increasing order.
-        count: with the outliers.
-        generator: of the CPU.
-    """
-    if not len(magnitudes):
-        return torch.zeros(1)
-    wide = magnitudes.double()
-    usual = max(1, math.ceil(OUTLIERS * len(wide)))
-    inner = lloyd(wide[:usual], plus_plus(wide[:usual], count - 1, generator))
-    outer = wide[usual:].mean()[None] if usual < len(wide) else wide[:0]
-    every: Tensor = torch.cat([inner, outer]).float()
-    return every[torch.cat([every[1:] > every[:-1], torch.tensor([True])])]
-
-
-def plus_plus(values: Float[Tensor, " m"], count: int, generator: Generator) -> Float[Tensor, " c"]:
-    """First centres, far from each other by chance: each drawn by its squared distance."""
-    first = torch.randint(len(values), (1,), generator=generator)
-    chosen, distance = values[first], None
-    for _ in range(count - 1):
-        near = (values - chosen[-1]).square()
-        distance = near if distance is None else distance.minimum(near)
-        if not distance.any():
-            break
-        ahead = distance.cumsum(0)
-        drawn = torch.rand(1, generator=generator, dtype=ahead.dtype) * ahead[-1]
-        chosen = torch.cat([chosen, values[torch.searchsorted(ahead, drawn, right=True)]])
-    return chosen.sort().values
-
-
-def lloyd(values: Float[Tensor, " m"], chosen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
-    """Centres moved to the means of what is nearest to them, until they stay.
-
-    What is nearest to a centre on a line is a run of the ordered values, whose sum is a difference.
-    """
-    sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
-    for _ in range(PASSES):
-        inner = torch.searchsorted(values, (chosen[1:] + chosen[:-1]) / 2)
-        ends = torch.cat([torch.tensor([0]), inner, torch.tensor([len(values)])])
-        counts = ends.diff()
-        means = sums[ends].diff() / counts.clamp_min(1)
-        moved = torch.where(counts > 0, means, chosen)
-        if moved.equal(chosen):
-            break
-        chosen = moved
-    return chosen
-
-
-def spread(values: Float[Tensor, " m"]) -> Float[Tensor, ""]:
-    """The entropy of a histogram of ordered values, bits; 0 of fewer than two."""
-    if len(values) < 2 or values[0] == values[-1]:
-        return torch.zeros(())
-    counts = torch.histc(values, BINS, float(values[0]), float(values[-1]))
-    p = counts[counts > 0] / len(values)
-    return -(p * p.log2()).sum()
-
-
-def share_buckets(model: Clusters, buckets: int, share: str) -> Int64[Tensor, " 16"]:
-    """How many buckets each cluster gets: at least 1, and at most 16 more than `buckets` in all."""
-    weights = model.entropies.double()
-    if share != "entropy":
-        weights = weights * model.centres.double().abs()
-    if share == "density":
-        weights = weights * model.shares.double()
-    total = float(weights.sum())
-    if not 0 < total < math.inf:
-        return torch.ones(clusters.MOST, dtype=torch.int64)
-    return (weights * (buckets / total)).long().clamp_min(1)

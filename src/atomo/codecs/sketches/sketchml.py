@@ -3,7 +3,6 @@
 Jiang et al., "SketchML: Accelerating Distributed Machine Learning with Data Sketches", SIGMOD 2018.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
@@ -13,9 +12,11 @@ from jaxtyping import Bool, Float, Int16, Int32, Int64, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_finite
 from atomo.codecs.cost import VISITS, Cost, number
-from atomo.codecs.flat import add_flat, draw_seed, flat
-from atomo.errors import CodecError, ConfigError
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.seeds import draw_seed
+from atomo.errors import ConfigError
 from atomo.kernels import entropy, quantiles, rice
 from atomo.kernels.clusters import symbol_count
 
@@ -131,39 +132,40 @@ class SketchML(Codec[Sketched]):
         return super().cost(payload, shape) + Cost(VISITS * entries, GATHERED * entries) + block
 
     def add_decoded(self, payload: Sketched, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        add_flat(out, self.id, self.adder(payload, scale))
-
-    def adder(self, payload: Sketched, scale: float) -> Callable[[Float[Tensor, " n"]], None]:
-        """Adds the decoded entries to a vector; ValueError where they do not fit it."""
-
-        def add(entries: Float[Tensor, " n"]) -> None:
+        with adding_to(out, self.id) as entries:
             if payload.head.shape != (2,) or payload.cell_count.shape != (1,):
                 raise ValueError(f"a head of {len(payload.head)} numbers")
-            count, seed = payload.head.tolist()
+            count = int(payload.head[0])
             chosen = places_of(payload.places, count, len(entries))
             if not count:
                 return
-            most = quantiles.most_cells(count, self.cells)
-            cells = int(payload.cell_count)
-            if not 0 < cells <= most:
-                raise ValueError(f"{cells} cells for {count} entries; at most {most}")
             direct = chosen is None and entries.device.type == "cpu"
-            found = entries if direct else torch.zeros(count)
-            quantiles.add_sketched(
-                entropy.decompress(payload.groups, symbol_count(count)),
-                entropy.decompress(payload.cells, cells),
-                self.cells,
-                seed,
-                payload.means.cpu(),
-                found,
-                scale,
-            )
-            if chosen is not None:
-                entries[chosen.to(entries.device)] += found.to(entries.device)
-            elif not direct:
-                entries.add_(found.to(entries.device))
+            held = entries if direct else torch.zeros(count)
+            self.add_held(payload, count, held, scale)
+            if not direct:
+                where = slice(None) if chosen is None else chosen.to(entries.device)
+                entries[where] += held.to(entries.device)
 
-        return add
+    def add_held(
+        self, payload: Sketched, count: int, held: Float[Tensor, " k"], scale: float
+    ) -> None:
+        """Adds the entries that are not zero, which lie together, in place.
+
+        Raises:
+            ValueError: the payload is not one of so many.
+        """
+        most, cells = quantiles.most_cells(count, self.cells), int(payload.cell_count)
+        if not 0 < cells <= most:
+            raise ValueError(f"{cells} cells for {count} entries; at most {most}")
+        quantiles.add_sketched(
+            entropy.decompress(payload.groups, symbol_count(count)),
+            entropy.decompress(payload.cells, cells),
+            self.cells,
+            int(payload.head[1]),
+            payload.means.cpu(),
+            held,
+            scale,
+        )
 
 
 def nonzero(
@@ -176,8 +178,7 @@ def nonzero(
         CodecError: NaN or infinity was found.
     """
     least, greatest = quantiles.extremes(values)
-    if greatest >= INFINITE:
-        raise CodecError("sketchml: the gradient holds NaN or infinity")
+    check_finite("sketchml", greatest < INFINITE)
     if least:
         return None, rice.encode(torch.empty(0, dtype=torch.int64), len(values))
     kept = values.abs() >= SMALLEST

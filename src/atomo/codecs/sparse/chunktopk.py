@@ -14,17 +14,11 @@ from jaxtyping import Float, Int64
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_finite, check_ratio
 from atomo.codecs.cost import Cost
-from atomo.codecs.flat import add_flat, flat
-from atomo.codecs.sparse.payload import (
-    Sparse,
-    check_ratio,
-    indices_of,
-    sparse_cost,
-    sparse_fields,
-    wanted,
-)
-from atomo.errors import CodecError, ConfigError
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.sparse.payload import Sparse, count_for, index_cost, index_fields, indices_of
+from atomo.errors import ConfigError
 from atomo.kernels import rice, select
 
 __all__ = ["ChunkTopK"]
@@ -83,8 +77,7 @@ class ChunkTopK(Codec[Sparse]):
     ) -> Int64[Tensor, " k"]:
         """The numbers of the chunks to send of the sum, which `entries` becomes; increasing."""
         sums = select.chunk_sums(entries, added, self.chunk)
-        if not sums.isfinite().all():
-            raise CodecError("chunktopk: the gradient holds NaN or infinity")
+        check_finite(self.id, bool(sums.isfinite().all()))
         # Stable, so that of equal chunks the first are sent.
         order = sums.sort(descending=True, stable=True).indices
         return order[: self.most(len(entries))].sort().values
@@ -109,28 +102,25 @@ class ChunkTopK(Codec[Sparse]):
 
     def most(self, entries: int) -> int:
         """How many of them may be sent."""
-        return wanted(self.ratio, self.chunks(entries))
+        return count_for(self.ratio, self.chunks(entries))
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         entries = shape.numel()
-        return sparse_fields(
-            self.chunks(entries), self.most(entries), None, min(self.chunk, max(1, entries))
-        )
+        most = self.most(entries)
+        values = Field(torch.float32, (most * min(self.chunk, max(1, entries)),))
+        return *index_fields(self.chunks(entries), most), values
 
     def cost(self, payload: Sparse, shape: Size) -> Cost:
         entries = shape.numel()
-        size = min(self.chunk, entries)
-        most = self.most(entries)
-        return super().cost(payload, shape) + sparse_cost(payload, most, None, size)
+        _, found = index_cost(payload, self.most(entries), min(self.chunk, entries))
+        return super().cost(payload, shape) + found
 
     def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        def add(entries: Float[Tensor, " n"]) -> None:
+        with adding_to(out, self.id) as entries:
             positions = self.carried(payload, len(entries))
             if len(positions) != len(payload.values):
                 raise ValueError(f"{len(payload.values)} values for {len(positions)} entries")
             select.add_at(entries, positions, payload.values, scale)
-
-        add_flat(out, self.id, add)
 
     def carried(self, payload: Sparse, entries: int) -> Int64[Tensor, " v"]:
         """The indices of the entries in a payload, which may be a stranger's."""
@@ -138,5 +128,4 @@ class ChunkTopK(Codec[Sparse]):
         return self.positions(numbers, entries)
 
     def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
-        """Makes the entries zero that the payload carries, in place."""
         entries[self.carried(payload, len(entries)).to(entries.device)] = 0

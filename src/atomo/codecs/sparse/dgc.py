@@ -15,8 +15,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs.base import Codec, Unit
-from atomo.codecs.sparse.payload import SCOPES, check_ratio, check_scope, finding, wanted
-from atomo.codecs.sparse.selector import Selector
+from atomo.codecs.checks import check_known, check_ratio
+from atomo.codecs.dense.dense import DENSE
+from atomo.codecs.sparse.payload import count_for
+from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.errors import ConfigError
 from atomo.kernels import select
 
@@ -25,8 +27,11 @@ __all__ = ["DGC", "WARM_UP", "warm_up"]
 WARM_UP: Final = (0.25, 0.063, 0.015, 0.004, 0.001)
 """The published ratios of the first epochs."""
 SAMPLED: Final = 0.01  # of the entries
-TIMES: Final = 10
-MANY, FEW, LOWER = 1.3, 0.8, 0.8
+# The adaptation, in the figures of the authors' code. Entries found over entries aimed at:
+TOO_MANY: Final = 1.3  # above it the largest of them are taken
+TOO_FEW: Final = 0.8  # below it the threshold is lowered,
+LOWERED_BY: Final = 0.8  # to so much of itself,
+LOWERINGS: Final = 10  # but no more often
 
 
 def warm_up(ratio: float, epochs: int) -> tuple[float, ...]:
@@ -58,7 +63,7 @@ class DGC(Selector):
 
     ratio: float = 0.001
     """The share of the entries that is sent. Lower => more compression."""
-    values: Codec[Any] | None = None
+    values: Codec[Any] = DENSE
     """Codes the values."""
     scope: str = "layer"
     """What `ratio` is a share of: "layer", as published, or "bucket", joined layers in which those
@@ -72,7 +77,7 @@ class DGC(Selector):
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
-        check_scope(self.id, self.scope)
+        check_known(self.id, "scope", self.scope, SCOPES)
         if self.least < 1:
             raise ConfigError(f"dgc: least must be 1 or more, got {self.least}")
 
@@ -81,7 +86,7 @@ class DGC(Selector):
         return SCOPES[self.scope]
 
     @property
-    def coded_by(self) -> Codec[Any] | None:
+    def coded_by(self) -> Codec[Any]:
         return self.values
 
     def find(
@@ -91,7 +96,7 @@ class DGC(Selector):
         generator: Generator,
     ) -> select.Found:
         threshold = self.sampled_threshold(entries, added, generator)
-        return finding(self.id, lambda: self.adapt(entries, added, threshold))
+        return self.adapt(entries, added, threshold)
 
     def sampled_threshold(
         self,
@@ -121,24 +126,24 @@ class DGC(Selector):
         k = self.wanted(len(entries))
         bits = max(1, threshold)
         indices, found = select.above(entries, added, bits)
-        for _ in range(TIMES):
-            if len(found) >= FEW * k or bits <= 1:
+        for _ in range(LOWERINGS):
+            if len(found) >= TOO_FEW * k or bits <= 1:
                 break
             bits = max(1, lowered(bits))
             indices, found = select.above(entries, None, bits)
-        if len(found) > MANY * k:
+        if len(found) > TOO_MANY * k:
             return select.first_largest(indices, found, k)
         return indices, found
 
     def wanted(self, entries: int) -> int:
         """How many of so many entries are aimed at."""
-        return min(entries, max(self.least, wanted(self.ratio, entries)))
+        return min(entries, max(self.least, count_for(self.ratio, entries)))
 
     def most(self, entries: int) -> int:
-        return min(entries, math.floor(MANY * self.wanted(entries)))
+        return min(entries, math.floor(TOO_MANY * self.wanted(entries)))
 
 
 def lowered(bits: int) -> int:
     """The bits of 0.8 times the magnitude that has `bits`."""
     value = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
-    return int((value * LOWER).view(torch.int32))
+    return int((value * LOWERED_BY).view(torch.int32))

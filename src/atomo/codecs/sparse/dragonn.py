@@ -9,24 +9,13 @@ from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
+from torch import Generator, Tensor
 
-from atomo.codecs.base import Codec, Field, Law, Unit
-from atomo.codecs.cost import Cost
-from atomo.codecs.flat import draw_seed, flat
-from atomo.codecs.sparse.payload import (
-    SCOPES,
-    Sparse,
-    add_sparse,
-    check_ratio,
-    check_scope,
-    clear_sent,
-    finding,
-    pack,
-    sparse_cost,
-    sparse_fields,
-    wanted,
-)
+from atomo.codecs.base import Unit
+from atomo.codecs.checks import check_known, check_ratio
+from atomo.codecs.seeds import draw_seed
+from atomo.codecs.sparse.payload import count_for
+from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.errors import ConfigError
 from atomo.kernels import draws, select
 
@@ -40,7 +29,7 @@ SMALL, SMALL_RATIO = 131072, 0.01
 
 @final
 @dataclass(frozen=True)
-class Dragonn(Codec[Sparse]):
+class Dragonn(Selector):
     """About 88.5 % of the entries above a sampled threshold; the rest waits in the memory.
 
     The threshold is not adapted, so that more or fewer may be above it; the table of 4 k slots
@@ -64,14 +53,12 @@ class Dragonn(Codec[Sparse]):
     that a run of few workers diverges."""
 
     id: ClassVar[str] = "dragonn"
-    payload: ClassVar[type[Sparse]] = Sparse
-    unit: ClassVar[Unit] = Unit.ENTRIES
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
         if self.threshold < 0:
             raise ConfigError(f"dragonn: threshold must be 0 or more, got {self.threshold}")
-        check_scope(self.id, self.scope)
+        check_known(self.id, "scope", self.scope, SCOPES)
         if self.least < 1:
             raise ConfigError(f"dragonn: least must be 1 or more, got {self.least}")
 
@@ -79,33 +66,15 @@ class Dragonn(Codec[Sparse]):
     def sees(self) -> Unit:
         return SCOPES[self.scope]
 
-    @property
-    def laws(self) -> frozenset[Law]:
-        return frozenset({Law.CONTRACTION})
-
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
-        entries = flat(gradient, self.id)
-        indices, found = self.find(entries, None, generator)
-        return pack(self.id, indices, found, len(entries), None, generator)
-
-    def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
-    ) -> Sparse:
-        added, entries = flat(gradient, self.id), kept.view(-1)
-        indices, found = self.find(entries, added, generator)
-        entries[indices] = 0
-        return pack(self.id, indices, found, len(entries), None, generator)
-
     def find(
         self,
         entries: Float[Tensor, " n"],
         added: Float[Tensor, " n"] | None,
         generator: Generator,
     ) -> select.Found:
-        """The entries to send of the sum, which `entries` becomes."""
         whole = len(entries) <= self.threshold
         low = 1 if whole else self.sampled_threshold(entries, added, generator)
-        indices, found = finding(self.id, lambda: select.above(entries, added, low))
+        indices, found = select.above(entries, added, low)
         if whole:
             return indices, found
         chosen = draws.survivors(indices, draw_seed(generator), self.slots(len(entries)))
@@ -140,26 +109,11 @@ class Dragonn(Codec[Sparse]):
 
     def wanted(self, entries: int) -> int:
         """How many of so many entries are aimed at."""
-        return min(entries, max(self.least, wanted(self.share(entries), entries)))
+        return min(entries, max(self.least, count_for(self.share(entries), entries)))
 
     def slots(self, entries: int) -> int:
         """The size of the hash table."""
         return SLOTS * self.wanted(entries)
 
     def most(self, entries: int) -> int:
-        """How many may be sent."""
         return entries if entries <= self.threshold else min(entries, self.slots(entries))
-
-    def fields(self, shape: Size) -> tuple[Field, ...]:
-        return sparse_fields(shape.numel(), self.most(shape.numel()), None)
-
-    def cost(self, payload: Sparse, shape: Size) -> Cost:
-        most = self.most(shape.numel())
-        return super().cost(payload, shape) + sparse_cost(payload, most, None)
-
-    def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        add_sparse(self.id, payload, self.most(out.numel()), None, out, scale)
-
-    def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
-        """Makes the entries zero that the payload carries, in place."""
-        clear_sent(payload, entries)

@@ -13,15 +13,16 @@ from jaxtyping import Float, Int64
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import as_codec_error, check_ratio
 from atomo.codecs.cost import Cost
-from atomo.codecs.flat import add_flat, draw_seed, flat
-from atomo.codecs.sparse.payload import INDEX, check_ratio, wanted
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.seeds import draw_marked_seed, is_marked
+from atomo.codecs.sparse.payload import INDEX, count_for
 from atomo.errors import CodecError
 from atomo.kernels import draws, select
 
 __all__ = ["RandK"]
 
-SIZES: Final = 65521
 DRAW: Final = 16  # visits that drawing an entry is worth
 
 
@@ -67,44 +68,38 @@ class RandK(Codec[Drawn]):
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Drawn:
         entries = flat(gradient, self.id)
-        try:
+        with as_codec_error(self.id, "the gradient holds"):
             select.check_finite(entries)
-        except ValueError as error:
-            raise CodecError(f"randk: the gradient holds {error}") from error
-        k, seed = wanted(self.ratio, len(entries)), self.seed(len(entries), generator)
+        k, seed = self.count(len(entries)), draw_marked_seed(generator, len(entries))
         indices = draws.draw(seed, k, len(entries), entries.device)
         values = entries[indices] * (len(entries) / k if self.unbiased else 1.0)
         if self.unbiased and not values.isfinite().all():
             raise CodecError("randk: scaled values overflow float32; scale the gradient down first")
         return Drawn(torch.tensor([seed]), values)
 
-    def seed(self, entries: int, generator: Generator) -> int:
-        """A new seed for a gradient of so many entries."""
-        return draw_seed(generator) >> 16 << 16 | entries % SIZES
+    def count(self, entries: int) -> int:
+        """The number k of those sent."""
+        return count_for(self.ratio, entries)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
-        k = wanted(self.ratio, shape.numel())
+        k = self.count(shape.numel())
         return Field(torch.int64, (1,)), Field(torch.float32, (k,))
 
     def cost(self, payload: Drawn, shape: Size) -> Cost:
-        k = wanted(self.ratio, shape.numel())
+        k = self.count(shape.numel())
         return super().cost(payload, shape) + Cost(DRAW * k, INDEX * k)
 
     def add_decoded(self, payload: Drawn, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        k = wanted(self.ratio, out.numel())
+        k = self.count(out.numel())
         seeds, values = payload.seed.tolist(), payload.values
-        if values.shape != (k,) or [seed % 2**16 for seed in seeds] != [out.numel() % SIZES]:
+        if values.shape != (k,) or not is_marked(seeds, out.numel()):
             raise CodecError(
                 f"randk: {len(values)} values and seeds {seeds[:4]}; not {k} of {out.numel()}"
             )
-
-        def add(entries: Float[Tensor, " n"]) -> None:
+        with adding_to(out, self.id) as entries:
             indices = draws.draw(seeds[0], k, len(entries), entries.device)
             select.add_at(entries, indices, values, scale)
 
-        add_flat(out, self.id, add)
-
     def clear_sent(self, payload: Drawn, entries: Float[Tensor, " n"]) -> None:
-        """Makes the entries zero that the payload carries, in place."""
-        k = wanted(self.ratio, len(entries))
+        k = self.count(len(entries))
         entries[draws.draw(int(payload.seed), k, len(entries), entries.device)] = 0

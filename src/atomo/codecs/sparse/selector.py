@@ -1,41 +1,41 @@
-"""What the sparsifiers share that find entries by their size and may have the values coded."""
+"""What the sparsifiers share that find entries by their size, one by one.
+
+Another codec may code the values; what it loses counts as not sent. A law of theirs follows: they
+contract, unless what codes the values may throw these farther off than zero is.
+"""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int64
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
-from atomo.codecs.flat import flat
-from atomo.codecs.sparse.payload import (
-    Sparse,
-    add_sparse,
-    assemble,
-    clear_sent,
-    feed_back,
-    pack,
-    sparse_cost,
-    sparse_fields,
-    sparse_laws,
-)
-from atomo.kernels import select
+from atomo.codecs.dense.dense import DENSE, Entries
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.sparse.payload import Sparse, index_cost, index_fields, indices_of
+from atomo.kernels import rice, select
 
-__all__ = ["Selector"]
+__all__ = ["SCOPES", "Selector"]
+
+SCOPES: Final = MappingProxyType({"layer": Unit.MATRIX, "bucket": Unit.ENTRIES})
 
 
 class Selector(Codec[Sparse]):
-    """Sends the entries that it finds. Abstract; subclasses are final, with a field `values`."""
+    """Sends the entries that it finds. Abstract; subclasses are final."""
 
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
 
     @property
-    @abstractmethod
-    def coded_by(self) -> Codec[Any] | None:
+    def coded_by(self) -> Codec[Any]:
         """What codes the values."""
+        return DENSE
 
     @abstractmethod
     def find(
@@ -44,10 +44,10 @@ class Selector(Codec[Sparse]):
         added: Float[Tensor, " n"] | None,
         generator: Generator,
     ) -> select.Found:
-        """The entries to send of the sum, which `entries` becomes.
+        """The entries to send of the sum, which `entries` becomes: indices, increasing, and values.
 
         Raises:
-            CodecError: the sum holds NaN or infinity.
+            ValueError: the sum holds NaN or infinity.
         """
 
     @abstractmethod
@@ -56,40 +56,77 @@ class Selector(Codec[Sparse]):
 
     @property
     def laws(self) -> frozenset[Law]:
-        return sparse_laws(self.coded_by)
+        return self.coded_by.laws & {Law.CONTRACTION}
 
     @property
     def inner(self) -> Mapping[str, Codec[Any]]:
-        return {} if self.coded_by is None else {"values": self.coded_by}
-
-    def assemble(self, sections: Iterator[Tensor]) -> Sparse:
-        return assemble(sections, self.coded_by)
+        return {"values": self.coded_by}
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
         entries = flat(gradient, self.id)
-        indices, found = self.find(entries, None, generator)
-        return pack(self.id, indices, found, len(entries), self.coded_by, generator)
+        indices, found = self.found(entries, None, generator)
+        return self.pack(indices, found, len(entries), generator)
 
     def encode_residual(
         self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
     ) -> Sparse:
         added, entries = flat(gradient, self.id), kept.view(-1)
-        indices, found = self.find(entries, added, generator)
-        payload = pack(self.id, indices, found, len(entries), self.coded_by, generator)
-        feed_back(payload, indices, found, entries, self.coded_by)
+        indices, found = self.found(entries, added, generator)
+        payload = self.pack(indices, found, len(entries), generator)
+        if len(found):
+            # What was lost of them in coding: nothing, if they travel as they are.
+            lost = found.clone()
+            self.coded_by.add_decoded(payload.values, lost, -1.0)
+            entries[indices] = lost
         return payload
 
+    def found(
+        self,
+        entries: Float[Tensor, " n"],
+        added: Float[Tensor, " n"] | None,
+        generator: Generator,
+    ) -> select.Found:
+        with as_codec_error(self.id, "the gradient holds"):
+            return self.find(entries, added, generator)
+
+    def pack(
+        self,
+        indices: Int64[Tensor, " k"],
+        found: Float[Tensor, " k"],
+        entries: int,
+        generator: Generator,
+    ) -> Sparse:
+        """The payload of what was found among so many entries."""
+        packed = rice.encode(indices, entries)
+        return Sparse(torch.tensor([len(found)]), packed, self.coded(found, generator))
+
+    def coded(self, found: Float[Tensor, " k"], generator: Generator) -> Any:
+        if len(found):
+            with as_codec_error(self.id, "values:"):
+                return self.coded_by.encode(found, generator)
+        # No codec takes an empty vector: a zero stands for it, except where nothing is coded.
+        empty = self.coded_by == DENSE
+        return Entries(found) if empty else self.coded_by.encode(found.new_zeros(1), generator)
+
     def fields(self, shape: Size) -> tuple[Field, ...]:
-        entries = shape.numel()
-        return sparse_fields(entries, self.most(entries), self.coded_by)
+        most = self.most(shape.numel())
+        values = self.coded_by.fields(Size([max(1, most)]))
+        return *index_fields(shape.numel(), most), *values
 
     def cost(self, payload: Sparse, shape: Size) -> Cost:
-        most = self.most(shape.numel())
-        return super().cost(payload, shape) + sparse_cost(payload, most, self.coded_by)
+        count, indices = index_cost(payload, self.most(shape.numel()))
+        values = self.coded_by.cost(payload.values, Size([max(1, count)]))
+        return super().cost(payload, shape) + indices + values
 
     def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
-        add_sparse(self.id, payload, self.most(out.numel()), self.coded_by, out, scale)
+        with adding_to(out, self.id) as entries:
+            indices = indices_of(payload, len(entries), self.most(len(entries)))
+            values = entries.new_zeros(len(indices))
+            if len(values):  # else it does not matter what stands for none
+                with as_codec_error("values"):
+                    self.coded_by.add_decoded(payload.values, values)
+            select.add_at(entries, indices, values, scale)
 
     def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
-        """Makes the entries zero that the payload carries, in place."""
-        clear_sent(payload, entries)
+        indices = indices_of(payload, len(entries), len(entries))
+        entries[indices.to(entries.device)] = 0

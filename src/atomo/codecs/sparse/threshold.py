@@ -12,9 +12,11 @@ from typing import Any, ClassVar, final
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from atomo.codecs.base import Codec
+from atomo.codecs.base import Codec, Law
+from atomo.codecs.checks import as_codec_error
+from atomo.codecs.dense.dense import DENSE
 from atomo.codecs.flat import flat
-from atomo.codecs.sparse.payload import Sparse, finding, pack
+from atomo.codecs.sparse.payload import Sparse
 from atomo.codecs.sparse.selector import Selector
 from atomo.errors import ConfigError
 from atomo.kernels import select
@@ -36,7 +38,7 @@ class Threshold(Selector):
 
     value: float = 0.001
     """The smallest magnitude that is sent. Higher => more compression."""
-    values: Codec[Any] | None = None
+    values: Codec[Any] = DENSE
     """Codes the values."""
 
     id: ClassVar[str] = "threshold"
@@ -46,17 +48,19 @@ class Threshold(Selector):
             raise ConfigError(f"threshold: value must be above 0 and finite, got {self.value}")
 
     @property
-    def coded_by(self) -> Codec[Any] | None:
+    def coded_by(self) -> Codec[Any]:
         return self.values
 
     def encode_residual(
         self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
     ) -> Sparse:
-        if self.values is not None:
+        if Law.LOSSLESS not in self.values.laws:
             return super().encode_residual(gradient, kept, generator)
         added, entries = flat(gradient, self.id), kept.view(-1)
-        indices, found = self.above(entries, added, True)  # in the pass that finds them
-        return pack(self.id, indices, found, len(entries), None, generator)
+        with as_codec_error(self.id, "the gradient holds"):
+            # What is sent whole is cleared in the pass that finds it.
+            indices, found = self.above(entries, added, True)
+        return self.pack(indices, found, len(entries), generator)
 
     def find(
         self,
@@ -71,8 +75,7 @@ class Threshold(Selector):
         self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, clear: bool
     ) -> select.Found:
         """The entries to send of the sum, which `entries` becomes; cleared there if asked to."""
-        low = select.bits_of(self.value)
-        return finding(self.id, lambda: select.above(entries, added, low, clear))
+        return select.above(entries, added, select.bits_of(self.value), clear)
 
     def most(self, entries: int) -> int:
         return entries

@@ -10,8 +10,10 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs.base import Codec, Unit
-from atomo.codecs.sparse.payload import SCOPES, check_ratio, check_scope, finding, wanted
-from atomo.codecs.sparse.selector import Selector
+from atomo.codecs.checks import check_known, check_ratio
+from atomo.codecs.dense.dense import DENSE
+from atomo.codecs.sparse.payload import count_for
+from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.kernels import select
 
 __all__ = ["TopK"]
@@ -28,7 +30,7 @@ class TopK(Selector):
 
     ratio: float = 0.01
     """The share of the entries that is sent. Lower => more compression."""
-    values: Codec[Any] | None = None
+    values: Codec[Any] = DENSE
     """Codes the values."""
     scope: str = "bucket"
     """What `ratio` is a share of: "layer", or "bucket", joined layers in which those with larger
@@ -38,14 +40,14 @@ class TopK(Selector):
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
-        check_scope(self.id, self.scope)
+        check_known(self.id, "scope", self.scope, SCOPES)
 
     @property
     def sees(self) -> Unit:
         return SCOPES[self.scope]
 
     @property
-    def coded_by(self) -> Codec[Any] | None:
+    def coded_by(self) -> Codec[Any]:
         return self.values
 
     def find(
@@ -55,8 +57,7 @@ class TopK(Selector):
         generator: Generator,
     ) -> select.Found:
         del generator  # deterministic
-        k = self.most(len(entries))
-        return finding(self.id, lambda: select.largest(entries, added, k))
+        return select.largest(entries, added, self.most(len(entries)))
 
     def most(self, entries: int) -> int:
-        return wanted(self.ratio, entries)
+        return count_for(self.ratio, entries)

@@ -14,7 +14,7 @@ figures are close the other bases send fewer bytes as well.
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -23,7 +23,9 @@ from jaxtyping import Float, UInt8
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import as_codec_error, check_known
 from atomo.codecs.cost import Cost, number
+from atomo.codecs.flat import flat
 from atomo.codecs.spectral.entrywise import Entrywise
 from atomo.codecs.spectral.factors import Factors
 from atomo.codecs.spectral.fourier import Fourier, transform
@@ -36,7 +38,6 @@ from atomo.errors import CodecError, ConfigError
 __all__ = ["Atomo"]
 
 BASES = ("svd", "entrywise", "fourier")  # their places are on the wire
-SECTIONS = {"factors": 2, "sample": 6}
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,7 @@ class Atomo(Codec[Choice]):
     samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.basis not in ("auto", *BASES):
-            raise ConfigError(
-                f"atomo: basis must be one of auto, {', '.join(BASES)}; got {self.basis!r}"
-            )
+        check_known(self.id, "basis", self.basis, ("auto", *BASES))
         if self.rank < 1:
             raise ConfigError(f"atomo: rank must be >= 1, got {self.rank}")
         self.codecs(Size((1, 1)))  # they check their own settings
@@ -93,13 +91,10 @@ class Atomo(Codec[Choice]):
         return spectral, Entrywise(budget), Fourier(budget, self.block)
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Choice:
-        if not gradient.numel():
-            raise CodecError(f"atomo: cannot encode an empty gradient of {tuple(gradient.shape)}")
-        try:
+        gradient = flat(gradient, self.id).view(gradient.shape)
+        with as_codec_error(self.id):
             chosen = self.choose(gradient, generator)
             payload: Any = self.codecs(gradient.shape)[chosen].encode(gradient, generator)
-        except CodecError as error:
-            raise CodecError(f"atomo: {error}") from error
         basis = torch.tensor([chosen], dtype=torch.uint8)
         factors, sample = nothing()
         return Choice(basis, payload, sample) if chosen == 0 else Choice(basis, factors, payload)
@@ -108,7 +103,7 @@ class Atomo(Codec[Choice]):
         """The place in BASES of the one to use."""
         if self.basis != "auto":
             return BASES.index(self.basis)
-        entries = gradient.contiguous().view(-1)
+        entries = flat(gradient, self.id)
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         matrices = [(shape, tall(as_matrix(entries, *shape))) for shape in shapes]
         figures = [
@@ -124,14 +119,10 @@ class Atomo(Codec[Choice]):
         del entrywise
         return Field(torch.uint8, (1,)), *spectral, *fourier
 
-    def sections(self, payload: Choice) -> list[Tensor]:
-        held = vars(payload.factors), vars(payload.sample)
-        return [payload.basis, *(tensor for parts in held for tensor in parts.values())]
-
-    def assemble(self, sections: Iterator[Tensor]) -> Choice:
-        basis = next(sections)
-        factors = Factors(*(next(sections) for _ in range(SECTIONS["factors"])))
-        return Choice(basis, factors, Sample(*(next(sections) for _ in range(SECTIONS["sample"]))))
+    @property
+    def inner(self) -> Mapping[str, Codec[Any]]:
+        # `fourier` would serve as well as `entrywise`: a sample is a sample.
+        return {"factors": SVD(), "sample": Entrywise()}
 
     def cost(self, payload: Choice, shape: Size) -> Cost:
         codecs: tuple[Codec[Any], ...] = self.codecs(shape)
@@ -144,12 +135,9 @@ class Atomo(Codec[Choice]):
         chosen = int(payload.basis) if len(payload.basis) == 1 else len(BASES)
         if chosen >= len(BASES):
             raise CodecError(f"atomo: basis {payload.basis.tolist()}; known are 0 to 2")
-        held: Mapping[int, Any] = {0: payload.factors}
-        try:
-            codec: Codec[Any] = self.codecs(out.shape)[chosen]
-            codec.add_decoded(held.get(chosen, payload.sample), out, scale)
-        except CodecError as error:
-            raise CodecError(f"atomo: {error}") from error
+        codec: Codec[Any] = self.codecs(out.shape)[chosen]
+        with as_codec_error(self.id):
+            codec.add_decoded(payload.sample if chosen else payload.factors, out, scale)
 
 
 def nothing() -> tuple[Factors, Sample]:

@@ -12,12 +12,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import torch
 from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_known
 from atomo.codecs.cost import Cost
+from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.spectral.sample import (
     Sample,
     draw_sample,
@@ -25,7 +26,7 @@ from atomo.codecs.spectral.sample import (
     sample_cost,
     sample_fields,
 )
-from atomo.errors import CodecError, ConfigError
+from atomo.errors import ConfigError
 from atomo.kernels.atoms import best_rate
 from atomo.kernels.quantise import moments
 
@@ -56,20 +57,15 @@ class Entrywise(Codec[Sample]):
 
     def __post_init__(self) -> None:
         check_budget(self.id, self.budget)
-        if self.mode not in MODES:
-            raise ConfigError(
-                f"entrywise: mode must be one of {', '.join(MODES)}; got {self.mode!r}"
-            )
+        check_known(self.id, "mode", self.mode, MODES)
 
     @property
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sample:
-        if not gradient.numel():
-            raise CodecError("entrywise: cannot encode an empty gradient")
-        entries = gradient.flatten()
-        return draw_sample(entries, self.rate(entries), generator, self.id, entries.numel())
+        entries = flat(gradient, self.id)
+        return draw_sample(entries, self.rate(entries), generator, self.id, len(entries))
 
     def rate(self, entries: Float[Tensor, " n"]) -> float:
         """The probability of an entry over its magnitude, where that is below 1."""
@@ -89,10 +85,8 @@ class Entrywise(Codec[Sample]):
 
     def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         places, values = read_sample(payload, out.numel(), self.id, out.numel())
-        flat = out.view(-1) if out.is_contiguous() else torch.zeros(out.numel(), device=out.device)
-        flat.index_add_(0, places.to(out.device), values.to(out.device), alpha=scale)
-        if not out.is_contiguous():
-            out.add_(flat.view(out.shape))
+        with adding_to(out, self.id) as entries:
+            entries.index_add_(0, places.to(out.device), values.to(out.device), alpha=scale)
 
 
 def check_budget(codec: str, budget: float) -> None:

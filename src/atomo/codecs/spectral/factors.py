@@ -8,8 +8,8 @@ from jaxtyping import Float, Int32
 from torch import Generator, Tensor
 
 from atomo.codecs.base import Codec
+from atomo.codecs.checks import as_codec_error
 from atomo.codecs.spectral.spectrum import times
-from atomo.errors import CodecError
 
 __all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "plain_factors"]
 
@@ -57,11 +57,9 @@ def plain_factors(
     atoms = int(payload.sizes[0])
     left = torch.zeros(atoms, m, device=device)
     right = torch.zeros(atoms, n, device=device)
-    try:
+    with as_codec_error("svd", "factors:"):
         codec.add_decoded(payload.left, left.view(-1))
         codec.add_decoded(payload.right, right.view(-1))
-    except CodecError as error:
-        raise CodecError(f"svd: factors: {error}") from error
     return Factors(left, right)
 
 

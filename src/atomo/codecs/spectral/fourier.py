@@ -20,6 +20,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import Cost
+from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.spectral.entrywise import atoms_for, check_budget
 from atomo.codecs.spectral.sample import (
     Sample,
@@ -28,7 +29,7 @@ from atomo.codecs.spectral.sample import (
     sample_cost,
     sample_fields,
 )
-from atomo.errors import CodecError, ConfigError
+from atomo.errors import ConfigError
 from atomo.kernels.atoms import add_cosines, best_rate
 
 __all__ = ["Fourier", "cosines", "transform"]
@@ -67,9 +68,7 @@ class Fourier(Codec[Sample]):
         return frozenset({Law.UNBIASED})
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sample:
-        if not gradient.numel():
-            raise CodecError("fourier: cannot encode an empty gradient")
-        coefficients = transform(gradient.flatten(), self.block)
+        coefficients = transform(flat(gradient, self.id), self.block)
         rate = best_rate(coefficients, atoms_for(self.budget, len(coefficients)))
         return draw_sample(coefficients, rate, generator, self.id, gradient.numel())
 
@@ -85,11 +84,9 @@ class Fourier(Codec[Sample]):
     def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
         atoms = padded(out.numel(), self.block)
         places, values = read_sample(payload, atoms, self.id, out.numel())
-        flat = out.view(-1) if out.is_contiguous() else torch.zeros(out.numel(), device=out.device)
         waves = cosines(self.block).to(out.device)
-        add_cosines(flat, places.to(out.device), scale * values.to(out.device), waves)
-        if not out.is_contiguous():
-            out.add_(flat.view(out.shape))
+        with adding_to(out, self.id) as entries:
+            add_cosines(entries, places.to(out.device), scale * values.to(out.device), waves)
 
 
 def padded(entries: int, block: int) -> int:

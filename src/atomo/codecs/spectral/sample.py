@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float, Int32, Int64, UInt8
 from torch import Generator, Tensor
 
 from atomo.codecs.base import Field
+from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost, number
+from atomo.codecs.seeds import draw_seed
 from atomo.errors import CodecError
 from atomo.kernels import rice
 from atomo.kernels.atoms import sample_entries
@@ -56,8 +58,7 @@ def draw_sample(
     magnitude = 1 / rate
     if magnitude > torch.finfo(torch.float32).max:
         raise CodecError(f"{codec}: atoms of this gradient overflow float32; scale it down first")
-    seed = int(torch.randint(2**63 - 1, (1,), generator=generator, device=generator.device))
-    places = sample_entries(coefficients, rate, seed)
+    places = sample_entries(coefficients, rate, draw_seed(generator))
     found = coefficients[places]
     certain = found.double().abs() * rate >= 1
     drawn, values = places[~certain], found[certain]
@@ -106,11 +107,9 @@ def read_sample(
             f"{codec}: {sizes[0]} bytes of signs, {sizes[1]} magnitudes and {sizes[2]} values for "
             f"{counts} atoms drawn and certain of {claimed} entries, and {entries} are expected"
         )
-    try:
+    with as_codec_error(codec):
         drawn = rice.decode(payload.drawn, counts[0], atoms)
         certain = rice.decode(payload.certain, counts[1], atoms)
-    except ValueError as error:
-        raise CodecError(f"{codec}: {error}") from error
     negative, magnitude = unpacked(payload.signs.cpu(), counts[0]), payload.magnitude.cpu()
     worth = torch.where(negative, -magnitude, magnitude)
     return torch.cat([drawn, certain]), torch.cat([worth, payload.values.cpu()])

@@ -7,7 +7,7 @@ atoms that were drawn are ever formed. Another codec may code their two factors 
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -16,7 +16,9 @@ from jaxtyping import Float
 from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_known
 from atomo.codecs.cost import FUSED, Cost, number
+from atomo.codecs.flat import flat
 from atomo.codecs.spectral.atoms import draw, probabilities, relative_probabilities
 from atomo.codecs.spectral.factors import (
     CodedFactors,
@@ -66,10 +68,8 @@ class SVD(Codec[Factors | CodedFactors]):
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise ConfigError(f"svd: rank must be >= 0, got {self.rank}")
-        known = {"matricisation": tuple(MATRICISATIONS), "selection": SELECTIONS}
-        for name, values in known.items():
-            if (value := getattr(self, name)) not in values:
-                raise ConfigError(f"svd: {name} must be one of {', '.join(values)}; got {value!r}")
+        check_known(self.id, "matricisation", self.matricisation, MATRICISATIONS)
+        check_known(self.id, "selection", self.selection, SELECTIONS)
         if self.selection == "top" and self.rank == 0:
             raise ConfigError("svd: selection=top needs rank >= 1, got 0, which draws by chance")
 
@@ -84,29 +84,24 @@ class SVD(Codec[Factors | CodedFactors]):
         return exact and self.selection == "sample"
 
     @property
+    def carries(self) -> type[Any]:
+        return Factors if self.factors is None else CodedFactors
+
+    @property
     def inner(self) -> Mapping[str, Codec[Any]]:
         return {} if self.factors is None else {"left": self.factors, "right": self.factors}
-
-    def assemble(self, sections: Iterator[Tensor]) -> Factors | CodedFactors:
-        if self.factors is None:
-            return Factors(next(sections), next(sections))
-        sizes, scale = next(sections), next(sections)
-        left, right = (self.factors.assemble(sections) for _ in range(2))
-        return CodedFactors(sizes, scale, left, right)
 
     def encode(
         self, gradient: Float[Tensor, "..."], generator: Generator
     ) -> Factors | CodedFactors:
-        if not gradient.numel():
-            raise CodecError(f"svd: cannot encode an empty gradient, shape {tuple(gradient.shape)}")
-        gradient = gradient.contiguous()
+        entries = flat(gradient, self.id)
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         split = decompose if len(shapes) > 1 else self.split
         spectra = [
-            split(tall(as_matrix(gradient, *shape)), self.rank, generator) for shape in shapes
+            split(tall(as_matrix(entries, *shape)), self.rank, generator) for shape in shapes
         ]
         (m, n), spectrum = min(zip(shapes, spectra, strict=True), key=indicator)
-        matrix = as_matrix(gradient, m, n)
+        matrix = as_matrix(entries, m, n)
         weighted, basis = self.select(tall(matrix), spectrum, generator)
         atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)
         return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)

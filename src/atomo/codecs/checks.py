@@ -1,0 +1,42 @@
+"""What all codecs refuse in the same words."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from atomo.errors import CodecError, ConfigError
+
+__all__ = ["as_codec_error", "check_finite", "check_known", "check_ratio"]
+
+
+def check_known(codec: str, name: str, value: str, known: Iterable[str]) -> None:
+    """Raises ConfigError where a setting has none of the values that it may have."""
+    if value not in known:
+        raise ConfigError(f"{codec}: {name} must be one of {', '.join(known)}; got {value!r}")
+
+
+def check_ratio(codec: str, ratio: float) -> None:
+    """Raises ConfigError where `ratio` is no share of the entries."""
+    if not 0 < ratio <= 1:
+        raise ConfigError(f"{codec}: ratio must be above 0 and at most 1, got {ratio}")
+
+
+def check_finite(codec: str, finite: bool) -> None:
+    """Raises CodecError where what was made of a gradient is not `finite`."""
+    if not finite:
+        raise CodecError(f"{codec}: the gradient holds NaN or infinity")
+
+
+@contextmanager
+def as_codec_error(codec: str, about: str = "") -> Iterator[None]:
+    """Within it, a kernel's ValueError, or the error of an inner codec, becomes that of `codec`.
+
+    >>> with as_codec_error("topk", "values:"):
+    ...     raise ValueError("3 norms")
+    Traceback (most recent call last):
+    ...
+    atomo.errors.CodecError: topk: values: 3 norms
+    """
+    try:
+        yield
+    except (ValueError, CodecError) as error:
+        raise CodecError(" ".join(filter(None, (f"{codec}:", about, str(error))))) from error

@@ -1,0 +1,108 @@
+"""What `qsgd` and `terngrad` send: signed levels, several to a byte, and the norms of buckets.
+
+How many levels fit a byte depends on how large they are: `kernels.quantise.FORMS` are bytes of so
+many digits of some base. A form whose digits hold nearly all levels of a gradient is small, and
+the few levels that it cannot hold travel apart, as escapes.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from jaxtyping import Float, Int16, Int32, UInt8
+from torch import Generator, Tensor
+
+from atomo.codecs.base import Field
+from atomo.codecs.cost import Cost
+from atomo.codecs.seeds import draw_seed
+from atomo.kernels import entropy, quantise
+
+__all__ = ["CODINGS", "TAIL", "Levels", "add_levels", "level_cost", "level_fields", "to_levels"]
+
+CODINGS: Final = ("entropy", "packed")
+CHECKED: Final = 12  # bytes that an escaped level takes while it is checked
+TAIL: Final = 3.2  # standard deviations; beyond it a level may cost more than in a wider form
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Signed levels, several to a byte, of buckets with a norm each."""
+
+    norms: Float[Tensor, " buckets"]
+    form: UInt8[Tensor, " one"]
+    """Which of `kernels.quantise.FORMS` the levels are packed in."""
+    words: Int32[Tensor, " words"]
+    """What `kernels.entropy.compress` made of the packed levels."""
+    escapes: Int16[Tensor, " escaped"]
+    """The levels of those bytes that could not hold theirs."""
+
+
+def to_levels(
+    values: Float[Tensor, " n"],
+    norms: Float[Tensor, " buckets"],
+    bucket: int,
+    kind: int,
+    most: int,
+    spread: float,
+    coding: str,
+    generator: Generator,
+) -> Levels:
+    """Rounds and packs, in the first form in which few levels are expected to be out of reach.
+
+    Args:
+        values: at least one.
+        norms: given, or filled here, as `kind` says.
+        bucket: values to a norm.
+        kind: GIVEN, EUCLIDEAN or LARGEST of `kernels.quantise`.
+        most: the highest level.
+        spread: the standard deviation expected of value / norm.
+        coding: one of CODINGS.
+        generator: the source of the kernel's seed.
+
+    Raises:
+        ValueError: a norm is not finite.
+    """
+    seed = draw_seed(generator)
+    for number, form in enumerate(quantise.FORMS):
+        if form is quantise.FORMS[-1] or form.base // 2 >= min(most, TAIL * spread * most):
+            found = quantise.quantise(values, norms, bucket, kind, most, form, seed)
+            if found is not None:
+                symbols, escapes = found
+                words = entropy.compress(symbols, coding == "entropy", form.base == 3)
+                return Levels(norms, torch.tensor([number], dtype=torch.uint8), words, escapes)
+    raise AssertionError("the last form holds any levels")
+
+
+def level_fields(entries: int, buckets: int) -> tuple[Field, ...]:
+    """The bounds of `Levels` for so many entries and norms."""
+    words = entries // 4 + 1 + entropy.OVERHEAD
+    return (
+        Field(torch.float32, (buckets,)),
+        Field(torch.uint8, (1,)),
+        Field(torch.int32, (words,)),
+        Field(torch.int16, (entries + quantise.FORMS[0].digits,)),
+    )
+
+
+def level_cost(payload: Levels) -> Cost:
+    """What it takes to check the escaped levels, above what is usual for all."""
+    return Cost(len(payload.escapes), CHECKED * len(payload.escapes))
+
+
+def add_levels(
+    payload: Levels, bucket: int, most: int, out: Float[Tensor, " n"], scale: float
+) -> None:
+    """Adds `scale` times the decoded entries to `out`, in place.
+
+    Raises:
+        ValueError: the payload does not fit; `out` is unchanged.
+    """
+    buckets = -(-len(out) // bucket)
+    forms, norms = payload.form, payload.norms
+    if len(norms) != buckets or len(forms) != 1 or int(forms) >= len(quantise.FORMS):
+        raise ValueError(f"{len(norms)} norms in form {forms.tolist()[:4]} for {len(out)} entries")
+    form = quantise.FORMS[int(forms)]
+    symbols = entropy.decompress(payload.words, quantise.symbol_count(len(out), form))
+    quantise.add_levels(
+        symbols.to(out.device), payload.escapes, norms, bucket, most, form, out, scale
+    )

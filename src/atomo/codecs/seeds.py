@@ -1,0 +1,32 @@
+"""Seeds of the kernels' counter-based random numbers.
+
+A payload that is the values of a seed alone would decode into a gradient of any size. So such a
+seed is marked: its low 16 bits are the number of entries modulo a prime just below 2^16, which
+tells apart all sizes that lie within 65520 of each other.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Generator
+
+__all__ = ["draw_marked_seed", "draw_seed", "is_marked"]
+
+PRIME: Final = 65521
+MARK: Final = 16  # bits
+
+
+def draw_seed(generator: Generator) -> int:
+    """A seed, at least 0 and below 2^63 - 1."""
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+
+
+def draw_marked_seed(generator: Generator, entries: int) -> int:
+    """A seed for a gradient of so many entries."""
+    return draw_seed(generator) >> MARK << MARK | entries % PRIME
+
+
+def is_marked(seeds: Sequence[int], entries: int) -> bool:
+    """Whether these are one seed, and one for a gradient of so many entries."""
+    return [seed % 2**MARK for seed in seeds] == [entries % PRIME] and seeds[0] >= 0

@@ -1,0 +1,66 @@
+"""EF-signSGD: the sign of each entry, scaled by the mean magnitude of its layer.
+
+Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML
+2019.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_finite
+from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.signs.payload import Signs, sign_fields
+from atomo.errors import CodecError
+from atomo.kernels import sign
+
+__all__ = ["EFSignSGD"]
+
+
+@final
+@dataclass(frozen=True)
+class EFSignSGD(Codec[Signs]):
+    """The mean magnitude of a layer, with the sign of each entry. Needs a residual memory."""
+
+    id: ClassVar[str] = "efsignsgd"
+    payload: ClassVar[type[Signs]] = Signs
+    unit: ClassVar[Unit] = Unit.MATRIX
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.CONTRACTION})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Signs:
+        del generator  # deterministic
+        return self.of(flat(gradient, self.id))
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Signs:
+        if not kept.is_contiguous():
+            return super().encode_residual(gradient, kept, generator)
+        entries = flat(kept, self.id)
+        payload = self.of(entries, flat(gradient, self.id))
+        unit = float(payload.scale)
+        sign.add_signs(payload.words, -unit, unit, entries)
+        return payload
+
+    def of(self, values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None = None) -> Signs:
+        """The payload of `values`, once `added` is added to it, in place."""
+        words, positive, negative, _ = sign.add_pack_sum(values, added)
+        check_finite(self.id, math.isfinite(positive - negative))
+        return Signs(words, values.new_tensor([(positive - negative) / len(values)]))
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return sign_fields(shape)
+
+    def add_decoded(self, payload: Signs, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        if len(payload.scale) != 1:
+            raise CodecError(f"efsignsgd: {len(payload.scale)} scales; 1 is expected")
+        unit = scale * float(payload.scale)
+        with adding_to(out, self.id) as entries:
+            sign.add_signs(payload.words, unit, -unit, entries)

@@ -1,0 +1,150 @@
+"""The model of `lss`: clusters of entries by value, trained on a sample of the gradient.
+
+A gradient has few large entries and many small ones, so per sign the largest 5 % are one cluster,
+and k-means, started by k-means++ (Arthur and Vassilvitskii, SODA 2007), finds the others. On a line
+both are cheap: what is nearest to a centre is a run of the ordered values.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Generator, Tensor
+
+from atomo.codecs.seeds import draw_seed
+from atomo.kernels import clusters
+
+__all__ = ["SIDES", "Clusters", "centres", "sample", "share_buckets", "train"]
+
+SAMPLED: Final = 100_000  # entries, as published
+RUN: Final = 16  # sampled entries that lie together: a line of the cache
+OUTLIERS: Final = 0.95  # quantile of the magnitudes of a sign
+SIDES: Final = clusters.MOST // 2  # clusters of a sign, at most
+PASSES: Final = 20  # of Lloyd's algorithm; more => closer to a local optimum
+BINS: Final = 64  # of the histogram whose entropy a cluster has
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A trained model: 8 clusters of negative entries, then 8 of positive ones, by value."""
+
+    thresholds: Float[Tensor, " 15"]
+    """Between them; infinite around clusters that are not used."""
+    entropies: Float[Tensor, " 16"]
+    """Of a histogram of what lies in the cluster, bits."""
+    centres: Float[Tensor, " 16"]
+    shares: Float[Tensor, " 16"]
+    """Of all entries."""
+
+
+def sample(values: Float[Tensor, " n"], generator: Generator) -> Float[Tensor, " s"]:
+    """Some entries, on the CPU: runs that start at random, or all of a short gradient."""
+    if len(values) <= SAMPLED:
+        return values.cpu()
+    starts = torch.randint(
+        len(values) - RUN, (SAMPLED // RUN, 1), generator=generator, device=generator.device
+    )
+    places = (starts + torch.arange(RUN, device=starts.device)).view(-1)
+    return values[places.to(values.device)].cpu()
+
+
+def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clusters:
+    """The clusters of a sample, `count` for each sign."""
+    finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
+    draws = Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
+    below, above = (int(torch.searchsorted(finite, 0.0, right=r)) for r in (False, True))
+    positive = centres(finite[above:], count, draws)
+    negative = centres(-finite[:below].flip(0), count, draws)
+    thresholds = torch.full((clusters.MOST - 1,), math.inf)
+    thresholds[:SIDES] = -math.inf
+    thresholds[SIDES - 1] = 0.0
+    between = (positive[1:] + positive[:-1]) / 2
+    thresholds[SIDES : SIDES + len(between)] = between
+    between = -((negative[1:] + negative[:-1]) / 2).flip(0)
+    thresholds[SIDES - 1 - len(between) : SIDES - 1] = between
+    found = torch.zeros(clusters.MOST)
+    found[SIDES : SIDES + len(positive)] = positive
+    found[SIDES - len(negative) : SIDES] = -negative.flip(0)
+    ends = [0, *torch.searchsorted(finite, thresholds).tolist(), len(finite)]
+    parts = [finite[start:stop] for start, stop in pairwise(ends)]
+    shares = torch.tensor([len(part) / max(1, len(finite)) for part in parts])
+    return Clusters(thresholds, torch.stack([spread(part) for part in parts]), found, shares)
+
+
+def centres(
+    magnitudes: Float[Tensor, " m"], count: int, generator: Generator
+) -> Float[Tensor, " c"]:
+    """At most `count` increasing centres of one sign: k-means++, and the mean of the outliers.
+
+    Args:
+        magnitudes: in increasing order.
+        count: with the outliers.
+        generator: of the CPU.
+    """
+    if not len(magnitudes):
+        return torch.zeros(1)
+    wide = magnitudes.double()
+    usual = max(1, math.ceil(OUTLIERS * len(wide)))
+    inner = lloyd(wide[:usual], plus_plus(wide[:usual], count - 1, generator))
+    outer = wide[usual:].mean()[None] if usual < len(wide) else wide[:0]
+    every: Tensor = torch.cat([inner, outer]).float()
+    return every[torch.cat([every[1:] > every[:-1], torch.tensor([True])])]
+
+
+def plus_plus(values: Float[Tensor, " m"], count: int, generator: Generator) -> Float[Tensor, " c"]:
+    """First centres, far from each other by chance: each drawn by its squared distance."""
+    first = torch.randint(len(values), (1,), generator=generator)
+    chosen, distance = values[first], None
+    for _ in range(count - 1):
+        near = (values - chosen[-1]).square()
+        distance = near if distance is None else distance.minimum(near)
+        if not distance.any():
+            break
+        ahead = distance.cumsum(0)
+        drawn = torch.rand(1, generator=generator, dtype=ahead.dtype) * ahead[-1]
+        chosen = torch.cat([chosen, values[torch.searchsorted(ahead, drawn, right=True)]])
+    return chosen.sort().values
+
+
+def lloyd(values: Float[Tensor, " m"], chosen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
+    """Centres moved to the means of what is nearest to them, until they stay.
+
+    What is nearest to a centre on a line is a run of the ordered values, whose sum is a difference.
+    """
+    sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
+    for _ in range(PASSES):
+        inner = torch.searchsorted(values, (chosen[1:] + chosen[:-1]) / 2)
+        ends = torch.cat([torch.tensor([0]), inner, torch.tensor([len(values)])])
+        counts = ends.diff()
+        means = sums[ends].diff() / counts.clamp_min(1)
+        moved = torch.where(counts > 0, means, chosen)
+        if moved.equal(chosen):
+            break
+        chosen = moved
+    return chosen
+
+
+def spread(values: Float[Tensor, " m"]) -> Float[Tensor, ""]:
+    """The entropy of a histogram of ordered values, bits; 0 of fewer than two."""
+    if len(values) < 2 or values[0] == values[-1]:
+        return torch.zeros(())
+    counts = torch.histc(values, BINS, float(values[0]), float(values[-1]))
+    p = counts[counts > 0] / len(values)
+    return -(p * p.log2()).sum()
+
+
+def share_buckets(model: Clusters, buckets: int, share: str) -> Int64[Tensor, " 16"]:
+    """How many buckets each cluster gets: at least 1, and at most 16 more than `buckets` in all."""
+    weights = model.entropies.double()
+    if share != "entropy":
+        weights = weights * model.centres.double().abs()
+    if share == "density":
+        weights = weights * model.shares.double()
+    total = float(weights.sum())
+    if not 0 < total < math.inf:
+        return torch.ones(clusters.MOST, dtype=torch.int64)
+    return (weights * (buckets / total)).long().clamp_min(1)

@@ -85,7 +85,7 @@ class Settings:
     mpi_args: str = option("", "further arguments for mpirun")
 
     def __post_init__(self) -> None:
-        check(self, BOUNDS, flag)
+        check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         workers = self.n - 1
         if not 0 <= self.num_aggregate <= workers:
             raise ConfigError(
@@ -121,7 +121,7 @@ class Settings:
             check_fits(phase.codec, memory)
         return replace(
             self,
-            code=str(codec),
+            code=str(codec),  # says what the flags below said, so that they are not applied twice
             svd_rank=None,
             quantization_level=None,
             bucket_size=None,

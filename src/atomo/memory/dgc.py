@@ -69,6 +69,7 @@ class MomentumCorrection(Memory):
                 f"dgc: clip must be 0 or more and workers 1 or more, got {clip} and {workers}"
             )
         self._momentum, self._nesterov, self._masking = momentum, nesterov, masking
+        # The mean of W independent gradients is sqrt(W) times shorter than each.
         self._most = clip / math.sqrt(workers)
         self._shrink = 1.0
         self._velocity, self._unsent = Store(), Store()  # u and v
@@ -93,6 +94,7 @@ class MomentumCorrection(Memory):
             gradient.mul_(self._shrink)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
         grown = self._accumulate(velocity, gradient)
+        # A dense part leaves nothing for v: it gets m u + g at once, and whatever was taken back.
         if Law.LOSSLESS in codec.laws:
             return codec.encode(self._whole(gradient.copy_(grown), layout), generator)
         unsent = self._unsent.vector(layout, gradient).view(gradient.shape)

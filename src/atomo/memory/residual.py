@@ -83,12 +83,14 @@ class Residual(Memory):
         layout: Layout,
         generator: Generator,
     ) -> Any:
+        # At their defaults neither factor costs a pass over memory.
         if self._gamma != 1:
             gradient.mul_(self._gamma)
         if Law.LOSSLESS not in codec.laws:
             kept = self._kept.vector(layout, gradient).view(gradient.shape)
             if self._beta != 1:
                 kept.mul_(self._beta)
+            # p = beta r + gamma g; sends C(p), keeps p - C(p): one call, often one pass.
             return codec.encode_residual(gradient, kept, generator)
         if self._kept.holds(layout):  # nothing will be left
             kept = self._kept.vector(layout, gradient).view(gradient.shape)

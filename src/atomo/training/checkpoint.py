@@ -99,13 +99,16 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
             cannot be deleted.
     """
     path = folder / manifest_name(snapshot.step)
+    # The order of `file_names`: what is read relies on it.
     parts = [snapshot.model, snapshot.optimizer, *snapshot.workers]
     files = file_names(snapshot.step, len(snapshot.workers))
     with Staging(folder) as staging:
         listed = [stage(staging, *file) for file in zip(files, parts, strict=True)]
+        # Written last, so published last: from then on, and not before, there is a checkpoint.
         manifest = Manifest(snapshot.step, snapshot.config, tuple(listed))
         staging.write(path.name, encode_manifest(manifest))
         staging.publish()
+    # Of an older checkpoint of this step with more workers, whose manifest has just been replaced.
     delete_data(folder, snapshot.step, spare=files)
     for step in steps(folder)[:-keep] if keep else []:
         if step != snapshot.step:
@@ -149,6 +152,7 @@ def load(
     try:
         return patiently(lambda: attempt(folder, step, parts), patience_s, wait)
     except OSError as error:
+        # Gone is what no listing shows: a file that is only unreadable is an error of another kind.
         there = steps(folder, patience_s=patience_s, wait=wait)
         if error.errno in TRANSIENT and step not in there:
             raise CheckpointGone(
@@ -208,11 +212,12 @@ def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
     path = folder / entry.name
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size != entry.size:
+        if size != entry.size:  # before anything is read: a sparse file may claim terabytes
             raise CheckpointError(f"{path} has {size} bytes; its manifest says {entry.size}")
         if size > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
             raise CheckpointError(f"{path} has {size} bytes; this machine's memory has {memory}")
         data = file.read(size)
+    # The parser sees the bytes only once they are those that were written.
     if xxhash.xxh3_128_hexdigest(data) != entry.digest:
         raise CheckpointError(f"{path} is damaged: its hash is not the one in its manifest")
     try:
@@ -224,6 +229,7 @@ def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
 def delete(folder: Path, step: int) -> None:
     """Deletes a checkpoint, its manifest first."""
     remove(folder / manifest_name(step))
+    # On the disk first: after a crash there must be no manifest whose files are gone.
     sync_folder(folder)
     delete_data(folder, step, spare=())
 

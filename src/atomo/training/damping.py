@@ -43,6 +43,7 @@ class Damping:
         """
         self._gradient = SMOOTHING * self._gradient + (1 - SMOOTHING) * gradient
         self._estimate = SMOOTHING * self._estimate + (1 - SMOOTHING) * estimate
+        # 1 / (1 + omega / W), measured: |g|^2 over |estimate|^2; never above 1.
         if not (0 < self._gradient < self._estimate < math.inf):
             return 1.0
         return self._gradient / self._estimate

@@ -103,8 +103,11 @@ def evaluate(
         FolderTaken: another evaluator writes the results of this run.
         DataError: the data set is not there.
     """
+    # The data set and the network are those of the first checkpoint, and hardly ever others later.
     build = lru_cache(maxsize=1)(build_subject)
-    with make_log(settings, wait) as log, Board(settings.model_dir / TENSORBOARD) as board:
+    s = settings
+    log = EvaluationLog(s.model_dir, s.patience_s, s.predecessor_s, wait)
+    with log, Board(s.model_dir / TENSORBOARD) as board:
         for found in snapshots(settings, log, wait):
             if isinstance(found, Missed):
                 report(found)
@@ -115,17 +118,12 @@ def evaluate(
             )
             subject = build(network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(found, subject, settings.eval_batch_size)
-            log.check()
+            log.check()  # before anything is written: scoring took long enough to lose the folder
+            # The log is last: a result that it has is in TensorBoard too, whenever this is killed.
             board.add(evaluation)
             log.add(evaluation)
             report(evaluation)
         return log.added
-
-
-def make_log(settings: EvaluatorSettings, wait: Wait) -> EvaluationLog:
-    """The memory of this evaluator."""
-    s = settings
-    return EvaluationLog(s.model_dir, s.patience_s, s.predecessor_s, wait)
 
 
 def snapshots(
@@ -133,8 +131,8 @@ def snapshots(
 ) -> Iterator[Snapshot | Missed]:
     """The checkpoints that are due and not in the log, to which the caller adds."""
     folder, patience_s = settings.model_dir, settings.patience_s
-    awaited: set[int] = set()
-    missed: set[int] = set()
+    awaited: set[int] = set()  # due when last looked at: those that are gone now were missed
+    missed: set[int] = set()  # and told so
     idle_s = 0.0
     while True:
         done = log.done()
@@ -146,7 +144,7 @@ def snapshots(
         awaited = due = due_steps(there, over, settings.eval_freq) - done - missed
         if due:
             idle_s = 0.0
-            found = read(settings, min(due), wait)
+            found = read(settings, min(due), wait)  # one, then a fresh look: reading takes time
             missed |= {found.step} if isinstance(found, Missed) else set()
             yield found
         elif ends(settings, over, there, idle_s):
@@ -190,7 +188,7 @@ def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Misse
             return load(settings.model_dir, step, parts=["model"], patience_s=0.0, wait=wait)
         except CheckpointGone:
             return Missed(step)
-        except CheckpointError:
+        except CheckpointError:  # NFS may show a manifest before the files that it lists
             if waited_s >= settings.patience_s:
                 raise
         wait(settings.poll_interval_s)

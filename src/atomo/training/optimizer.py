@@ -74,7 +74,7 @@ class FlatOptimizer:
         kinds = {name.split("/", 1)[0] for name in state}
         self._check(kinds - {DECAY})
         for kind in kinds:
-            if kind == COUNT and kind in state:
+            if kind == COUNT and kind in state:  # Adam's count of steps is of all weights at once
                 check_tensor(kind, state[kind], torch.zeros(()))
                 inner[kind] = state[kind].clone()
                 continue
@@ -108,7 +108,7 @@ class FlatOptimizer:
 def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:
     """PyTorch's optimiser of that name."""
     s = settings
-    apart = kind_of(s.memory).has_momentum
+    apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough
     if s.optimizer == "adam":
         return torch.optim.Adam([weights], lr=s.lr, weight_decay=s.weight_decay)
     return torch.optim.SGD(

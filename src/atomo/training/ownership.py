@@ -202,6 +202,8 @@ def current(path: Path, descriptor: int) -> bool:
 def lives(holder: Holder, descriptor: int, path: Path, locked: bool | None) -> bool:
     """Whether a holder may still write of whom no lock says so."""
     me = this_process()
+    # A lock that was got says that nobody here holds it; of other hosts it says so only where the
+    # file system passes locks on, so these are asked by their lease.
     if locked and holder.boot == me.boot:
         return False  # one kernel has one view of its locks, whatever the file system
     if (holder.boot, holder.pids) == (me.boot, me.pids):

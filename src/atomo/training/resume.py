@@ -76,6 +76,7 @@ def spread(states: Sequence[Mapping[str, Tensor]], workers: int) -> list[dict[st
     """
     if len(states) == workers:
         return [dict(state) for state in states]
+    # A worker that kept nothing of a parameter kept zeros of it: all count in the mean.
     names = sorted({name for state in states for name in state})
     return [{name: mean([s[name] for s in states if name in s], len(states)) for name in names}
             for _ in range(workers)]  # fmt: skip

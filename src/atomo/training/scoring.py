@@ -93,6 +93,7 @@ def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
     except CheckpointError as error:
         raise CheckpointError(f"step {snapshot.step}: {error}") from error
     images = len(subject.test)
+    # Sums of batches, divided once: the last batch is smaller and must weigh less.
     with torch.inference_mode():
         batches = [tally(subject, chunk) for chunk in torch.split(torch.arange(images), batch_size)]
     top1, top5, loss = (torch.stack(batches).sum(0) / images).tolist()
@@ -106,5 +107,6 @@ def tally(subject: Subject, indices: Int64[Tensor, " b"]) -> Float[Tensor, " 3"]
     logits = subject.network(images.to(subject.device))
     best = logits.topk(min(5, logits.shape[1])).indices
     right = best == labels[:, None]
+    # Added up in double precision, so that the batch size is not seen in the mean.
     loss = cross_entropy(logits, labels, reduction="none").double().sum()
     return torch.stack([right[:, 0].sum().double(), right.sum().double(), loss]).cpu()

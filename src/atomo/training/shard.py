@@ -51,7 +51,7 @@ class Shard:
     def indices(self, step: int) -> Int64[Tensor, " b"]:
         """The images of this worker at `step`."""
         epoch = self.epoch(step)
-        if epoch != self._epoch:
+        if epoch != self._epoch:  # made anew, not shuffled on: a resume lands in any epoch
             generator = Generator().manual_seed(derive(self._seed, "order", epoch))
             self._epoch, self._order = epoch, torch.randperm(self._images, generator=generator)
         place = (step - 1) % self.steps_per_epoch * self._workers + self._index

@@ -85,7 +85,7 @@ class Compressor:
         ]
         header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout)
         frame = pack(header, sections, self._compression)
-        if self.memory.keeps:
+        if self.memory.feeds_back:
             self._sent[bucket.number] = bucket, frame, flat.device
         return frame
 

@@ -66,7 +66,7 @@ def check_fits(codec: Codec[Any], memory: str) -> None:
     kind = kind_of(memory)
     if codec.agrees and kind is not Forget:
         raise ConfigError(f"--code {codec!s} goes with --memory none, not {kind.id}")
-    if kind.keeps and codec.samples and Law.UNBIASED in codec.laws:
+    if kind.feeds_back and codec.samples and Law.UNBIASED in codec.laws:
         raise ConfigError(
             f"--code {codec!s} with --memory {kind.id} diverges: it is unbiased, and its error is "
             f"longer than the gradient, and adds up when fed back; give --memory none{other(codec)}"

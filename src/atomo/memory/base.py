@@ -26,8 +26,8 @@ class Memory(ABC):
 
     id: ClassVar[str]
     """Its name on the command line."""
-    keeps: ClassVar[bool]
-    """False where nothing is ever kept, so that nobody computes what it would be given."""
+    feeds_back: ClassVar[bool]
+    """Error feedback: whether it sends later what was not sent, or did not count."""
     has_momentum: ClassVar[bool] = False
     """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
     decay_has_momentum: ClassVar[bool] = False

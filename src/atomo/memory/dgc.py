@@ -36,7 +36,7 @@ class MomentumCorrection(Memory):
     """
 
     id: ClassVar[str] = "dgc"
-    keeps: ClassVar[bool] = True
+    feeds_back: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
     decay_has_momentum: ClassVar[bool] = True
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({"masking": bool, "clip": float})

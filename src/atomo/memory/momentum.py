@@ -26,7 +26,7 @@ class Momentum(Memory):
     """
 
     id: ClassVar[str] = "momentum"
-    keeps: ClassVar[bool] = False
+    feeds_back: ClassVar[bool] = False
     has_momentum: ClassVar[bool] = True
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({"beta": float})
 

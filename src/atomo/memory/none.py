@@ -18,7 +18,7 @@ class Forget(Memory):
     """Keeps nothing."""
 
     id: ClassVar[str] = "none"
-    keeps: ClassVar[bool] = False
+    feeds_back: ClassVar[bool] = False
 
     def encode(
         self,

@@ -40,7 +40,7 @@ class Residual(Memory):
     """
 
     id: ClassVar[str] = "residual"
-    keeps: ClassVar[bool] = True
+    feeds_back: ClassVar[bool] = True
     scalars: ClassVar[frozenset[str]] = frozenset({RATE})
     settings: ClassVar[Mapping[str, type]] = MappingProxyType(
         {"beta": float, "gamma": float, "units": str}

@@ -52,13 +52,13 @@ def codecs(settings: Settings) -> list[Codec[Any]]:
 
 def noise_fed_back(s: Settings) -> bool:
     """What an unbiased codec adds at random is no debt, yet the memory pays it back."""
-    return kind_of(s.memory).keeps and any(one.noisy and not one.fine for one in codecs(s))
+    return kind_of(s.memory).feeds_back and any(one.noisy and not one.fine for one in codecs(s))
 
 
 def blind_feedback(s: Settings) -> bool:
     """An entry waits for its draw, n / k steps, and what waited comes at once."""
     drawn = any(one.shared_seed and not one.noisy for one in codecs(s))
-    return kind_of(s.memory).keeps and s.optimizer == "sgd" and s.momentum > 0 and drawn
+    return kind_of(s.memory).feeds_back and s.optimizer == "sgd" and s.momentum > 0 and drawn
 
 
 def momentum_after_feedback(s: Settings) -> bool:
@@ -85,7 +85,7 @@ def undamped_noise(s: Settings) -> bool:
 
 def late_feedback(s: Settings) -> bool:
     """What is late waits in the memory and arrives old."""
-    return s.num_aggregate < s.n - 1 and kind_of(s.memory).keeps
+    return s.num_aggregate < s.n - 1 and kind_of(s.memory).feeds_back
 
 
 CAUSES: Final = (

@@ -68,7 +68,7 @@ class Job:
         Where what is late comes back, each weighs what it would in a step of all workers: it counts
         in the end, and a mean over the first K alone would make it count P / K times.
         """
-        comes_back = kind_of(self.settings.memory).keeps
+        comes_back = kind_of(self.settings.memory).feeds_back
         return 1 / (self.workers if comes_back else self.settings.num_aggregate)
 
     @property

@@ -21,7 +21,7 @@ ORDER = [
     ("names", "bounds", "surroundings"),
     ("arguments", "program"),
     "codecs",
-    ("memory", "wire", "schedule", "recipes"),  # none knows of another
+    ("memory", "wire", "schedule", "recipes", "downlink"),  # none knows of another
     ("transports", "fusion", "config", "limits", "description", "given"),
     "api",
     "communicators",

@@ -12,6 +12,7 @@ from typing import Any, Final, final
 from atomo.arguments import flag, option
 from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
 from atomo.codecs import Codec, make_codec
+from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.memory import Forget, canonical, check_fits, default_memory
 from atomo.names import resolve, truth
@@ -64,6 +65,9 @@ class Settings:
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
     memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum")
     comm_type: str = option("Bcast", "how weights reach the workers: Bcast, one message a step")
+    down: str = option(
+        "auto", "what comes down: weights, updates (the gradients that counted), auto: the smaller"
+    )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     fusion_mb: float = option(
         4.0, "gradient per message, MB; higher => fewer messages, less overlap"
@@ -131,6 +135,7 @@ class Settings:
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
+            down=canonical_downlink(self.down),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
             num_aggregate=self.num_aggregate or self.n - 1,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",

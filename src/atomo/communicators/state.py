@@ -1,8 +1,9 @@
-"""What a checkpoint keeps of a worker, as a section of a frame."""
+"""Tensors by name, such as what a checkpoint keeps of a worker, as a section of a frame."""
 
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -11,7 +12,7 @@ from atomo.codecs import Field
 from atomo.errors import FrameError
 from atomo.wire import Bytes, Kind, read_header, unpack
 
-__all__ = ["State", "read_state", "state_tensor"]
+__all__ = ["LIMIT", "State", "load_state", "read_state", "state_tensor"]
 
 LIMIT = 2**31 - 1  # bytes: one MPI message
 
@@ -19,7 +20,7 @@ State = Mapping[str, Tensor]
 
 
 def state_tensor(state: State) -> Tensor:
-    """A worker's state as bytes, in the safetensors format."""
+    """A state as bytes, in the safetensors format."""
     data = save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
@@ -28,7 +29,16 @@ def read_state(frame: Bytes) -> dict[str, Tensor]:
     """The inverse of `state_tensor`, of a frame."""
     if read_header(frame).kind is not Kind.STATE:
         raise FrameError("a state was expected")
+    return load_state(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0])
+
+
+def load_state(section: UInt8[Tensor, " n"]) -> dict[str, Tensor]:
+    """The inverse of `state_tensor`, of a section.
+
+    Raises:
+        FrameError: it is no safetensors file, or has dtypes unknown here.
+    """
     try:
-        return load(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0].numpy().tobytes())
+        return load(section.numpy().tobytes())
     except (SafetensorError, KeyError) as error:
-        raise FrameError(f"a worker's state is damaged: {error}") from error
+        raise FrameError(f"a state is damaged: {error}") from error

@@ -7,7 +7,7 @@ from typing import final
 
 from torch import Tensor
 
-from atomo.communicators import Report, Server
+from atomo.communicators import Report, Server, make_down
 from atomo.config import record
 from atomo.errors import CheckpointError
 from atomo.fusion import flatten
@@ -58,6 +58,7 @@ class Master:
             job.buckets,
             job.settings.num_aggregate,
             job.settings.timeout,
+            make_down(job.settings.down, transport, self._optimizer.state_dict),
             share=job.share,
         )
         self._damping = Damping()
@@ -80,6 +81,8 @@ class Master:
             self._tell(self._started())
             if self._caution:
                 self._tell(Caution(self._caution))
+            if not self.step:
+                self._server.meet(self._weights)
             reason = self._train(log, owner)
         if self._saved != self.step:
             self._save(owner)
@@ -93,6 +96,7 @@ class Master:
             done = self._take_step(self.step + 1)
             log.write(done)
             self._tell(done)
+            self._tell_notes()
             if self._watch.alarms(done.loss):
                 why = "" if self._caution else f"; {likely(self._job.settings)}"
                 self._tell(Caution(f"{self._watch}{why}"))
@@ -101,6 +105,12 @@ class Master:
             if self.step % self._job.settings.eval_freq == 0:
                 self._save(owner)
         return "done"
+
+    def _tell_notes(self) -> None:
+        """What the server found out about the workers."""
+        for note in self._server.notes:
+            self._tell(Caution(note))
+        self._server.notes.clear()
 
     def _make_folder(self) -> None:
         try:
@@ -133,6 +143,7 @@ class Master:
         collected = time.perf_counter()
         factor = self._factor(step, reports)
         self._optimizer.step(step, factor)
+        server.took(factor)
         self.step = step
         ended = time.perf_counter()
         return self._done(
@@ -204,6 +215,7 @@ class Master:
         manifest = save(self._folder, snapshot, self._job.settings.keep_checkpoints)
         self._saved = self.step
         self._tell(Saved(self.step, str(manifest)))
+        self._tell_notes()
 
     def _started(self) -> Started:
         job = self._job

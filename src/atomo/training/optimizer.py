@@ -33,6 +33,7 @@ class FlatOptimizer:
     def __init__(
         self, weights: Float[Tensor, " n"], buckets: Sequence[Bucket], settings: Settings
     ) -> None:
+        self.weights = weights
         self.gradient = torch.zeros_like(weights)
         self._weights = nn.Parameter(weights)
         self._weights.grad = self.gradient

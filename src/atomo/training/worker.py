@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators import Client, Compressor, Report
+from atomo.communicators import Client, Compressor, Follower, Report
 from atomo.fusion import Bucket
 from atomo.memory import make_memory
 from atomo.training.job import Job
 from atomo.training.learning_rate import learning_rate
+from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
@@ -43,9 +44,9 @@ class Worker:
             job.settings.seed,
             job.late_share,
         )
-        self._client = Client(
-            transport, job.entries, compressor, job.settings.timeout, torch.get_num_threads()
-        )
+        follower = Follower(self._replica, job.buckets_at, transport.rank, job.workers, job.share)
+        timeout, threads = job.settings.timeout, torch.get_num_threads()
+        self._client = Client(transport, job.entries, compressor, timeout, threads, follower)
         self._encode_s = self._send_s = 0.0
         self._held: list[tuple[Bucket, Float[Tensor, " n"]]] = []
 
@@ -56,7 +57,7 @@ class Worker:
             order = self._client.pull()
             self.step = order.step
             match order.kind:
-                case Kind.WEIGHTS if order.weights is not None:
+                case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._passes.weights.copy_(order.weights)
                     self._memory.at_rate(learning_rate(self._job.settings, order.step))
                     self._take_step(order.step, time.perf_counter() - asked)
@@ -68,6 +69,14 @@ class Worker:
                     restore(order.state, self._memory, self._passes.model)
                 case _:
                     return
+
+    def _replica(self) -> FlatOptimizer:
+        """What repeats the master's steps, on the CPU as there: the model's own weights, or theirs.
+
+        Not made before it is needed: PyTorch imports a compiler for its first optimiser.
+        """
+        weights = self._passes.weights.cpu()  # no copy where that is where they are
+        return FlatOptimizer(weights, self._job.buckets, self._job.settings)
 
     def _take_step(self, step: int, wait_s: float) -> None:
         self._encode_s = self._send_s = 0.0

@@ -51,13 +51,17 @@ class Kind(IntEnum):
 
     TENSORS = 1  # stands alone: its description says how to decode it
     WEIGHTS = 2  # master to worker: compute the gradient of this step at these weights
-    GRADIENT = 3  # worker to master: one bucket
+    GRADIENT = 3  # worker to master: one bucket; master to worker: one of another that counted
     REPORT = 4  # worker to master: loss and times; its gradient of this step is complete
     SAVE = 5  # master to worker: send your state
     STATE = 6  # either way: what a checkpoint keeps of a worker
     STOP = 7  # master to worker: the run is over
     SCALES = 8  # worker to master: what its gradient asks for; back: what all encode with
     PIECE = 9  # rank to rank: a part of a sum, of one rank or of all
+    BEGIN = 10  # master to worker: compute the gradient of this step at the weights that you have
+    UPDATE = 11  # master to worker: take this step, with the gradients that came before
+    SNAPSHOT = 12  # master to worker: weights and optimiser, after so many steps
+    HASH = 13  # master to worker: say the hash of your weights; back: the hash
 
 
 class Flag(IntFlag):

@@ -2,7 +2,7 @@
 
 One step, as frames (`atomo.wire.frame`):
 
-    master -> worker   WEIGHTS   the step and the weights, in one message
+    master -> worker   WEIGHTS   the step and the weights, in one message; or what `down` sends
     worker -> master   SCALES    only where a codec has workers agree, once the gradient is whole
     master -> worker   SCALES    the largest that the first `needed` workers ask for
     worker -> master   GRADIENT  one for each bucket, otherwise while the backward pass still runs
@@ -10,14 +10,17 @@ One step, as frames (`atomo.wire.frame`):
 
 The master closes a step once `needed` workers are complete. A worker that completes later is
 discarded for that step; its next message carries the LATE flag, upon which its memory takes the
-gradient back, and the weights of the step that is open by then, so that it can still contribute to
-that one (the backup workers of Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
+gradient back, and comes with the weights of the step that is open by then, so that it can still
+contribute to that one (the backup workers of Chen et al., "Revisiting Distributed Synchronous SGD",
+2016).
 
 Gradients are summed in the order of the ranks, not of arrival: floating-point addition does not
 associate, and equal runs are to give equal bits.
 """
 
 from atomo.communicators.parameter_server.client import Client, Order
+from atomo.communicators.parameter_server.down import make_down
+from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.server import Server
 
-__all__ = ["Client", "Order", "Server"]
+__all__ = ["Client", "Follower", "Order", "Server", "make_down"]

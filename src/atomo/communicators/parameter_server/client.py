@@ -11,22 +11,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs import Field
 from atomo.communicators.exchange import Compressor
+from atomo.communicators.parameter_server.follower import Follower
+from atomo.communicators.parameter_server.messages import RAW, read_weights
 from atomo.communicators.report import Report
 from atomo.communicators.scales import read_scales
 from atomo.communicators.state import State, read_state, state_tensor
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Transport
-from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header, unpack
+from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 
 __all__ = ["Client", "Order"]
 
 MASTER = 0
-ORDERS = (Kind.WEIGHTS, Kind.SAVE, Kind.STATE, Kind.STOP)
+ORDERS = (Kind.WEIGHTS, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
+LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.SNAPSHOT, Kind.HASH)  # to the weights of an order
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
-RAW = Compression(codec="none")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Order:
     kind: Kind
     step: int
     weights: Float[Tensor, " n"] | None = None
+    """At which to compute the gradient of `step`, where that is what the master wants."""
     state: dict[str, Tensor] | None = None
 
 
@@ -50,6 +52,7 @@ class Client:
         compressor: Compressor,
         timeout_s: float,
         threads: int = 1,
+        follower: Follower | None = None,
     ) -> None:
         """A client.
 
@@ -59,12 +62,14 @@ class Client:
             compressor: turns buckets into frames.
             timeout_s: the longest wait for the master.
             threads: that compress, beside whoever calls `push`; 1: the caller compresses.
+            follower: repeats the master's steps; None: weights come whole.
         """
         self._transport = transport
         self._pool = ThreadPoolExecutor(threads, "encode", one_thread) if threads > 1 else None
         self._coming: deque[tuple[Bucket, Future[Bytes]]] = deque()
         self._entries = entries
         self._compressor = compressor
+        self._follower = follower
         self._timeout_s = PATIENCE * timeout_s
         self._step = 0
 
@@ -74,24 +79,45 @@ class Client:
         Raises:
             FrameError: what came is none, or has weights of another model.
         """
-        what = f"the master's order after step {self._step}"
-        frame = self._transport.receive(MASTER, self._timeout_s, what).data
-        header = read_header(frame)
-        if header.kind not in ORDERS:
-            raise FrameError(f"the master sent a {header.kind.name}, which is no order")
+        frame, header = self._next_order()
         if header.flags & Flag.LATE:
             self._compressor.take_back()
         self._step = header.step
         order = Order(header.kind, header.step)
-        if header.kind is Kind.WEIGHTS:
-            return replace(order, weights=self._read_weights(frame))
-        return replace(order, state=read_state(frame)) if header.kind is Kind.STATE else order
+        match header.kind:
+            case Kind.WEIGHTS:
+                if self._follower is not None:
+                    self._follower.lose()
+                return replace(order, weights=read_weights(frame, self._entries))
+            case Kind.BEGIN:
+                return replace(order, weights=self._following(header).weights_for(header.step))
+            case Kind.STATE:
+                return replace(order, state=read_state(frame))
+        return order
 
-    def _read_weights(self, frame: Bytes) -> Float[Tensor, " n"]:
-        weights = unpack(frame, [Field(torch.float32, (self._entries,))])[0]
-        if len(weights) != self._entries:
-            raise FrameError(f"{len(weights)} weights came; the model has {self._entries}")
-        return weights
+    def _next_order(self) -> tuple[Bytes, Header]:
+        """The next frame that is one, once what leads to its weights is taken in."""
+        what = f"the master's order after step {self._step}"
+        while True:
+            frame = self._transport.receive(MASTER, self._timeout_s, what).data
+            header = read_header(frame)
+            if header.kind in ORDERS:
+                return frame, header
+            if header.kind not in LEADING:
+                raise FrameError(f"the master sent a {header.kind.name}, which is no order")
+            follower = self._following(header)
+            if header.kind is Kind.HASH:
+                self._transport.send(MASTER, follower.hash(header.step), "a hash")
+            else:
+                follower.take(header, frame)
+
+    def _following(self, header: Header) -> Follower:
+        if self._follower is None:
+            raise FrameError(
+                f"the master sent a {header.kind.name}, which is no order to a worker that gets "
+                "its weights whole"
+            )
+        return self._follower
 
     def agree(self, held: Sequence[tuple[Bucket, Float[Tensor, "..."]]]) -> float:
         """Has all workers encode these buckets, a whole gradient, with the same scales.
@@ -152,6 +178,8 @@ class Client:
 
     def _send(self, bucket: Bucket, frame: Bytes) -> float:
         started = time.perf_counter()
+        if self._follower is not None:
+            self._follower.keep(self._step, bucket.number, frame)
         self._transport.send(MASTER, frame, f"bucket {bucket.number} of step {self._step}")
         return time.perf_counter() - started
 

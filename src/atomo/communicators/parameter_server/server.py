@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.communicators.parameter_server.down import Down, Taken, Weights
+from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.parameter_server.total import Total
 from atomo.communicators.report import Report
 from atomo.communicators.scales import Scales, read_scales
@@ -15,11 +17,10 @@ from atomo.communicators.state import State, read_state, state_tensor
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport
-from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header, unpack
+from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header, unpack
 
 __all__ = ["Server"]
 
-RAW = Compression(codec="none")
 FROM_WORKERS = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
 
@@ -33,7 +34,7 @@ class Server:
         buckets: Sequence[Bucket],
         needed: int,
         timeout_s: float,
-        down: Compression = RAW,
+        down: Down | None = None,
         share: float | None = None,
     ) -> None:
         """A server.
@@ -43,7 +44,7 @@ class Server:
             buckets: what they send.
             needed: how many of them close a step.
             timeout_s: the longest wait for one of them.
-            down: how the weights are compressed.
+            down: how the weights come to the workers; None: whole, at every step.
             share: the weight of each gradient in the sum; None: 1 / needed, for their mean.
         """
         self._transport = transport
@@ -51,11 +52,10 @@ class Server:
         self._workers = range(1, transport.size)
         self._needed = needed
         self._timeout_s = timeout_s
-        self._down = down
+        self._down = Weights() if down is None else down
         self._share = 1 / needed if share is None else share
         self._step = 0
-        self._weights = torch.empty(0)
-        self._frames: dict[Flag, Bytes] = {}  # of these weights
+        self._counted: dict[int, dict[int, Bytes]] = {}
         self._busy: dict[int, int] = {}  # worker -> the step that it computes
         self._late: set[int] = set()
         self._scales = Scales(self._needed)
@@ -65,10 +65,28 @@ class Server:
         """Expects these buckets from the next step on: the same layout, perhaps other codecs."""
         self._buckets = buckets
 
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the workers' weights, until somebody takes it out."""
+        return self._down.notes
+
+    def meet(self, weights: Float[Tensor, " n"]) -> None:
+        """Before the first step of a run that starts anew: who built the same weights has them."""
+        for worker in self._workers:
+            self._send_all(worker, self._down.greet(worker, weights), "a greeting")
+        while owing := [worker for worker in self._workers if self._down.awaits(worker)]:
+            what = f"the hash of the initial weights of worker {owing}"
+            message = self._transport.receive(None, self._timeout_s, what)
+            if not self._is_hash(message, read_header(message.data)):
+                raise FrameError(f"rank {message.source} sent no hash before the first step")
+
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        """Opens a step: every worker that is not still busy with an earlier one gets `weights`."""
-        self._step, self._weights = step, weights
-        self._frames.clear()
+        """Opens a step: every worker that is not still busy with an earlier one comes to `weights`.
+
+        They must not change before `took`.
+        """
+        self._step = step
+        self._down.open(step, weights)
         self._scales = Scales(self._needed)
         for worker in self._workers:
             if worker not in self._busy:
@@ -98,8 +116,14 @@ class Server:
                 arrived[worker][header.bucket] = message.data
                 if everyone:
                     self._advance(total, arrived, self._workers)
-        self._advance(total, arrived, sorted(reports))
-        return dict(sorted(reports.items()))
+        order = sorted(reports)
+        self._advance(total, arrived, order)
+        self._counted = {worker: arrived[worker] for worker in order}
+        return {worker: reports[worker] for worker in order}
+
+    def took(self, factor: float) -> None:
+        """What was collected made a step, `factor` times as long: the weights are the next."""
+        self._down.took(Taken(self._step, self._counted, factor))
 
     def _advance(
         self, total: Total, arrived: Mapping[int, Mapping[int, Bytes]], order: Sequence[int]
@@ -112,13 +136,15 @@ class Server:
         """The state of every worker, once all are done with what they compute."""
         self._settle()
         for worker in self._workers:
+            self._send_all(worker, self._down.settle(worker), f"step {self._step}")
             self._send(worker, Kind.SAVE)
         states: dict[int, dict[str, Tensor]] = {}
         while len(states) < len(self._workers):
             missing = [w for w in self._workers if w not in states]
             what = f"the state of worker {missing} for the checkpoint of step {self._step}"
             message = self._transport.receive(None, self._timeout_s, what)
-            states[message.source] = read_state(message.data)
+            if not self._is_hash(message, read_header(message.data)):
+                states[message.source] = read_state(message.data)
         return [states[worker] for worker in self._workers]
 
     def restore(self, states: Sequence[State]) -> None:
@@ -134,12 +160,13 @@ class Server:
         self._transport.drain(self._timeout_s)
 
     def _assign(self, worker: int) -> None:
-        flag = self._verdict(worker)
-        if flag not in self._frames:
-            header = Header(Kind.WEIGHTS, self._step, flags=flag)
-            self._frames[flag] = pack(header, [self._weights], self._down)
         self._busy[worker] = self._step
-        self._transport.send(worker, self._frames[flag], f"the weights of step {self._step}")
+        frames = self._down.order(worker, self._verdict(worker))
+        self._send_all(worker, frames, f"the weights of step {self._step}")
+
+    def _send_all(self, worker: int, frames: Sequence[Bytes], what: str) -> None:
+        for frame in frames:
+            self._transport.send(worker, frame, what)
 
     def _verdict(self, worker: int) -> Flag:
         """What to tell a worker of its last gradient. It is told once."""
@@ -154,10 +181,21 @@ class Server:
 
     def _receive(self, missing: Sequence[int]) -> tuple[Message, Header]:
         what = f"the gradients of worker {list(missing)} at step {self._step}"
-        message = self._transport.receive(None, self._timeout_s, what)
-        header = read_header(message.data)
-        self._check(header, message.source)
-        return message, header
+        while True:
+            message = self._transport.receive(None, self._timeout_s, what)
+            header = read_header(message.data)
+            if not self._is_hash(message, header):
+                self._check(header, message.source)
+                return message, header
+
+    def _is_hash(self, message: Message, header: Header) -> bool:
+        """Whether it was an answer to what the way down had asked."""
+        if header.kind is not Kind.HASH:
+            return False
+        if header.worker != message.source:
+            raise FrameError(f"rank {message.source} sent the hash of worker {header.worker}")
+        self._down.heard(message.source, message.data)
+        return True
 
     def _check(self, header: Header, worker: int) -> None:
         busy = self._busy.get(worker)

@@ -1,0 +1,159 @@
+"""The way down that sends gradients: the frames that counted, unopened, so that workers repeat the
+step, bit for bit.
+
+A follower is a worker that has the weights and the optimiser of some version. It gets the frames of
+all others that counted, in rank order, and the factor on the learning rate; its own it has kept. A
+fresh run begins with followers only, as every rank builds the same weights from the seed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.communicators.parameter_server.down.base import Down, Taken
+from atomo.communicators.parameter_server.down.followers import Entry, Followers, size
+from atomo.communicators.parameter_server.down.hashes import Hashes
+from atomo.communicators.parameter_server.down.rent import Rent
+from atomo.communicators.parameter_server.down.weights import Weights
+from atomo.communicators.parameter_server.messages import (
+    begin_frame,
+    snapshot_frame,
+    update_frame,
+)
+from atomo.wire import Bytes, Flag
+
+__all__ = ["CHECK_EVERY", "Updates"]
+
+CHECK_EVERY: Final = 50  # steps between two comparisons of the weights
+PATIENCE: Final = 2  # a worker whose weights differ so often gets them whole from then on
+
+
+@final
+class Updates(Down):
+    """Updates to followers. Where it chooses, each worker follows only while that is less bytes."""
+
+    def __init__(self, state: Callable[[], Mapping[str, Tensor]], chooses: bool = False) -> None:
+        """A way down.
+
+        Args:
+            state: of the master's optimiser; for snapshots.
+            chooses: whether workers get all weights instead where that is fewer bytes.
+        """
+        self.notes = []
+        self._state, self._chooses = state, chooses
+        self._followers, self._hashes, self._dense = Followers(), Hashes(), Weights()
+        self._step, self._weights = 1, torch.empty(0)
+        self._snapshot: list[Bytes] = []  # of the newest version
+        self._rents: dict[int, Rent] = {}
+        self._differed: Counter[int] = Counter()
+
+    def greet(self, worker: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
+        self._followers.join(worker)
+        return self._hashes.ask(worker, self._followers.newest, weights)
+
+    def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
+        self._step, self._weights = step, weights
+        self._followers.newest = step - 1
+        self._dense.open(step, weights)
+
+    def order(self, worker: int, flag: Flag) -> list[Bytes]:
+        way = self._way(worker)
+        if not self._follows(worker, way):
+            self._followers.leave(worker)
+            return self._dense.order(worker, flag)
+        frames = self._whole() if way is None else way
+        self._followers.join(worker)
+        version = self._followers.newest
+        if version and version % CHECK_EVERY == 0:
+            frames = [*frames, *self._ask(worker)]
+        return [*frames, begin_frame(self._step, flag)]
+
+    def took(self, taken: Taken) -> None:
+        self._snapshot = []
+        self._followers.advance(taken.step, entry(taken), self._whole_bytes())
+
+    def settle(self, worker: int) -> list[Bytes]:
+        way = self._way(worker)
+        if way is None:
+            return []
+        self._followers.join(worker)
+        return [*way, *self._ask(worker)]
+
+    def awaits(self, worker: int) -> bool:
+        return self._hashes.awaits(worker)
+
+    def heard(self, worker: int, frame: Bytes) -> None:
+        version = self._hashes.differs(worker, frame)
+        if version is not None:
+            self._followers.leave(worker)
+            self._differed[worker] += 1
+            often = self._differed[worker] >= PATIENCE
+            self.notes.append(difference(worker, version, often))
+
+    def _ask(self, worker: int) -> list[Bytes]:
+        return self._hashes.ask(worker, self._followers.newest, self._weights)
+
+    def _way(self, worker: int) -> list[Bytes] | None:
+        """The steps that a follower missed; None: it does not follow, or a snapshot is less."""
+        missed = self._followers.missed(worker) if worker in self._followers else None
+        if missed is None or size(missed) > self._whole_bytes():
+            return None
+        return missed
+
+    def _follows(self, worker: int, way: list[Bytes] | None) -> bool:
+        """Whether a worker follows from here on."""
+        if self._differed[worker] >= PATIENCE:
+            return False
+        if not self._chooses:
+            return True
+        dense, whole = self._weights.nbytes, self._whole_bytes()
+        following = worker in self._followers
+        if following:
+            here, there = whole if way is None else size(way), dense
+        else:
+            last = self._followers.last(worker)
+            here, there = dense, dense if last is None else size(last)
+        rent = self._rents.setdefault(worker, Rent())
+        return rent.stays(here, there, whole - dense) == following
+
+    def _whole(self) -> list[Bytes]:
+        """A snapshot of the newest version."""
+        if not self._snapshot:
+            version = self._followers.newest
+            self._snapshot = [snapshot_frame(version, self._weights, self._state())]
+        return self._snapshot
+
+    def _whole_bytes(self) -> int:
+        """About what a snapshot is large."""
+        return self._weights.nbytes + sum(tensor.nbytes for tensor in self._state().values())
+
+
+def entry(taken: Taken) -> Entry:
+    """What leads over a step: the frames of the others that counted, and who all counted."""
+    update = update_frame(taken.step, [*taken.counted], taken.factor)
+
+    def frames(worker: int) -> list[Bytes]:
+        others = [
+            frames[bucket]
+            for rank, frames in taken.counted.items()
+            if rank != worker
+            for bucket in sorted(frames)
+        ]
+        return [*others, update]
+
+    return frames
+
+
+def difference(worker: int, version: int, often: bool) -> str:
+    """What a person should know of weights that are not the master's."""
+    what = (
+        f"worker {worker} had other weights than the master after step {version}"
+        if version
+        else f"worker {worker} built other initial weights than the master"
+    )
+    then = "it gets all weights at every step from now on" if often else "it got the master's"
+    return f"{what} (another processor, or another version of PyTorch, rounds otherwise); {then}"

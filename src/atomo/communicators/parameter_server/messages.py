@@ -1,0 +1,126 @@
+"""The frames that bring a worker to the master's weights, and what is checked of them."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import xxhash
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs import Field
+from atomo.communicators.state import LIMIT, load_state, state_tensor
+from atomo.errors import FrameError
+from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header, unpack
+
+__all__ = [
+    "RAW",
+    "begin_frame",
+    "hash_frame",
+    "hash_order",
+    "read_hash",
+    "read_snapshot",
+    "read_update",
+    "read_weights",
+    "snapshot_frame",
+    "update_frame",
+    "weights_frame",
+]
+
+RAW = Compression(codec="none")
+DIGEST = 8  # bytes
+
+
+def weights_frame(step: int, weights: Float[Tensor, " n"], flag: Flag = Flag.NONE) -> Bytes:
+    """Compute the gradient of this step at these weights."""
+    return pack(Header(Kind.WEIGHTS, step, flags=flag), [weights], RAW)
+
+
+def read_weights(frame: Bytes, entries: int) -> Float[Tensor, " n"]:
+    """The weights in a frame.
+
+    Raises:
+        FrameError: they are those of another model.
+    """
+    return whole(unpack(frame, [Field(torch.float32, (entries,))])[0], entries)
+
+
+def whole(weights: Float[Tensor, " n"], entries: int) -> Float[Tensor, " n"]:
+    """All weights of a model: a field alone lets fewer pass."""
+    if len(weights) != entries:
+        raise FrameError(f"{len(weights)} weights came; the model has {entries}")
+    return weights
+
+
+def begin_frame(step: int, flag: Flag) -> Bytes:
+    """Compute the gradient of this step at the weights that you have."""
+    return pack(Header(Kind.BEGIN, step, flags=flag), [], RAW)
+
+
+def update_frame(step: int, counted: Sequence[int], factor: float) -> Bytes:
+    """Take this step, `factor` times as long, with the gradients of the workers that counted."""
+    sections = [
+        torch.tensor([factor], dtype=torch.float64),
+        torch.tensor(counted, dtype=torch.int32),
+    ]
+    return pack(Header(Kind.UPDATE, step), sections, RAW)
+
+
+def read_update(frame: Bytes, workers: int) -> tuple[list[int], float]:
+    """Who counted, in rank order, and the factor on the learning rate.
+
+    Raises:
+        FrameError: these are no ranks of `workers` workers in order, or no factor in 0..1.
+    """
+    fields = [Field(torch.float64, (1,)), Field(torch.int32, (workers,))]
+    factors, ranks = (section.tolist() for section in unpack(frame, fields))
+    if len(factors) != 1 or not 0 < factors[0] <= 1:
+        raise FrameError(f"an update with factors {factors}; one above 0 and at most 1 is due")
+    if not ranks or ranks != sorted({*ranks} & {*range(1, workers + 1)}):
+        raise FrameError(f"an update of the workers {ranks}; ranks in 1..{workers}, in order")
+    return ranks, factors[0]
+
+
+def snapshot_frame(
+    version: int, weights: Float[Tensor, " n"], state: Mapping[str, Tensor]
+) -> Bytes:
+    """These are the weights and the optimiser after `version` steps."""
+    return pack(Header(Kind.SNAPSHOT, version), [weights, state_tensor(state)], RAW)
+
+
+def read_snapshot(frame: Bytes, entries: int) -> tuple[Float[Tensor, " n"], dict[str, Tensor]]:
+    """Weights, and the state of the optimiser.
+
+    Raises:
+        FrameError: they are those of another model, or the state is damaged.
+    """
+    fields = [Field(torch.float32, (entries,)), Field(torch.uint8, (LIMIT,))]
+    weights, state = unpack(frame, fields)
+    return whole(weights, entries), load_state(state)
+
+
+def digest(weights: Float[Tensor, " n"]) -> bytes:
+    """The hash of weights on the CPU: xxh3-64 of their bytes."""
+    return xxhash.xxh3_64_digest(weights.detach().numpy().data)
+
+
+def hash_order(version: int) -> Bytes:
+    """Say the hash of your weights, which are of this version."""
+    return pack(Header(Kind.HASH, version), [], RAW)
+
+
+def hash_frame(version: int, worker: int, weights: Float[Tensor, " n"]) -> Bytes:
+    """The answer."""
+    section = torch.frombuffer(bytearray(digest(weights)), dtype=torch.uint8)
+    return pack(Header(Kind.HASH, version, worker), [section], RAW)
+
+
+def read_hash(frame: Bytes) -> tuple[int, bytes]:
+    """Version and hash in an answer.
+
+    Raises:
+        FrameError: it holds no hash.
+    """
+    found = bytes(unpack(frame, [Field(torch.uint8, (DIGEST,))])[0].tolist())
+    if len(found) != DIGEST:
+        raise FrameError(f"a hash of {len(found)} bytes; it has {DIGEST}")
+    return read_header(frame).step, found

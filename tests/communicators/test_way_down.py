@@ -1,0 +1,136 @@
+"""Whichever way the weights come down, a run is the same, bit for bit."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import support
+from support import run_threads, settings
+from torch import Tensor
+
+from atomo.errors import ConfigError
+from atomo.training.checkpoint import load
+from atomo.training.events import Caution, Event, StepDone
+from atomo.transports import LocalTransport, network
+from atomo.wire import Kind, read_header
+
+STEPS = 4
+
+
+@pytest.fixture
+def sent(monkeypatch) -> Counter[Kind]:
+    """The frames that the master sends, by kind, over transports whose ranks are hosts apart."""
+    kinds: Counter[Kind] = Counter()
+    plain = LocalTransport.send
+
+    def send(self: LocalTransport, to: int, data: object, what: str) -> None:
+        if self.rank == 0:
+            kinds[read_header(data).kind] += 1
+        plain(self, to, data, what)
+
+    def apart(size: int) -> list[LocalTransport]:
+        transports = network(size)
+        for transport in transports:
+            transport.local_size = 1
+        return transports
+
+    monkeypatch.setattr(LocalTransport, "send", send)
+    monkeypatch.setattr(support, "network", apart)
+    return kinds
+
+
+def trained(
+    folder, down: str, tell: Callable[[Event], None] = lambda event: None, **changes: object
+) -> dict[str, Tensor]:
+    """All that a checkpoint holds after a few steps."""
+    short = {"network": "LeNet", "n": 3, "max_steps": STEPS, "fusion_mb": 0.5}
+    chosen = settings(folder, **(short | {"down": down} | changes))
+    run_threads(chosen, tell)
+    snapshot = load(folder, chosen.max_steps)
+    kept = dict(snapshot.model) | {f"optimizer/{k}": t for k, t in snapshot.optimizer.items()}
+    for rank, state in enumerate(snapshot.workers):
+        kept |= {f"{rank}/{name}": tensor for name, tensor in state.items()}
+    return kept
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not one[name].equal(other[name])] == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"code": "svd"},
+        {"code": "svd", "n": 2, "weight_decay": 1e-4, "nesterov": True},
+        {"code": "topk(ratio=0.05)", "n": 4},
+        {"code": "dgc(ratio=0.05)", "memory": "dgc(clip=1.0)", "weight_decay": 1e-4},
+        {"code": "qsgd(bits=2)", "lr_shrinkage": 0.5, "lr_shrink_freq": 2},
+        {"code": "signsgd", "n": 4},
+        {"code": "terngrad(scale=shared)", "memory": "none"},
+        {"code": "sgd", "optimizer": "adam", "lr": 1e-3},
+        {"code": "qsgd", "code_schedule": "0.1: onebit"},
+    ],
+    ids=lambda changes: f"{changes['code']}-{changes.get('n', 3)}",
+)
+def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
+    whole = trained(tmp_path / "weights", "weights", **changes)
+    workers = changes.get("n", 3) - 1
+    assert sent[Kind.WEIGHTS] == STEPS * workers
+    sent.clear()
+    told: list[Event] = []
+    assert_same(whole, trained(tmp_path / "updates", "updates", told.append, **changes))
+    assert not sent[Kind.WEIGHTS] + sent[Kind.SNAPSHOT]
+    assert sent[Kind.UPDATE] == sent[Kind.BEGIN] == STEPS * workers
+    assert not [event for event in told if isinstance(event, Caution) and "other" in event.text]
+    assert_same(whole, trained(tmp_path / "auto", "auto", **changes))
+
+
+def test_auto_sends_whatever_is_fewer_bytes(tmp_path, sent):
+    trained(tmp_path, "auto", code="topk(ratio=0.01)", memory="residual")
+    assert sent[Kind.UPDATE]
+    assert not sent[Kind.WEIGHTS]
+    sent.clear()
+    # Two gradients of others are twice the weights: too much, once what was too much adds up to the
+    # momentum, which is what it costs to come back.
+    trained(tmp_path / "sgd", "auto", code="sgd", n=4)
+    assert sent[Kind.WEIGHTS] == 3 * (STEPS - 2)
+
+
+def test_auto_sends_weights_within_one_host(tmp_path, sent, monkeypatch):
+    monkeypatch.setattr(support, "network", network)
+    trained(tmp_path, "auto", code="topk(ratio=0.01)")
+    assert sent[Kind.WEIGHTS] == 2 * STEPS
+    assert not sent[Kind.UPDATE]
+
+
+@pytest.mark.parametrize("down", ["updates", "auto"])
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, sent, down):
+    changes = {"code": "topk(ratio=0.05)", "eval_freq": 2}
+    whole = trained(tmp_path / "whole", down, max_steps=5, **changes)
+    trained(tmp_path / "parts", down, max_steps=2, **changes)
+    sent.clear()
+    assert_same(whole, trained(tmp_path / "parts", down, max_steps=5, **changes))
+    assert sent[Kind.SNAPSHOT] == 2  # one a worker, upon which it follows
+
+
+def test_the_way_down_may_change_on_a_resume(tmp_path, sent):
+    changes = {"code": "topk(ratio=0.05)", "network": "FC"}
+    trained(tmp_path / "parts", "updates", max_steps=2, **changes)
+    trained(tmp_path / "parts", "weights", max_steps=3, **changes)
+    parts = trained(tmp_path / "parts", "updates", **changes)
+    assert_same(trained(tmp_path / "once", "weights", **changes), parts)
+
+
+def test_the_steps_of_a_run_say_how_many_bytes_came_down(tmp_path, sent):
+    told: list[Event] = []
+    trained(tmp_path, "updates", told.append, code="topk(ratio=0.01)", n=3)
+    steps = [event for event in told if isinstance(event, StepDone)]
+    # Each worker gets the other's gradient, once there is one.
+    assert steps[1].down_bytes < 1.1 * steps[0].up_bytes
+    assert steps[-1].down_bytes < 0.05 * steps[-1].dense_bytes
+
+
+def test_a_way_down_that_nobody_knows_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="unknown way down 'updats'; did you mean 'updates'"):
+        settings(tmp_path, down="updats")

@@ -22,8 +22,7 @@ ORDER = [
     ("arguments", "program"),
     "codecs",
     ("memory", "wire", "schedule", "recipes", "downlink"),  # none knows of another
-    ("transports", "fusion", "config", "limits", "description", "given"),
-    "api",
+    ("transports", "fusion", "config", "api"),
     "communicators",
     ("measure", "inspect"),
     "models",

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from atomo.api.given import as_codec, as_tensors, seeded
 from atomo.codecs.dense.dense import Dense
 from atomo.errors import CodecError, ConfigError
-from atomo.given import as_codec, as_tensors, seeded
 
 
 @pytest.mark.parametrize(

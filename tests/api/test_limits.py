@@ -13,10 +13,10 @@ import torch
 from torch import Generator, Size, Tensor
 
 import atomo
-from atomo.api import Description, write
+from atomo.api.description import Description, write
+from atomo.api.limits import MOST_BYTES, PER_TENSOR, WORK_PER_BYTE, WORK_PER_ENTRY, Limits
 from atomo.codecs import CODECS, make_codec
 from atomo.errors import FrameError
-from atomo.limits import MOST_BYTES, PER_TENSOR, WORK_PER_BYTE, WORK_PER_ENTRY, Limits
 from atomo.wire import Compression, Header, Kind, pack
 from atomo.wire.cursor import varint
 from atomo.wire.frame import CHECKSUM_AT, checksum

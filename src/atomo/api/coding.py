@@ -1,4 +1,4 @@
-"""Tensors to self-describing bytes and back, with any codec: `atomo.encode` and `atomo.decode`."""
+"""`atomo.encode`, `atomo.decode` and `atomo.average`."""
 
 from collections.abc import Iterable
 from operator import index
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Generator, Size, Tensor
 
+from atomo.api.description import Description, read, write
+from atomo.api.given import as_codec, as_float32, as_tensors, seeded
+from atomo.api.limits import MOST_BYTES, MOST_ENTRIES, Limits
 from atomo.codecs import Codec, Law
 from atomo.codecs.small import DENSE_BELOW
-from atomo.description import Description, read, write
 from atomo.errors import CodecError, FrameError
-from atomo.given import as_codec, as_float32, as_tensors, seeded
-from atomo.limits import MOST_BYTES, MOST_ENTRIES, Limits
 from atomo.memory import Memory
 from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
 from atomo.wire.frame import read_description
@@ -84,7 +84,7 @@ def decode(
 
     Args:
         data: bytes from anywhere: they are checked before anything is allocated, and what they may
-            cost is bounded: see `atomo.limits`.
+            cost is bounded: see `atomo.api.limits`.
         most_entries: refuse frames that declare more than this many entries in all. The work that
             is done is bounded by this and by the bytes that came.
         most_bytes: refuse frames that may take more memory than this, result included.

@@ -41,8 +41,9 @@ def test_dense_gradients_over_mpi_equal_plain_sgd(tmp_path):
 
 
 @pytest.mark.slow
-def test_mpi_and_threads_give_the_same_bits(tmp_path):
+def test_mpi_and_threads_give_the_same_bits_and_so_do_updates_and_weights(tmp_path):
     words = ["--code=svd(selection=top)", "--svd-rank=2", "--n=4", "--max-steps=6"]
+    words += ["--down=updates"]  # the threads are one host, where weights come down
     code, output = run(train(tmp_path / "mpi", *words, "--fusion-mb=0.5"), tmp_path / "log")
     assert code == 0, output
     run_threads(

@@ -43,10 +43,17 @@ def test_plain_output_is_a_line_for_each_thing_worth_one():
     assert len(lines) == 5
     assert "LeNet (656,080 parameters) on Digits (1,437 images)" in lines[0]
     assert lines[1].startswith("step 1/40 epoch 0.05 loss 2.5000 lr 0.02 1234 images/s")
-    assert "sent 52.0 kB (dense 5.2 MB, 100.0x)" in lines[1]
+    assert "sent 52.0 kB (dense 5.2 MB, 100.0x) down 5.2 MB ms: compute 100.0 " in lines[1]
+    assert " wait 50.0 decode " in lines[1]
     assert lines[1].endswith("ETA 1:15")
     assert "top-1 96.94%" in lines[3]
     assert lines[4] == "training ended at step 1: done"
+
+
+def test_a_step_that_workers_repeat_says_how_long_that_takes():
+    assert (
+        " wait 50.0 follow 30.0 decode 2.0 " in plain(1, STARTED, replace(STEP, follow_s=0.03))[1]
+    )
 
 
 @pytest.mark.parametrize(("interval", "told"), [(1, 40), (10, 4), (15, 3), (100, 1)])
@@ -75,13 +82,16 @@ def test_the_live_panel_fits_every_terminal(width):
 
 
 def test_the_table_adds_up_the_steps():
-    told = table(STARTED, STEP, replace(STEP, step=40, up_bytes=48_000), SCORE, Saved(40, "m"),
-                 Ended(40, "done"))  # fmt: skip
+    second = replace(STEP, step=40, up_bytes=48_000, down_bytes=48_000, follow_s=0.03)
+    told = table(STARTED, STEP, second, SCORE, Saved(40, "m"), Ended(40, "done"))
     assert "Finished" in told
     assert "96.94%" in told
     assert "(of step" not in told
     assert "50.0 kB (dense 5.2 MB)" in told
     assert "104.0x fewer bytes" in told
+    assert "2.6 MB (weights 5.2 MB)" in told
+    assert "3.9x fewer bytes" in told
+    assert "500 ms (compute 100, encode 200, send 1, wait 50, follow 15)" in told
     assert "0:01" in told
     for name in ("step-*.json", "metrics.jsonl", "evaluations.jsonl", "tensorboard"):
         assert name in told

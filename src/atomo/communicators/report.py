@@ -25,6 +25,7 @@ class Report:
     send_s: float
     wait_s: float  # for the weights
     square: float = 0.0  # squared norm of the gradient, where the master damps by it
+    follow_s: float = 0.0  # repeating the master's step, where that is how weights come down
 
     def tensor(self) -> Tensor:
         """Float64, one entry a field."""

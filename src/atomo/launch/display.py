@@ -20,7 +20,7 @@ __all__ = ["Display", "Live", "Plain"]
 REFRESH_PER_S = 5
 ECHO = "^C^C"  # what a terminal shows of Ctrl-C must not wrap: the panel would lose its place
 # Of a step: `StepDone` has the seconds of each.
-PHASES = ("compute", "encode", "send", "wait", "decode", "update")
+PHASES = ("compute", "encode", "send", "wait", "follow", "decode", "update")
 
 
 @runtime_checkable
@@ -148,7 +148,7 @@ def progress_table(step: StepDone, started: Started) -> Table:
         f"sent {bytes_text(step.up_bytes)}/step",
         f"dense {bytes_text(step.dense_bytes)}",
         f"{step.dense_bytes / step.up_bytes:.1f}x smaller",
-        f"weights {bytes_text(step.down_bytes)}/step",
+        f"down {bytes_text(step.down_bytes)}/step",
         f"{step.workers} of {started.workers} workers",
         f"{1e3 * step.step_s:.0f} ms/step",
     )
@@ -158,8 +158,14 @@ def progress_table(step: StepDone, started: Started) -> Table:
 def times_table(step: StepDone) -> Table:
     """Where the time of a step goes."""
     table = Table.grid(padding=(0, 2), expand=True)
-    table.add_row(*(f"{name} {1e3 * getattr(step, name + '_s'):.1f} ms" for name in PHASES))
+    table.add_row(*(f"{name} {ms:.1f} ms" for name, ms in phases_ms(step)))
     return table
+
+
+def phases_ms(step: StepDone) -> list[tuple[str, float]]:
+    """The parts of a step that took any time, or always would."""
+    named = [(name, 1e3 * float(getattr(step, f"{name}_s"))) for name in PHASES]
+    return [(name, ms) for name, ms in named if ms or name != "follow"]
 
 
 def headline(event: Started) -> str:
@@ -172,12 +178,12 @@ def headline(event: Started) -> str:
 
 
 def step_line(event: StepDone, last_step: int) -> str:
-    times = " ".join(f"{name} {1e3 * getattr(event, name + '_s'):.1f}" for name in PHASES)
+    times = " ".join(f"{name} {ms:.1f}" for name, ms in phases_ms(event))
     return (
         f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
         f"lr {rate_text(event)} {event.images_per_s:.0f} images/s "
         f"sent {bytes_text(event.up_bytes)} (dense {bytes_text(event.dense_bytes)}, "
-        f"{event.dense_bytes / event.up_bytes:.1f}x) "
+        f"{event.dense_bytes / event.up_bytes:.1f}x) down {bytes_text(event.down_bytes)} "
         f"ms: {times} ETA {duration_text(event.eta_s)}"
     )
 

@@ -11,6 +11,8 @@ from atomo.training.scoring import Evaluation
 
 __all__ = ["Summary"]
 
+PARTS = ("compute", "encode", "send", "wait", "follow")  # of a worker's step
+
 
 @final
 class Summary:
@@ -21,8 +23,9 @@ class Summary:
         self.last: StepDone | None = None
         self.ended: Ended | None = None
         self.evaluation: Evaluation | None = None
-        self._steps = self._up = self._down = self._dense = 0
+        self._steps = self._up = self._down = self._dense = self._whole = 0
         self._seconds = 0.0
+        self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._saved = False
 
     def add(self, event: Event | Evaluation) -> None:
@@ -36,7 +39,10 @@ class Summary:
                 self._up += event.up_bytes
                 self._down += event.down_bytes
                 self._dense += event.dense_bytes
+                self._whole += self._weights()
                 self._seconds += event.step_s
+                for part in self._parts:
+                    self._parts[part] += getattr(event, f"{part}_s")
             case Saved():
                 self._saved = True
             case Evaluation():
@@ -56,11 +62,14 @@ class Summary:
             rows.append(("steps", f"{latest.step:,}"))
         if self.last and self._steps:
             up, dense = self._up / self._steps, self._dense / self._steps
+            down, whole = self._down / self._steps, self._whole / self._steps
             rows += [
                 ("training time", duration_text(self._seconds)),
                 ("gradient bytes per step", f"{bytes_text(up)} (dense {bytes_text(dense)})"),
                 ("ratio to dense", f"{dense / up:.1f}x fewer bytes"),
-                ("weight bytes per step", bytes_text(self._down / self._steps)),
+                ("bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"),
+                ("both ways", f"{(dense + whole) / (up + down):.1f}x fewer bytes"),
+                ("time per step", self._times()),
             ]
         if self.started:
             folder = nearby(Path(self.started.train_dir))
@@ -71,6 +80,16 @@ class Summary:
                 rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
+
+    def _weights(self) -> int:
+        """Bytes that all weights would be, to every worker."""
+        return 4 * self.started.parameters * self.started.workers if self.started else 0
+
+    def _times(self) -> str:
+        """The time of a mean step, and its parts at the workers."""
+        parts = {part: 1e3 * total / self._steps for part, total in self._parts.items()}
+        told = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if round(ms))
+        return f"{1e3 * self._seconds / self._steps:.0f} ms" + (f" ({told})" if told else "")
 
     def title(self) -> str:
         """How the run ended, in a word or two."""

@@ -56,11 +56,12 @@ class StepDone:
     compute_s: float
     encode_s: float
     send_s: float
-    wait_s: float
+    wait_s: float  # for the weights: for the master, for other workers, and for the way down
     decode_s: float
     update_s: float
     eta_s: float
     damping: float = 1.0  # factor on the learning rate, by the noise of the codec
+    follow_s: float = 0.0  # workers repeat the master's step
 
 
 @final

@@ -190,6 +190,7 @@ class Master:
             update_s=update_s,
             eta_s=(self._job.last_step - self.step) * self._step_s,
             damping=factor,
+            follow_s=average([report.follow_s for report in counted]),
         )
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:

@@ -60,7 +60,8 @@ class Worker:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._passes.weights.copy_(order.weights)
                     self._memory.at_rate(learning_rate(self._job.settings, order.step))
-                    self._take_step(order.step, time.perf_counter() - asked)
+                    wait_s = time.perf_counter() - asked - order.follow_s
+                    self._take_step(order.step, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # Who was late saves in the same units as the others.
                     self._memory.at_rate(learning_rate(self._job.settings, order.step))
@@ -78,13 +79,14 @@ class Worker:
         weights = self._passes.weights.cpu()  # no copy where that is where they are
         return FlatOptimizer(weights, self._job.buckets, self._job.settings)
 
-    def _take_step(self, step: int, wait_s: float) -> None:
+    def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         self._encode_s = self._send_s = 0.0
         started = time.perf_counter()
         done = self._passes.run(step)
         compute_s = time.perf_counter() - started - self._encode_s - self._send_s
         times = compute_s, self._encode_s, self._send_s, wait_s
-        self._client.report(Report(done.loss, done.correct, done.images, *times, done.square))
+        counts = done.loss, done.correct, done.images
+        self._client.report(Report(*counts, *times, done.square, follow_s))
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         if self._memory.needs_norm or self._agrees():

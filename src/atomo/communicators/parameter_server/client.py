@@ -39,6 +39,8 @@ class Order:
     weights: Float[Tensor, " n"] | None = None
     """At which to compute the gradient of `step`, where that is what the master wants."""
     state: dict[str, Tensor] | None = None
+    follow_s: float = 0.0
+    """Of the wait for it: how long it took to repeat the master's steps."""
 
 
 @final
@@ -79,11 +81,11 @@ class Client:
         Raises:
             FrameError: what came is none, or has weights of another model.
         """
-        frame, header = self._next_order()
+        frame, header, follow_s = self._next_order()
         if header.flags & Flag.LATE:
             self._compressor.take_back()
         self._step = header.step
-        order = Order(header.kind, header.step)
+        order = Order(header.kind, header.step, follow_s=follow_s)
         match header.kind:
             case Kind.WEIGHTS:
                 if self._follower is not None:
@@ -95,21 +97,23 @@ class Client:
                 return replace(order, state=read_state(frame))
         return order
 
-    def _next_order(self) -> tuple[Bytes, Header]:
-        """The next frame that is one, once what leads to its weights is taken in."""
+    def _next_order(self) -> tuple[Bytes, Header, float]:
+        """The next frame that is one, once what leads to its weights is taken in: in seconds."""
+        follow_s = 0.0
         what = f"the master's order after step {self._step}"
         while True:
             frame = self._transport.receive(MASTER, self._timeout_s, what).data
             header = read_header(frame)
             if header.kind in ORDERS:
-                return frame, header
+                return frame, header, follow_s
             if header.kind not in LEADING:
                 raise FrameError(f"the master sent a {header.kind.name}, which is no order")
-            follower = self._following(header)
+            follower, started = self._following(header), time.perf_counter()
             if header.kind is Kind.HASH:
                 self._transport.send(MASTER, follower.hash(header.step), "a hash")
             else:
                 follower.take(header, frame)
+            follow_s += time.perf_counter() - started
 
     def _following(self, header: Header) -> Follower:
         if self._follower is None:

@@ -1,5 +1,7 @@
 """Every listed codec, against every law it declares. A new codec needs no new test here."""
 
+import inspect
+
 import pytest
 import torch
 from draws import draws, normal, roundtrip, seeded, unbiased
@@ -72,6 +74,16 @@ def tensors(codec: Codec, payload: object) -> list[Tensor]:
 def test_declares_a_law(codec):
     # Votes have no law of their own; and clipped ternary draws are neither unbiased nor close.
     assert codec.laws or votes(codec) or codec.id == "terngrad"
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_its_file_says_what_law_it_has_and_what_bits_it_takes(name):
+    said = inspect.getdoc(inspect.getmodule(CODECS[name])) or ""
+    *_, law = said.partition("Law: ")
+    law, bits, _ = law.partition("Bits: ")
+    assert bits, f"{name}: no law, or no bits"
+    words = [known.name.lower() for known in make_codec(name).laws]
+    assert all(word in law for word in words), words
 
 
 @every_codec

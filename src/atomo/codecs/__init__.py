@@ -16,8 +16,8 @@ CODECS: Mapping[str, type[Codec[Any]]] = MappingProxyType(
         for codec in listed(
             __name__,
             "dense.dense:Dense",
-            "dense.casts:Float16",
-            "dense.casts:BFloat16",
+            "dense.fp16:Float16",
+            "dense.bf16:BFloat16",
             "spectral.svd:SVD",
             "spectral.entrywise:Entrywise",
             "spectral.fourier:Fourier",

@@ -59,7 +59,6 @@ def read_call(text: str) -> tuple[str, dict[str, object]]:
 
 
 def read(text: str) -> ast.expr:
-    """The parsed text."""
     if len(text) > LONGEST:
         raise ConfigError(f"specification of {len(text)} characters; at most {LONGEST}")
     if not WORDS.fullmatch(text) or deepest(text) > DEEPEST:
@@ -90,7 +89,6 @@ def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
 
 
 def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> Codec[Any]:
-    """Builds the codec of one parsed specification."""
     name, given = parts(tree, text)
     codec = codecs[resolve("codec", name, codecs)]
     return construct(codec, {key: value_of(given[key], codecs, text) for key in given})
@@ -168,7 +166,6 @@ def bounded(number: int | float, text: str) -> int | float:
 
 
 def shown(text: str) -> str:
-    """The text, or its start."""
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
 
 

@@ -1,4 +1,7 @@
-"""No compression: send every entry as it is. The baseline every other codec is measured against."""
+"""`sgd`: every entry as it is, the baseline that every other codec is measured against.
+
+Law: lossless, and so unbiased and a contraction. Bits: 32 an entry.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, final

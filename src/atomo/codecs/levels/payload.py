@@ -63,6 +63,8 @@ def to_levels(
         ValueError: a norm is not finite.
     """
     seed = draw_seed(generator)
+    # Forms come from the smallest to the largest; the next is tried where one has too many escapes,
+    # with the same seed, so that levels do not depend on how they are packed.
     for number, form in enumerate(quantise.FORMS):
         if form is quantise.FORMS[-1] or form.base // 2 >= min(most, TAIL * spread * most):
             found = quantise.quantise(values, norms, bucket, kind, most, form, seed)

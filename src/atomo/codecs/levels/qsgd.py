@@ -1,5 +1,12 @@
 """QSGD: each entry rounded at random to one of a few levels of its bucket's norm.
 
+For a bucket v of n entries with norm r, and s levels above zero, let a = |v_i| s / r. Then v_i is
+sent as its sign and the level floor(a) + 1 with probability a - floor(a), else floor(a), and is
+decoded to sign * level * r / s.
+
+Law: unbiased, with a variance of at most min(n / s^2, sqrt(n) / s) ||v||^2 a bucket (l2 norm).
+Bits: 4.06 an entry packed by default, 1.8 when coded; 32 for each norm.
+
 Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
 NIPS 2017.
 """
@@ -36,7 +43,7 @@ MOST: Final = 255  # levels
 @final
 @dataclass(frozen=True)
 class QSGD(Codec[Levels]):
-    """Unbiased; its variance is at most min(n / s^2, sqrt(n) / s) ||v||^2 a bucket of n entries.
+    """s = 2^bits - 1 levels, of buckets that run across layers.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -79,6 +86,8 @@ class QSGD(Codec[Levels]):
         values = flat(gradient, self.id)
         bucket = self.bucket(len(values))
         norms = values.new_empty(-(-len(values) // bucket))
+        # Of value / norm, were the values Gaussian: with r = sqrt(n) sigma, or r the largest of
+        # them, which is near the end of the tail.
         spread = 1 / math.sqrt(bucket) if self.norm == "l2" else 1 / TAIL
         with as_codec_error(self.id, "the gradient holds"):
             return to_levels(

@@ -1,5 +1,8 @@
 """1-bit SGD: the sign of each entry, decoded to the mean of all entries of that sign.
 
+Law: contraction, as these are the best two values for the signs. Bits: 1 an entry, and 64 for each
+column.
+
 Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed
 Training of Speech DNNs", Interspeech 2014.
 """

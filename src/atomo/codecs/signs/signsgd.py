@@ -1,5 +1,11 @@
 """signSGD: the sign of each entry, on which the workers vote; and Signum, the same of averages.
 
+An entry decodes to 1 or -1, and the aggregate is the sign of the majority of workers. Signum sends
+the signs of each worker's moving average of gradients, which is a memory, so that the two codecs
+differ in the memory that they name.
+
+Law: none; a vote says nothing about magnitudes, and its direction is biased. Bits: 1 an entry.
+
 Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
 """
 
@@ -51,6 +57,8 @@ class Voting(Codec[Signs]):
 
     def finish(self, mean: Float[Tensor, "..."]) -> None:
         """The majority: its sign, or 0 on a tie, which rounding in the mean must not decide."""
+        # What is no tie is at least 1 / workers away from 0: four decimals keep that of thousands
+        # of workers, and drop what rounding left of a tie.
         mean.round_(decimals=4).sign_()
 
 

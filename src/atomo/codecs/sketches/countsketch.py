@@ -8,6 +8,8 @@ variance as that mean for fewer hashes. So there is one row. At any ratio that s
 is larger than the gradient: it is here for comparison, and averages out only over many workers with
 seeds of their own, which gives up the sum on the way.
 
+Law: unbiased and summable. Bits: 32 an entry times `ratio`.
+
 Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams", ICALP 2002; Ivkin et
 al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019.
 """

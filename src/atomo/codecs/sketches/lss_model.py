@@ -56,9 +56,12 @@ def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clu
     """The clusters of a sample, `count` for each sign."""
     finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
     draws = Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
+    # Zeros are in neither: they go with the positive cluster of least value.
     below, above = (int(torch.searchsorted(finite, 0.0, right=r)) for r in (False, True))
     positive = centres(finite[above:], count, draws)
     negative = centres(-finite[:below].flip(0), count, draws)
+    # Clusters lie by value, the negative ones first, and zero is between them. Those that are not
+    # used lie outermost, behind infinite thresholds.
     thresholds = torch.full((clusters.MOST - 1,), math.inf)
     thresholds[:SIDES] = -math.inf
     thresholds[SIDES - 1] = 0.0
@@ -86,17 +89,20 @@ def centres(
         generator: of the CPU.
     """
     if not len(magnitudes):
-        return torch.zeros(1)
+        return torch.zeros(1)  # a sign that nothing has still takes a place
     wide = magnitudes.double()
     usual = max(1, math.ceil(OUTLIERS * len(wide)))
     inner = lloyd(wide[:usual], plus_plus(wide[:usual], count - 1, generator))
     outer = wide[usual:].mean()[None] if usual < len(wide) else wide[:0]
     every: Tensor = torch.cat([inner, outer]).float()
+    # Equal centres would leave a cluster that no entry is nearest to.
     return every[torch.cat([every[1:] > every[:-1], torch.tensor([True])])]
 
 
 def plus_plus(values: Float[Tensor, " m"], count: int, generator: Generator) -> Float[Tensor, " c"]:
     """First centres, far from each other by chance: each drawn by its squared distance."""
+    # Far from what is chosen is likely to be chosen, which keeps the expected error within
+    # 8 (ln c + 2) of the least.
     first = torch.randint(len(values), (1,), generator=generator)
     chosen, distance = values[first], None
     for _ in range(count - 1):
@@ -113,7 +119,8 @@ def plus_plus(values: Float[Tensor, " m"], count: int, generator: Generator) -> 
 def lloyd(values: Float[Tensor, " m"], chosen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
     """Centres moved to the means of what is nearest to them, until they stay.
 
-    What is nearest to a centre on a line is a run of the ordered values, whose sum is a difference.
+    What is nearest to a centre on a line is a run of the ordered values, and the sum of a run is a
+    difference of two running sums: a pass takes a search for each centre, not a look at each value.
     """
     sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
     for _ in range(PASSES):

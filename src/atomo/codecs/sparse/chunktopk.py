@@ -1,6 +1,10 @@
 """Chunk top-k: runs of consecutive entries with the largest L1 norms.
 
-One index serves a whole run, and memory is read in order. Sun et al., "Optimizing Network
+One index serves a whole run, and memory is read in order.
+
+Law: contraction. Bits: rho (32 + b / 64) an entry for the share rho of runs of 64, b as in `topk`.
+
+Sun et al., "Optimizing Network
 Performance for Distributed DNN Training on GPU Clusters: ImageNet/AlexNet Training in 1.5 Minutes",
 2019, add up the norms of all workers first and choose the same runs everywhere; here each worker
 chooses its own.

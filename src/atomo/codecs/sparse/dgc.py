@@ -1,6 +1,10 @@
 """Deep Gradient Compression's selection: a sampled threshold, adapted to the gradient.
 
-The momentum correction that belongs to it is the memory `dgc`.
+A sample tells a threshold that about the share `ratio` of all magnitudes is not below. If that
+finds too few entries it is lowered, up to ten times; of too many the largest are taken. The
+momentum correction that belongs to it is the memory `dgc`.
+
+Law: contraction. Bits: those of `topk` at about the same ratio.
 
 Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
 Training", ICLR 2018.
@@ -110,6 +114,8 @@ class DGC(Selector):
         fewest = math.ceil(min(2 / share, n))  # which may be infinite
         start, stride = 0, 1
         if n > fewest:
+            # One more than a multiple of 32, as published: layers often have rows of 32 k entries,
+            # and a stride with a factor in common would sample some of their columns only.
             stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1
             # A start behind the end would sample nothing.
             start = int(
@@ -130,7 +136,7 @@ class DGC(Selector):
             if len(found) >= TOO_FEW * k or bits <= 1:
                 break
             bits = max(1, lowered(bits))
-            indices, found = select.above(entries, None, bits)
+            indices, found = select.above(entries, None, bits)  # the sum already
         if len(found) > TOO_MANY * k:
             return select.first_largest(indices, found, k)
         return indices, found

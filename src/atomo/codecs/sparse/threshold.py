@@ -1,5 +1,8 @@
 """Threshold: the entries whose magnitude is at least a given value.
 
+Law: contraction, though not a strict one: a gradient below the value everywhere sends nothing.
+Bits: as many as are large, with 32 for each and b as in `topk`.
+
 Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015,
 where the sign alone is sent; here it is the value, as Dutta et al., "On the Discrepancy between the
 Theoretical Analysis and Practical Implementations of Compressed Communication", AAAI 2020, have it.

@@ -1,5 +1,8 @@
 """Top-k: the entries of largest magnitude, exactly.
 
+Law: contraction: what is left is at most (1 - k / n) ||g||^2. Bits: rho (32 + b) an entry for k / n
+= rho, with b = log2(1 / rho) + 1.5 for a place.
+
 Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 """
 

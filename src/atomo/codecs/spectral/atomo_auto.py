@@ -11,6 +11,8 @@ numbers the basis with the least of
 has the least variance. A place costs fewer bits than a number of a factor, so that where the
 figures are close the other bases send fewer bytes as well.
 
+Law: unbiased, in all three. Bits: those of the basis that was chosen.
+
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 

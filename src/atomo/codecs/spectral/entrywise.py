@@ -5,6 +5,11 @@ to s. That is the sampling of least variance for the budget, and older methods a
 curve: s = ||g||_1 / ||g||_2 is QSGD with one level and one bucket, s = ||g||_1 / ||g||_inf is
 TernGrad without clipping.
 
+What chance chose is worth sign(c) / t, the same for all of it: its place and a sign bit are sent.
+
+Law: unbiased. Bits: rho (b + 1) an entry for a budget that is the share rho, with b = log2(1 / rho)
++ 1.5 for a place, and 32 more for each entry that is certain.
+
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 

@@ -66,6 +66,7 @@ def plain_factors(
 def best_scale(atoms: Factors, matrix: Float[Tensor, "m n"]) -> float:
     """The multiple of the atoms nearest to `matrix`, which is never farther from it than zero."""
     left, right = atoms.left.double(), atoms.right.double()
+    # ||L^T R||^2 = sum_ij (L L^T)_ij (R R^T)_ij, and <L^T R, G> = <L, R G^T>: no m x n product.
     square = float(((left @ left.T) * (right @ right.T)).sum())
     if not square:
         return 1.0

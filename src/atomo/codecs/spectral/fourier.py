@@ -5,6 +5,8 @@ block goes through an orthonormal cosine transform (DCT-II). Its coefficients ar
 entries of `entrywise`. The error in the coefficients is the error in the gradient, less what falls
 on the zeros behind its end: the variance is the closed form of `atoms.variance`, or a little less.
 
+Law: unbiased. Bits: those of `entrywise`.
+
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018,
 name the Fourier basis as future work.
 """
@@ -100,7 +102,7 @@ def transform(entries: Float[Tensor, " n"], block: int) -> Float[Tensor, " padde
     whole = len(entries) // block * block
     found = entries.new_empty(padded(len(entries), block)).view(-1, block)
     torch.mm(entries[:whole].view(-1, block), waves.T, out=found[: whole // block])
-    if whole < len(entries):
+    if whole < len(entries):  # of the last block; the zeros that fill it up add nothing
         found[-1] = waves[:, : len(entries) - whole] @ entries[whole:]
     return found.view(-1)
 

@@ -5,8 +5,11 @@ is at most the batch, however many columns it has. Then random combinations of t
 than the rank, span all of them, and everything else happens in that small space (Halko, Martinsson
 and Tropp, "Finding structure with randomness", SIAM Review 2011, sections 4.1 and 4.3).
 
-Whether that is so is found out on the way: a sample of rows and columns tells the rank, and the
-last combinations tell what the others missed: at most what rounding put there.
+Whether that is so is found out on the way. A sample of rows and columns tells the rank. The last
+combinations are witnesses. The orthogonal basis is built column by column, so the diagonal of its
+triangular factor has how much of a witness the columns before it did not span. A witness is a
+Gaussian combination of all rows: what is left of the matrix shows in it at about its Frobenius
+norm, and ten times as much as is allowed hides from all eight with a chance of 10^-8.
 """
 
 import torch
@@ -48,6 +51,7 @@ def low_rank(
     for rows in chunks(matrix):
         within = rows.double() @ basis
         gram.addmm_(within.T, within)
+    # All in float64: a Gram matrix squares the singular values, and with them the rounding.
     squares, turns = torch.linalg.eigh(gram)
     return squares.clamp(min=0).sqrt(), basis @ turns
 

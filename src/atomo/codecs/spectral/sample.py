@@ -125,6 +125,5 @@ def packed(bits: Bool[Tensor, " n"]) -> UInt8[Tensor, " bytes"]:
 
 
 def unpacked(octets: UInt8[Tensor, " bytes"], count: int) -> Bool[Tensor, " n"]:
-    """The first `count` truth values."""
     bits = np.unpackbits(octets.numpy(), count=count, bitorder="little")
     return torch.from_numpy(bits.view(np.bool_))

@@ -103,6 +103,7 @@ def sketched(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> 
     if not LEAST <= max(-low, high) ** 2 <= MOST:
         matrix = matrix.double()
     reflectors, scales = torch.geqrf(top_vectors(matrix, atoms, generator))
+    # ||G v_i||^2 for every i, those of the completion included.
     squares = matrix.new_zeros(matrix.shape[1], dtype=torch.float64)
     for rows in chunks(matrix):
         turned = torch.ormqr(reflectors, scales, rows, left=False)
@@ -138,6 +139,7 @@ def gram_in_blocks(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
     """matrix^T matrix, float64 sums of products in float32."""
     if len(matrix) <= BLOCK:
         return (matrix.T @ matrix).double()
+    # Columns beyond the last full LANES go apart, and only their part of the product beside them.
     whole = matrix.shape[1] // LANES * LANES
     first, rest = matrix[:, :whole], matrix[:, whole:]
     side, corner = product_in_blocks(matrix, first), product_in_blocks(rest, rest)

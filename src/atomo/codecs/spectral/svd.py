@@ -4,6 +4,9 @@ A parameter is read as a matrix (`matricise`), split into orthogonal atoms (`spe
 atom is sent with the probability that makes the variance least for the budget (`atoms`). Only the
 atoms that were drawn are ever formed. Another codec may code their two factors (`factors`).
 
+Law: unbiased, with the variance sum_i c_i^2 (1 / p_i - 1) over the singular values c; with
+`selection=top` a contraction. Bits: 32 k (m + n) / (m n) an entry for k atoms of an m x n matrix.
+
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 

@@ -1,0 +1,70 @@
+"""`bf16`: the upper half of each float32: its range, with 8 bits of precision.
+
+Law: contraction; rounding to nearest is biased within a step, so a residual memory keeps what it
+drops. Bits: 16 an entry, and fewer on the wire, where blosc shortens the exponents.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Size, Tensor
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import check_finite
+from atomo.codecs.flat import flat
+from atomo.errors import CodecError
+from atomo.kernels import cast
+
+__all__ = ["BFloat16"]
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The entries of the flattened gradient."""
+
+    values: Float[Tensor, " n"]
+
+
+@final
+@dataclass(frozen=True)
+class BFloat16(Codec[Rounded]):
+    """Rounded to nearest; what would round to infinity is refused."""
+
+    id: ClassVar[str] = "bf16"
+    payload: ClassVar[type[Rounded]] = Rounded
+    unit: ClassVar[Unit] = Unit.ENTRIES
+    fine: ClassVar[bool] = True
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return frozenset({Law.CONTRACTION})
+
+    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Rounded:
+        del generator  # deterministic
+        values, peak = cast.to_brain(flat(gradient, self.id))
+        return self.fitting(values, peak)
+
+    def encode_residual(
+        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+    ) -> Rounded:
+        if not kept.is_contiguous():
+            return super().encode_residual(gradient, kept, generator)
+        return self.fitting(*cast.add_to_brain(flat(kept, self.id), flat(gradient, self.id)))
+
+    def fitting(self, values: Tensor, peak: float) -> Rounded:
+        """The payload, once its largest entry before rounding is seen to be within reach."""
+        check_finite(self.id, math.isfinite(peak))
+        if peak > torch.finfo(torch.bfloat16).max:
+            raise CodecError(f"bf16: {peak:g} would round to infinity")
+        return Rounded(values)
+
+    def fields(self, shape: Size) -> tuple[Field, ...]:
+        return (Field(torch.bfloat16, (shape.numel(),)),)
+
+    def add_decoded(self, payload: Rounded, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+        if payload.values.numel() != out.numel():
+            raise CodecError(f"bf16: {payload.values.numel()} values for {out.numel()} entries")
+        out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)

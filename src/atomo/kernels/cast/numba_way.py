@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atomo.kernels.cast import torch_way
 from atomo.kernels.jit import from_half_bits, has_halves, jit, to_half_bits
-from atomo.kernels.select.numba_way import most_bits
+from atomo.kernels.select.numba_way import add_up, most_bits
 
 __all__ = ["add_to_brain", "add_to_half", "to_brain", "to_half"]
 
@@ -76,10 +76,8 @@ def fill_halves(values: Floats, factor: float, out: Shorts) -> np.int32:
 def add_halves(kept: Floats, added: Floats, scale: float, factor: float, out: Shorts) -> np.int32:
     times, unit, most = np.float32(factor), np.float32(scale), np.int32(0)
     for start in range(0, kept.size, TILE):
-        part, other = kept[start : start + TILE], added[start : start + TILE]
-        target = out[start : start + TILE]
-        for i in range(part.size):
-            part[i] += other[i]
+        part, target = kept[start : start + TILE], out[start : start + TILE]
+        add_up(part, added[start : start + TILE])
         most = max(most, most_bits(part.view(np.int32)))
         for i in range(part.size):
             half = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
@@ -106,10 +104,8 @@ def add_brains(kept: Floats, added: Floats, out: Shorts) -> np.int32:
     rounded = np.empty(TILE, np.float32)  # the same bytes as `whole`, as numbers
     whole, most = rounded.view(np.uint32), np.int32(0)
     for start in range(0, kept.size, TILE):
-        part, other = kept[start : start + TILE], added[start : start + TILE]
-        target = out[start : start + TILE]
-        for i in range(part.size):
-            part[i] += other[i]
+        part, target = kept[start : start + TILE], out[start : start + TILE]
+        add_up(part, added[start : start + TILE])
         bits = part.view(np.uint32)
         most = max(most, most_bits(part.view(np.int32)))
         for i in range(part.size):

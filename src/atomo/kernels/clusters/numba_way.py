@@ -84,6 +84,15 @@ def hash_tile(start: int, key: np.uint32, words: Words) -> None:
 
 
 @jit
+def bucket_of(word: np.uint32, cluster: np.uint8, starts: Indices, sizes: Indices) -> np.uint64:
+    """Which bucket of its cluster a word chooses, numbered through all clusters."""
+    # A word to a number below `size` by a product and a shift: no division (Lemire, "Fast Random
+    # Integer Generation in an Interval", 2019).
+    place = np.uint64(word) * np.uint64(sizes[cluster]) >> S32
+    return np.uint64(starts[cluster]) + place
+
+
+@jit
 def find_means(
     values: Floats, packed: Bytes, sizes: Indices, key: np.uint32, means: Floats
 ) -> None:
@@ -97,11 +106,7 @@ def find_means(
         unpack(packed, start, part.size, ids)
         hash_tile(start, key, words)
         for i in range(part.size):
-            cluster = ids[i]
-            # A word to a number below `size` by a product and a shift: no division (Lemire, "Fast
-            # Random Integer Generation in an Interval", 2019).
-            place = np.uint64(words[i]) * np.uint64(sizes[cluster]) >> S32
-            at = (np.uint64(starts[cluster]) + place) << ONE
+            at = bucket_of(words[i], ids[i], starts, sizes) << ONE
             totals[at] += np.float64(part[i])
             totals[at | ONE] += 1.0
     for bucket in range(means.size):
@@ -121,6 +126,4 @@ def add_buckets(
         unpack(packed, start, part.size, ids)
         hash_tile(start, key, words)
         for i in range(part.size):
-            cluster = ids[i]
-            place = np.uint64(words[i]) * np.uint64(sizes[cluster]) >> S32
-            part[i] += scaled[np.uint64(starts[cluster]) + place]
+            part[i] += scaled[bucket_of(words[i], ids[i], starts, sizes)]

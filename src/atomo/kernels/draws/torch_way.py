@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from atomo.kernels.draws import ROUNDS
-from atomo.kernels.random.torch_way import GOLDEN, mix, scramble, shifted
+from atomo.kernels.random.torch_way import GOLDEN, mix, scramble, shifted, signed
 
 __all__ = ["draw", "survivors"]
 
@@ -41,8 +41,3 @@ def permutation(seed: int, where: torch.device) -> Tensor:
     words = shifted(mix(signed(seed) + steps * GOLDEN), 2)
     words[ROUNDS : 2 * ROUNDS] |= 1
     return words
-
-
-def signed(seed: int) -> int:
-    """The int64 with the bits of a seed of up to 64 bits."""
-    return seed - 2**64 if seed >= 2**63 else seed

@@ -11,6 +11,11 @@ GOLDEN, FIRST, SECOND = (x - 2**64 for x in (random.GOLDEN, random.FIRST, random
 STRIDE, ONCE, TWICE, MASK = 0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0xFFFFFFFF
 
 
+def signed(seed: int) -> int:
+    """The int64 with the bits of a seed of up to 64 bits."""
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
 def shifted(words: Tensor, bits: int) -> Tensor:
     """The words moved right with zeros behind them."""
     moved: Tensor = (words >> bits) & (2 ** (64 - bits) - 1)
@@ -45,6 +50,5 @@ def random_words(keys: Tensor, count: int) -> Tensor:
 def tile_words(values: Tensor, tile: int, seed: int) -> Tensor:
     """A word for each value: tile t of them draws from key mix(seed ^ mix(t))."""
     numbers = torch.arange(-(-len(values) // tile), device=values.device)
-    # A seed may use all 64 bits.
-    keys = mix(mix(numbers) ^ (seed - 2**64 if seed >= 2**63 else seed))
+    keys = mix(mix(numbers) ^ signed(seed))
     return random_words(keys, tile).view(-1)[: len(values)]

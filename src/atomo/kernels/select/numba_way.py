@@ -71,6 +71,13 @@ def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
 
 
 @jit
+def add_up(values: Floats, added: Floats) -> None:
+    """Adds in place. Called a tile at a time, so that what follows finds it in the cache."""
+    for i in range(values.size):
+        values[i] += added[i]
+
+
+@jit
 def find_above(
     values: Floats,
     added: Floats,
@@ -90,9 +97,7 @@ def find_above(
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]
         if add:
-            other = added[start : start + TILE]
-            for i in range(part.size):
-                part[i] += other[i]
+            add_up(part, added[start : start + TILE])
         bits = part.view(np.int32)
         room = count + TILE <= indices.size  # for the whole tile: nobody asks again within it
         for block in range(0, part.size, LANES):
@@ -181,9 +186,7 @@ def sum_chunks(
     for number in range(sums.size):
         part = values[number * chunk : (number + 1) * chunk]
         if add:
-            other = added[number * chunk : (number + 1) * chunk]
-            for i in range(part.size):
-                part[i] += other[i]
+            add_up(part, added[number * chunk : (number + 1) * chunk])
         lanes[:] = 0
         whole = part.size // 8 * 8
         for i in range(0, whole, 8):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit, jit_sum
-from atomo.kernels.select.numba_way import most_bits
+from atomo.kernels.select.numba_way import add_up, most_bits
 from atomo.kernels.sign import TILE, word_count
 
 __all__ = ["add_pack_means", "add_pack_sum", "add_row_signs", "add_signs", "pack_signs"]
@@ -124,9 +124,7 @@ def add_pack_total(
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]
         if add:
-            other = added[start : start + TILE]
-            for i in range(part.size):
-                part[i] += other[i]
+            add_up(part, added[start : start + TILE])
         held = words[start // 32 : start // 32 + (part.size + 31) // 32]
         pack_tile(part.view(np.int32), held)
         negative += ones(held)
@@ -167,9 +165,7 @@ def add_pack_runs(
             end = min(start + TILE, stop)
             part = values[start:end]
             if add:
-                other = added[start:end]
-                for i in range(part.size):
-                    part[i] += other[i]
+                add_up(part, added[start:end])
             negative += int(negatives(part.view(np.int32)))
             sums = sums_of(part)
             total += sums[0]

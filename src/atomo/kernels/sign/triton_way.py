@@ -50,6 +50,19 @@ def launches(entries: int) -> list[tuple[int, int, int]]:
 
 
 @device_code
+def places_of(tile, entries, width, WHOLE: tl.constexpr, WIDTH: tl.constexpr):
+    """Where the entries of a tile lie, and which of them there are."""
+    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
+    if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
+        places = tile * 32 * WIDTH + rows * WIDTH + columns
+        inside = tl.full([32, WIDTH], True, tl.int1)
+    else:
+        places = tile * 32 * WIDTH + rows * width + columns
+        inside = (columns < width) & (places < entries)
+    return places, inside
+
+
+@device_code
 def pack_tiles(
     values,
     added,
@@ -63,13 +76,8 @@ def pack_tiles(
     WIDTH: tl.constexpr,
 ):
     tile = first + tl.program_id(0).to(tl.int64)
-    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
-    if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
-        places = tile * 32 * WIDTH + rows * WIDTH + columns
-        inside = tl.full([32, WIDTH], True, tl.int1)
-    else:
-        places = tile * 32 * WIDTH + rows * width + columns
-        inside = (columns < width) & (places < entries)
+    rows = tl.arange(0, 32)[:, None]
+    places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
     entry = tl.load(values + places, mask=inside, other=0.0)
     if ADD:
         entry += tl.load(added + places, mask=inside, other=0.0)
@@ -121,13 +129,8 @@ def add_tiles(
     WIDTH: tl.constexpr,
 ):
     tile = first + tl.program_id(0).to(tl.int64)
-    rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
-    if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
-        places = tile * 32 * WIDTH + rows * WIDTH + columns
-        inside = tl.full([32, WIDTH], True, tl.int1)
-    else:
-        places = tile * 32 * WIDTH + rows * width + columns
-        inside = (columns < width) & (places < entries)
+    rows = tl.arange(0, 32)[:, None]
+    places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
     column = tl.arange(0, WIDTH)
     held = tl.load(words + tile * WIDTH + column, mask=column < width, other=0)
     negative = (held[None, :] >> rows) & 1

@@ -47,7 +47,7 @@ class Lazy(ABC):
 
 @final
 class Loop(Lazy):
-    """A loop."""
+    """A loop that is compiled when it is first called."""
 
     def __init__(self, loop: Callable[..., Any], fastmath: bool | set[str]) -> None:
         # The tests wrap every annotated function, which numba cannot read.

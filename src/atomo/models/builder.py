@@ -23,7 +23,8 @@ class Builder:
     """Builds one network for images of any sufficient shape and any number of classes."""
 
     name: str
-    layout: Callable[[Shape, int], Module]
+    build: Callable[[Shape, int], Module]
+    """From a shape and a number of classes that it need not check."""
     smallest: int
     """Pixels of each side. Below, the last pooling or stride would have nothing left to reduce."""
 
@@ -43,7 +44,7 @@ class Builder:
             raise ConfigError(f"{self.name}: input {input_shape} is too small; at least {smallest}")
         if classes < 1:
             raise ConfigError(f"{self.name}: {classes} classes; at least 1")
-        return self.layout(input_shape, classes)
+        return self.build(input_shape, classes)
 
 
 def published(name: str) -> Any:

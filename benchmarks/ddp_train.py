@@ -102,8 +102,8 @@ def wrapped(model: nn.Module, hook: str) -> DistributedDataParallel:
     elif name == "bf16":
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     elif name == "atomo":
-        state, ours = atomo.ddp_hook(ddp, setting)
-        ddp.register_comm_hook(state, ours)
+        exchange, ours = atomo.ddp_hook(ddp, setting)
+        ddp.register_comm_hook(exchange, ours)
     elif name != "none":
         raise SystemExit(f"--hook {hook}: none, bf16, fp16, powersgd:RANK or atomo:SPEC")
     return ddp

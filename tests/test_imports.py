@@ -28,6 +28,7 @@ ORDER = [
     "models",
     "data",
     "training",
+    "integrations",
     "launch",
     "cli",
     "__main__",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atomo.api import average, decode, encode
     from atomo.codecs import CODECS, Codec, Law, make_codec
     from atomo.errors import AtomoError
+    from atomo.integrations.ddp import ddp_hook
     from atomo.memory import MEMORIES, Memory, default_memory, make_memory
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Law",
     "Memory",
     "average",
+    "ddp_hook",
     "decode",
     "default_memory",
     "encode",
@@ -46,6 +48,7 @@ HOMES = {
     **dict.fromkeys(("CODECS", "Codec", "Law", "make_codec"), "atomo.codecs"),
     **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
     "AtomoError": "atomo.errors",
+    "ddp_hook": "atomo.integrations.ddp",
 }
 
 

@@ -32,6 +32,9 @@ class Memory(ABC):
     """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
     decay_has_momentum: ClassVar[bool] = False
     """Whether the optimiser gives weight decay the momentum that it does not give the gradient."""
+    vectors: ClassVar[tuple[str, ...]] = ("",)
+    """What its state has of each parameter: a vector for each of these, which goes before the
+    parameter's name."""
     scalars: ClassVar[frozenset[str]] = frozenset()
     """What its state has beside vectors of parameters: these, one float64 each."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})

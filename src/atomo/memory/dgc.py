@@ -39,6 +39,7 @@ class MomentumCorrection(Memory):
     feeds_back: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
     decay_has_momentum: ClassVar[bool] = True
+    vectors: ClassVar[tuple[str, ...]] = (UNSENT, VELOCITY)
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({"masking": bool, "clip": float})
 
     def __init__(

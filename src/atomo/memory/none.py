@@ -19,6 +19,7 @@ class Forget(Memory):
 
     id: ClassVar[str] = "none"
     feeds_back: ClassVar[bool] = False
+    vectors: ClassVar[tuple[str, ...]] = ()
 
     def encode(
         self,

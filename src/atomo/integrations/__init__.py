@@ -1,0 +1,1 @@
+"""Other people's training loops: PyTorch's DistributedDataParallel, and loops of one's own."""

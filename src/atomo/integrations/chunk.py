@@ -1,0 +1,72 @@
+"""Gradients of somebody else's that travel together, and the bucket that they make."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Size, Tensor
+
+from atomo.codecs import Codec
+from atomo.fusion import Bucket
+from atomo.fusion.buckets import divide
+
+__all__ = ["Chunk", "Parameters", "bucket_of", "collect", "spread"]
+
+MOST_BUCKETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
+Parameters = tuple[tuple[str, Size], ...]
+
+
+@final
+@dataclass(frozen=True)
+class Chunk:
+    """Some parameters' gradients: to be averaged, and replaced in place."""
+
+    number: int
+    gradients: Mapping[str, Tensor]
+    """By parameter name, in the parameter's shape; any strides, any floating dtype."""
+    whole: Tensor | None = None
+    """All of them at once, where they lie in one tensor."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """Names and shapes."""
+        return tuple((name, gradient.shape) for name, gradient in self.gradients.items())
+
+    @property
+    def dense_bytes(self) -> int:
+        """What they have as they are."""
+        return sum(gradient.nbytes for gradient in self.gradients.values())
+
+    def joined(self) -> Tensor:
+        """All of them in a row: themselves where they lie so, a copy where they do not."""
+        if self.whole is not None:
+            return self.whole
+        return torch.cat([gradient.flatten() for gradient in self.gradients.values()])
+
+    def replace(self, joined: Tensor) -> None:
+        """Copies what `joined` copied back to where it came from."""
+        sizes = [gradient.numel() for gradient in self.gradients.values()]
+        parts = torch.split(joined, sizes)
+        for gradient, part in zip(self.gradients.values(), parts, strict=True):
+            gradient.copy_(part.view(gradient.shape))
+
+
+@lru_cache(MOST_BUCKETS)
+def bucket_of(number: int, parameters: Parameters, codec: Codec[Any]) -> Bucket:
+    """The bucket of these parameters."""
+    return Bucket(number, 0, divide(parameters, codec))
+
+
+def collect(bucket: Bucket, gradients: Mapping[str, Tensor], flat: Float[Tensor, " n"]) -> None:
+    """Copies gradients to where the bucket has them."""
+    for slot in bucket.slots:
+        flat[slot.start : slot.stop].view(slot.shape).copy_(gradients[slot.name])
+
+
+def spread(bucket: Bucket, flat: Float[Tensor, " n"], gradients: Mapping[str, Tensor]) -> None:
+    """The inverse of `collect`."""
+    for slot in bucket.slots:
+        gradients[slot.name].copy_(flat[slot.start : slot.stop].view(slot.shape))

@@ -1,0 +1,121 @@
+"""Collectives over a process group of torch.distributed."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final, final
+
+import torch
+import torch.distributed as dist
+
+from atomo.codecs import Law
+from atomo.communicators.collective import Addend, Collective
+from atomo.communicators.direct import add, packed
+from atomo.errors import ConfigError, DeadlineExpired, TransportError
+from atomo.wire import Bytes
+
+__all__ = ["TorchCollective"]
+
+DEADLINE: Final = "imed out"  # in what gloo and NCCL say of a wait that was too long
+
+
+@final
+class TorchCollective(Collective):
+    """A process group of its own, of the ranks of another.
+
+    Collectives are matched by the order in which they start, so nobody else may start any in this
+    group, and one thread at a time uses it. A gather is over when it returns.
+    """
+
+    def __init__(
+        self, like: dist.ProcessGroup | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Joins the group; every rank of `like` must do so, in the same order as other groups.
+
+        Args:
+            like: of which the ranks, the backend and the deadline are taken; None: all ranks.
+            timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
+
+        Raises:
+            ConfigError: torch.distributed was not initialised.
+        """
+        if not dist.is_initialized():
+            raise ConfigError(
+                "torch.distributed is not initialised: call torch.distributed.init_process_group"
+            )
+        parent = dist.group.WORLD if like is None else like
+        assert parent is not None
+        self._device = device_of(parent)
+        self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
+        ranks, limit = dist.get_process_group_ranks(parent), timedelta(seconds=self._timeout_s)
+        part = len(ranks) < dist.get_world_size()  # then the others are not here to help
+        group = dist.new_group(ranks, limit, use_local_synchronization=part)
+        assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), len(ranks)
+        self.send_s = self.wait_s = 0.0
+
+    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=self._device)
+        each = [lengths[rank : rank + 1] for rank in range(self.size)]
+        mine = torch.tensor([data.size], device=self._device)
+        self._run(lambda: dist.all_gather(each, mine, group=self._group), what)
+        sizes: list[int] = lengths.tolist()
+        # Of all ranks as much is gathered as of the one that gives most.
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded.numpy()[: data.size] = data  # which may be read-only
+        rows = torch.empty(self.size, max(sizes), dtype=torch.uint8, device=self._device)
+        sent = padded.to(self._device)
+        self._run(lambda: dist.all_gather([*rows.unbind()], sent, group=self._group), what)
+        found = rows.cpu().numpy()
+        return (row[:size] for row, size in zip(found, sizes, strict=True))
+
+    def sum(self, addends: Sequence[Addend], what: str) -> None:
+        if any(Law.LOSSLESS not in addend.carrier.laws for addend in addends):
+            self._sum_carried(addends, what)
+            return
+        for addend in addends:
+            values = addend.values.to(self._device)
+            self._run(partial(dist.all_reduce, values, group=self._group), what)
+            if values is not addend.values:
+                addend.values.copy_(values)
+
+    def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
+        """As the carriers have them; a process group would round sums as well as parts."""
+        frames = [*self.gather(packed(addends, what), what)]
+        for addend in addends:
+            addend.values.zero_()
+        for frame in frames:
+            add(frame, addends, what)
+
+    def _run(self, operation: Callable[[], object], what: str) -> None:
+        who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
+        try:
+            operation()
+        except RuntimeError as error:
+            if DEADLINE in str(error):
+                raise DeadlineExpired(
+                    f"{who} waited {self._timeout_s:g} s for {what} of the others; the deadline is "
+                    "the process group's timeout"
+                ) from error
+            raise TransportError(f"{who}: torch.distributed lost {what}: {error}") from error
+        finally:
+            self.wait_s += time.perf_counter() - began
+
+
+def device_of(group: dist.ProcessGroup) -> torch.device:
+    """Where tensors must lie that a group moves: the CPU if it can, since frames are made there."""
+    config = dist.get_backend_config(group)
+    if "cpu:" in config:
+        return torch.device("cpu")
+    kind = config.partition(":")[0]
+    return torch.device(kind, torch.get_device_module(kind).current_device())
+
+
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> float:
+    """The longest wait in a group, seconds. PyTorch has no public way to read it."""
+    options = getattr(group._get_backend(device), "options", None)
+    limit = getattr(options, "_timeout", dist.default_pg_timeout)
+    assert isinstance(limit, timedelta)
+    return limit.total_seconds()

@@ -1,0 +1,157 @@
+"""Compressed gradients in PyTorch's DistributedDataParallel: a communication hook."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.amp.grad_scaler import GradScaler
+from torch.autograd import Variable
+from torch.distributed import ProcessGroup
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from atomo.codecs import Codec
+from atomo.errors import ConfigError
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.collective import TorchCollective
+from atomo.integrations.exchange import Exchange
+from atomo.integrations.making import Choice, make_exchange
+from atomo.wire import Compression
+
+__all__ = ["Hook", "ddp_hook"]
+
+Hook = Callable[[Exchange, GradBucket], Future[Tensor]]
+
+
+def ddp_hook(
+    ddp: DistributedDataParallel,
+    code: str | Codec[Any],
+    *,
+    memory: str = "auto",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    process_group: ProcessGroup | None = None,
+    scaler: GradScaler | None = None,
+    seed: int = 0,
+    compression: Compression | None = None,
+    timeout_s: float | None = None,
+) -> tuple[Exchange, Hook]:
+    """What `ddp.register_comm_hook` takes: gradients are compressed, and averaged bit for bit
+    alike on all ranks.
+
+        state, hook = atomo.ddp_hook(ddp, "topk(ratio=0.01)", memory="residual")
+        ddp.register_comm_hook(state, hook)
+
+    The same on every rank, which all must make. Each bucket is encoded, gathered and decoded in a
+    thread while the backward pass goes on; errors come out of `backward()`.
+
+    A gradient that is zero throughout, as DDP has it of parameters that were not used, takes no
+    part: its memory is left alone. On ranks that have `join`ed that is all of them; the average is
+    over all ranks, as with DDP's `divide_by_initial_world_size`.
+
+    Momentum on top of error feedback pushes on where nothing is left to feed back. SGD with
+    momentum is best given `momentum=0` there and its momentum here, where "auto" then takes a
+    memory that applies it before the codec chooses ("dgc"), as a run of `atomo train` does. Adam,
+    SGD without momentum, and codecs that drop little need nothing of the kind.
+
+    Args:
+        ddp: the wrapped model; parameters that need a gradient are those it has now.
+        code: a codec, or its specification such as "svd(rank=3)".
+        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
+            `default_memory` of the codec and `momentum`.
+        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        nesterov: whether that is Nesterov's.
+        process_group: of whose ranks; None: of DDP's.
+        scaler: where the loss is scaled. Memories then hold unscaled values; a gradient that is not
+            finite on one rank is not finite on any, so that all scalers skip the step, and a
+            skipped step leaves the memories as they were. It serves one optimiser. Without it such
+            a gradient is an error.
+        seed: of what codecs draw.
+        compression: blosc's settings for the frames.
+        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+
+    Returns:
+        The state, whose `state_dict`, `load_state_dict` and `gather` are for checkpoints and whose
+        `stats` are bytes and seconds; and the hook.
+
+    Raises:
+        ConfigError: a name is unknown, a memory does not suit the codec, or the ranks do not say
+            the same.
+    """
+    check_model(ddp)
+    skips = scaler is not None and scaler.is_enabled()
+    choice = Choice(code, memory, momentum, nesterov, seed, compression, skips)
+    parameters = {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
+    group = ddp.process_group if process_group is None else process_group
+    exchange = make_exchange(choice, TorchCollective(group, timeout_s), parameters)
+    return exchange, Averaging(scaler if skips else None).average
+
+
+@final
+class Averaging:
+    """The hook of one DDP."""
+
+    def __init__(self, scaler: GradScaler | None) -> None:
+        self._scaler = scaler
+        self._scale = 1.0
+
+    def average(self, state: Exchange, bucket: GradBucket) -> Future[Tensor]:
+        """Begins to average a bucket; the future has its buffer, with the average in it."""
+        check_bucket(bucket)
+        if self._scaler is not None and state.idle:
+            self._scale = self._scaler.get_scale()
+        buffer = bucket.buffer()
+        future: Future[Tensor] = Future(devices=[] if buffer.is_cpu else [buffer.device])
+        chunk = chunk_of(bucket, buffer, state)
+        state.submit(chunk, self._scale, bucket.is_last(), lambda: future.set_result(buffer))
+        finish_with_backward(state)
+        return future
+
+
+def check_model(ddp: object) -> None:
+    """Raises ConfigError for what takes no hook."""
+    if not isinstance(ddp, DistributedDataParallel):
+        raise ConfigError(f"a DistributedDataParallel is needed, not a {type(ddp).__name__}")
+
+
+def check_bucket(bucket: object) -> None:
+    """Raises ConfigError for what torch.compile's Python reducer hands over."""
+    if isinstance(bucket, tuple):
+        raise ConfigError(
+            "torch.compile's Python reducer does not say which parameters a bucket has: set "
+            "torch._dynamo.config.optimize_ddp to True or False, not 'python_reducer'"
+        )
+
+
+def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
+    """The gradients in a bucket of DDP's, where they lie."""
+    if buffer.is_sparse:
+        raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
+    gradients, start = {}, buffer.storage_offset()
+    for parameter in bucket.parameters():
+        stride = stride_in(parameter)
+        view = buffer.as_strided(parameter.shape, stride, start)
+        gradients[state.names[parameter]] = view
+        start += parameter.numel()
+    return Chunk(bucket.index(), gradients, buffer)
+
+
+def stride_in(parameter: Tensor) -> tuple[int, ...]:
+    """How DDP lays out a gradient: as the parameter lies, channels last too, unless with gaps."""
+    alike = torch.empty_like(parameter, device="meta").stride()
+    if alike == parameter.stride():
+        return alike
+    return torch.empty(parameter.shape, device="meta").stride()
+
+
+def finish_with_backward(state: Exchange) -> None:
+    """Has the backward pass that runs wait for the averages at its end, and raise their errors.
+
+    A future's error would come out of DDP as one of another kind.
+    """
+    try:
+        Variable._execution_engine.queue_callback(state.finish)
+    except RuntimeError:  # no backward pass runs: this rank has joined
+        state.finish()

@@ -1,0 +1,178 @@
+"""What a hook or an optimiser holds: gradients go in and come back averaged, in a thread."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, final
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from atomo.errors import CheckpointError
+from atomo.integrations.averager import Averager
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.lane import Lane
+from atomo.integrations.memories import FORMAT, add_up, blank, claimed, filled
+from atomo.integrations.stats import Stats
+
+__all__ = ["Exchange"]
+
+State = dict[str, Any]
+
+
+@final
+class Exchange:
+    """The averages of one model's gradients, its memories, and what they cost."""
+
+    def __init__(self, averager: Averager, parameters: Mapping[str, Tensor]) -> None:
+        """An exchange.
+
+        Args:
+            averager: does the work, in a thread of this exchange.
+            parameters: those of the model, by name.
+        """
+        self.names = {parameter: name for name, parameter in parameters.items()}
+        self._averager, self._parameters = averager, dict(parameters)
+        self._lane = Lane("atomo-exchange")
+        self._pending: list[Any] = []
+        self._streams: dict[torch.device, torch.Stream] = {}
+
+    @property
+    def rank(self) -> int:
+        """This one's."""
+        return self._averager.collective.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._averager.collective.size
+
+    @property
+    def stats(self) -> Stats:
+        """What it has cost so far: bytes, ratio, seconds."""
+        return self._averager.stats
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was submitted since `finish`."""
+        return not self._pending
+
+    def at_rate(self, rate: float) -> None:
+        """Tells the learning rate of the next step to a memory in units of the update."""
+        self._averager.memory.at_rate(rate)
+
+    def submit(self, chunk: Chunk, scale: float, last: bool, done: Callable[[], None]) -> None:
+        """Begins to average a chunk, in place; `done` is called when that is over, come what may.
+
+        Args:
+            chunk: some gradients, which nobody touches meanwhile.
+            scale: what they were multiplied with.
+            last: whether the step has no more.
+            done: called in the thread.
+        """
+        place = self._place(next(iter(chunk.gradients.values())).device)
+
+        def work() -> None:
+            with place:
+                try:
+                    self._averager.average(chunk, scale, last)
+                finally:
+                    done()
+
+        self._pending.append(self._lane.submit(work))
+
+    def finish(self) -> None:
+        """Waits for all that was submitted.
+
+        Raises:
+            AtomoError: an average failed; this exchange is of no more use.
+        """
+        began = time.perf_counter()
+        pending, self._pending = self._pending, []
+        for one in pending:
+            one.result()
+        self.stats.waited_s += time.perf_counter() - began
+
+    def state_dict(self, ranks: int | None = None) -> State:
+        """This rank's memory by parameter name: tensors and plain types, for any checkpoint.
+
+        torch.distributed.checkpoint takes it as it is, from all ranks together. To load what
+        another number of ranks has saved, give that number, have the entries filled, then give
+        them to `load_state_dict`.
+
+        Args:
+            ranks: how many ranks saved what is to be filled in; None: this is to be saved.
+        """
+        memory, parameters = self._averager.memory, self._parameters
+        if ranks is None:
+            own = {str(self.rank): filled(memory, parameters)}
+            return self._described(own, self.size)
+        mine = claimed(self.rank, self.size, ranks)
+        return self._described({str(one): blank(memory, parameters) for one in mine}, ranks)
+
+    def _described(self, memories: dict[str, dict[str, Tensor]], ranks: int) -> State:
+        averager = self._averager
+        about = {"format": FORMAT, "ranks": ranks, "step": averager.step}
+        return about | {"memory": averager.memory.id, "memories": memories}
+
+    def gather(self) -> State | None:
+        """The state of all ranks, at rank 0, for a single file; None elsewhere. All must call it.
+
+        `load_state_dict` takes it on any number of ranks.
+        """
+        mine = filled(self._averager.memory, self._parameters)
+
+        def work() -> list[dict[str, Tensor]]:
+            states: list[dict[str, Tensor]] = [{} for _ in range(self.size)]
+            for name, entry in mine.items():  # one by one: each comes from all ranks at once
+                data = np.frombuffer(save({name: entry.cpu().contiguous()}), np.uint8)
+                answers = self._averager.collective.gather(data, f"the memory of {name}")
+                if self.rank == 0:
+                    for state, found in zip(states, answers, strict=True):
+                        state |= load(found.tobytes())
+            return states
+
+        states = self._lane.submit(work).result()
+        if self.rank != 0:
+            return None
+        return self._described({str(one): state for one, state in enumerate(states)}, self.size)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replaces the memory and the number of the step.
+
+        From another number of ranks, surplus memories are added to one rank, and ranks that have
+        none begin at zero: the sum of all memories stays what it was. Buckets do not matter.
+
+        Raises:
+            CheckpointError: it is no such state, of another model or memory, or lacks the memories
+                of ranks that this one takes over.
+        """
+        averager = self._averager
+        if state.get("format") != FORMAT:
+            raise CheckpointError(f"format {state.get('format')!r}; this one reads {FORMAT}")
+        if state["memory"] != averager.memory.id:
+            raise CheckpointError(
+                f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}"
+            )
+        mine = claimed(self.rank, self.size, state["ranks"])
+        missing = [one for one in mine if str(one) not in state["memories"]]
+        if missing:
+            raise CheckpointError(
+                f"rank {self.rank} of {self.size} takes over the memories of ranks {mine} of "
+                f"{state['ranks']}, and {missing} are not in the state: gather() at rank 0 has all"
+            )
+        states = [state["memories"][str(one)] for one in mine]
+        averager.memory.load_state_dict(add_up(states, averager.memory, self._parameters))
+        averager.step = state["step"]
+
+    def _place(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Where the thread computes: behind what was computed here so far."""
+        if device.type == "cpu":
+            return nullcontext()
+        module = torch.get_device_module(device)
+        stream = self._streams.setdefault(device, module.Stream(device))
+        stream.wait_stream(module.current_stream(device))
+        context: AbstractContextManager[Any] = module.stream(stream)
+        return context

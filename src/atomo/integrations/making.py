@@ -1,0 +1,84 @@
+"""An exchange from what its users say: names of a codec and a memory, and who takes part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor
+
+from atomo.api.given import as_codec
+from atomo.codecs import Codec
+from atomo.communicators.collective import Collective
+from atomo.errors import ConfigError
+from atomo.integrations.averager import Averager
+from atomo.integrations.exchange import Exchange
+from atomo.memory import canonical, check_fits, default_memory, make_memory
+from atomo.wire import Compression
+
+__all__ = ["Choice", "make_exchange"]
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """How gradients are averaged: the same on all ranks."""
+
+    code: str | Codec[Any]
+    memory: str = "auto"
+    momentum: float = 0.0
+    """What a memory that applies momentum applies; the optimiser then does not."""
+    nesterov: bool = False
+    seed: int = 0
+    compression: Compression | None = None
+    skips: bool = False
+
+    @property
+    def codec(self) -> Codec[Any]:
+        """The codec."""
+        return as_codec(self.code)
+
+    @property
+    def memory_spec(self) -> str:
+        """The memory, as its specification is spelled."""
+        auto = self.memory == "auto"
+        return canonical(default_memory(self.codec, self.momentum) if auto else self.memory)
+
+    def __str__(self) -> str:
+        """What all ranks must have in common."""
+        momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
+        return f"{self.codec}, memory {self.memory_spec}, {momentum}, seed {self.seed}"
+
+
+def make_exchange(
+    choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]
+) -> Exchange:
+    """An exchange of the gradients of these parameters; all ranks must make it alike.
+
+    Raises:
+        ConfigError: a name is unknown, a memory does not suit the codec, the parameters are none
+            that can be averaged, or the ranks do not say the same.
+    """
+    if not parameters:
+        raise ConfigError("the model has no parameters that need a gradient")
+    for name, parameter in parameters.items():
+        if not parameter.is_floating_point():
+            raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
+    codec, spec = choice.codec, choice.memory_spec
+    check_fits(codec, spec)
+    check_alike(choice, collective, parameters)
+    memory = make_memory(spec, choice.momentum, choice.nesterov, collective.size)
+    compression = choice.compression or Compression()
+    averager = Averager(codec, memory, collective, choice.seed, compression, choice.skips)
+    return Exchange(averager, parameters)
+
+
+def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:
+    """Raises ConfigError where another rank has another model or other settings."""
+    shapes = ", ".join(f"{name}{tuple(p.shape)}" for name, p in parameters.items())
+    mine = f"{choice} of {shapes}"
+    given = collective.gather(np.frombuffer(mine.encode(), np.uint8), "settings and model")
+    texts = [one.tobytes().decode(errors="replace") for one in given]
+    for rank, text in enumerate(texts):
+        if text != mine:
+            raise ConfigError(f"rank {rank} averages {text}; rank {collective.rank} {mine}")

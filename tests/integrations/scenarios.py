@@ -1,0 +1,316 @@
+"""What ranks of one job do with a hook, as a script: `scenarios.py RANK SIZE FOLDER NAME ...`."""
+
+import copy
+import re
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import atomo
+from atomo.errors import AtomoError, CheckpointError, DeadlineExpired, Diverged
+
+RAN = __name__ == "__main__"
+RANK, SIZE, FOLDER = (
+    (int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])) if RAN else (0, 1, Path())
+)
+SMALL = {"bucket_cap_mb": 0.02}  # several buckets
+STEPS = 20
+TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
+
+
+def network() -> nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(1)
+    layers = nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 5)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+def batches(count: int = STEPS, rank: int = RANK) -> list[tuple[Tensor, Tensor]]:
+    """A rank's own images, which a teacher has labelled."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    images = [torch.randn(32, 32, generator=generator) for _ in range(count)]
+    return [(one, (one @ TEACHER).argmax(1)) for one in images]
+
+
+def wrapped(model: nn.Module, code: str | None, options: dict[str, Any], **settings: Any) -> Any:
+    """DDP around a model, with the hook, and the hook's state."""
+    ddp = DistributedDataParallel(model, **options)
+    if code is None:
+        return ddp, None
+    state, hook = atomo.ddp_hook(ddp, code, **settings)
+    ddp.register_comm_hook(state, hook)
+    return ddp, state
+
+
+def sgd(ddp: nn.Module, momentum: float = 0.0) -> torch.optim.Optimizer:
+    return torch.optim.SGD(ddp.parameters(), lr=0.2, momentum=momentum)
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def check_alike(model: nn.Module) -> None:
+    """All ranks have the same bits."""
+    mine = flat(model)
+    everyone = [torch.empty_like(mine) for _ in range(SIZE)]
+    dist.all_gather(everyone, mine)
+    assert all(one.equal(mine) for one in everyone)
+
+
+def total(state: Any) -> Tensor:
+    """The sum of all ranks' memories."""
+    kept = state.state_dict()["memories"][str(RANK)]
+    mine = torch.cat([kept[name].flatten() for name in sorted(kept)])
+    dist.all_reduce(mine)
+    return mine
+
+
+def train(
+    code: str | None,
+    options: dict[str, Any] | None = None,
+    momentum: float = 0.0,
+    micro: int = 1,
+    clip: float = 0.0,
+    model: nn.Module | None = None,
+    **settings: Any,
+) -> tuple[Tensor, list[float], Any]:
+    """The weights after some steps, the losses, and the hook's state."""
+    options = SMALL if options is None else options
+    ddp, state = wrapped(model or network(), code, options, **settings)
+    optimizer = sgd(ddp, momentum)
+    losses = []
+    for number, (images, labels) in enumerate(batches()):
+        with ddp.no_sync() if (number + 1) % micro else nullcontext():
+            loss = cross_entropy(ddp(images), labels)
+            loss.backward()
+        losses.append(loss.item())
+        if (number + 1) % micro == 0:
+            if clip:
+                nn.utils.clip_grad_norm_(ddp.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+    check_alike(ddp)
+    return flat(ddp), losses, state
+
+
+def equals_ddp() -> None:
+    """Without compression the hook is DDP, bit for bit."""
+    for settings in ({"momentum": 0.9}, {"micro": 2}, {"clip": 0.05}, {"options": {}}):
+        plain, losses, _ = train(None, **settings)
+        hooked, same, state = train("sgd", **settings)
+        assert plain.equal(hooked), settings
+        assert losses == same
+        assert state.stats.sent_bytes == state.stats.dense_bytes > 0
+
+
+def trains() -> None:
+    for code in ("topk(ratio=0.05)", "svd(rank=3)", "qsgd(bits=4)", "terngrad(scale=shared)"):
+        _, losses, state = train(code)
+        assert sum(losses[-5:]) < 0.93 * sum(losses[:5]), (code, losses)
+        assert state.stats.ratio > 1.5, (code, state.stats)
+        assert state.stats.steps == STEPS
+
+
+def layouts() -> None:
+    """Results do not depend on how DDP lays out its buckets: seeds go by parameter name."""
+    whole, _, _ = train("svd(rank=2)", {})
+    for options in (
+        SMALL,
+        {**SMALL, "gradient_as_bucket_view": True},
+        {**SMALL, "static_graph": True},
+        {**SMALL, "find_unused_parameters": True},
+        {"bucket_cap_mb_list": [0.01, 0.001, 1.0]},
+    ):
+        again, _, _ = train("svd(rank=2)", options)
+        assert whole.equal(again), options
+
+
+def channels_last() -> None:
+    """A gradient is seen in its parameter's shape, however it lies."""
+    torch.manual_seed(2)
+    base = nn.Sequential(
+        nn.Unflatten(1, (2, 4, 4)), nn.Conv2d(2, 16, 3), nn.Flatten(), nn.Linear(64, 5)
+    )
+    plain, _, _ = train("svd(rank=2, selection=top)", model=copy.deepcopy(base))
+    lying = base.to(memory_format=torch.channels_last)
+    last, _, _ = train("svd(rank=2, selection=top)", model=lying)
+    torch.testing.assert_close(plain, last, rtol=1e-3, atol=1e-4)
+
+
+class Branches(nn.Module):
+    """Uses one of its branches, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.branches = nn.ModuleList(nn.Linear(32, 5) for _ in range(2))
+
+    def forward(self, images: Tensor, used: list[int]) -> Tensor:
+        hidden = self.first(images).tanh()
+        return sum((self.branches[one](hidden) for one in used), hidden[:, :5])
+
+
+def unused() -> None:
+    """A branch that this rank did not use leaves its memory alone."""
+    torch.manual_seed(3)
+    ddp, state = wrapped(Branches(), "topk(ratio=0.1)", {**SMALL, "find_unused_parameters": True})
+    optimizer, seen = sgd(ddp), []
+    for (images, labels), used in zip(batches(4), ([0, 1], [RANK % 2], [0], [0]), strict=True):
+        optimizer.zero_grad(set_to_none=True)
+        before = dict(state.state_dict()["memories"][str(RANK)])
+        cross_entropy(ddp(images, used), labels).backward()
+        after = state.state_dict()["memories"][str(RANK)]
+        same = [before[f"branches.{b}.weight"].equal(after[f"branches.{b}.weight"]) for b in (0, 1)]
+        assert same == [0 not in used, 1 not in used]
+        seen.append(ddp.module.branches[1].weight.grad is None)
+        optimizer.step()
+    assert seen == [False, False, True, True]  # DDP has thrown away what came back for it
+    assert float(before["branches.1.weight"].norm()) > 0
+    check_alike(ddp)
+
+
+def joins() -> None:
+    """A rank that has no more batches leaves its memory alone, and goes on with the others."""
+    ddp, state = wrapped(network(), "topk(ratio=0.1)", SMALL)
+    optimizer, count = sgd(ddp), 3 + RANK
+    with ddp.join():
+        for images, labels in batches(count):
+            optimizer.zero_grad()
+            cross_entropy(ddp(images), labels).backward()
+            optimizer.step()
+            kept = state.state_dict()["memories"][str(RANK)]
+    after = state.state_dict()["memories"][str(RANK)]
+    assert all(kept[name].equal(after[name]) for name in kept)
+    check_alike(ddp)
+    assert state.stats.steps == 3 + SIZE - 1
+
+
+def amp_run(scale: float | None, spoilt: int = -1) -> tuple[Tensor, Any, list[float]]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    settings = {} if scale is None else {"scaler": scaler}
+    ddp, state = wrapped(network(), "topk(ratio=0.1)", SMALL, **settings)
+    optimizer, scales = sgd(ddp), []
+    for number, (images, labels) in enumerate(batches(6)):
+        optimizer.zero_grad()
+        before, weights = total(state), flat(ddp)
+        loss = cross_entropy(ddp(images), labels)
+        if number == spoilt and RANK == SIZE - 1:
+            loss = loss * torch.inf
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if number == spoilt:
+            assert total(state).equal(before)
+            assert flat(ddp).equal(weights)
+        scales.append(scaler.get_scale())
+    check_alike(ddp)
+    return flat(ddp), state, scales
+
+
+def amp() -> None:
+    """Memories hold unscaled values, and a step that one rank spoils is skipped by all."""
+    plain, unscaled, _ = amp_run(None)
+    weights, state, _ = amp_run(1024.0)
+    assert plain.equal(weights)
+    assert total(unscaled).equal(total(state))
+    _, state, scales = amp_run(1024.0, spoilt=3)
+    assert scales == [1024.0] * 3 + [512.0] * 3
+    assert (state.stats.skipped, state.stats.steps) == (1, 6)
+
+
+def not_finite() -> None:
+    """Without a scaler, a gradient that is no number on one rank is an error on all."""
+    ddp, _ = wrapped(network(), "topk(ratio=0.1)", SMALL)
+    images, labels = batches(1)[0]
+    if RANK == SIZE - 1:
+        images = images * torch.nan
+    expect(Diverged, f"rank {SIZE - 1}: the gradient of ", lambda: step(ddp, images, labels))
+
+
+def too_late() -> None:
+    """A rank that does not come is an error at the others, in time."""
+    ddp, _ = wrapped(network(), "topk(ratio=0.1)", SMALL, timeout_s=2)
+    images, labels = batches(1)[0]
+    store = dist.distributed_c10d._get_default_store()
+    if RANK == 0:
+        expect(DeadlineExpired, "waited 2 s for", lambda: step(ddp, images, labels))
+        store.set("seen", "yes")
+    else:
+        store.wait(["seen"], timedelta(seconds=500))
+
+
+def step(ddp: nn.Module, images: Tensor, labels: Tensor) -> None:
+    cross_entropy(ddp(images), labels).backward()
+
+
+def expect(kind: type[AtomoError], words: str, body: Callable[[], object]) -> None:
+    with pytest.raises(kind, match=re.escape(words)):
+        body()
+
+
+def resumes() -> None:
+    """torch's distributed checkpoint, one file, and another number of ranks keep the sum."""
+    _, _, state = train("topk(ratio=0.05)")
+    ddp, _ = wrapped(network(), None, {})
+    place = str(FOLDER / "checkpoint")
+    dcp.save({"exchange": state.state_dict()}, checkpoint_id=place)
+    fresh, _ = atomo.ddp_hook(ddp, "topk(ratio=0.05)")
+    found = {"exchange": fresh.state_dict()}
+    dcp.load(found, checkpoint_id=place)
+    fresh.load_state_dict(found["exchange"])
+    assert fresh.state_dict()["step"] == STEPS
+    assert total(fresh).equal(total(state))
+
+    gathered = state.gather()
+    assert (gathered is None) == (RANK > 0)
+    if RANK == 0:
+        torch.save(gathered, FOLDER / "one-file.pt")
+    dist.barrier()
+    loaded = torch.load(FOLDER / "one-file.pt", weights_only=True)
+    again, _ = atomo.ddp_hook(ddp, "topk(ratio=0.05)")
+    again.load_state_dict(loaded)
+    mine, theirs = state.state_dict(), again.state_dict()
+    kept = mine["memories"][str(RANK)]
+    assert all(kept[name].equal(theirs["memories"][str(RANK)][name]) for name in kept)
+
+    alone = dist.new_group([0])
+    if RANK == 0:
+        one, _ = atomo.ddp_hook(ddp, "topk(ratio=0.05)", process_group=alone)
+        ranks = {"exchange": {"ranks": 0}}
+        dcp.load(ranks, checkpoint_id=place, process_group=alone)
+        assert ranks == {"exchange": {"ranks": SIZE}}
+        found = {"exchange": one.state_dict(ranks=SIZE)}
+        dcp.load(found, checkpoint_id=place, process_group=alone)
+        one.load_state_dict(found["exchange"])
+        added = one.state_dict()["memories"]["0"]
+    whole = total(state)
+    if RANK == 0:
+        torch.testing.assert_close(torch.cat([added[n].flatten() for n in sorted(added)]), whole)
+        expect(CheckpointError, "gather() at rank 0", lambda: one.load_state_dict(mine))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    store = f"file://{FOLDER / 'store'}"
+    wait = timedelta(seconds=300)
+    dist.init_process_group("gloo", store, wait, rank=RANK, world_size=SIZE)
+    for name in sys.argv[4:]:
+        globals()[name]()
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if RAN:
+    main()

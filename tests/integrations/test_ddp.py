@@ -1,0 +1,51 @@
+"""The hook for DistributedDataParallel, in jobs of real processes over gloo."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from integrations.ranks import run_ranks
+from torch import nn
+
+from atomo.errors import ConfigError
+from atomo.integrations.ddp import check_bucket, check_model, stride_in
+
+SCENARIOS = Path(__file__).with_name("scenarios.py")
+
+
+def test_two_ranks_train_as_ddp_does(tmp_path):
+    run_ranks(SCENARIOS, 2, tmp_path, "equals_ddp", "unused", "amp")
+
+
+@pytest.mark.slow
+def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
+    names = "trains", "layouts", "channels_last", "joins", "resumes"
+    run_ranks(SCENARIOS, 2, tmp_path, *names)
+
+
+@pytest.mark.slow
+def test_three_ranks(tmp_path):
+    run_ranks(SCENARIOS, 3, tmp_path, "equals_ddp", "trains", "unused", "joins", "amp", "resumes")
+
+
+@pytest.mark.slow
+def test_errors_come_out_of_backward_on_all_ranks(tmp_path):
+    run_ranks(SCENARIOS, 2, tmp_path, "not_finite", "too_late")
+
+
+def test_the_bucket_of_a_compiled_reducer_is_refused():
+    with pytest.raises(ConfigError, match="optimize_ddp"):
+        check_bucket((torch.ones(3),))
+
+
+def test_only_a_wrapped_model_is_hooked():
+    with pytest.raises(ConfigError, match="DistributedDataParallel is needed, not a Linear"):
+        check_model(nn.Linear(2, 2))
+
+
+def test_gradients_lie_as_their_parameters():
+    weight = torch.ones(4, 3, 2, 2)
+    assert stride_in(weight) == weight.stride()
+    last = weight.to(memory_format=torch.channels_last)
+    assert stride_in(last) == last.stride() != weight.stride()
+    assert stride_in(torch.ones(6, 4)[:, :2]) == (2, 1)

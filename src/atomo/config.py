@@ -66,7 +66,7 @@ class Settings:
     memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum")
     comm_type: str = option("Bcast", "how weights reach the workers: Bcast, one message a step")
     down: str = option(
-        "auto", "what comes down: weights, updates (the gradients that counted), auto: the smaller"
+        "auto", "what comes down: weights, updates (gradients), auto (the fewer), delta(CODEC)"
     )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     fusion_mb: float = option(

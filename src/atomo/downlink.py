@@ -1,14 +1,20 @@
 """The setting that says how the weights come down to the workers of a parameter server."""
 
-from typing import Final
+import re
+from typing import Any, Final
 
+from atomo.codecs import Codec, Law, make_codec
+from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["AUTO", "UPDATES", "WEIGHTS", "canonical_downlink"]
+__all__ = ["AUTO", "DELTA", "UPDATES", "WEIGHTS", "canonical_downlink", "delta_codec", "name_of"]
 
 AUTO: Final = "auto"
 WEIGHTS: Final = "weights"
 UPDATES: Final = "updates"
+DELTA: Final = "delta"
+NAMES: Final = (AUTO, WEIGHTS, UPDATES, DELTA)
+CALL: Final = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def canonical_downlink(text: str) -> str:
@@ -16,8 +22,47 @@ def canonical_downlink(text: str) -> str:
 
     >>> canonical_downlink("Updates")
     'updates'
+    >>> canonical_downlink("Delta( TopK(ratio = 0.05) )")
+    'delta(topk(ratio=0.05))'
 
     Raises:
-        ConfigError: it names no way down.
+        ConfigError: it names no way down, or one with a codec that does not go with it.
     """
-    return resolve("way down", text, (AUTO, WEIGHTS, UPDATES))
+    found = CALL.fullmatch(text)
+    name = resolve("way down", found[1] if found else text, NAMES)
+    spec = found[2] if found else None
+    if name != DELTA:
+        if spec is not None:
+            raise ConfigError(
+                f"--down {text!r}: {name} takes no settings; only {DELTA} has a codec"
+            )
+        return name
+    if not (spec or "").strip():
+        raise ConfigError(f"--down {text!r}: {DELTA} needs a codec, e.g. delta(topk(ratio=0.05))")
+    return f"{DELTA}({checked(make_codec(str(spec)))})"
+
+
+def checked(codec: Codec[Any]) -> Codec[Any]:
+    """A codec that may carry differences of weights.
+
+    Raises:
+        ConfigError: what it leaves out need not become less.
+    """
+    if codec.laws & {Law.LOSSLESS, Law.CONTRACTION}:
+        return codec
+    other = f", or {codec.id}({codec.contracting})" if codec.contracting else ""
+    raise ConfigError(
+        f"--down delta({codec}): what a step leaves out is sent with the next, and shrinks only "
+        f"under a contraction, which {codec} is not; give e.g. topk, efsignsgd or bf16{other}"
+    )
+
+
+def name_of(downlink: str) -> str:
+    """The name in a canonical setting."""
+    return downlink.partition("(")[0]
+
+
+def delta_codec(downlink: str) -> Codec[Any] | None:
+    """The codec in a canonical setting, where it has one."""
+    spec = downlink.removeprefix(f"{DELTA}(")
+    return make_codec(spec[:-1]) if spec != downlink else None

@@ -50,7 +50,7 @@ ALL: Final = (
     Spelling("--compress-grad", PS, "`--blosc-codec`, lz4 or none; it is lossless, too"),
     Spelling("--mode", f"{PS}, {DRACO}", "`--num-aggregate` leaves late workers out"),
     Spelling("--kill-threshold", PS, "`--num-aggregate` leaves late workers out"),
-    Spelling("--bidirection", "others", "nothing: weights come down as float32"),
+    Spelling("--bidirection", "others", "`--down`, updates or delta(CODEC)"),
     Spelling("--tuning-dir", ATOMO, "`--train-dir`; see the section on tune.sh"),
     Spelling("--tuning-lr", ATOMO, "`--lr`; see the section on tune.sh"),
     Spelling("--num-workers", ATOMO, "`--n`, one more than the workers"),

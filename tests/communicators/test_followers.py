@@ -10,8 +10,8 @@ from support import settings, together
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec
-from atomo.communicators import Client, Compressor, Follower, Report, Server
-from atomo.communicators.parameter_server.down import Updates
+from atomo.communicators import Client, Coder, Compressor, Follower, Report, Server
+from atomo.communicators.parameter_server.down import Delta, Taken, Updates, add_difference
 from atomo.communicators.parameter_server.down.rent import Rent
 from atomo.communicators.parameter_server.messages import (
     RAW,
@@ -66,8 +66,9 @@ class Cast:
             return message
 
         transport.receive = noted
+        mine = self.replicas[rank - 1]
         follower = Follower(
-            lambda: self.replicas[rank - 1], lambda _: self.buckets, rank, len(self.replicas)
+            mine.weights, lambda _: mine, lambda _: self.buckets, rank, len(self.replicas)
         )
         compressor = Compressor(Forget(), RAW, rank, seed=0)
         return Client(transport, ENTRIES, compressor, TIMEOUT_S, follower=follower)
@@ -189,7 +190,7 @@ def test_the_order_of_ranks_is_kept_and_so_is_the_factor(tmp_path):
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_weights_that_differ_are_reported_and_healed(tmp_path, monkeypatch, times):
-    monkeypatch.setattr("atomo.communicators.parameter_server.down.updates.CHECK_EVERY", 2)
+    monkeypatch.setattr("atomo.communicators.parameter_server.down.hashes.CHECK_EVERY", 2)
     cast = Cast(tmp_path, workers=2, needed=2)
     for time in range(times):
         while cast.step < 2 * time + 2:
@@ -246,7 +247,7 @@ def test_rent_is_paid_until_it_would_have_bought():
 def follower(tmp_path) -> tuple[Follower, Sequence[Bucket], FlatOptimizer]:
     buckets = plan(PARAMETERS, make_codec("sgd"), 10**6)
     replica = FlatOptimizer(torch.zeros(ENTRIES), buckets, settings(tmp_path))
-    return Follower(lambda: replica, lambda _: buckets, 1, 3), buckets, replica
+    return Follower(replica.weights, lambda _: replica, lambda _: buckets, 1, 3), buckets, replica
 
 
 def gradient_frame(of: Bucket, step: int = 1, worker: int = 2, **header: int) -> Bytes:
@@ -325,6 +326,89 @@ def test_a_gradient_of_another_step_or_layout_is_refused(tmp_path, header, messa
     frame = gradient_frame(buckets[0], **header)
     with pytest.raises(FrameError, match=message):
         one.take(read_header(frame), frame)
+
+
+def moved(buckets: Sequence[Bucket], number: int = 0, version: int = 1) -> Bytes:
+    """The difference of one bucket of weights, from 0 to 1."""
+    bucket = buckets[number]
+    ones = torch.ones(bucket.size)
+    return Coder(RAW, seed=1).frame(bucket, ones, torch.zeros(bucket.size), version)
+
+
+DIFFERENCES = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), 100)
+OTHERS = plan(PARAMETERS, make_codec("topk(ratio=0.1)"), 100)
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        ([moved(DIFFERENCES, version=2)], "a difference to version 2 came; .* of version 0"),
+        ([moved(DIFFERENCES, version=0)], "a difference to version 0 came"),
+        ([moved(DIFFERENCES, 1)], "bucket 1 came; 0 is due"),
+        ([moved(DIFFERENCES), moved(DIFFERENCES)], "bucket 0 came; 1 is due"),
+        ([moved(DIFFERENCES), moved(DIFFERENCES, 1), moved(DIFFERENCES)], "to version 1 came"),
+        ([moved(DIFFERENCES), moved(OTHERS, 1)], "bucket 1: another layout"),
+        ([moved(DIFFERENCES), begin_frame(2, Flag.NONE)], "of version 0, 1 buckets further"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_differences_that_do_not_lead_on_are_refused(tmp_path, frames, message):
+    weights = torch.zeros(ENTRIES)
+    one = Follower(weights, no_optimizer, lambda _: DIFFERENCES, 1, 3, differences=DIFFERENCES)
+    assert len(DIFFERENCES) == 2
+    with pytest.raises(FrameError, match=message):
+        follow(one, frames)
+
+
+def no_optimizer(weights: Tensor) -> FlatOptimizer:
+    raise AssertionError("differences need none")
+
+
+def test_a_difference_from_another_base_is_refused():
+    frame = moved(DIFFERENCES, version=1)
+    with pytest.raises(FrameError, match=r"from version \[0\] came; the weights are of 3"):
+        add_difference(DIFFERENCES[0], frame, torch.zeros(DIFFERENCES[0].size), 3)
+
+
+def test_a_difference_of_an_earlier_version_reads_the_same():
+    bucket = DIFFERENCES[1]
+    frame = np.frombuffer(GOLDEN.with_name("delta.frame").read_bytes(), np.uint8)
+    out = torch.zeros(bucket.size)
+    add_difference(bucket, frame, out, 6)
+    assert read_header(frame) == Header(Kind.DELTA, 7, 0, 1, bucket.layout)
+    assert out.sum() == 60  # a twentieth of 1200
+
+
+def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
+    buckets = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), 100)
+    down, weights = Delta(buckets, Coder(RAW, seed=1)), torch.zeros(ENTRIES)
+    mine = [torch.zeros(ENTRIES) for _ in range(2)]
+    workers = [
+        Follower(own, no_optimizer, lambda _: buckets, rank, 2, differences=buckets)
+        for rank, own in enumerate(mine, 1)
+    ]
+    down.open(1, weights)
+    for rank, worker in enumerate(workers, 1):
+        down.greet(rank, weights)
+        follow(worker, down.order(rank, Flag.NONE)[:-1])
+    kinds: list[list[Kind]] = []
+    generator = torch.Generator().manual_seed(0)
+    for step in range(1, 30):
+        weights += torch.randn(ENTRIES, generator=generator)
+        down.took(Taken(step, {}, 1.0))
+        down.open(step + 1, weights)
+        follow(workers[0], down.order(1, Flag.NONE))
+        if step in (4, 29):  # the second was busy till then
+            frames = down.order(2, Flag.NONE)
+            follow(workers[1], frames)
+            kinds.append([read_header(frame).kind for frame in frames])
+            assert mine[0].equal(mine[1])
+        assert not mine[0].equal(weights)
+    assert kinds == [[*8 * [Kind.DELTA], Kind.BEGIN], [Kind.SNAPSHOT, Kind.BEGIN]]
+    settled = down.settle([1, 2])
+    for rank, worker in enumerate(workers, 1):
+        follow(worker, settled[rank])
+        assert mine[rank - 1].equal(weights)
 
 
 def test_damaged_optimisers_are_refused(tmp_path):

@@ -131,6 +131,53 @@ def test_the_steps_of_a_run_say_how_many_bytes_came_down(tmp_path, sent):
     assert steps[-1].down_bytes < 0.05 * steps[-1].dense_bytes
 
 
+def test_lossless_differences_give_the_bits_of_weights(tmp_path, sent):
+    changes = {"code": "topk(ratio=0.05)", "n": 4}
+    whole = trained(tmp_path / "weights", "weights", **changes)
+    sent.clear()
+    assert_same(whole, trained(tmp_path / "delta", "delta(sgd)", **changes))
+    assert sent[Kind.DELTA] > sent[Kind.BEGIN]  # a frame for each bucket
+    assert sent[Kind.SNAPSHOT] == 3  # before the checkpoint
+    assert not sent[Kind.WEIGHTS]
+
+
+@pytest.mark.parametrize("down", ["delta(topk(ratio=0.05))", "delta(efsignsgd)", "delta(bf16)"])
+def test_replicas_stay_alike_and_the_checkpoint_is_what_workers_have(tmp_path, sent, down):
+    told: list[Event] = []
+    # An optimiser without momentum, and 4 steps of a small rate: x and w differ, but not by much.
+    changes = {"code": "topk(ratio=0.05)", "lr": 1e-3, "eval_freq": 2}
+    whole = trained(tmp_path / "whole", down, told.append, **changes)
+    assert not [event for event in told if isinstance(event, Caution) and "other" in event.text]
+    steps = [event for event in told if isinstance(event, StepDone)]
+    assert steps[1].down_bytes < 0.6 * steps[1].dense_bytes
+    trained(tmp_path / "parts", down, max_steps=2, **changes)
+    assert_same(whole, trained(tmp_path / "parts", down, **changes))
+
+
 def test_a_way_down_that_nobody_knows_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="unknown way down 'updats'; did you mean 'updates'"):
         settings(tmp_path, down="updats")
+
+
+@pytest.mark.parametrize(
+    ("down", "message"),
+    [
+        ("delta", r"delta needs a codec, e.g. delta\(topk"),
+        ("delta()", "delta needs a codec"),
+        ("delta(nosuch)", "unknown codec 'nosuch'"),
+        ("delta(svd)", r"svd is not; give .*or svd\(selection=top\)"),
+        ("delta(qsgd)", "shrinks only under a contraction"),
+        ("delta(signsgd)", "shrinks only under a contraction"),
+        ("updates(sgd)", "updates takes no settings"),
+        ("delta(sgd", "unknown way down"),
+    ],
+)
+def test_a_codec_that_does_not_go_with_differences_is_refused(tmp_path, down, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, down=down)
+
+
+def test_a_difference_is_spelled_in_one_way(tmp_path):
+    chosen = settings(tmp_path, down="Delta( TopK(ratio = 0.05) )")
+    assert chosen.down == "delta(topk(ratio=0.05))"
+    assert settings(tmp_path, down=chosen.down).down == chosen.down

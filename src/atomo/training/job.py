@@ -10,6 +10,7 @@ from torch import nn
 
 from atomo.config import FLOAT, Settings
 from atomo.data import Dataset, load_dataset
+from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.memory import Forget, kind_of
@@ -51,6 +52,14 @@ class Job:
     def buckets_at(self, step: int) -> tuple[Bucket, ...]:
         """The buckets of `step`, with the codecs that serve by then."""
         return [stage for stage in self.stages if stage.first_step <= step][-1].buckets
+
+    @property
+    def down_buckets(self) -> tuple[Bucket, ...]:
+        """The buckets with the codec of what comes down, where differences of the weights do."""
+        codec = delta_codec(self.settings.down)
+        if codec is None:
+            return ()
+        return plan(shapes(self.model), codec, int(self.settings.fusion_mb * 1e6))
 
     def damps_at(self, step: int) -> bool:
         """Whether `step` is shortened by as much as its codec's noise makes gradients longer.

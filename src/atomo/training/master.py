@@ -7,7 +7,7 @@ from typing import final
 
 from torch import Tensor
 
-from atomo.communicators import Report, Server, make_down
+from atomo.communicators import Coder, Report, Server, Source, make_down
 from atomo.config import record
 from atomo.errors import CheckpointError
 from atomo.fusion import flatten
@@ -58,7 +58,7 @@ class Master:
             job.buckets,
             job.settings.num_aggregate,
             job.settings.timeout,
-            make_down(job.settings.down, transport, self._optimizer.state_dict),
+            make_down(job.settings.down, self._source()),
             share=job.share,
         )
         self._damping = Damping()
@@ -66,6 +66,15 @@ class Master:
         self._watch = Watch()
         self._saved = -1
         self._step_s = 0.0  # smoothed
+
+    def _source(self) -> Source:
+        """What the ways down are made of."""
+        return Source(
+            self._transport.local_size == self._transport.size,
+            self._optimizer.state_dict,
+            self._job.down_buckets,
+            Coder(self._job.settings.compression, self._job.settings.seed),
+        )
 
     def run(self) -> None:
         """Trains to the end, or until interrupted."""

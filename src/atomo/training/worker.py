@@ -44,7 +44,16 @@ class Worker:
             job.settings.seed,
             job.late_share,
         )
-        follower = Follower(self._replica, job.buckets_at, transport.rank, job.workers, job.share)
+        follower = Follower(
+            self._passes.weights.cpu(),  # no copy where that is where they are
+            # Not made before it is needed: PyTorch imports a compiler for its first optimiser.
+            lambda weights: FlatOptimizer(weights, job.buckets, settings),
+            job.buckets_at,
+            transport.rank,
+            job.workers,
+            job.share,
+            job.down_buckets,
+        )
         timeout, threads = job.settings.timeout, torch.get_num_threads()
         self._client = Client(transport, job.entries, compressor, timeout, threads, follower)
         self._encode_s = self._send_s = 0.0
@@ -70,14 +79,6 @@ class Worker:
                     restore(order.state, self._memory, self._passes.model)
                 case _:
                     return
-
-    def _replica(self) -> FlatOptimizer:
-        """What repeats the master's steps, on the CPU as there: the model's own weights, or theirs.
-
-        Not made before it is needed: PyTorch imports a compiler for its first optimiser.
-        """
-        weights = self._passes.weights.cpu()  # no copy where that is where they are
-        return FlatOptimizer(weights, self._job.buckets, self._job.settings)
 
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         self._encode_s = self._send_s = 0.0

@@ -62,6 +62,7 @@ class Kind(IntEnum):
     UPDATE = 11  # master to worker: take this step, with the gradients that came before
     SNAPSHOT = 12  # master to worker: weights and optimiser, after so many steps
     HASH = 13  # master to worker: say the hash of your weights; back: the hash
+    DELTA = 14  # master to worker: move a bucket of the weights, from the version before
 
 
 class Flag(IntFlag):

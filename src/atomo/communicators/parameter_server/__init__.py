@@ -19,8 +19,8 @@ associate, and equal runs are to give equal bits.
 """
 
 from atomo.communicators.parameter_server.client import Client, Order
-from atomo.communicators.parameter_server.down import make_down
+from atomo.communicators.parameter_server.down import Coder, Source, make_down
 from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.server import Server
 
-__all__ = ["Client", "Follower", "Order", "Server", "make_down"]
+__all__ = ["Client", "Coder", "Follower", "Order", "Server", "Source", "make_down"]

@@ -26,7 +26,7 @@ __all__ = ["Client", "Order"]
 
 MASTER = 0
 ORDERS = (Kind.WEIGHTS, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
-LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.SNAPSHOT, Kind.HASH)  # to the weights of an order
+LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH)  # to an order
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
 
 

@@ -7,7 +7,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.parameter_server.down import Replica
+from atomo.communicators.parameter_server.down import Replica, add_difference
 from atomo.communicators.parameter_server.messages import hash_frame, read_snapshot, read_update
 from atomo.communicators.parameter_server.total import Total
 from atomo.errors import CheckpointError, FrameError
@@ -27,22 +27,27 @@ class Follower:
 
     def __init__(
         self,
-        replica: Callable[[], Replica],
+        weights: Float[Tensor, " n"],
+        replica: Callable[[Float[Tensor, " n"]], Replica],
         buckets_at: Callable[[int], Sequence[Bucket]],
         rank: int,
         workers: int,
         share: float | None = None,
+        differences: Sequence[Bucket] = (),
     ) -> None:
         """A follower at version 0.
 
         Args:
-            replica: makes the weights and the optimiser, once they are needed.
+            weights: on the CPU; they change in place.
+            replica: gives them an optimiser, where one is needed.
             buckets_at: the buckets of a step.
             rank: of the worker that follows.
             workers: how many there are.
             share: the weight of each gradient in a step; None: 1 / their number, for the mean.
+            differences: the buckets of the weights, where differences of them are sent.
         """
-        self._make = replica
+        self._weights, self._make = weights, replica
+        self._differences, self._moved = differences, 0
         self._buckets_at = buckets_at
         self._rank, self._workers, self._share = rank, workers, share
         self._version: int | None = 0
@@ -51,8 +56,8 @@ class Follower:
 
     @cached_property
     def replica(self) -> Replica:
-        """What it has."""
-        return self._make()
+        """The weights with their optimiser."""
+        return self._make(self._weights)
 
     def keep(self, step: int, bucket: int, frame: Bytes) -> None:
         """A frame of its own, which the master does not send back."""
@@ -70,12 +75,12 @@ class Follower:
         Raises:
             FrameError: they are of another version.
         """
-        if self._version != step - 1 or self._others:
+        if self._version != step - 1 or self._others or self._moved:
             raise FrameError(f"step {step} was ordered, and the weights are {self._where()}")
-        return self.replica.weights
+        return self._weights
 
     def take(self, header: Header, frame: Bytes) -> None:
-        """A GRADIENT, an UPDATE or a SNAPSHOT of the master's.
+        """A GRADIENT, an UPDATE, a DELTA or a SNAPSHOT of the master's.
 
         Raises:
             FrameError: it does not lead on from here.
@@ -85,6 +90,8 @@ class Follower:
                 self._collect(header, frame)
             case Kind.UPDATE:
                 self._update(header.step, frame)
+            case Kind.DELTA:
+                self._move(header, frame)
             case _:
                 self._restore(header.step, frame)
 
@@ -98,11 +105,12 @@ class Follower:
             raise FrameError(
                 f"a hash of version {version} was asked for; the weights are {self._where()}"
             )
-        return hash_frame(version, self._rank, self.replica.weights)
+        return hash_frame(version, self._rank, self._weights)
 
     def _where(self) -> str:
         version = "of no version" if self._version is None else f"of version {self._version}"
-        return version + (f", with gradients of {sorted(self._others)}" if self._others else "")
+        waiting = f", with gradients of {sorted(self._others)}" if self._others else ""
+        return version + waiting + (f", {self._moved} buckets further" if self._moved else "")
 
     def _collect(self, header: Header, frame: Bytes) -> None:
         """Holds a gradient until the update that it belongs to."""
@@ -144,12 +152,30 @@ class Follower:
             )
         return arrived
 
+    def _move(self, header: Header, frame: Bytes) -> None:
+        """Moves a bucket of the weights. They are of the next version once all have moved."""
+        if self._version is None or header.step != self._version + 1:
+            raise FrameError(
+                f"a difference to version {header.step} came; the weights are {self._where()}"
+            )
+        if header.bucket != self._moved or header.bucket >= len(self._differences):
+            raise FrameError(f"the difference of bucket {header.bucket} came; {self._moved} is due")
+        bucket = self._differences[header.bucket]
+        if header.layout != bucket.layout:
+            raise FrameError(f"the difference of bucket {header.bucket}: another layout")
+        part = self._weights[bucket.offset : bucket.offset + bucket.size]
+        add_difference(bucket, frame, part, self._version)
+        self._moved += 1
+        if self._moved == len(self._differences):
+            self._version, self._moved = header.step, 0
+
     def _restore(self, version: int, frame: Bytes) -> None:
         """Puts weights and optimiser where a snapshot says."""
-        weights, state = read_snapshot(frame, len(self.replica.weights))
+        weights, state = read_snapshot(frame, len(self._weights))
         try:
-            self.replica.load_state_dict(state)
+            if state:
+                self.replica.load_state_dict(state)
         except CheckpointError as error:
             raise FrameError(f"the master's snapshot of version {version}: {error}") from error
-        self.replica.weights.copy_(weights)
-        self._version, self._others = version, {}
+        self._weights.copy_(weights)
+        self._version, self._others, self._moved = version, {}, 0

@@ -135,8 +135,9 @@ class Server:
     def save(self) -> list[dict[str, Tensor]]:
         """The state of every worker, once all are done with what they compute."""
         self._settle()
+        settled = self._down.settle(self._workers)
         for worker in self._workers:
-            self._send_all(worker, self._down.settle(worker), f"step {self._step}")
+            self._send_all(worker, settled[worker], f"the weights after step {self._step}")
             self._send(worker, Kind.SAVE)
         states: dict[int, dict[str, Tensor]] = {}
         while len(states) < len(self._workers):

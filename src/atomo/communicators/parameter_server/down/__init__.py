@@ -1,46 +1,68 @@
 """How the weights come down: a file for each way. To add one: write it, and list it in WAYS.
 
 `weights` sends them whole, `updates` the frames that counted, and `auto` whichever is fewer bytes;
-the workers' weights are the same bits.
+the workers' weights are the same bits. `delta` sends coded differences, and workers lag behind.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, final
 
 from torch import Tensor
 
 from atomo.communicators.parameter_server.down.base import Down, Replica, Taken
+from atomo.communicators.parameter_server.down.delta import Delta
+from atomo.communicators.parameter_server.down.differences import Coder, add_difference
 from atomo.communicators.parameter_server.down.updates import Updates
 from atomo.communicators.parameter_server.down.weights import Weights
-from atomo.downlink import AUTO, UPDATES, WEIGHTS
-from atomo.transports import Transport
+from atomo.downlink import AUTO, DELTA, UPDATES, WEIGHTS, name_of
+from atomo.fusion import Bucket
 
-__all__ = ["Down", "Replica", "Taken", "Updates", "Weights", "make_down"]
+__all__ = [
+    "Coder",
+    "Delta",
+    "Down",
+    "Replica",
+    "Source",
+    "Taken",
+    "Updates",
+    "Weights",
+    "add_difference",
+    "make_down",
+]
 
-State = Callable[[], Mapping[str, Tensor]]
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """What the ways down are made of."""
+
+    one_host: bool
+    """Whether all ranks are on it."""
+    state: Callable[[], Mapping[str, Tensor]]
+    """Of the master's optimiser."""
+    buckets: Sequence[Bucket]
+    """Of the weights, with the codecs of their differences, where such are sent."""
+    coder: Coder
+    """For these."""
 
 
-def make_auto(transport: Transport, state: State) -> Down:
+def make_auto(source: Source) -> Down:
     """Bytes cost nothing within one host, while to decode W frames in each of W processes does."""
-    return Weights() if transport.local_size == transport.size else Updates(state, chooses=True)
+    return Weights() if source.one_host else Updates(source.state, chooses=True)
 
 
-WAYS: Final[Mapping[str, Callable[[Transport, State], Down]]] = MappingProxyType(
+WAYS: Final[Mapping[str, Callable[[Source], Down]]] = MappingProxyType(
     {
         AUTO: make_auto,
-        WEIGHTS: lambda transport, state: Weights(),
-        UPDATES: lambda transport, state: Updates(state),
+        WEIGHTS: lambda _: Weights(),
+        UPDATES: lambda source: Updates(source.state),
+        DELTA: lambda source: Delta(source.buckets, source.coder),
     }
 )
 
 
-def make_down(downlink: str, transport: Transport, state: State) -> Down:
-    """The master's end of a way down.
-
-    Args:
-        downlink: its name, in canonical form.
-        transport: what connects the ranks.
-        state: of the master's optimiser.
-    """
-    return WAYS[downlink](transport, state)
+def make_down(downlink: str, source: Source) -> Down:
+    """The master's end of a way down, by its canonical setting."""
+    return WAYS[name_of(downlink)](source)

@@ -7,7 +7,7 @@ it returns is sent in order, and nothing else goes to that worker in between.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
@@ -76,10 +76,9 @@ class Down(ABC):
         """The open step was taken: its weights are now those of the next version."""
         del taken
 
-    def settle(self, worker: int) -> list[Bytes]:
-        """What a worker gets when nobody computes, before a checkpoint or the end."""
-        del worker
-        return []
+    def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
+        """What each worker gets when nobody computes, before a checkpoint or the end."""
+        return {worker: [] for worker in workers}
 
     def awaits(self, worker: int) -> bool:
         """Whether a worker owes the hash of its weights."""

@@ -58,9 +58,13 @@ class Followers:
         ):
             self._log.popleft()
 
+    def behind(self, worker: int) -> int:
+        """How many versions a follower is behind the newest."""
+        return self.newest - self._at[worker]
+
     def missed(self, worker: int) -> list[Bytes] | None:
         """What leads a follower to the newest version, or None where only a snapshot does."""
-        steps = self.newest - self._at[worker]
+        steps = self.behind(worker)
         if steps > len(self._log):
             return None
         entries = list(self._log)[len(self._log) - steps :]

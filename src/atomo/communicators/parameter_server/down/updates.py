@@ -6,9 +6,8 @@ all others that counted, in rank order, and the factor on the learning rate; its
 fresh run begins with followers only, as every rank builds the same weights from the seed.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -26,10 +25,7 @@ from atomo.communicators.parameter_server.messages import (
 )
 from atomo.wire import Bytes, Flag
 
-__all__ = ["CHECK_EVERY", "Updates"]
-
-CHECK_EVERY: Final = 50  # steps between two comparisons of the weights
-PATIENCE: Final = 2  # a worker whose weights differ so often gets them whole from then on
+__all__ = ["Updates"]
 
 
 @final
@@ -49,7 +45,6 @@ class Updates(Down):
         self._step, self._weights = 1, torch.empty(0)
         self._snapshot: list[Bytes] = []  # of the newest version
         self._rents: dict[int, Rent] = {}
-        self._differed: Counter[int] = Counter()
 
     def greet(self, worker: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
         self._followers.join(worker)
@@ -67,8 +62,7 @@ class Updates(Down):
             return self._dense.order(worker, flag)
         frames = self._whole() if way is None else way
         self._followers.join(worker)
-        version = self._followers.newest
-        if version and version % CHECK_EVERY == 0:
+        if self._hashes.due(self._followers.newest):
             frames = [*frames, *self._ask(worker)]
         return [*frames, begin_frame(self._step, flag)]
 
@@ -76,23 +70,24 @@ class Updates(Down):
         self._snapshot = []
         self._followers.advance(taken.step, entry(taken), self._whole_bytes())
 
-    def settle(self, worker: int) -> list[Bytes]:
-        way = self._way(worker)
-        if way is None:
-            return []
-        self._followers.join(worker)
-        return [*way, *self._ask(worker)]
+    def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
+        ways = {worker: self._way(worker) for worker in workers}
+        for worker, way in ways.items():
+            if way is not None:
+                self._followers.join(worker)
+        return {
+            worker: [] if way is None else [*way, *self._ask(worker)]
+            for worker, way in ways.items()
+        }
 
     def awaits(self, worker: int) -> bool:
         return self._hashes.awaits(worker)
 
     def heard(self, worker: int, frame: Bytes) -> None:
-        version = self._hashes.differs(worker, frame)
-        if version is not None:
+        note = self._hashes.difference(worker, frame)
+        if note:
             self._followers.leave(worker)
-            self._differed[worker] += 1
-            often = self._differed[worker] >= PATIENCE
-            self.notes.append(difference(worker, version, often))
+            self.notes.append(note)
 
     def _ask(self, worker: int) -> list[Bytes]:
         return self._hashes.ask(worker, self._followers.newest, self._weights)
@@ -106,7 +101,7 @@ class Updates(Down):
 
     def _follows(self, worker: int, way: list[Bytes] | None) -> bool:
         """Whether a worker follows from here on."""
-        if self._differed[worker] >= PATIENCE:
+        if self._hashes.is_unfit(worker):
             return False
         if not self._chooses:
             return True
@@ -146,14 +141,3 @@ def entry(taken: Taken) -> Entry:
         return [*others, update]
 
     return frames
-
-
-def difference(worker: int, version: int, often: bool) -> str:
-    """What a person should know of weights that are not the master's."""
-    what = (
-        f"worker {worker} had other weights than the master after step {version}"
-        if version
-        else f"worker {worker} built other initial weights than the master"
-    )
-    then = "it gets all weights at every step from now on" if often else "it got the master's"
-    return f"{what} (another processor, or another version of PyTorch, rounds otherwise); {then}"

@@ -111,6 +111,16 @@ def test_every_file_imports_only_what_comes_before():
                 assert LEVEL[other] < LEVEL[room], told
 
 
+def test_families_of_codecs_know_nothing_of_each_other():
+    """But all may send values as they are, and what is too small for a codec goes that way."""
+    families = {path.parent.name for path in PACKAGE.glob("codecs/*/__init__.py")}
+    assert "sparse" in families
+    for path in PACKAGE.glob("codecs/**/*.py"):
+        known = {name.split(".")[2] for name in imported(path) if name.startswith("atomo.codecs.")}
+        others = known & families - {"dense", path.parent.name}
+        assert not others, f"{name_of(path)} imports {others}"
+
+
 def test_only_the_mpi_transport_knows_mpi4py():
     assert who_loads("mpi4py") == ["transports/mpi.py"]
 

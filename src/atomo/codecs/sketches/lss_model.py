@@ -60,15 +60,7 @@ def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clu
     below, above = (int(torch.searchsorted(finite, 0.0, right=r)) for r in (False, True))
     positive = centres(finite[above:], count, draws)
     negative = centres(-finite[:below].flip(0), count, draws)
-    # Clusters lie by value, the negative ones first, and zero is between them. Those that are not
-    # used lie outermost, behind infinite thresholds.
-    thresholds = torch.full((clusters.MOST - 1,), math.inf)
-    thresholds[:SIDES] = -math.inf
-    thresholds[SIDES - 1] = 0.0
-    between = (positive[1:] + positive[:-1]) / 2
-    thresholds[SIDES : SIDES + len(between)] = between
-    between = -((negative[1:] + negative[:-1]) / 2).flip(0)
-    thresholds[SIDES - 1 - len(between) : SIDES - 1] = between
+    thresholds = thresholds_between(negative, positive)
     found = torch.zeros(clusters.MOST)
     found[SIDES : SIDES + len(positive)] = positive
     found[SIDES - len(negative) : SIDES] = -negative.flip(0)
@@ -76,6 +68,24 @@ def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clu
     parts = [finite[start:stop] for start, stop in pairwise(ends)]
     shares = torch.tensor([len(part) / max(1, len(finite)) for part in parts])
     return Clusters(thresholds, torch.stack([spread(part) for part in parts]), found, shares)
+
+
+def thresholds_between(
+    negative: Float[Tensor, " a"], positive: Float[Tensor, " b"]
+) -> Float[Tensor, " 15"]:
+    """The middles between centres, given by rising magnitude, and 0 between the signs.
+
+    Clusters lie by value, the negative ones first. Those that are not used lie outermost, behind
+    infinite thresholds.
+    """
+    thresholds = torch.full((clusters.MOST - 1,), math.inf)
+    thresholds[:SIDES] = -math.inf
+    thresholds[SIDES - 1] = 0.0
+    between = (positive[1:] + positive[:-1]) / 2
+    thresholds[SIDES : SIDES + len(between)] = between
+    between = -((negative[1:] + negative[:-1]) / 2).flip(0)
+    thresholds[SIDES - 1 - len(between) : SIDES - 1] = between
+    return thresholds
 
 
 def centres(

@@ -73,12 +73,16 @@ class Selector(Codec[Sparse]):
         added, entries = flat(gradient, self.id), kept.view(-1)
         indices, found = self.found(entries, added, generator)
         payload = self.pack(indices, found, len(entries), generator)
-        if len(found):
-            # What was lost of them in coding: nothing, if they travel as they are.
-            lost = found.clone()
-            self.coded_by.add_decoded(payload.values, lost, -1.0)
-            entries[indices] = lost
+        entries[indices] = self.lost(payload, found)
         return payload
+
+    def lost(self, payload: Sparse, found: Float[Tensor, " k"]) -> Float[Tensor, "..."]:
+        """What coding lost of the values that were found."""
+        if Law.LOSSLESS in self.coded_by.laws or not len(found):
+            return found.new_zeros(())
+        lost = found.clone()
+        self.coded_by.add_decoded(payload.values, lost, -1.0)
+        return lost
 
     def found(
         self,

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Size, Tensor
 
+from atomo import codecs
 from atomo.codecs import CODECS, Codec, Law, make_codec
 from atomo.errors import CodecError, ConfigError
 
@@ -57,8 +58,8 @@ every_codec = pytest.mark.parametrize("codec", CODECS_AND_MORE, ids=str)
 
 
 def obeying(law: Law) -> pytest.MarkDecorator:
-    codecs = [codec for codec in CODECS_AND_MORE if law in codec.laws]
-    return pytest.mark.parametrize("codec", codecs, ids=str)
+    some = [codec for codec in CODECS_AND_MORE if law in codec.laws]
+    return pytest.mark.parametrize("codec", some, ids=str)
 
 
 def votes(codec: Codec) -> bool:
@@ -84,6 +85,16 @@ def test_its_file_says_what_law_it_has_and_what_bits_it_takes(name):
     assert bits, f"{name}: no law, or no bits"
     words = [known.name.lower() for known in make_codec(name).laws]
     assert all(word in law for word in words), words
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_its_class_is_found_beside_the_table(name):
+    assert getattr(codecs, CODECS[name].__name__) is CODECS[name]
+
+
+def test_what_is_no_codec_is_not_found_beside_the_table():
+    with pytest.raises(AttributeError, match=r"'atomo\.codecs' has no attribute 'Topk'"):
+        codecs.Topk  # noqa: B018
 
 
 @every_codec

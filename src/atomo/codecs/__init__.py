@@ -53,3 +53,11 @@ def make_codec(spec: str) -> Codec[Any]:
         ConfigError: `spec` cannot be read, names no codec, or gives settings it does not take.
     """
     return parse(spec, CODECS)
+
+
+def __getattr__(name: str) -> Any:
+    """The class of a listed codec: `from atomo.codecs import TopK`."""
+    for codec in CODECS.values():
+        if codec.__name__ == name:
+            return codec
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

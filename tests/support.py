@@ -14,9 +14,8 @@ from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.events import Event
 from atomo.training.job import make_job
-from atomo.training.master import Master
+from atomo.training.rank import make_end
 from atomo.training.shard import Shard
-from atomo.training.worker import Worker
 from atomo.transports import LocalTransport, network
 
 PATIENCE_S = 600.0  # only what hangs takes as long, on however loaded a machine
@@ -63,9 +62,7 @@ def run_threads(
 
     def body(transport: LocalTransport) -> Callable[[], None]:
         job = make_job(chosen, transport.size)
-        if transport.rank == 0:
-            return Master(job, transport, tell, interrupted).run
-        return Worker(job, transport, torch.device("cpu")).run
+        return make_end(job, transport, torch.device("cpu"), tell, interrupted).run
 
     transports = network(chosen.n)
     together([body(transport) for transport in transports], lambda: transports[0].abort(1))
@@ -83,7 +80,7 @@ def plain_sgd(chosen: Settings) -> dict[str, Tensor]:
         nesterov=chosen.nesterov,
         weight_decay=chosen.weight_decay,
     )
-    workers = chosen.n - 1
+    workers = chosen.workers
     shards = [
         Shard(len(data.train), workers, w, chosen.batch_size, chosen.seed) for w in range(workers)
     ]

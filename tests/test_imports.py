@@ -22,8 +22,10 @@ ORDER = [
     ("arguments", "program"),
     "codecs",
     ("memory", "wire", "schedule", "recipes", "downlink"),  # none knows of another
-    ("transports", "fusion", "config", "api"),
+    ("transports", "fusion", "api"),
     "communicators",
+    "roles",
+    "config",
     ("measure", "inspect"),
     "models",
     "data",

@@ -17,13 +17,13 @@ from atomo.errors import ConfigError
 from atomo.memory import Forget, canonical, check_fits, default_memory
 from atomo.names import resolve, truth
 from atomo.recipes import RECIPES
+from atomo.roles import COMM_TYPES, check_codec, check_roles, trainers
 from atomo.schedule import phases, warm_up_schedule
 from atomo.wire import Compression
 
 __all__ = ["Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
-COMM_TYPES: Final = ("Bcast",)
 EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {"hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir"}
 # What a run must have in common with a checkpoint that it continues from.
@@ -35,7 +35,7 @@ IDENTITY: Final = ("network", "dataset", "image_size", "batch_size", "optimizer"
 class Settings:
     """One training run."""
 
-    n: int = option(3, "processes: 1 master and n-1 workers")
+    n: int = option(3, "processes: 1 master and n-1 workers, or n workers (see --comm-type)")
     hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
     network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, VGG11_BN")
     dataset: str = option("Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet or Folder")
@@ -64,7 +64,9 @@ class Settings:
     quantization_level: int | None = option(None, "bits per entry of the quantising codecs")
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
     memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum")
-    comm_type: str = option("Bcast", "how weights reach the workers: Bcast, one message a step")
+    comm_type: str = option(
+        "Bcast", "Bcast: a master averages, and sends weights; Allgather, Allreduce: no master"
+    )
     down: str = option(
         "auto", "what comes down: weights, updates (gradients), auto (the fewer), delta(CODEC)"
     )
@@ -90,12 +92,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
-        workers = self.n - 1
-        if not 0 <= self.num_aggregate <= workers:
-            raise ConfigError(
-                f"--num-aggregate {self.num_aggregate}: a step has the gradients of {workers} "
-                f"workers (--n {self.n} less the master); give 1..{workers}, or 0 for all"
-            )
+        check_roles(self.n, self.comm_type, self.num_aggregate)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
             raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")
         if self.recipe:
@@ -123,6 +120,7 @@ class Settings:
         memory = self.memory if self.memory != "auto" else self.needed_memory(codec)
         for phase in phases(str(codec), self.code_schedule):
             check_fits(phase.codec, memory)
+            check_codec(phase.codec, self.comm_type)
         return replace(
             self,
             code=str(codec),  # says what the flags below said, so that they are not applied twice
@@ -137,9 +135,14 @@ class Settings:
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             down=canonical_downlink(self.down),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
-            num_aggregate=self.num_aggregate or self.n - 1,
+            num_aggregate=self.num_aggregate or self.workers,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
         )
+
+    @property
+    def workers(self) -> int:
+        """How many processes compute gradients."""
+        return trainers(self.n, self.comm_type)
 
     def planned_schedule(self, codec: Codec[Any]) -> str:
         """The schedule that was given, or that of the warm-up."""
@@ -188,7 +191,7 @@ class Settings:
 FLOAT: Final = 3.4e38  # beyond it, float32 has only infinity
 FINITE: Final = "beyond it lies infinity, in float32"
 BOUNDS: Final[Mapping[str, Bound]] = {
-    "n": Bound(2, 4096, "1 master and at least 1 worker", "every worker sends to the one master"),
+    "n": Bound(1, 4096, "a job has a process", "every worker sends to the one master"),
     "image_size": PIXELS,
     "batch_size": IMAGES,
     "test_batch_size": IMAGES,

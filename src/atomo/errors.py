@@ -12,6 +12,7 @@
   + Diverged             6   the loss is no longer a finite number
   + CodecError           7   a gradient cannot be encoded, or a payload cannot be decoded
   + FrameError           7   bytes are not the frame that they should be
+  + ReplicasDiffer       8   ranks that take the same steps came to other weights
 
 Inside, kernels raise ValueError where what they were given does not fit; codecs translate it. A
 command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of this
@@ -30,6 +31,7 @@ __all__ = [
     "Diverged",
     "FrameError",
     "PeerLost",
+    "ReplicasDiffer",
     "TransportError",
 ]
 
@@ -94,3 +96,9 @@ class FrameError(AtomoError):
     """Bytes are not the frame that they should be."""
 
     exit_code = 7
+
+
+class ReplicasDiffer(AtomoError):
+    """Ranks that take the same steps came to other weights."""
+
+    exit_code = 8

@@ -192,6 +192,25 @@ def test_contraction(codec):
         assert error < normal(*shape).square().sum(), shape
 
 
+@obeying(Law.SUMMABLE)
+def test_summable(codec):
+    """The sum of what payloads of one seed have to add decodes to the sum of their gradients."""
+    for shape in SHAPES:
+        payloads = [codec.encode(normal(*shape) * n, seeded(3)) for n in (1, -2, 30)]
+        expected, total = torch.ones(shape), torch.ones(shape)
+        for payload in payloads:
+            codec.add_decoded(payload, expected, 0.5)
+        addends = [codec.addend(payload).clone() for payload in payloads]
+        assert all(addend.dtype == torch.float32 for addend in addends)
+        codec.add_summed(payloads[-1], torch.stack(addends).sum(0), total, 0.5)
+        torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
+
+
+@obeying(Law.SUMMABLE)
+def test_what_carries_a_sum_is_fine(codec):
+    assert codec.carrier.fine or Law.LOSSLESS in codec.carrier.laws
+
+
 @every_codec
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(

@@ -250,7 +250,7 @@ def test_a_worker_does_not_take_for_an_end_what_is_no_order(kind):
 
 
 def test_a_report_that_lacks_numbers_is_refused():
-    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(9,\)"):
+    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(10,\)"):
         Report.of(torch.ones(3, dtype=torch.float64))
 
 

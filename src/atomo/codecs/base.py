@@ -38,8 +38,8 @@ class Law(Enum):
     CONTRACTION = auto()
     """It is closer to g than zero is, so that what a residual memory keeps cannot grow forever."""
     SUMMABLE = auto()
-    """Payloads of several workers, encoded with one shared seed, add tensor by tensor: an
-    all-reduce of the payloads serves in place of a gather."""
+    """Payloads of several workers, encoded with one shared seed, add up: the sum of their `addend`
+    decodes to the sum of their gradients, so that an all-reduce serves in place of a gather."""
 
 
 class Unit(Enum):
@@ -189,6 +189,36 @@ class Codec(ABC, Generic[Payload]):
     def with_scale(self, scale: float) -> "Codec[Payload]":
         """This codec with the scale that the workers agreed on: the largest proposed one."""
         raise NotImplementedError(f"{self.id} has nothing to agree on")
+
+    @property
+    def carrier(self) -> "Codec[Any]":
+        """The fine codec that sums of addends travel in, where payloads add up."""
+        raise NotImplementedError(f"payloads of {self.id} do not add up")
+
+    def addend(self, payload: Payload) -> Float[Tensor, " k"]:
+        """What of a payload adds up, entry by entry, over workers that share a seed: float32.
+
+        It may be a view of the payload, which is of no use once it was changed.
+        """
+        raise NotImplementedError(f"payloads of {self.id} do not add up")
+
+    def add_summed(
+        self,
+        payload: Payload,
+        total: Float[Tensor, " k"],
+        out: Float[Tensor, "..."],
+        scale: float = 1.0,
+    ) -> None:
+        """Adds `scale` times the sum of several workers' gradients to `out`, in place.
+
+        Args:
+            payload: that of one of them.
+            total: the sum of their addends.
+            out: float32.
+            scale: a factor on the sum.
+        """
+        del payload  # of most, an addend is the gradient
+        out.add_(total.to(out.device).view(out.shape), alpha=scale)
 
     @property
     def inner(self) -> Mapping[str, "Codec[Any]"]:

@@ -26,6 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Codec
+from atomo.communicators.collective import Collective
+from atomo.communicators.exchange import Compressor
 from atomo.communicators.report import Report
 from atomo.fusion import Bucket
 
@@ -84,6 +86,10 @@ class Communicator(ABC):
 
 class Reduction(ABC):
     """How one bucket gets from n gradients to their mean. Abstract; subclasses are final."""
+
+    @abstractmethod
+    def __init__(self, collective: Collective, compressor: Compressor) -> None:
+        """A reduction over all ranks of `collective`, of what `compressor` makes of gradients."""
 
     @staticmethod
     @abstractmethod

@@ -40,8 +40,6 @@ class Collective(ABC):
 
     rank: int
     size: int
-    send_s: float
-    """Seconds spent on sending so far."""
     wait_s: float
     """Seconds spent on waiting for others so far."""
 

@@ -37,21 +37,21 @@ class Direct(Collective):
             timeout_s: the longest wait for one of them.
         """
         self.rank, self.size = transport.rank, transport.size
-        self.send_s = self.wait_s = 0.0
+        self.wait_s = 0.0
         self._transport, self._timeout_s = transport, timeout_s
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         for peer in self._peers():
-            self._send(peer, data, what)
+            self._transport.send(peer, data, what)
         return self._arriving(data, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         pieces = split(addends, self.size)
         for peer in self._peers():
-            self._send(peer, packed(pieces[peer], what), what)
+            self._transport.send(peer, packed(pieces[peer], what), what)
         total = packed(self._total(pieces[self.rank], what), what)
         for peer in self._peers():
-            self._send(peer, total, what)
+            self._transport.send(peer, total, what)
         for rank, frame in enumerate(self._arriving(total, what)):
             for piece in pieces[rank]:
                 piece.values.zero_()
@@ -71,11 +71,6 @@ class Direct(Collective):
     def _peers(self) -> list[int]:
         """The other ranks. Each begins with another one, so that none is sent to by all at once."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
-
-    def _send(self, peer: int, data: Bytes, what: str) -> None:
-        started = time.perf_counter()
-        self._transport.send(peer, data, what)
-        self.send_s += time.perf_counter() - started
 
     def _arriving(self, own: Bytes, what: str) -> Iterator[Bytes]:
         for rank in range(self.size):

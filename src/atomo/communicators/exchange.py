@@ -77,7 +77,7 @@ class Compressor:
         `flat` serves as scratch space: afterwards it is no longer the gradient. Several threads may
         compress different buckets at once.
         """
-        payloads = [self._encode(part, flat, step) for part in bucket.parts]
+        payloads = self.encode(bucket, flat, step)
         sections = [
             tensor
             for part, payload in zip(bucket.parts, payloads, strict=True)
@@ -88,6 +88,10 @@ class Compressor:
         if self.memory.feeds_back:
             self._sent[bucket.number] = bucket, frame, flat.device
         return frame
+
+    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
+        """The payload of each part of a bucket, as `compress` frames them."""
+        return [self._encode(part, flat, step) for part in bucket.parts]
 
     def propose(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> dict[str, float]:
         """What the parts of a bucket ask for, by their first parameter, where workers must agree.

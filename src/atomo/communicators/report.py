@@ -23,9 +23,10 @@ class Report:
     compute_s: float  # forward and backward
     encode_s: float
     send_s: float
-    wait_s: float  # for the weights
-    square: float = 0.0  # squared norm of the gradient, where the master damps by it
+    wait_s: float  # for the weights, or for the gradients of others
+    square: float = 0.0  # squared norm of the gradient, where steps are damped by it
     follow_s: float = 0.0  # repeating the master's step, where that is how weights come down
+    ending: float = 0.0  # 1 where it asks for the run to end after this step
 
     def tensor(self) -> Tensor:
         """Float64, one entry a field."""

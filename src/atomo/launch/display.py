@@ -10,8 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from atomo.communicators import PARAMETER_SERVER
 from atomo.launch.summary import Summary
-from atomo.launch.text import bytes_text, duration_text
+from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation
 
@@ -147,8 +148,8 @@ def progress_table(step: StepDone, started: Started) -> Table:
     table.add_row(
         f"sent {bytes_text(step.up_bytes)}/step",
         f"dense {bytes_text(step.dense_bytes)}",
-        f"{step.dense_bytes / step.up_bytes:.1f}x smaller",
-        f"down {bytes_text(step.down_bytes)}/step",
+        f"{ratio_text(step.dense_bytes, step.up_bytes)} smaller",
+        f"{back_text(step)}/step",
         f"{step.workers} of {started.workers} workers",
         f"{1e3 * step.step_s:.0f} ms/step",
     )
@@ -158,7 +159,8 @@ def progress_table(step: StepDone, started: Started) -> Table:
 def times_table(step: StepDone) -> Table:
     """Where the time of a step goes."""
     table = Table.grid(padding=(0, 2), expand=True)
-    table.add_row(*(f"{name} {ms:.1f} ms" for name, ms in phases_ms(step)))
+    cells = [f"{name} {ms:.1f} ms" for name, ms in phases_ms(step)]
+    table.add_row(*cells, *filter(None, [hidden_text(step)]))
     return table
 
 
@@ -172,20 +174,38 @@ def headline(event: Started) -> str:
     begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
     return (
         f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
-        f"images), code {event.code}, memory {event.memory}, 1 master + {event.workers} workers, "
+        f"images), code {event.code}, memory {event.memory}, {processes_text(event)}, "
         f"{event.steps_per_epoch} steps an epoch, {event.last_step} steps{begin}; {event.train_dir}"
     )
 
 
 def step_line(event: StepDone, last_step: int) -> str:
-    times = " ".join(f"{name} {ms:.1f}" for name, ms in phases_ms(event))
+    times = [f"{name} {ms:.1f}" for name, ms in phases_ms(event)]
+    times += filter(None, [hidden_text(event)])
     return (
         f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
         f"lr {rate_text(event)} {event.images_per_s:.0f} images/s "
         f"sent {bytes_text(event.up_bytes)} (dense {bytes_text(event.dense_bytes)}, "
-        f"{event.dense_bytes / event.up_bytes:.1f}x) down {bytes_text(event.down_bytes)} "
-        f"ms: {times} ETA {duration_text(event.eta_s)}"
+        f"{ratio_text(event.dense_bytes, event.up_bytes)}) {back_text(event)} "
+        f"ms: {' '.join(times)} ETA {duration_text(event.eta_s)}"
     )
+
+
+def processes_text(event: Started) -> str:
+    """Who takes part."""
+    if event.comm_type == PARAMETER_SERVER:
+        return f"1 master + {event.workers} workers"
+    return f"{event.workers} workers, {event.comm_type}"
+
+
+def back_text(step: StepDone) -> str:
+    """What comes from the master, or from the other ranks."""
+    return f"{'received' if step.exchange_s else 'down'} {bytes_text(step.down_bytes)}"
+
+
+def hidden_text(step: StepDone) -> str:
+    """How much of the exchange the backward pass hid, where that is known."""
+    return f"hidden {step.hidden_s / step.exchange_s:.0%}" if step.exchange_s else ""
 
 
 def rate_text(step: StepDone) -> str:

@@ -5,7 +5,8 @@ from typing import final
 
 from rich.table import Table
 
-from atomo.launch.text import bytes_text, duration_text
+from atomo.communicators import PARAMETER_SERVER
+from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.training.events import Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation
 
@@ -24,7 +25,7 @@ class Summary:
         self.ended: Ended | None = None
         self.evaluation: Evaluation | None = None
         self._steps = self._up = self._down = self._dense = self._whole = 0
-        self._seconds = 0.0
+        self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._saved = False
 
@@ -39,10 +40,12 @@ class Summary:
                 self._up += event.up_bytes
                 self._down += event.down_bytes
                 self._dense += event.dense_bytes
-                self._whole += self._weights()
+                self._whole += self._uncoded(event)
                 self._seconds += event.step_s
                 for part in self._parts:
                     self._parts[part] += getattr(event, f"{part}_s")
+                self._exchange_s += event.exchange_s
+                self._hidden_s += event.hidden_s
             case Saved():
                 self._saved = True
             case Evaluation():
@@ -66,11 +69,14 @@ class Summary:
             rows += [
                 ("training time", duration_text(self._seconds)),
                 ("gradient bytes per step", f"{bytes_text(up)} (dense {bytes_text(dense)})"),
-                ("ratio to dense", f"{dense / up:.1f}x fewer bytes"),
-                ("bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"),
-                ("both ways", f"{(dense + whole) / (up + down):.1f}x fewer bytes"),
+                ("ratio to dense", f"{ratio_text(dense, up)} fewer bytes"),
+                self._way_back(down, whole),
+                ("both ways", f"{ratio_text(dense + whole, up + down)} fewer bytes"),
                 ("time per step", self._times()),
             ]
+            if self._exchange_s:
+                hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
+                rows.append(("beside the backward pass", hidden))
         if self.started:
             folder = nearby(Path(self.started.train_dir))
             if self._saved or self.started.first_step > 1:
@@ -81,9 +87,21 @@ class Summary:
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
 
-    def _weights(self) -> int:
-        """Bytes that all weights would be, to every worker."""
+    def _uncoded(self, step: StepDone) -> int:
+        """Bytes of all weights, to every worker; without a master, of the dense gradients."""
+        if self._alike():
+            return step.dense_bytes
         return 4 * self.started.parameters * self.started.workers if self.started else 0
+
+    def _way_back(self, down: int | float, whole: int | float) -> tuple[str, str]:
+        """What comes to workers, and what it would be without compression."""
+        if self._alike():
+            return "bytes received per step", f"{bytes_text(down)} (dense {bytes_text(whole)})"
+        return "bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"
+
+    def _alike(self) -> bool:
+        """Whether all ranks send to each other, and none of them is a master."""
+        return self.started is not None and self.started.comm_type != PARAMETER_SERVER
 
     def _times(self) -> str:
         """The time of a mean step, and its parts at the workers."""

@@ -1,6 +1,6 @@
 """Numbers as people read them."""
 
-__all__ = ["bytes_text", "duration_text"]
+__all__ = ["bytes_text", "duration_text", "ratio_text"]
 
 
 def bytes_text(count: int | float) -> str:
@@ -25,3 +25,8 @@ def duration_text(seconds: int | float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def ratio_text(dense: int | float, sent: int | float) -> str:
+    """How many times fewer bytes were sent than there are; of one who sent nothing, no number."""
+    return f"{dense / sent:.1f}x" if sent else "-"

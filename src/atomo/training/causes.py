@@ -42,7 +42,7 @@ def likely(settings: Settings) -> str:
 
 def told(cause: Cause, settings: Settings) -> str:
     """A cause with the values of this run."""
-    return cause.text.format_map(vars(settings) | {"workers": settings.n - 1})
+    return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
 def codecs(settings: Settings) -> list[Codec[Any]]:
@@ -85,7 +85,7 @@ def undamped_noise(s: Settings) -> bool:
 
 def late_feedback(s: Settings) -> bool:
     """What is late waits in the memory and arrives old."""
-    return s.num_aggregate < s.n - 1 and kind_of(s.memory).feeds_back
+    return s.num_aggregate < s.workers and kind_of(s.memory).feeds_back
 
 
 CAUSES: Final = (

@@ -35,12 +35,13 @@ class Started:
     first_step: int  # above 1 where the run continues
     last_step: int
     train_dir: str
+    comm_type: str = "Bcast"
 
 
 @final
 @dataclass(frozen=True)
 class StepDone:
-    """The master took a step. Times are seconds, means over the workers that counted."""
+    """A step was taken. Times are seconds, means over the workers that counted."""
 
     step: int
     epoch: float
@@ -60,6 +61,8 @@ class StepDone:
     decode_s: float
     update_s: float
     eta_s: float
+    exchange_s: float = 0.0  # without a master: encoding, sending, waiting and decoding together
+    hidden_s: float = 0.0  # how much of that ran beside the backward pass
     damping: float = 1.0  # factor on the learning rate, by the noise of the codec
     follow_s: float = 0.0  # workers repeat the master's step
 

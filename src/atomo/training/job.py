@@ -115,11 +115,12 @@ def make_job(settings: Settings, ranks: int) -> Job:
     if ranks != settings.n:
         raise ConfigError(f"--n {settings.n}, but this job has {ranks} processes")
     dataset = load_dataset(settings.dataset, Path(settings.data_dir), settings.image_size)
-    steps = steps_per_epoch(len(dataset.train), ranks - 1, settings.batch_size)
+    workers = settings.workers
+    steps = steps_per_epoch(len(dataset.train), workers, settings.batch_size)
     torch.manual_seed(derive(settings.seed, "weights"))
     model = build_model(settings.network, dataset.input_shape, dataset.classes)
     compile_kernels(phase.codec for phase in phases(settings.code, settings.code_schedule))
-    job = Job(settings, dataset, model, make_stages(settings, model, steps), ranks - 1, steps)
+    job = Job(settings, dataset, model, make_stages(settings, model, steps), workers, steps)
     check_rate(settings, job.last_step)
     return job
 

@@ -5,7 +5,8 @@ to save.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -47,7 +48,7 @@ class Passes:
         worker: int,
         device: torch.device,
         push: Callable[[Bucket, Float[Tensor, " n"]], None],
-        whole: Callable[[], None],
+        whole: Callable[[], None] = lambda: None,
     ) -> None:
         """The passes of one worker.
 
@@ -57,12 +58,12 @@ class Passes:
             device: where the passes are computed.
             push: takes each bucket during the backward pass, as soon as its gradient is complete,
                 and may change it in place.
-            whole: called once every bucket was pushed.
+            whole: called once every bucket was pushed, where that is of use.
         """
         self.model = job.model.to(device).train()
         self.weights = flatten(self.model, job.buckets)
         """All parameters, which are views of it."""
-        self._job, self._worker, self._device = job, worker, device
+        self._job, self.worker, self._device = job, worker, device
         self._push, self._whole = push, whole
         self._shard = job.shard(worker)
         self._gradients = Gradients(self.model, job.buckets, self._take)
@@ -78,13 +79,13 @@ class Passes:
         """
         self._step, self._square = step, 0.0
         images, labels = self._batch(step)
-        torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self._worker))
+        torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self.worker))
         self._gradients.begin()
         scores = self.model(images)
         loss = cross_entropy(scores, labels)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise self._diverged(f"the loss of worker {self._worker} at step {step} is {value}")
+            raise self._diverged(f"the loss of worker {self.worker} at step {step} is {value}")
         self._backward(loss)
         self._dump.finish(step)
         correct = (scores.detach().argmax(1) == labels).sum()
@@ -97,14 +98,20 @@ class Passes:
 
     def _backward(self, loss: Tensor) -> None:
         """The backward pass, in which buckets are pushed as they come."""
-        try:
+        with self.explained():
             loss.backward()  # type: ignore[no-untyped-call]
             self._gradients.finish()
             self._whole()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Says why a codec cannot carry the gradient, where that is because the run diverges."""
+        try:
+            yield
         except CodecError as error:
             if self._gradients.are_finite():
                 raise
-            what = f"the gradient of worker {self._worker} at step {self._step}"
+            what = f"the gradient of worker {self.worker} at step {self._step}"
             raise self._diverged(f"{what} is no longer finite") from error
 
     def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:

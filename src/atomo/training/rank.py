@@ -10,9 +10,11 @@ import torch
 
 from atomo.config import Settings, wants_gpu
 from atomo.errors import AtomoError, ConfigError
+from atomo.roles import has_master
 from atomo.training.events import Event
-from atomo.training.job import make_job
+from atomo.training.job import Job, make_job
 from atomo.training.master import Master
+from atomo.training.replicated import Replicated
 from atomo.training.worker import Worker
 from atomo.transports import Transport
 
@@ -30,43 +32,60 @@ def run_rank(
     Args:
         settings: the resolved settings, the same on every rank.
         transport: connects the ranks.
-        tell: gets the master's events.
-        interrupted: tells the master to write a checkpoint and end.
+        tell: gets the events of rank 0.
+        interrupted: tells rank 0 to have a checkpoint written, and to end.
     """
-    end: Master | Worker | None = None
+    end: Master | Worker | Replicated | None = None
     try:
-        torch.set_num_threads(settings.threads or share_of_cores(transport))
+        torch.set_num_threads(settings.threads or share_of_cores(settings, transport))
         device = worker_device(settings, transport)
         job = make_job(settings, transport.size)
-        end = (
-            Master(job, transport, tell, interrupted)
-            if transport.rank == 0
-            else Worker(job, transport, device)
-        )
+        end = make_end(job, transport, device, tell, interrupted)
         end.run()
         transport.drain(settings.timeout)
     except Exception as error:
-        fail(error, transport, 0 if end is None else end.step)
+        fail(error, transport, where(settings, transport.rank, 0 if end is None else end.step))
 
 
-def fail(error: Exception, transport: Transport, step: int) -> NoReturn:
+def make_end(
+    job: Job,
+    transport: Transport,
+    device: torch.device,
+    tell: Callable[[Event], None],
+    interrupted: Callable[[], bool],
+) -> Master | Worker | Replicated:
+    """What this rank is: of a run without a master, all are alike."""
+    if not has_master(job.settings.comm_type):
+        return Replicated(job, transport, device, tell, interrupted)
+    if transport.rank == 0:
+        return Master(job, transport, tell, interrupted)
+    return Worker(job, transport, device)
+
+
+def where(settings: Settings, rank: int, step: int) -> str:
+    """Which rank something happened at, and when."""
+    role = ""
+    if has_master(settings.comm_type):
+        role = " (master)" if rank == 0 else " (worker)"
+    # A worker counts the step that it is at, all others those that are done.
+    at = "step" if role == " (worker)" else "after step"
+    return f"rank {rank}{role}, " + (f"{at} {step}" if step else "before the first step")
+
+
+def fail(error: Exception, transport: Transport, place: str) -> NoReturn:
     """Says what went wrong, once and on this rank, and takes the job down with it."""
-    # The master counts steps that are done, a worker the one that it is at.
-    role, at = ("master", "after step") if transport.rank == 0 else ("worker", "step")
-    where = f"rank {transport.rank} ({role}), " + (
-        f"{at} {step}" if step else "before the first step"
-    )
     known = isinstance(error, AtomoError)
     text = str(error) if known else "".join(traceback.format_exception(error))
-    sys.stderr.write(f"atomo: {where}: {text.rstrip()}\n")
+    sys.stderr.write(f"atomo: {place}: {text.rstrip()}\n")
     sys.stderr.flush()
     transport.abort(error.exit_code if isinstance(error, AtomoError) else 1)
     raise error
 
 
-def share_of_cores(transport: Transport) -> int:
-    """Threads for this process: the master mostly waits while the workers of its host compute."""
-    return max(1, (os.cpu_count() or 1) // max(1, transport.local_size - 1))
+def share_of_cores(settings: Settings, transport: Transport) -> int:
+    """Threads for this process: a master mostly waits while the workers of its host compute."""
+    computing = transport.local_size - has_master(settings.comm_type)
+    return max(1, (os.cpu_count() or 1) // max(1, computing))
 
 
 def worker_device(settings: Settings, transport: Transport) -> torch.device:
@@ -75,7 +94,8 @@ def worker_device(settings: Settings, transport: Transport) -> torch.device:
     Raises:
         ConfigError: a GPU was asked for, and this host has none that PyTorch can use.
     """
-    if not wants_gpu(settings.enable_gpu) or transport.rank == 0:
+    is_master = transport.rank == 0 and has_master(settings.comm_type)
+    if not wants_gpu(settings.enable_gpu) or is_master:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError(

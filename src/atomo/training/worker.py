@@ -35,7 +35,7 @@ class Worker:
         self._passes = Passes(job, transport.rank, device, self._push, self._push_rest)
         settings = job.settings
         self._memory = make_memory(
-            settings.memory, settings.momentum, settings.nesterov, settings.n - 1
+            settings.memory, settings.momentum, settings.nesterov, settings.workers
         )
         compressor = Compressor(
             self._memory,

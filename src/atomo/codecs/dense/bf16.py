@@ -1,7 +1,8 @@
 """`bf16`: the upper half of each float32: its range, with 8 bits of precision.
 
-Law: contraction; rounding to nearest is biased within a step, so a residual memory keeps what it
-drops. Bits: 16 an entry, and fewer on the wire, where blosc shortens the exponents.
+Law: contraction, and summable in float32; rounding to nearest is biased within a step, so a
+residual memory keeps what it drops. Bits: 16 an entry, and fewer on the wire, where blosc shortens
+the exponents.
 """
 
 import math
@@ -40,7 +41,7 @@ class BFloat16(Codec[Rounded]):
 
     @property
     def laws(self) -> frozenset[Law]:
-        return frozenset({Law.CONTRACTION})
+        return frozenset({Law.CONTRACTION, Law.SUMMABLE})
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Rounded:
         del generator  # deterministic
@@ -60,6 +61,13 @@ class BFloat16(Codec[Rounded]):
         if peak > torch.finfo(torch.bfloat16).max:
             raise CodecError(f"bf16: {peak:g} would round to infinity")
         return Rounded(values)
+
+    @property
+    def carrier(self) -> "BFloat16":
+        return self
+
+    def addend(self, payload: Rounded) -> Float[Tensor, " n"]:
+        return payload.values.float()
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return (Field(torch.bfloat16, (shape.numel(),)),)

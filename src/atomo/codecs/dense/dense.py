@@ -1,6 +1,6 @@
 """`sgd`: every entry as it is, the baseline that every other codec is measured against.
 
-Law: lossless, and so unbiased and a contraction. Bits: 32 an entry.
+Law: lossless, and so unbiased, a contraction and summable. Bits: 32 an entry.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Dense(Codec[Entries]):
 
     @property
     def laws(self) -> frozenset[Law]:
-        return frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION})
+        return frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION, Law.SUMMABLE})
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Entries:
         del generator  # deterministic
@@ -49,6 +49,13 @@ class Dense(Codec[Entries]):
         payload = self.encode(kept + gradient, generator)
         kept.zero_()
         return payload
+
+    @property
+    def carrier(self) -> "Dense":
+        return self
+
+    def addend(self, payload: Entries) -> Float[Tensor, " n"]:
+        return payload.values
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return (Field(torch.float32, (shape.numel(),)),)

@@ -3,8 +3,8 @@
 Gradients are often below 6e-5, the smallest normal float16: a cast alone would lose them. The scale
 costs no precision, and with it neither underflow nor overflow does harm.
 
-Law: contraction; rounding to nearest is biased within a step, so a residual memory keeps what it
-drops. Bits: 16 an entry.
+Law: contraction, and summable in float32; rounding to nearest is biased within a step, so a
+residual memory keeps what it drops. Bits: 16 an entry.
 
 Micikevicius et al., "Mixed Precision Training", ICLR 2018, on why such gradients need a scale.
 """
@@ -54,7 +54,7 @@ class Float16(Codec[Scaled]):
 
     @property
     def laws(self) -> frozenset[Law]:
-        return frozenset({Law.CONTRACTION})
+        return frozenset({Law.CONTRACTION, Law.SUMMABLE})
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Scaled:
         del generator  # deterministic
@@ -82,6 +82,13 @@ class Float16(Codec[Scaled]):
             payload = self.encode(kept, generator)
             self.add_decoded(payload, kept, -1.0)
         return payload
+
+    @property
+    def carrier(self) -> "Float16":
+        return self
+
+    def addend(self, payload: Scaled) -> Float[Tensor, " n"]:
+        return payload.values.float().mul_(payload.scale)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         return Field(torch.float16, (shape.numel(),)), Field(torch.float32, (1,))

@@ -14,7 +14,7 @@ Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams", ICAL
 al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import torch
@@ -23,6 +23,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_ratio
+from atomo.codecs.dense.dense import Dense
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.seeds import draw_marked_seed, is_marked
 from atomo.errors import CodecError
@@ -79,6 +80,22 @@ class CountSketch(Codec[Cells]):
     def cells(self, entries: int) -> int:
         """How many cells there are for so many entries."""
         return min(max(1, int(self.ratio * entries)), MOST)
+
+    @property
+    def carrier(self) -> Dense:
+        return Dense()
+
+    def addend(self, payload: Cells) -> Float[Tensor, " cells"]:
+        return payload.sums
+
+    def add_summed(
+        self,
+        payload: Cells,
+        total: Float[Tensor, " cells"],
+        out: Float[Tensor, "..."],
+        scale: float = 1.0,
+    ) -> None:
+        self.add_decoded(replace(payload, sums=total), out, scale)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         cells = self.cells(shape.numel())

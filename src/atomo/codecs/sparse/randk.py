@@ -8,7 +8,7 @@ summable. Bits: 32 k / n an entry.
 Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import torch
@@ -18,6 +18,7 @@ from torch import Generator, Size, Tensor
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import as_codec_error, check_ratio
 from atomo.codecs.cost import Cost
+from atomo.codecs.dense.dense import Dense
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.seeds import draw_marked_seed, is_marked
 from atomo.codecs.sparse.payload import INDEX, count_for
@@ -82,6 +83,22 @@ class RandK(Codec[Drawn]):
     def count(self, entries: int) -> int:
         """The number k of those sent."""
         return count_for(self.ratio, entries)
+
+    @property
+    def carrier(self) -> Dense:
+        return Dense()
+
+    def addend(self, payload: Drawn) -> Float[Tensor, " k"]:
+        return payload.values
+
+    def add_summed(
+        self,
+        payload: Drawn,
+        total: Float[Tensor, " k"],
+        out: Float[Tensor, "..."],
+        scale: float = 1.0,
+    ) -> None:
+        self.add_decoded(replace(payload, values=total), out, scale)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:
         k = self.count(shape.numel())

@@ -1,0 +1,70 @@
+"""States between rank 0 and all others: for what is rare, such as a checkpoint."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from torch import Tensor
+
+from atomo.communicators.state import State, read_state, state_tensor
+from atomo.errors import FrameError
+from atomo.transports import Transport
+from atomo.wire import Compression, Header, Kind, pack, read_header
+
+__all__ = ["Dealt", "collect", "deal", "take"]
+
+RAW: Final = Compression(codec="none")
+FIRST: Final = 0  # the rank
+
+
+@final
+@dataclass(frozen=True)
+class Dealt:
+    """What rank 0 gives a rank to begin with."""
+
+    step: int
+    state: dict[str, Tensor]
+
+
+def collect(
+    transport: Transport, state: State, step: int, timeout_s: float, what: str
+) -> list[dict[str, Tensor]]:
+    """What every rank has, in the order of the ranks, at rank 0; nothing at the others.
+
+    Raises:
+        DeadlineExpired: a rank did not take part; the message names it.
+        FrameError: a rank sent something else, or of another step.
+    """
+    if transport.rank != FIRST:
+        frame = pack(Header(Kind.STATE, step, transport.rank + 1), [state_tensor(state)], RAW)
+        transport.send(FIRST, frame, what)
+        return []
+    states = [dict(state)]
+    for rank in range(1, transport.size):
+        frame = transport.receive(rank, timeout_s, f"{what} of rank {rank}").data
+        if (found := read_header(frame)) != Header(Kind.STATE, step, rank + 1):
+            raise FrameError(
+                f"rank {rank} sent {found.kind.name} of step {found.step} where {what} of step "
+                f"{step} was expected"
+            )
+        states.append(read_state(frame))
+    return states
+
+
+def deal(transport: Transport, states: Sequence[State], step: int) -> None:
+    """Gives each other rank its own of `states`, which has rank 0's first."""
+    for rank in range(1, transport.size):
+        header = Header(Kind.STATE, step, rank + 1)
+        frame = pack(header, [state_tensor(states[rank])], RAW)
+        transport.send(rank, frame, f"where to begin for rank {rank}")
+
+
+def take(transport: Transport, timeout_s: float) -> Dealt:
+    """What `deal` gave this rank.
+
+    Raises:
+        DeadlineExpired: nothing came from rank 0.
+        FrameError: something else did.
+    """
+    frame = transport.receive(FIRST, timeout_s, "where to begin, from rank 0").data
+    return Dealt(read_header(frame).step, read_state(frame))

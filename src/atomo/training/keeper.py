@@ -1,0 +1,112 @@
+"""What rank 0 of a run without a master does besides training: it keeps the folder, and tells."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from atomo.config import record
+from atomo.errors import CheckpointError
+from atomo.memory import kind_of
+from atomo.training.causes import at_start, likely
+from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
+from atomo.training.contents import BUFFER, check_worker
+from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
+from atomo.training.job import Job
+from atomo.training.metrics import MetricsLog
+from atomo.training.ownership import RUN, Ownership, own
+from atomo.training.resume import find_snapshot, mean
+from atomo.training.watch import Watch
+
+__all__ = ["Keeper"]
+
+
+@final
+class Keeper:
+    """The folder of a run, and what is said of it."""
+
+    def __init__(self, job: Job, tell: Callable[[Event], None]) -> None:
+        self._job, self._tell = job, tell
+        self._folder = Path(job.settings.train_dir)
+        self._caution = next(at_start(job.settings), "")  # one is enough: the worst
+        self._watch = Watch()
+
+    @contextmanager
+    def owning(self) -> Iterator[Ownership]:
+        """Has the folder to itself while its block runs."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"--train-dir {self._folder}: {error.strerror}") from error
+        with own(self._folder, RUN) as owner:
+            sweep(self._folder)
+            yield owner
+
+    def snapshot(self) -> Snapshot | None:
+        """Where the run goes on; None where it starts anew.
+
+        Raises:
+            CheckpointError: it cannot be read, or is of another run.
+            ConfigError: it was made with settings that this run contradicts.
+        """
+        found = find_snapshot(self._job.settings)
+        for state in found.workers if found else ():
+            check_worker(state, self._job.model, kind_of(self._job.settings.memory))
+        return found
+
+    @contextmanager
+    def logging(self, step: int) -> Iterator[Callable[[StepDone], None]]:
+        """Takes in the steps after `step` while its block runs."""
+        unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
+        with MetricsLog(self._folder, step + 1) as log:
+            self._tell(self._started(step + 1))
+            if self._caution:
+                self._tell(Caution(self._caution))
+
+            def done(event: StepDone) -> None:
+                log.write(event)
+                self._tell(event)
+                if self._watch.alarms(event.loss):
+                    why = "" if self._caution else f"; {likely(self._job.settings)}"
+                    self._tell(Caution(f"{self._watch}{why}"))
+
+            yield done
+
+    def save(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        workers: Sequence[Mapping[str, Tensor]],
+    ) -> None:
+        """Writes a checkpoint. The buffers of its model are the mean of those of the workers."""
+        buffers = [name for name, _ in self._job.model.named_buffers()]
+        means = {n: mean([state[BUFFER + n] for state in workers], len(workers)) for n in buffers}
+        settings = self._job.settings
+        snapshot = Snapshot(step, {**model, **means}, optimizer, tuple(workers), record(settings))
+        manifest = save(self._folder, snapshot, settings.keep_checkpoints)
+        self._tell(Saved(step, str(manifest)))
+
+    def end(self, step: int, reason: str) -> None:
+        """Marks the run as finished."""
+        finish(self._folder, step, reason)
+        self._tell(Ended(step, reason))
+
+    def _started(self, first_step: int) -> Started:
+        job, s = self._job, self._job.settings
+        return Started(
+            network=s.network,
+            dataset=s.dataset,
+            code=s.code,
+            memory=s.memory,
+            workers=job.workers,
+            parameters=job.entries,
+            images=len(job.dataset.train),
+            steps_per_epoch=job.steps_per_epoch,
+            first_step=first_step,
+            last_step=job.last_step,
+            train_dir=str(self._folder),
+            comm_type=s.comm_type,
+        )

@@ -1,0 +1,153 @@
+"""One rank of a run without a master: its own weights and optimiser, and the steps that it takes.
+
+All ranks begin alike, average alike and step alike, so that their weights stay the same bits.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+import xxhash
+from torch import Tensor
+
+from atomo.communicators import REDUCTIONS, Collective, Compressor, Exchanged, Pipeline, Report
+from atomo.memory import make_memory
+from atomo.training.contents import load_model
+from atomo.training.damping import Damping, without_damping
+from atomo.training.job import Job
+from atomo.training.learning_rate import learning_rate
+from atomo.training.optimizer import FlatOptimizer
+from atomo.training.passes import Passes
+from atomo.training.worker_state import restore, worker_state
+
+__all__ = ["Replica", "Taken"]
+
+MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
+
+
+@final
+@dataclass(frozen=True)
+class Taken:
+    """What a step came to."""
+
+    exchanged: Exchanged
+    factor: float  # on the learning rate, by the noise of the codec
+    update_s: float
+    step_s: float
+
+    @property
+    def ending(self) -> bool:
+        """Whether any rank asked for the run to end after it."""
+        return any(report.ending for report in self.exchanged.reports.values())
+
+
+@final
+class Replica:
+    """The training of one rank. Ranks 0..n-1 are the workers 1..n: seeds and images are theirs."""
+
+    def __init__(self, job: Job, collective: Collective, device: torch.device) -> None:
+        self.step = 0  # done
+        self.job = job
+        s, worker = job.settings, collective.rank + 1
+        self._memory = make_memory(s.memory, s.momentum, s.nesterov, job.workers)
+        compressor = Compressor(self._memory, s.compression, worker, s.seed)
+        reduction = REDUCTIONS[s.comm_type](collective, compressor)
+        self._communicator = Pipeline(collective, compressor, reduction)
+        self._passes = Passes(job, worker, device, self._communicator.push)
+        self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s)
+        self._damping = Damping()
+
+    def take_step(self, *, ending: bool) -> Taken:
+        """Takes the next step, with all others.
+
+        Args:
+            ending: whether this rank asks for the run to end after it.
+        """
+        step, started = self.step + 1, time.perf_counter()
+        self._memory.at_rate(learning_rate(self.job.settings, step))
+        self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
+        done = self._passes.run(step)
+        times = time.perf_counter() - started, 0.0, 0.0, 0.0
+        report = Report(
+            done.loss, done.correct, done.images, *times, done.square, ending=float(ending)
+        )
+        with self._passes.explained():
+            exchanged = self._communicator.average(report)
+        averaged = time.perf_counter()
+        factor = self._factor(step, exchanged)
+        self._optimizer.step(step, factor)
+        self.step = step
+        ended = time.perf_counter()
+        return Taken(exchanged, factor, ended - averaged, ended - started)
+
+    def _factor(self, step: int, exchanged: Exchanged) -> float:
+        """What the noise of the codec leaves of the learning rate."""
+        if not self.job.damps_at(step):
+            return 1.0
+        squares = [report.square for report in exchanged.reports.values()]
+        with one_thread():
+            norm = float(self._optimizer.gradient.norm())
+        return self._damping.factor(sum(squares) / len(squares), norm**2)
+
+    def digest(self) -> Tensor:
+        """A hash of the weights, 16 bytes."""
+        data = self._passes.weights.detach().cpu().numpy().data
+        return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What this rank has that others have not: its memory, and its batch-norm statistics."""
+        return worker_state(self._memory, self._passes.model)
+
+    def model_state(self) -> dict[str, Tensor]:
+        """Parameters, and this rank's buffers."""
+        return dict(self._passes.model.state_dict())
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """What the optimiser keeps, and what the noise was."""
+        return self._optimizer.state_dict() | self._damping.state_dict()
+
+    def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
+        """Goes on after `step` with a state that `joined` made.
+
+        Raises:
+            CheckpointError: it is of another model, optimiser or memory.
+        """
+        self.step = step
+        if not state:
+            return
+        load_model(self._passes.model, under(MODEL, state))
+        optimizer = under(OPTIMIZER, state)
+        self._damping.load_state_dict(optimizer)
+        self._optimizer.load_state_dict(without_damping(optimizer))
+        restore(under(WORKER, state), self._memory, self._passes.model)
+
+
+def joined(
+    model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], worker: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """All that a rank begins with, by flat names."""
+    parts = (MODEL, model), (OPTIMIZER, optimizer), (WORKER, worker)
+    return {prefix + name: tensor for prefix, part in parts for name, tensor in part.items()}
+
+
+def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a state whose names begin so, without that."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums have the same bits on hosts of any number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

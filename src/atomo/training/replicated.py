@@ -1,0 +1,147 @@
+"""The loop without a master: every rank trains, and takes every step itself.
+
+Rank 0 also keeps the folder of the run, as a master does: events, metrics, checkpoints.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from atomo.communicators import Direct
+from atomo.communicators.rooted import collect, deal, take
+from atomo.errors import ReplicasDiffer
+from atomo.training.checkpoint import Snapshot
+from atomo.training.events import Event, StepDone
+from atomo.training.job import Job
+from atomo.training.keeper import Keeper
+from atomo.training.progress import Progress
+from atomo.training.replica import Replica, joined
+from atomo.training.resume import spread
+from atomo.transports import Transport
+
+__all__ = ["Replicated"]
+
+COMPARE_EVERY: Final = 50  # steps
+
+Done = Callable[[StepDone], None]
+Write = Callable[[Sequence[Mapping[str, Tensor]]], None]
+"""Writes a checkpoint, with what each rank has that others have not."""
+
+
+@final
+class Replicated:
+    """Any rank of a run."""
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        device: torch.device,
+        tell: Callable[[Event], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._job, self._transport, self._tell = job, transport, tell
+        self._interrupted, self._timeout_s = interrupted, job.settings.timeout
+        self._replica = Replica(job, Direct(transport, self._timeout_s), device)
+        self._progress = Progress(job)
+        self._saved = self._compared = 0
+
+    @property
+    def step(self) -> int:
+        """The last one that was taken, for who reports an error."""
+        return self._replica.step
+
+    def run(self) -> None:
+        """Trains to the end, or until a rank is interrupted."""
+        if self._transport.rank == 0:
+            self._lead()
+            return
+        dealt = take(self._transport, self._timeout_s)
+        self._begin(dealt.step, dealt.state)
+        self._train(lambda done: None, lambda states: None)
+
+    def _lead(self) -> None:
+        """Trains, and keeps the folder."""
+        keeper, replica = Keeper(self._job, self._tell), self._replica
+        with keeper.owning() as owner:
+            self._deal(keeper.snapshot())
+
+            def write(states: Sequence[Mapping[str, Tensor]]) -> None:
+                owner.check()
+                keeper.save(self.step, replica.model_state(), replica.optimizer_state(), states)
+
+            with keeper.logging(self.step) as done:
+                reason = self._train(done, write)
+            keeper.end(self.step, reason)
+
+    def _deal(self, snapshot: Snapshot | None) -> None:
+        """Has all ranks begin where a checkpoint ends, or anew."""
+        if snapshot is None:
+            states: list[dict[str, Tensor]] = [{}] * self._transport.size
+        else:
+            own = spread(snapshot.workers or [{}], self._transport.size)
+            states = [joined(snapshot.model, snapshot.optimizer, state) for state in own]
+        step = snapshot.step if snapshot else 0
+        self._begin(step, states[0])
+        deal(self._transport, states, step)
+
+    def _begin(self, step: int, state: Mapping[str, Tensor]) -> None:
+        self._replica.restore(step, state)
+        # What was continued from another folder is not in this one yet.
+        self._saved = step if self._job.settings.resume == "auto" else -1
+
+    def _train(self, done: Done, write: Write) -> str:
+        """Takes steps until there are none left, or a rank is interrupted; says which."""
+        reason = "done"
+        while self.step < self._job.last_step and reason == "done":
+            if self._take_step(done):
+                reason = "interrupted"
+            elif self.step % self._job.settings.eval_freq == 0:
+                self._save(write)
+        if self._saved != self.step:
+            self._save(write)
+        self._transport.drain(self._timeout_s)
+        return reason
+
+    def _take_step(self, done: Done) -> bool:
+        """Takes a step, and says whether it is the last one because a rank was interrupted."""
+        transport = self._transport
+        before = transport.sent_bytes, transport.received_bytes
+        taken = self._replica.take_step(ending=self._interrupted())
+        sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
+        done(self._progress.done(self.step, taken, sent, received))
+        if self.step % COMPARE_EVERY == 0:
+            self._compare()
+        return taken.ending
+
+    def _save(self, write: Write) -> None:
+        self._compare()
+        states = self._collect(self._replica.own_state(), "the state")
+        write(states)
+        self._saved = self.step
+
+    def _compare(self) -> None:
+        """Has rank 0 see that all ranks have the same weights.
+
+        Raises:
+            ReplicasDiffer: they have not; the message names who differs.
+        """
+        if self._compared == self.step:
+            return
+        self._compared = self.step
+        found = self._collect({"digest": self._replica.digest()}, "the hash of the weights")
+        digests = [bytes(state["digest"].tolist()) for state in found]
+        usual = max(digests, key=Counter(digests).__getitem__, default=b"")
+        odd = [rank for rank, digest in enumerate(digests) if digest != usual]
+        if odd:
+            raise ReplicasDiffer(
+                f"at step {self.step} rank {odd} has other weights than rank "
+                f"{digests.index(usual)}: do all hosts have the same kind of processor, and the "
+                "same versions? The same command continues from the last checkpoint"
+            )
+
+    def _collect(self, state: Mapping[str, Tensor], what: str) -> list[dict[str, Tensor]]:
+        return collect(self._transport, state, self.step, self._timeout_s, what)

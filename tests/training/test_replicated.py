@@ -1,0 +1,207 @@
+"""Runs without a master: equal to what they stand for, bit for bit where that is promised."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support import largest_difference, plain_sgd, run_threads, settings, together
+
+from atomo.codecs import CODECS, Law, make_codec
+from atomo.communicators import REDUCTIONS
+from atomo.config import Settings
+from atomo.errors import ConfigError, DeadlineExpired, Diverged, ReplicasDiffer
+from atomo.training import replicated
+from atomo.training.checkpoint import Snapshot, finished, load, steps
+from atomo.training.events import Event, Started, StepDone
+from atomo.training.job import make_job
+from atomo.training.rank import make_end
+from atomo.training.replica import Replica
+from atomo.transports import network
+
+FEW = {"svd", "sketchml", "qsgd", "efsignsgd"}  # a family each, beside those below
+CPU = torch.device("cpu")
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether weights, optimiser and the workers' states are equal in every bit."""
+    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
+    pairs += zip(one.workers, other.workers, strict=True)
+    return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
+
+
+def ended(chosen: Settings) -> Snapshot:
+    """The last checkpoint of a run."""
+    run_threads(chosen)
+    return load(Path(chosen.train_dir), chosen.max_steps)
+
+
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("comm_type", REDUCTIONS)
+def test_dense_equals_plain_sgd(comm_type, workers, tmp_path):
+    chosen = settings(
+        tmp_path, n=workers, code="sgd", comm_type=comm_type, batch_size=24 // workers
+    )
+    assert largest_difference(plain_sgd(chosen), ended(chosen).model) < 1e-5
+
+
+CASES = [
+    {"code": "svd"},  # damped by its noise
+    {"code": "dgc(ratio=0.01)", "fusion_mb": 0.2},  # clips by the norm of the whole gradient
+    {"code": "terngrad(scale=shared)", "fusion_mb": 0.2},  # agrees on scales
+    {"code": "signsgd", "lr": 0.0005, "momentum": 0.0},  # votes
+    {"code": "fp16", "network": "ResNet20", "batch_size": 4, "optimizer": "adam", "lr": 0.001},
+    {"code": "topk", "code_schedule": "0: sgd; 0.05: topk(ratio=0.1)"},
+]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if c in CASES[:3] else pytest.mark.slow) for c in CASES],
+    ids=str,
+)
+def test_allgather_has_the_bits_of_the_parameter_server(case, tmp_path):
+    common = {"max_steps": 6} | case
+    served = ended(settings(tmp_path / "served", n=4, **common))
+    replicas = ended(settings(tmp_path / "replicas", n=3, comm_type="Allgather", **common))
+    assert same(served, replicas)
+
+
+@pytest.mark.parametrize(
+    "code", [pytest.param(c, marks=[] if c in FEW else pytest.mark.slow) for c in CODECS]
+)
+def test_every_codec_takes_a_step(code, tmp_path):
+    run_threads(
+        settings(tmp_path, n=2, code=code, comm_type="allgather", network="FC", max_steps=1)
+    )
+    assert steps(tmp_path) == [1]
+
+
+SUMMABLE = [name for name in CODECS if Law.SUMMABLE in make_codec(name).laws]
+
+
+@pytest.mark.parametrize("code", SUMMABLE)
+def test_a_sum_of_payloads_is_the_sum_of_gradients(code, tmp_path):
+    common = {"n": 3, "code": code, "network": "FC", "max_steps": 3, "fusion_mb": 0.2}
+    gathered = ended(settings(tmp_path / "gathered", comm_type="Allgather", **common))
+    added = ended(settings(tmp_path / "added", comm_type="Allreduce", **common))
+    assert largest_difference(gathered.model, added.model) < 1e-3 * largest(gathered)
+
+
+def largest(snapshot: Snapshot) -> float:
+    return max(float(tensor.abs().max()) for tensor in snapshot.model.values())
+
+
+RESUMED = [
+    {"n": 2, "comm_type": "Allgather", "code": "svd", "network": "ResNet20", "batch_size": 4},
+    {"n": 3, "comm_type": "Allreduce", "code": "bf16", "network": "FC", "optimizer": "adam",
+     "lr": 0.001, "memory": "residual(units=update)", "lr_shrinkage": 0.9, "lr_shrink_freq": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RESUMED, ids=str)
+def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
+    common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": 0.2} | case
+    whole = ended(settings(tmp_path / "whole", **common))
+    told: list[Event] = []
+    stopped = settings(tmp_path / "parts", **common)
+    run_threads(stopped, told.append, lambda: len(told) > 4)
+    mark = finished(tmp_path / "parts")
+    assert mark is not None
+    assert (mark.reason, steps(tmp_path / "parts")[-1]) == ("interrupted", mark.step)
+    assert mark.step < 8
+    assert same(whole, ended(stopped))
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 9))
+
+
+def test_it_goes_on_where_a_parameter_server_stopped(tmp_path):
+    common = {"code": "dgc", "network": "FC"}
+    whole = ended(settings(tmp_path / "whole", n=3, max_steps=8, **common))
+    run_threads(settings(tmp_path / "parts", n=3, max_steps=5, **common))
+    after = settings(tmp_path / "parts", n=2, max_steps=8, comm_type="Allgather", **common)
+    assert same(whole, ended(after))
+    more = settings(tmp_path / "parts", n=4, max_steps=9, comm_type="Allgather", **common)
+    assert len(ended(more).workers) == 4
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+    chosen = settings(tmp_path, n=2, network="FC", comm_type="Allreduce", code="sgd", max_steps=2)
+    run_threads(chosen)
+    told: list[Event] = []
+    run_threads(chosen, told.append)
+    assert not any(isinstance(event, StepDone) for event in told)
+    assert steps(tmp_path) == [2]
+
+
+def test_what_it_says_of_itself(tmp_path):
+    told: list[Event] = []
+    chosen = settings(tmp_path, n=3, comm_type="Allgather", code="sgd", max_steps=1)
+    run_threads(chosen, told.append)
+    started, done = told[0], told[1]
+    assert isinstance(started, Started)
+    assert isinstance(done, StepDone)
+    assert (started.workers, started.comm_type, done.workers) == (3, "Allgather", 3)
+    # To two others, four bytes an entry; an all-reduce sends two thirds of it to and fro.
+    assert done.dense_bytes == pytest.approx(4 * started.parameters * 4 / 3, rel=0.01)
+    assert 0.8 * 8 < done.up_bytes / started.parameters < 1.1 * 8
+    assert done.down_bytes == pytest.approx(done.up_bytes, rel=0.1)
+    assert 0 <= done.hidden_s <= done.exchange_s <= done.step_s
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 3)
+    step = Replica.take_step
+
+    def planted(self: Replica, *, ending: bool) -> object:
+        taken = step(self, ending=ending)
+        if self.step == 2 and self._passes.worker == odd + 1:
+            self._passes.weights[7] += 1e-6
+        return taken
+
+    monkeypatch.setattr(Replica, "take_step", planted)
+    told = rf"at step 3 rank \[{odd}\] has other weights than rank {1 if odd == 0 else 0}"
+    with pytest.raises(ReplicasDiffer, match=told):
+        run_threads(settings(tmp_path, n=3, network="FC", comm_type="Allgather", code="sgd"))
+
+
+def test_a_rank_that_does_not_answer_is_named(tmp_path):
+    chosen = settings(tmp_path, n=3, comm_type="Allgather", code="sgd", timeout=2.0)
+    ends = [make_end(make_job(chosen, 3), transport, CPU, lambda event: None, lambda: False)
+            for transport in network(3)]  # fmt: skip
+
+    def body(rank: int) -> None:
+        with pytest.raises(DeadlineExpired, match=r"waited 2 s for bucket 0 of step 1 of rank 2"):
+            ends[rank].run()
+
+    together([lambda: body(0), lambda: body(1)])
+
+
+def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(tmp_path):
+    chosen = settings(tmp_path, n=2, comm_type="Allgather", code="svd", lr=1e20, max_steps=9)
+    with pytest.raises(Diverged, match=r"of worker . at step"):
+        run_threads(chosen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"comm_type": "Allreduce"}, r"those of svd do not add up; give --comm-type Allgather, or"),
+        ({"comm_type": "Allreduce"}, r"of which they do: sgd, fp16, bf16"),
+        (
+            {"comm_type": "Allreduce", "code": "sgd", "code_schedule": "0: sgd; 2: topk"},
+            r"those of topk do not add up",
+        ),
+        (
+            {"comm_type": "Allgather", "n": 4, "num_aggregate": 3},
+            r"--num-aggregate 3: with --comm-type Allgather all 4 processes take every step",
+        ),
+        ({"n": 1}, r"--n must be at least 2, got 1: 1 master and at least 1 worker"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, **changes)

@@ -57,9 +57,10 @@ class Cast:
         """What a worker sends for one step."""
         client = self.clients[worker - 1]
         held = [(bucket, self.gradient(worker, bucket, step)) for bucket in self.buckets]
-        client.agree(held[::-1])  # in whatever order they came
-        for bucket, flat in held:
+        client.begin(self.buckets)
+        for bucket, flat in held[::-1]:  # in whatever order they come
             client.push(bucket, flat)
+        client.flush()
         client.report(REPORT)
 
     def broadcast(self, step: int) -> None:
@@ -162,8 +163,11 @@ def test_a_gradient_that_is_not_finite_is_named():
     cast.broadcast(1)
     cast.clients[0].pull()
     held = [(bucket, torch.full((bucket.size,), math.nan)) for bucket in cast.buckets]
+    cast.clients[0].begin(cast.buckets)
+    for bucket, flat in held:
+        cast.clients[0].push(bucket, flat)
     with pytest.raises(CodecError, match=r"the gradient of c: terngrad: .* NaN or infinity"):
-        cast.clients[0].agree(held)
+        cast.clients[0].flush()
 
 
 def test_it_trains_and_a_schedule_may_begin_and_end_it(tmp_path):

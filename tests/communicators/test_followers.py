@@ -92,8 +92,14 @@ class Cast:
         order = client.pull()
         assert order.step == step
         assert order.weights is not None
+        self.answer(worker, step)
+
+    def answer(self, worker: int, step: int) -> None:
+        client = self.clients[worker - 1]
+        client.begin(self.buckets)
         for bucket in self.buckets:
             client.push(bucket, gradient(worker, step, bucket))
+        client.flush()
         client.report(REPORT)
 
     def close(self) -> list[int]:
@@ -153,9 +159,7 @@ def test_who_missed_more_than_a_snapshot_gets_one(tmp_path):
     cast.close()
     assert cast.clients[2].pull().step == 4
     assert cast.kinds[2] == [Kind.BEGIN, Kind.SNAPSHOT, Kind.BEGIN]
-    for bucket in cast.buckets:
-        cast.clients[2].push(bucket, gradient(3, 4, bucket))
-    cast.clients[2].report(REPORT)
+    cast.answer(3, 4)
     cast.open()
     for worker in (1, 2):
         cast.work(worker, 5)

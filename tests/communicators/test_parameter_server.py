@@ -37,10 +37,13 @@ class Cast:
 
     def answer(self, worker: int, value: float, order: tuple[int, ...] | None = None) -> None:
         """What a worker sends for one step: a gradient of `value` everywhere."""
+        client = self.clients[worker - 1]
+        client.begin(self.buckets)
         for number in order or range(len(self.buckets)):
             bucket = self.buckets[number]
-            self.clients[worker - 1].push(bucket, torch.full((bucket.size,), value))
-        self.clients[worker - 1].report(REPORT)
+            client.push(bucket, torch.full((bucket.size,), value))
+        client.flush()
+        client.report(REPORT)
 
     def broadcast(self, step: int) -> None:
         self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
@@ -119,6 +122,7 @@ def test_late_gradients_that_come_back_weigh_what_they_would_in_a_step_of_all():
     out = torch.zeros(ENTRIES)
 
     def answer(client: Client, value: float) -> None:
+        client.begin(buckets)
         client.push(buckets[0], torch.full((ENTRIES,), value))
         client.report(REPORT)
 

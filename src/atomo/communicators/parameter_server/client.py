@@ -1,21 +1,18 @@
 """A worker's end of the parameter server."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.messages import RAW, read_weights
+from atomo.communicators.parameter_server.uplink import MASTER, Uplink
 from atomo.communicators.report import Report
-from atomo.communicators.scales import read_scales
 from atomo.communicators.state import State, read_state, state_tensor
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
@@ -24,7 +21,6 @@ from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 
 __all__ = ["Client", "Order"]
 
-MASTER = 0
 ORDERS = (Kind.WEIGHTS, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
 LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH)  # to an order
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
@@ -67,12 +63,12 @@ class Client:
             follower: repeats the master's steps; None: weights come whole.
         """
         self._transport = transport
-        self._pool = ThreadPoolExecutor(threads, "encode", one_thread) if threads > 1 else None
-        self._coming: deque[tuple[Bucket, Future[Bytes]]] = deque()
         self._entries = entries
         self._compressor = compressor
         self._follower = follower
         self._timeout_s = PATIENCE * timeout_s
+        keep = forget if follower is None else follower.keep
+        self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
         self._step = 0
 
     def pull(self) -> Order:
@@ -123,69 +119,35 @@ class Client:
             )
         return self._follower
 
-    def agree(self, held: Sequence[tuple[Bucket, Float[Tensor, "..."]]]) -> float:
-        """Has all workers encode these buckets, a whole gradient, with the same scales.
+    def begin(self, buckets: Sequence[Bucket]) -> None:
+        """Opens the step that was ordered, with the codecs that serve in it."""
+        self._uplink.begin(self._step, buckets)
 
-        Returns:
-            The seconds between asking and knowing.
-
-        Raises:
-            CodecError: a codec cannot carry the gradient.
-        """
-        asked: dict[str, float] = {}
-        for bucket, flat in sorted(held, key=lambda one: one[0].number):
-            asked |= self._compressor.propose(bucket, flat)
-        started = time.perf_counter()
-        self._reply(Kind.SCALES, torch.tensor([*asked.values()], dtype=torch.float64))
-        what = f"the scales of step {self._step}"
-        frame = self._transport.receive(MASTER, self._timeout_s, what).data
-        scales = read_scales(frame, len(asked), 0)  # none: this worker asked too late
-        self._compressor.agree(dict(zip(asked, scales, strict=False)))
-        return time.perf_counter() - started
-
-    def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> float:
-        """Compresses and sends one bucket. `flat` is no longer the gradient afterwards.
-
-        With several threads it only begins to, and sends what is ready: `flat` is not to be touched
-        before `flush`.
-
-        Returns:
-            The seconds that sending took.
+    def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        """Sends the gradient of a bucket, which is scratch space until `flush` returned.
 
         Raises:
-            CodecError: a codec cannot carry the gradient.
+            CodecError: a codec cannot carry it.
         """
-        if self._pool is None:
-            return self._send(bucket, self._compressor.compress(bucket, flat, self._step))
-        work = self._pool.submit(self._compressor.compress, bucket, flat, self._step)
-        self._coming.append((bucket, work))
-        return self._send_while(lambda: self._coming[0][1].done())
+        self._uplink.push(bucket, flat)
 
-    def flush(self) -> float:
-        """Sends what is still being compressed.
-
-        Returns:
-            The seconds that sending took.
+    def flush(self) -> None:
+        """Sends what waited for the whole gradient, or is not compressed yet.
 
         Raises:
-            CodecError: a codec cannot carry the gradient.
+            CodecError: a codec cannot carry it.
         """
-        return self._send_while(lambda: True)
+        self._uplink.flush()
 
-    def _send_while(self, ready: Callable[[], bool]) -> float:
-        """Sends in the order in which the buckets came."""
-        spent = 0.0
-        while self._coming and ready():
-            bucket, work = self._coming.popleft()
-            spent += self._send(bucket, work.result())
-        return spent
+    @property
+    def encode_s(self) -> float:
+        """Spent on encoding in this step."""
+        return self._uplink.encode_s
 
-    def _send(self, bucket: Bucket, frame: Bytes) -> float:
-        started = time.perf_counter()
-        if self._follower is not None:
-            self._follower.keep(self._step, bucket.number, frame)
-        self._transport.send(MASTER, frame, f"bucket {bucket.number} of step {self._step}")
-        return time.perf_counter() - started
+    @property
+    def send_s(self) -> float:
+        """Spent on sending in this step, and on waiting for what workers agree on."""
+        return self._uplink.send_s
 
     def report(self, report: Report) -> None:
         """Declares the gradient of this step complete."""
@@ -200,6 +162,6 @@ class Client:
         self._transport.send(MASTER, pack(header, [section], RAW), f"a {kind.name.lower()}")
 
 
-def one_thread() -> None:
-    """Several buckets at once are what keeps the cores busy, not several threads on each."""
-    torch.set_num_threads(1)  # of this thread: the others keep theirs
+def forget(step: int, bucket: int, frame: Bytes) -> None:
+    """Nobody needs what was sent."""
+    del step, bucket, frame

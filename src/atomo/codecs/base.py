@@ -174,23 +174,6 @@ class Codec(ABC, Generic[Payload]):
         return Law.UNBIASED in self.laws and Law.LOSSLESS not in self.laws
 
     @property
-    def agrees(self) -> bool:
-        """Whether the workers of a step must agree on a scale before they encode it."""
-        return False
-
-    def propose(self, gradient: Float[Tensor, "..."]) -> float:
-        """The scale that one worker's gradient asks for.
-
-        Raises:
-            CodecError: the gradient holds NaN or infinity.
-        """
-        raise NotImplementedError(f"{self.id} has nothing to agree on")
-
-    def with_scale(self, scale: float) -> "Codec[Payload]":
-        """This codec with the scale that the workers agreed on: the largest proposed one."""
-        raise NotImplementedError(f"{self.id} has nothing to agree on")
-
-    @property
     def carrier(self) -> "Codec[Any]":
         """The fine codec that sums of addends travel in, where payloads add up."""
         raise NotImplementedError(f"payloads of {self.id} do not add up")

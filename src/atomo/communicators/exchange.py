@@ -100,9 +100,10 @@ class Compressor:
             CodecError: a codec cannot carry the gradient.
         """
         scales = {}
-        for part in bucket.agreeing:
-            with named(part):
-                scales[part.slots[0].name] = part.codec.propose(gradient_of(part, flat))
+        for part in bucket.parts:
+            if part.shared is not None:
+                with named(part):
+                    scales[part.slots[0].name] = part.shared.ask(gradient_of(part, flat))
         return scales
 
     def agree(self, scales: Mapping[str, float]) -> None:
@@ -122,8 +123,8 @@ class Compressor:
         worker = 0 if part.codec.shared_seed else self._worker
         seed = derive(self._seed, "encode", worker, step, part.slots[0].name)
         generator = Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
-        agreed = self._agreed.get(part.slots[0].name) if part.codec.agrees else None
-        codec = part.codec if agreed is None else part.codec.with_scale(agreed)
+        scale = self._agreed.get(part.slots[0].name)
+        codec = part.codec if part.shared is None or scale is None else part.shared.at(scale)
         with named(part):
             return self.memory.encode(codec, gradient_of(part, flat), layout(part), generator)
 

@@ -14,6 +14,7 @@ import xxhash
 from torch import Size
 
 from atomo.codecs import Codec, Field, Unit
+from atomo.codecs.shared import Shared, shared
 from atomo.codecs.small import DENSE, goes_dense
 
 __all__ = ["Bucket", "Part", "Slot", "plan"]
@@ -54,6 +55,11 @@ class Part:
         return self.slots[-1].stop
 
     @cached_property
+    def shared(self) -> Shared | None:
+        """The codec, where it wants one scale for all workers."""
+        return shared(self.codec)
+
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """What a payload of this part may look like."""
         return self.codec.fields(self.shape)
@@ -82,7 +88,7 @@ class Bucket:
     @cached_property
     def agreeing(self) -> tuple[Part, ...]:
         """Those on whose scale the workers must agree before they encode."""
-        return tuple(part for part in self.parts if part.codec.agrees)
+        return tuple(part for part in self.parts if part.shared)
 
     @cached_property
     def noisy(self) -> bool:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from atomo.codecs import Codec, Law
+from atomo.codecs.shared import shared
 from atomo.codecs.spec import read_call
 from atomo.errors import ConfigError
 from atomo.memory.base import Layout, Memory
@@ -64,7 +65,7 @@ def check_fits(codec: Codec[Any], memory: str) -> None:
         ConfigError: this memory would add to the gradients, or feed such an error back.
     """
     kind = kind_of(memory)
-    if codec.agrees and kind is not Forget:
+    if shared(codec) and kind is not Forget:
         raise ConfigError(f"--code {codec!s} goes with --memory none, not {kind.id}")
     if kind.feeds_back and codec.samples and Law.UNBIASED in codec.laws:
         raise ConfigError(

@@ -79,13 +79,13 @@ def test_terngrad_takes_the_scale_that_was_agreed_on():
     gradient = normal(50, 40)
     shared = TernGrad(clip=0.0, scale="shared")
     mine = float(gradient.abs().max())
-    assert shared.propose(gradient) == mine
+    assert shared.ask(gradient) == mine
     for scale in (2 * mine, mine / 2):
-        codec = shared.with_scale(scale)
+        codec = shared.at(scale)
         decoded = codec.decode(codec.encode(gradient, Generator()), gradient.shape)
         assert decoded.abs().unique().tolist() == pytest.approx([0.0, scale])
     exact = closed_form(gradient.flatten(), 2 * mine, 1)
-    measured = squared_errors(shared.with_scale(2 * mine), gradient)
+    measured = squared_errors(shared.at(2 * mine), gradient)
     assert float(measured.mean()) == pytest.approx(exact, rel=0.05)
 
 

@@ -83,16 +83,17 @@ class TernGrad(Codec[Levels]):
         return True  # clipped or not
 
     @property
-    def agrees(self) -> bool:
+    def is_shared(self) -> bool:
+        """Whether m is one for all workers."""
         return self.scale == "shared"
 
     def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Levels:
         values = flat(gradient, self.id)
-        asked = self.propose(values)  # in any case: it finds what is not finite
+        asked = self.ask(values)  # in any case: it finds what is not finite
         norms = values.new_tensor([self.given or asked])
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
-    def propose(self, gradient: Float[Tensor, "..."]) -> float:
+    def ask(self, gradient: Float[Tensor, "..."]) -> float:
         """The magnitude that stands for all others."""
         values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
@@ -101,7 +102,8 @@ class TernGrad(Codec[Levels]):
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
 
-    def with_scale(self, scale: float) -> "TernGrad":
+    def at(self, scale: float) -> "TernGrad":
+        """With m as it was agreed on."""
         return replace(self, given=scale)
 
     def fields(self, shape: Size) -> tuple[Field, ...]:

@@ -1,6 +1,7 @@
 """Whatever goes wrong on any rank ends the whole job, says so once, and leaves nothing running."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def planted(self, step):
     return original(self, step)
 Master._take_step = planted
 """
+REPLICA = """
+from atomo.training.replica import Replica
+original = Replica.take_step
+def planted(self, *, ending):
+    if self.step == 2:
+        {fault}
+    return original(self, ending=ending)
+Replica.take_step = planted
+"""
+ALIKE = ("--comm-type=Allgather", "--n=3")
 DEFECT = "raise ValueError('planted')"
 KNOWN = "from atomo.errors import CodecError; raise CodecError('planted')"
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -94,15 +105,26 @@ def test_a_silent_master_is_noticed_too(tmp_path):
     assert "atomo: rank 1 (worker), step 2: rank 1 waited 18 s for the master's order" in output
 
 
+@pytest.mark.slow
+def test_a_silent_rank_is_named_by_the_others(tmp_path):
+    code, output = broken(tmp_path, {2: REPLICA.format(fault=SILENCE)}, "--timeout=12", *ALIKE)
+    assert code == 5, output
+    told = r"atomo: rank (0|1), after step 2: rank \1 waited 12 s for bucket 0 of step 3 of rank 2;"
+    assert re.search(told, output), output
+    assert "Traceback" not in output
+
+
 @pytest.mark.parametrize(
-    ("rank", "source"),
+    ("rank", "source", "words"),
     [
-        pytest.param(2, WORKER, id="worker"),
-        pytest.param(0, MASTER, id="master", marks=pytest.mark.slow),
+        pytest.param(2, WORKER, (), id="worker"),
+        pytest.param(0, MASTER, (), id="master", marks=pytest.mark.slow),
+        pytest.param(1, REPLICA, ALIKE, id="replica", marks=pytest.mark.slow),
+        pytest.param(0, REPLICA, ALIKE, id="keeper", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_rank_ends_the_job(rank, source, tmp_path):
-    code, output = broken(tmp_path, {rank: source.format(fault=KILL)})
+def test_a_killed_rank_ends_the_job(rank, source, words, tmp_path):
+    code, output = broken(tmp_path, {rank: source.format(fault=KILL)}, *words)
     assert code == 5, output
     assert f"process rank {rank}" in output
     assert "signal 9 (Killed)" in output

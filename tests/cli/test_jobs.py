@@ -40,6 +40,33 @@ def test_dense_gradients_over_mpi_equal_plain_sgd(tmp_path):
     assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "comm_type", [pytest.param("Allgather", marks=pytest.mark.slow), "Allreduce"]
+)
+def test_ranks_without_a_master_equal_plain_sgd(comm_type, tmp_path):
+    changes = {"n": 3, "code": "sgd", "batch_size": 8, "comm_type": comm_type, "fusion_mb": 0.5}
+    chosen = settings(tmp_path / "run", network="FC", **changes)
+    words = ["--n=3", "--code=sgd", "--max-steps=20", f"--comm-type={comm_type}"]
+    code, output = run(train(tmp_path / "run", *words, "--fusion-mb=0.5"), tmp_path / "log")
+    assert code == 0, output
+    assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_ranks_without_a_master_at_the_same_step(number, tmp_path):
+    words = ["--epochs=1000", "--comm-type=Allgather"]
+    with started(train(tmp_path / "run", *words), tmp_path / "log") as job:
+        job.says("step 5/")
+        job.process.send_signal(number)
+        assert job.ends() == 130, job.output
+        assert "Interrupted" in job.output
+    mark = finished(tmp_path / "run")
+    assert mark is not None
+    assert latest(tmp_path / "run") == mark.step == metrics(tmp_path / "run")[-1]["step"]
+    assert len(load(tmp_path / "run", mark.step).workers) == 3
+
+
 @pytest.mark.slow
 def test_mpi_and_threads_give_the_same_bits_and_so_do_updates_and_weights(tmp_path):
     words = ["--code=svd(selection=top)", "--svd-rank=2", "--n=4", "--max-steps=6"]

@@ -16,7 +16,13 @@ SLOW = (
 )
 # Below tests/: where tests start processes enough for two cores, or change the machine. One of them
 # runs at a time.
-JOBS = ("cli/", "cluster/virtual/", "transports/test_mpi.py")
+JOBS = (
+    "cli/",
+    "integrations/test_ddp.py",
+    "integrations/test_examples.py",
+    "cluster/virtual/",
+    "transports/test_mpi.py",
+)
 
 left_out = pytest.StashKey[int]()
 

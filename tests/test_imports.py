@@ -144,7 +144,7 @@ def test_only_kernels_know_the_ways_of_kernels():
 def test_only_a_rank_imports_the_mpi_transport():
     mpi = "atomo.transports.mpi"
     users = {name_of(p) for p in MODULES if any(n.startswith(mpi) for n in imported(p))}
-    assert users == {"cli/rank.py"}
+    assert users == {"cli/rank.py", "integrations/job.py"}
 
 
 def test_nobody_pickles():

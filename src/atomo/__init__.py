@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from atomo.codecs import CODECS, Codec, Law, make_codec
     from atomo.errors import AtomoError
     from atomo.integrations.ddp import ddp_hook
+    from atomo.integrations.optimizer import wrap_optimizer
+    from atomo.integrations.published import add_parser_arguments, wrap_compress_optimizer
     from atomo.memory import MEMORIES, Memory, default_memory, make_memory
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Codec",
     "Law",
     "Memory",
+    "add_parser_arguments",
     "average",
     "ddp_hook",
     "decode",
@@ -39,6 +42,8 @@ __all__ = [
     "encode",
     "make_codec",
     "make_memory",
+    "wrap_compress_optimizer",
+    "wrap_optimizer",
 ]
 
 # Looked up when they are asked for: a command is then ready for Ctrl-C before it imports PyTorch,
@@ -49,6 +54,9 @@ HOMES = {
     **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
     "AtomoError": "atomo.errors",
     "ddp_hook": "atomo.integrations.ddp",
+    "wrap_optimizer": "atomo.integrations.optimizer",
+    "add_parser_arguments": "atomo.integrations.published",
+    "wrap_compress_optimizer": "atomo.integrations.published",
 }
 
 

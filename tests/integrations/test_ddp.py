@@ -14,12 +14,12 @@ SCENARIOS = Path(__file__).with_name("scenarios.py")
 
 
 def test_two_ranks_train_as_ddp_does(tmp_path):
-    run_ranks(SCENARIOS, 2, tmp_path, "equals_ddp", "unused", "amp")
+    run_ranks(SCENARIOS, 2, tmp_path, "equals_ddp_once", "unused", "amp")
 
 
 @pytest.mark.slow
 def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
-    names = "trains", "layouts", "channels_last", "joins", "resumes"
+    names = "equals_ddp", "trains", "layouts", "channels_last", "joins", "resumes"
     run_ranks(SCENARIOS, 2, tmp_path, *names)
 
 

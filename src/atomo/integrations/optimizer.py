@@ -1,0 +1,194 @@
+"""Any optimiser, stepping with the average of all ranks' compressed gradients."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from atomo.codecs import Codec
+from atomo.communicators.collective import Collective
+from atomo.errors import ConfigError
+from atomo.fusion import plan
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.exchange import Exchange
+from atomo.integrations.job import join_job
+from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.moved import Moved, move_momentum
+from atomo.integrations.replicas import replicate
+from atomo.wire import Compression
+
+__all__ = ["AveragedOptimizer", "wrap_optimizer"]
+
+
+def wrap_optimizer(
+    optimizer: Optimizer,
+    model: nn.Module,
+    code: str | Codec[Any],
+    *,
+    memory: str = "auto",
+    bucket_mb: float = 4.0,
+    scaler: GradScaler | None = None,
+    seed: int = 0,
+    compression: Compression | None = None,
+    collective: Collective | None = None,
+    timeout_s: float = 300.0,
+) -> "AveragedOptimizer":
+    """The same optimiser, whose `step` first averages the gradients of all ranks, compressed.
+
+        optimizer = atomo.wrap_optimizer(torch.optim.SGD(...), model, "topk(ratio=0.01)")
+
+    For a loop without DistributedDataParallel, in each process of a job that `torchrun` or `mpirun`
+    has launched, or in one alone. All ranks get the weights of rank 0 now, and keep the same bits.
+
+    The groups of parameters are the wrapped optimiser's own, so that learning rates, schedules,
+    momentum and weight decay are what they were, with one exception. Momentum on top of error
+    feedback diverges; so where "auto" finds momentum and a codec that needs a memory, or where the
+    memory applies momentum, it is moved there, and weight decay with it: the groups then have
+    neither. Wrap an optimiser before its state is loaded.
+
+    Args:
+        optimizer: of parameters of `model`, with all its groups.
+        model: what is trained.
+        code: a codec, or its specification such as "svd(rank=3)".
+        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
+            `default_memory` of the codec and the momentum.
+        bucket_mb: gradient per message, MB.
+        scaler: where the loss is scaled; then call `average` before `scaler.step`.
+        seed: of what codecs draw.
+        compression: blosc's settings for the frames.
+        collective: the ranks; None: those of the job.
+        timeout_s: the longest wait for another rank, seconds.
+
+    Raises:
+        ConfigError: a name is unknown, a memory does not suit the codec, the optimiser has other
+            parameters than the model, or the ranks do not say the same.
+    """
+    parameters = trained(optimizer, model)
+    skips = scaler is not None and scaler.is_enabled()
+    choice = Choice(code, memory, seed=seed, compression=compression, skips=skips)
+    choice, moved = move_momentum(choice, optimizer)
+    ranks = join_job(timeout_s) if collective is None else collective
+    exchange = make_exchange(choice, ranks, parameters)
+    replicate(model, ranks)
+    buckets = grouped(parameters, choice.codec, bucket_mb)
+    return AveragedOptimizer(optimizer, exchange, buckets, moved, scaler if skips else None)
+
+
+@final
+class AveragedOptimizer(Optimizer):
+    """What `wrap_optimizer` returns. It has no state of its own: all is the wrapped one's.
+
+    A subclass because schedulers and scalers ask for one.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        exchange: Exchange,
+        buckets: Sequence[Mapping[str, Tensor]],
+        moved: Moved,
+        scaler: GradScaler | None,
+    ) -> None:
+        # Not Optimizer's own, which would make groups and state that nobody uses.
+        self.optimizer = optimizer
+        self.exchange = exchange
+        self._buckets, self._moved, self._scaler = buckets, moved, scaler
+        self._averaged = False
+
+    def __getattr__(self, name: str) -> Any:
+        """`param_groups`, `state`, `defaults`, hooks: the wrapped one's, as they are now."""
+        return getattr(self.__dict__["optimizer"], name)
+
+    def average(self) -> None:
+        """Replaces the gradients by their average over all ranks; `step` then does not.
+
+        For what looks at gradients before the step: clipping, `scaler.unscale_` and `scaler.step`.
+        A parameter without gradient is one with zeros, which is what all ranks then step with.
+
+        Raises:
+            AtomoError: the average failed, on this rank or another.
+        """
+        self.exchange.at_rate(self.param_groups[0]["lr"])
+        scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+        for number, bucket in enumerate(self._buckets):
+            gradients = {name: gradient_of(parameter) for name, parameter in bucket.items()}
+            self._moved.add_decay(bucket, gradients, scale)
+            last = number + 1 == len(self._buckets)
+            self.exchange.submit(Chunk(number, gradients), scale, last, lambda: None)
+        self.exchange.finish()
+        self._averaged = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Averages, unless that is done, and takes the wrapped optimiser's step."""
+        if closure is not None:
+            return self.optimizer.step(lambda: self._after(closure))
+        if not self._averaged and self._scaler is not None:
+            raise ConfigError(
+                "with a scaler, call average() before scaler.step(): each scaler looks at its own "
+                "gradients first, and ranks that see infinity do not come here"
+            )
+        if not self._averaged:
+            self.average()
+        self._averaged = False
+        return self.optimizer.step()
+
+    def _after(self, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        self.average()
+        self._averaged = False
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients."""
+        self._averaged = False
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimiser's; `exchange.state_dict()` has the memories."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads what `state_dict` returned."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: what is averaged was agreed on when the optimiser was wrapped."""
+        raise ConfigError("add all groups of parameters before wrap_optimizer")
+
+    def __repr__(self) -> str:
+        return f"AveragedOptimizer({self.optimizer!r})"
+
+
+def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that an optimiser steps, by their names in the model."""
+    stepped = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    found: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p in stepped}
+    if len(found) < len(stepped):
+        raise ConfigError(
+            f"{len(stepped) - len(found)} of the optimizer's {len(stepped)} parameters are not "
+            "the model's"
+        )
+    return found
+
+
+def grouped(
+    parameters: Mapping[str, Tensor], codec: Codec[Any], bucket_mb: float
+) -> list[dict[str, Tensor]]:
+    """The parameters of each message: the last first, as a backward pass makes them."""
+    if not bucket_mb > 0:
+        raise ConfigError(f"bucket_mb must be above 0, got {bucket_mb}")
+    shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
+    buckets = plan(shapes, codec, int(bucket_mb * 1e6))
+    return [{slot.name: parameters[slot.name] for slot in bucket.slots} for bucket in buckets]
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """A parameter's gradient; zeros, from now on, where it has none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    if parameter.grad.is_sparse:
+        raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
+    return parameter.grad

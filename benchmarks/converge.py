@@ -29,7 +29,7 @@ from atomo.memory import MEMORIES
 from atomo.recipes import RECIPES
 from atomo.training.checkpoint import latest, load
 from atomo.training.events import Caution, Event
-from atomo.training.job import make_job
+from atomo.training.job import Job, make_job
 from atomo.training.master import Master
 from atomo.training.scoring import build_subject, score
 from atomo.training.worker import Worker
@@ -114,9 +114,8 @@ def train(chosen: Settings, tell: Callable[[Event], None]) -> None:
     """The whole job, a thread a rank; raises what the first rank to fail raised."""
     errors: list[Exception] = []
 
-    def body(transport: LocalTransport) -> None:
+    def body(transport: LocalTransport, job: Job) -> None:
         try:
-            job = make_job(chosen, chosen.n)
             if transport.rank == 0:
                 Master(job, transport, tell, lambda: False).run()
             else:
@@ -125,7 +124,9 @@ def train(chosen: Settings, tell: Callable[[Event], None]) -> None:
             errors.append(error)
             transport.abort(1)
 
-    threads = [threading.Thread(target=body, args=(one,)) for one in network(chosen.n)]
+    # One after the other: threads share the generator that initial weights are drawn from.
+    ranks = [(transport, make_job(chosen, chosen.n)) for transport in network(chosen.n)]
+    threads = [threading.Thread(target=body, args=rank) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -7,7 +7,16 @@ from atomo.codecs import Codec, Law, make_codec
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["AUTO", "DELTA", "UPDATES", "WEIGHTS", "canonical_downlink", "delta_codec", "name_of"]
+__all__ = [
+    "AUTO",
+    "DELTA",
+    "UPDATES",
+    "WEIGHTS",
+    "canonical_downlink",
+    "delta_codec",
+    "name_of",
+    "repeats_steps",
+]
 
 AUTO: Final = "auto"
 WEIGHTS: Final = "weights"
@@ -55,6 +64,14 @@ def checked(codec: Codec[Any]) -> Codec[Any]:
         f"--down delta({codec}): what a step leaves out is sent with the next, and shrinks only "
         f"under a contraction, which {codec} is not; give e.g. topk, efsignsgd or bf16{other}"
     )
+
+
+def repeats_steps(downlink: str, one_host: bool) -> bool:
+    """Whether workers are likely to need an optimiser, under a canonical setting.
+
+    Within one host bytes cost nothing, while to decode W frames in each of W processes does.
+    """
+    return downlink == UPDATES or (downlink == AUTO and not one_host)
 
 
 def name_of(downlink: str) -> str:

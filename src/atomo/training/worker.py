@@ -6,6 +6,7 @@ from typing import final
 import torch
 
 from atomo.communicators import Client, Compressor, Follower, Report
+from atomo.downlink import repeats_steps
 from atomo.memory import make_memory
 from atomo.training.job import Job
 from atomo.training.learning_rate import learning_rate
@@ -42,21 +43,17 @@ class Worker:
         compressor = Compressor(
             self._memory, settings.compression, transport.rank, settings.seed, job.late_share
         )
-        self._client = Client(
-            transport,
-            job.entries,
-            compressor,
-            settings.timeout,
-            torch.get_num_threads(),
-            self._follower(transport.rank),
-        )
+        follower = self._follower(transport.rank)
+        if repeats_steps(settings.down, transport.local_size == transport.size):
+            follower.prepare()  # beside the master's
+        timeout, threads = settings.timeout, torch.get_num_threads()
+        self._client = Client(transport, job.entries, compressor, timeout, threads, follower)
 
     def _follower(self, rank: int) -> Follower:
         """What keeps the weights up with the master's."""
         job = self._job
         return Follower(
             self._passes.weights.cpu(),  # no copy where that is where they are
-            # Not made before it is needed: PyTorch imports a compiler for its first optimiser.
             lambda weights: FlatOptimizer(weights, job.buckets, job.settings),
             job.buckets_at,
             rank,

@@ -59,6 +59,10 @@ class Follower:
         """The weights with their optimiser."""
         return self._make(self._weights)
 
+    def prepare(self) -> None:
+        """Makes the optimiser now: for its first one PyTorch imports a compiler, for seconds."""
+        self.replica.gradient.zero_()
+
     def keep(self, step: int, bucket: int, frame: Bytes) -> None:
         """A frame of its own, which the master does not send back."""
         if self._own[0] != step:

@@ -16,7 +16,7 @@ from atomo.communicators.parameter_server.down.delta import Delta
 from atomo.communicators.parameter_server.down.differences import Coder, add_difference
 from atomo.communicators.parameter_server.down.updates import Updates
 from atomo.communicators.parameter_server.down.weights import Weights
-from atomo.downlink import AUTO, DELTA, UPDATES, WEIGHTS, name_of
+from atomo.downlink import AUTO, DELTA, UPDATES, WEIGHTS, name_of, repeats_steps
 from atomo.fusion import Bucket
 
 __all__ = [
@@ -49,8 +49,8 @@ class Source:
 
 
 def make_auto(source: Source) -> Down:
-    """Bytes cost nothing within one host, while to decode W frames in each of W processes does."""
-    return Weights() if source.one_host else Updates(source.state, chooses=True)
+    repeats = repeats_steps(AUTO, source.one_host)
+    return Updates(source.state, chooses=True) if repeats else Weights()
 
 
 WAYS: Final[Mapping[str, Callable[[Source], Down]]] = MappingProxyType(

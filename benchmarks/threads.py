@@ -17,7 +17,7 @@ from codecs_common import find_gradient
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
 from atomo.communicators import Compressor
-from atomo.communicators.parameter_server.client import one_thread
+from atomo.communicators.threads import one_thread
 from atomo.fusion import plan
 from atomo.memory import default_memory, make_memory
 from atomo.wire import Compression

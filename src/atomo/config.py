@@ -17,7 +17,7 @@ from atomo.errors import ConfigError
 from atomo.memory import Forget, canonical, check_fits, default_memory
 from atomo.names import resolve, truth
 from atomo.recipes import RECIPES
-from atomo.roles import COMM_TYPES, check_codec, check_roles, trainers
+from atomo.roles import COMM_TYPES, check_codec, check_roles, check_way_down, trainers
 from atomo.schedule import phases, warm_up_schedule
 from atomo.wire import Compression
 
@@ -93,6 +93,7 @@ class Settings:
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         check_roles(self.n, self.comm_type, self.num_aggregate)
+        check_way_down(self.comm_type, self.down)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
             raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")
         if self.recipe:

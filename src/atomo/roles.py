@@ -4,10 +4,11 @@ from typing import Any
 
 from atomo.codecs import Codec
 from atomo.communicators import PARAMETER_SERVER, REDUCTIONS
+from atomo.downlink import AUTO
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["COMM_TYPES", "check_codec", "check_roles", "has_master", "trainers"]
+__all__ = ["COMM_TYPES", "check_codec", "check_roles", "check_way_down", "has_master", "trainers"]
 
 COMM_TYPES = (PARAMETER_SERVER, *REDUCTIONS)
 
@@ -31,6 +32,15 @@ def check_codec(codec: Codec[Any], comm_type: str) -> None:
     name = resolve("comm-type", comm_type, COMM_TYPES)
     if name in REDUCTIONS:
         REDUCTIONS[name].check(codec)
+
+
+def check_way_down(comm_type: str, down: str) -> None:
+    """Raises ConfigError for a way down from a master that there is not."""
+    if not has_master(comm_type) and down.lower() != AUTO:
+        raise ConfigError(
+            f"--down {down}: with --comm-type {comm_type} nothing comes down, since every process "
+            f"has weights of its own; leave it out, or give --comm-type {PARAMETER_SERVER}"
+        )
 
 
 def check_roles(processes: int, comm_type: str, num_aggregate: int) -> None:

@@ -199,6 +199,10 @@ def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(tmp_path):
             {"comm_type": "Allgather", "n": 4, "num_aggregate": 3},
             r"--num-aggregate 3: with --comm-type Allgather all 4 processes take every step",
         ),
+        (
+            {"comm_type": "Allgather", "down": "updates"},
+            r"--down updates: with --comm-type Allgather nothing comes down",
+        ),
         ({"n": 1}, r"--n must be at least 2, got 1: 1 master and at least 1 worker"),
     ],
 )

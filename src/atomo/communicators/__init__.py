@@ -5,7 +5,7 @@ To add a way to do so without a master: write its module, then list it in REDUCT
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from atomo.communicators.base import Communicator, Exchanged, Reduction
 from atomo.communicators.collective import Collective
@@ -46,7 +46,7 @@ __all__ = [
 
 PARAMETER_SERVER: Final = "Bcast"  # the one with a master, by the name of its way down
 
-REDUCTIONS: Mapping[str, type[Reduction]] = MappingProxyType(
+REDUCTIONS: Mapping[str, type[Reduction[Any]]] = MappingProxyType(
     {
         reduction.__name__: reduction
         for reduction in listed(__name__, "allgather:Allgather", "allreduce:Allreduce")

@@ -21,7 +21,7 @@ __all__ = ["Allgather"]
 
 
 @final
-class Allgather(Reduction):
+class Allgather(Reduction[Bytes]):
     """Frames of all ranks, each decoded as it arrives."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -31,10 +31,11 @@ class Allgather(Reduction):
     def check(codec: Codec[Any]) -> None:
         """Every codec goes with it."""
 
-    def start(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Finish:
-        frame = self._compressor.compress(bucket, flat, step)
-        what = f"bucket {bucket.number} of step {step}"
-        arriving = self._collective.gather(frame, what)
+    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
+        return self._compressor.compress(bucket, flat, step)
+
+    def start(self, bucket: Bucket, encoded: Bytes, step: int) -> Finish:
+        arriving = self._collective.gather(encoded, f"bucket {bucket.number} of step {step}")
         share = 1 / self._collective.size
 
         def add_all(out: Float[Tensor, " n"]) -> None:

@@ -20,7 +20,7 @@ __all__ = ["Allreduce"]
 
 
 @final
-class Allreduce(Reduction):
+class Allreduce(Reduction[list[Any]]):
     """Sums of payloads."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -34,9 +34,12 @@ class Allreduce(Reduction):
                 f"add up; give --comm-type Allgather, or one of which they do: {summable()}"
             )
 
-    def start(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Finish:
-        payloads = self._compressor.encode(bucket, flat, step)
-        coded = list(zip(bucket.parts, payloads, strict=True))
+    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
+        """The payload of each part."""
+        return self._compressor.encode(bucket, flat, step)
+
+    def start(self, bucket: Bucket, encoded: list[Any], step: int) -> Finish:
+        coded = list(zip(bucket.parts, encoded, strict=True))
         addends = [Addend(part.codec.addend(load), part.codec.carrier) for part, load in coded]
         share = 1 / self._collective.size
 

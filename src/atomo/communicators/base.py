@@ -20,7 +20,7 @@ How one bucket gets from n gradients to their mean is a `Reduction`, a file each
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Generic, TypeVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -33,6 +33,7 @@ from atomo.fusion import Bucket
 
 __all__ = ["Communicator", "Exchanged", "Finish", "Reduction"]
 
+Encoded = TypeVar("Encoded")
 Finish = Callable[[Float[Tensor, " n"]], None]
 """Adds the mean of a bucket to a flat tensor of its size, once the others' have come."""
 
@@ -84,7 +85,7 @@ class Communicator(ABC):
         """
 
 
-class Reduction(ABC):
+class Reduction(ABC, Generic[Encoded]):
     """How one bucket gets from n gradients to their mean. Abstract; subclasses are final."""
 
     @abstractmethod
@@ -97,13 +98,18 @@ class Reduction(ABC):
         """Raises ConfigError for a codec that does not go with it, and says what does."""
 
     @abstractmethod
-    def start(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Finish:
-        """Encodes one bucket, and begins to send it where that needs nobody else.
+    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Encoded:
+        """Encodes one bucket. Several threads may encode different buckets at once.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
+        """
+
+    @abstractmethod
+    def start(self, bucket: Bucket, encoded: Encoded, step: int) -> Finish:
+        """Begins to send one bucket, where that needs nobody else. Buckets start in their order.
 
         Returns:
             What waits for the others. It may run in another thread, beside the start of the next
             bucket, and runs in the order of the buckets.
-
-        Raises:
-            CodecError: a codec cannot carry the gradient.
         """

@@ -1,7 +1,7 @@
-"""The exchange beside the backward pass: a thread encodes and sends, another receives and decodes.
+"""The exchange beside the backward pass: threads encode, one sends, and one receives and decodes.
 
-Both take the buckets in the order of their numbers, so that all ranks exchange them in the same
-order, whatever the order in which their backward passes make them.
+Buckets are sent and received in the order of their numbers, so that all ranks exchange them in the
+same order, whatever the order in which their backward passes make them.
 """
 
 import math
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.report import Report
 from atomo.communicators.scales import read_scales
 from atomo.communicators.spans import Spans
+from atomo.communicators.threads import one_thread
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
@@ -35,7 +36,11 @@ class Pipeline(Communicator):
     """A communicator over all ranks of a collective, by one way to reduce a bucket."""
 
     def __init__(
-        self, collective: Collective, compressor: Compressor, reduction: Reduction
+        self,
+        collective: Collective,
+        compressor: Compressor,
+        reduction: Reduction[Any],
+        threads: int = 1,
     ) -> None:
         """A communicator.
 
@@ -43,9 +48,11 @@ class Pipeline(Communicator):
             collective: connects the ranks.
             compressor: the one that `reduction` encodes with.
             reduction: how one bucket is averaged.
+            threads: that encode.
         """
         self._collective, self._compressor, self._reduction = collective, compressor, reduction
-        self._encoder = ThreadPoolExecutor(1, "encode", one_thread)
+        self._encoders = ThreadPoolExecutor(threads, "encode", one_thread)
+        self._sender = ThreadPoolExecutor(1, "send", one_thread)
         self._receiver = ThreadPoolExecutor(1, "receive", one_thread)
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
@@ -59,7 +66,6 @@ class Pipeline(Communicator):
         self._finishing: list[Future[None]] = []
         self._encoding, self._receiving = Spans(), Spans()
         self._before_s = self._collective.wait_s
-        self._agree_s = 0.0
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._pushed[bucket.number] = flat
@@ -68,15 +74,14 @@ class Pipeline(Communicator):
 
     def average(self, report: Report) -> Exchanged:
         asked = time.perf_counter()
-        if self._holds:
-            self._release_whole()
+        agree_s = self._release_whole() if self._holds else 0.0
         for starting in self._starting:
             starting.result()
         for finishing in self._finishing:  # complete by now: each is begun by one of those
             finishing.result()
         wait_s = self._collective.wait_s - self._before_s
         encode_s = self._encoding.total_s()
-        decode_s = self._receiving.total_s() - (wait_s - self._agree_s)
+        decode_s = self._receiving.total_s() - (wait_s - agree_s)
         reports = self._tell(replace(report, encode_s=encode_s, wait_s=wait_s))
         everything = self._encoding | self._receiving
         return Exchanged(reports, decode_s, everything.covered_s(), everything.covered_s(asked))
@@ -86,20 +91,29 @@ class Pipeline(Communicator):
         while (flat := self._pushed.get(self._released)) is not None:
             # The codec of this step may be another than when the gradients were laid out.
             bucket = self._buckets[self._released]
-            self._starting.append(self._encoder.submit(self._start, bucket, flat))
+            encoded = self._encoders.submit(self._encode, bucket, flat)
+            self._starting.append(self._sender.submit(self._start, bucket, encoded))
             self._released += 1
 
-    def _release_whole(self) -> None:
-        """Encodes a whole gradient, once what must be known of all of it is."""
+    def _release_whole(self) -> float:
+        """Encodes a whole gradient, once what must be known of all of it is.
+
+        Returns:
+            The seconds that it waited for others.
+        """
         norms = (float(flat.norm()) for flat in self._pushed.values())
         self._compressor.memory.begin(math.hypot(*norms))
         if self._agreeing:
-            self._starting.append(self._encoder.submit(self._agree))
+            self._agree()
         self._release()
+        return self._collective.wait_s - self._before_s
 
-    def _start(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+    def _encode(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> Any:
         with self._encoding.busy():
-            finish = self._reduction.start(bucket, flat, self._step)
+            return self._reduction.encode(bucket, flat, self._step)
+
+    def _start(self, bucket: Bucket, encoded: Future[Any]) -> None:
+        finish = self._reduction.start(bucket, encoded.result(), self._step)
         self._finishing.append(self._receiver.submit(self._finish, bucket, finish))
 
     def _finish(self, bucket: Bucket, finish: Finish) -> None:
@@ -116,7 +130,6 @@ class Pipeline(Communicator):
         scales = [read_scales(frame, len(asked)) for frame in frames]
         largest = map(max, zip(*scales, strict=True))
         self._compressor.agree(dict(zip(asked, largest, strict=True)))
-        self._agree_s = self._collective.wait_s - self._before_s
 
     def _tell(self, report: Report) -> dict[int, Report]:
         """The reports of all ranks."""
@@ -137,8 +150,3 @@ class Pipeline(Communicator):
                     f"step {self._step} was expected"
                 )
         return frames
-
-
-def one_thread() -> None:
-    """The cores belong to the backward pass; and equal codes give equal bits on unequal hosts."""
-    torch.set_num_threads(1)  # of this thread: the others keep theirs

@@ -55,7 +55,7 @@ class Replica:
         self._memory = make_memory(s.memory, s.momentum, s.nesterov, job.workers)
         compressor = Compressor(self._memory, s.compression, worker, s.seed)
         reduction = REDUCTIONS[s.comm_type](collective, compressor)
-        self._communicator = Pipeline(collective, compressor, reduction)
+        self._communicator = Pipeline(collective, compressor, reduction, torch.get_num_threads())
         self._passes = Passes(job, worker, device, self._communicator.push)
         self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s)
         self._damping = Damping()
@@ -88,7 +88,7 @@ class Replica:
         if not self.job.damps_at(step):
             return 1.0
         squares = [report.square for report in exchanged.reports.values()]
-        with one_thread():
+        with on_one_thread():
             norm = float(self._optimizer.gradient.norm())
         return self._damping.factor(sum(squares) / len(squares), norm**2)
 
@@ -143,7 +143,7 @@ def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def on_one_thread() -> Iterator[None]:
     """Sums have the same bits on hosts of any number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -15,6 +15,7 @@ from torch import Tensor
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.scales import read_scales
+from atomo.communicators.threads import one_thread
 from atomo.fusion import Bucket
 from atomo.transports import Transport
 from atomo.wire import Bytes, Header, Kind, pack
@@ -143,8 +144,3 @@ class Uplink:
         with self._sending():
             what = f"bucket {bucket.number} of step {self._step}"
             self._transport.send(MASTER, frame, what)
-
-
-def one_thread() -> None:
-    """Several buckets at once are what keeps the cores busy, not several threads on each."""
-    torch.set_num_threads(1)  # of this thread: the others keep theirs

@@ -383,6 +383,11 @@ def test_a_difference_of_an_earlier_version_reads_the_same():
     assert out.sum() == 60  # a twentieth of 1200
 
 
+def ordered(down: Delta, worker: int) -> list[Bytes]:
+    """What a worker gets to compute the open step."""
+    return [frame for to, frame in down.orders({worker: Flag.NONE}) if to == worker]
+
+
 def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
     buckets = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), 100)
     down, weights = Delta(buckets, Coder(RAW, seed=1)), torch.zeros(ENTRIES)
@@ -394,16 +399,16 @@ def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
     down.open(1, weights)
     for rank, worker in enumerate(workers, 1):
         down.greet(rank, weights)
-        follow(worker, down.order(rank, Flag.NONE)[:-1])
+        follow(worker, ordered(down, rank)[:-1])
     kinds: list[list[Kind]] = []
     generator = torch.Generator().manual_seed(0)
     for step in range(1, 30):
         weights += torch.randn(ENTRIES, generator=generator)
         down.took(Taken(step, {}, 1.0))
         down.open(step + 1, weights)
-        follow(workers[0], down.order(1, Flag.NONE))
+        follow(workers[0], ordered(down, 1))
         if step in (4, 29):  # the second was busy till then
-            frames = down.order(2, Flag.NONE)
+            frames = ordered(down, 2)
             follow(workers[1], frames)
             kinds.append([read_header(frame).kind for frame in frames])
             assert mine[0].equal(mine[1])

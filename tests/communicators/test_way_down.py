@@ -76,11 +76,11 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
     whole = trained(tmp_path / "weights", "weights", **changes)
     workers = changes.get("n", 3) - 1
-    assert sent[Kind.WEIGHTS] == STEPS * workers
+    assert sent[Kind.WEIGHTS] + sent[Kind.RELAY] == STEPS * workers
     sent.clear()
     told: list[Event] = []
     assert_same(whole, trained(tmp_path / "updates", "updates", told.append, **changes))
-    assert not sent[Kind.WEIGHTS] + sent[Kind.SNAPSHOT]
+    assert not sent[Kind.WEIGHTS] + sent[Kind.RELAY] + sent[Kind.SNAPSHOT]
     assert sent[Kind.UPDATE] == sent[Kind.BEGIN] == STEPS * workers
     assert not [event for event in told if isinstance(event, Caution) and "other" in event.text]
     assert_same(whole, trained(tmp_path / "auto", "auto", **changes))
@@ -89,12 +89,12 @@ def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
 def test_auto_sends_whatever_is_fewer_bytes(tmp_path, sent):
     trained(tmp_path, "auto", code="topk(ratio=0.01)", memory="residual")
     assert sent[Kind.UPDATE]
-    assert not sent[Kind.WEIGHTS]
+    assert not sent[Kind.RELAY]
     sent.clear()
-    # Two gradients of others are twice the weights: too much, once what was too much adds up to the
-    # momentum, which is what it costs to come back.
+    # Two gradients of others are six times a third of the weights, and what was too much is more
+    # than the momentum, which is what it costs to come back.
     trained(tmp_path / "sgd", "auto", code="sgd", n=4, blosc_codec="none")
-    assert sent[Kind.WEIGHTS] == 3 * (STEPS - 2)
+    assert sent[Kind.RELAY] == 3 * (STEPS - 1)
 
 
 def test_auto_sends_weights_within_one_host(tmp_path, sent, monkeypatch):
@@ -122,6 +122,13 @@ def test_the_way_down_may_change_on_a_resume(tmp_path, sent):
     assert_same(trained(tmp_path / "once", "weights", **changes), parts)
 
 
+def test_weights_leave_the_master_about_once_whatever_the_number_of_workers(tmp_path, sent):
+    told: list[Event] = []
+    trained(tmp_path, "weights", told.append, code="topk(ratio=0.01)", n=5)
+    steps = [event for event in told if isinstance(event, StepDone)]
+    assert all(step.down_bytes < 1.01 * step.dense_bytes / 4 for step in steps)
+
+
 def test_the_steps_of_a_run_say_how_many_bytes_came_down(tmp_path, sent):
     told: list[Event] = []
     trained(tmp_path, "updates", told.append, code="topk(ratio=0.01)", n=3)
@@ -138,7 +145,7 @@ def test_lossless_differences_give_the_bits_of_weights(tmp_path, sent):
     assert_same(whole, trained(tmp_path / "delta", "delta(sgd)", **changes))
     assert sent[Kind.DELTA] > sent[Kind.BEGIN]  # a frame for each bucket
     assert sent[Kind.SNAPSHOT] == 3  # before the checkpoint
-    assert not sent[Kind.WEIGHTS]
+    assert not sent[Kind.WEIGHTS] + sent[Kind.RELAY]
 
 
 @pytest.mark.parametrize("down", ["delta(topk(ratio=0.05))", "delta(efsignsgd)", "delta(bf16)"])

@@ -63,6 +63,8 @@ class Kind(IntEnum):
     SNAPSHOT = 12  # master to worker: weights and optimiser, after so many steps
     HASH = 13  # master to worker: say the hash of your weights; back: the hash
     DELTA = 14  # master to worker: move a bucket of the weights, from the version before
+    RELAY = 15  # master to worker: as WEIGHTS, which come from this rank and go on to that one
+    PART = 16  # rank to rank: a piece of the weights
 
 
 class Flag(IntFlag):

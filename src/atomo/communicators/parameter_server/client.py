@@ -11,6 +11,7 @@ from torch import Tensor
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.messages import RAW, read_weights
+from atomo.communicators.parameter_server.relay import read_relay, receive_relayed
 from atomo.communicators.parameter_server.uplink import MASTER, Uplink
 from atomo.communicators.report import Report
 from atomo.communicators.state import State, read_state, state_tensor
@@ -21,7 +22,7 @@ from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 
 __all__ = ["Client", "Order"]
 
-ORDERS = (Kind.WEIGHTS, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
+ORDERS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
 LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH)  # to an order
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
 
@@ -83,10 +84,9 @@ class Client:
         self._step = header.step
         order = Order(header.kind, header.step, follow_s=follow_s)
         match header.kind:
-            case Kind.WEIGHTS:
-                if self._follower is not None:
-                    self._follower.lose()
-                return replace(order, weights=read_weights(frame, self._entries))
+            case Kind.WEIGHTS | Kind.RELAY:
+                weights = self._read_weights(header, frame)
+                return replace(order, kind=Kind.WEIGHTS, weights=weights)
             case Kind.BEGIN:
                 return replace(order, weights=self._following(header).weights_for(header.step))
             case Kind.STATE:
@@ -110,6 +110,16 @@ class Client:
             else:
                 follower.take(header, frame)
             follow_s += time.perf_counter() - started
+
+    def _read_weights(self, header: Header, frame: Bytes) -> Float[Tensor, " n"]:
+        """Weights that came whole, or come in pieces now."""
+        if self._follower is not None:
+            self._follower.lose()
+        if header.kind is Kind.WEIGHTS:
+            return read_weights(frame, self._entries)
+        relay = read_relay(frame, self._transport.rank, self._transport.size)
+        step, timeout_s = header.step, self._timeout_s
+        return receive_relayed(self._transport, relay, step, self._entries, timeout_s)
 
     def _following(self, header: Header) -> Follower:
         if self._follower is None:

@@ -88,9 +88,7 @@ class Server:
         self._step = step
         self._down.open(step, weights)
         self._scales = Scales(self._needed)
-        for worker in self._workers:
-            if worker not in self._busy:
-                self._assign(worker)
+        self._assign([worker for worker in self._workers if worker not in self._busy])
 
     def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
         """Closes the step: `out` becomes the mean gradient of the first `needed` workers,
@@ -160,10 +158,11 @@ class Server:
             self._send(worker, Kind.STOP)
         self._transport.drain(self._timeout_s)
 
-    def _assign(self, worker: int) -> None:
-        self._busy[worker] = self._step
-        frames = self._down.order(worker, self._verdict(worker))
-        self._send_all(worker, frames, f"the weights of step {self._step}")
+    def _assign(self, workers: Sequence[int]) -> None:
+        self._busy |= dict.fromkeys(workers, self._step)
+        what = f"the weights of step {self._step}"
+        for worker, frame in self._down.orders({w: self._verdict(w) for w in workers}):
+            self._transport.send(worker, frame, what)
 
     def _send_all(self, worker: int, frames: Sequence[Bytes], what: str) -> None:
         for frame in frames:
@@ -240,7 +239,7 @@ class Server:
     def _discard(self, header: Header, worker: int) -> None:
         if header.kind is Kind.REPORT:
             self._late.add(worker)
-            self._assign(worker)
+            self._assign([worker])
 
     def _settle(self) -> None:
         """Waits until no worker computes any more. What still comes in came too late."""

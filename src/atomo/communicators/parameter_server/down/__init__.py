@@ -56,7 +56,7 @@ def make_auto(source: Source) -> Down:
 WAYS: Final[Mapping[str, Callable[[Source], Down]]] = MappingProxyType(
     {
         AUTO: make_auto,
-        WEIGHTS: lambda _: Weights(),
+        WEIGHTS: lambda source: Weights(relays=not source.one_host),
         UPDATES: lambda source: Updates(source.state),
         DELTA: lambda source: Delta(source.buckets, source.coder),
     }

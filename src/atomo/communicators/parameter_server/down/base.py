@@ -69,8 +69,13 @@ class Down(ABC):
         """A step is open at these weights, which change in place when it is taken."""
 
     @abstractmethod
-    def order(self, worker: int, flag: Flag) -> list[Bytes]:
-        """What has a worker compute the gradient of the open step; the last frame has the flag."""
+    def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
+        """What has these workers, in rank order, compute the gradient of the open step.
+
+        Returns:
+            To whom, and what, in the order of sending. One of the frames for each worker has its
+            flag.
+        """
 
     def took(self, taken: Taken) -> None:
         """The open step was taken: its weights are now those of the next version."""

@@ -56,7 +56,10 @@ class Delta(Down):
         if not len(self._here):
             self._here = weights.clone()
 
-    def order(self, worker: int, flag: Flag) -> list[Bytes]:
+    def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
+        return [(worker, frame) for worker in flags for frame in self._order(worker, flags[worker])]
+
+    def _order(self, worker: int, flag: Flag) -> list[Bytes]:
         missed = self._missed(worker)
         frames = self._whole() if missed is None else missed
         self._followers.join(worker)

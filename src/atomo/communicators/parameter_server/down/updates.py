@@ -41,7 +41,7 @@ class Updates(Down):
         """
         self.notes = []
         self._state, self._chooses = state, chooses
-        self._followers, self._hashes, self._dense = Followers(), Hashes(), Weights()
+        self._followers, self._hashes, self._dense = Followers(), Hashes(), Weights(relays=True)
         self._step, self._weights = 1, torch.empty(0)
         self._snapshot: list[Bytes] = []  # of the newest version
         self._rents: dict[int, Rent] = {}
@@ -55,11 +55,22 @@ class Updates(Down):
         self._followers.newest = step - 1
         self._dense.open(step, weights)
 
-    def order(self, worker: int, flag: Flag) -> list[Bytes]:
-        way = self._way(worker)
-        if not self._follows(worker, way):
+    def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
+        ways = {worker: self._way(worker) for worker in flags}
+        follows = {w: self._follows(w, ways[w], len(flags)) for w in flags}
+        sent = [
+            (worker, frame)
+            for worker, flag in flags.items()
+            if follows[worker]
+            for frame in self._order(worker, ways[worker], flag)
+        ]
+        dense = {worker: flag for worker, flag in flags.items() if not follows[worker]}
+        for worker in dense:
             self._followers.leave(worker)
-            return self._dense.order(worker, flag)
+        return sent + self._dense.orders(dense)
+
+    def _order(self, worker: int, way: list[Bytes] | None, flag: Flag) -> list[Bytes]:
+        """What has a follower compute."""
         frames = self._whole() if way is None else way
         self._followers.join(worker)
         if self._hashes.due(self._followers.newest):
@@ -99,13 +110,14 @@ class Updates(Down):
             return None
         return missed
 
-    def _follows(self, worker: int, way: list[Bytes] | None) -> bool:
-        """Whether a worker follows from here on."""
+    def _follows(self, worker: int, way: list[Bytes] | None, many: int) -> bool:
+        """Whether a worker follows from here on, one of `many` that get something now."""
         if self._hashes.is_unfit(worker):
             return False
         if not self._chooses:
             return True
-        dense, whole = self._weights.nbytes, self._whole_bytes()
+        whole, change = self._whole_bytes(), self._whole_bytes() - self._weights.nbytes
+        dense = self._weights.nbytes // many  # they hand the weights on: one copy for all
         following = worker in self._followers
         if following:
             here, there = whole if way is None else size(way), dense
@@ -113,7 +125,7 @@ class Updates(Down):
             last = self._followers.last(worker)
             here, there = dense, dense if last is None else size(last)
         rent = self._rents.setdefault(worker, Rent())
-        return rent.stays(here, there, whole - dense) == following
+        return rent.stays(here, there, change) == following
 
     def _whole(self) -> list[Bytes]:
         """A snapshot of the newest version."""

@@ -1,5 +1,6 @@
 """The plain way down: all weights, to every worker, at every step."""
 
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from atomo.communicators.parameter_server.down.base import Down
 from atomo.communicators.parameter_server.messages import weights_frame
+from atomo.communicators.parameter_server.relay import chain_frames
 from atomo.wire import Bytes, Flag
 
 __all__ = ["Weights"]
@@ -17,8 +19,14 @@ __all__ = ["Weights"]
 class Weights(Down):
     """Workers need no optimiser, and no memory of what came before."""
 
-    def __init__(self) -> None:
+    def __init__(self, relays: bool = False) -> None:
+        """A way down.
+
+        Args:
+            relays: whether workers hand the weights on, so that one copy leaves the master.
+        """
         self.notes = []
+        self._relays = relays
         self._step, self._weights = 0, torch.empty(0)
         self._frames: dict[Flag, Bytes] = {}  # of these weights
 
@@ -26,8 +34,12 @@ class Weights(Down):
         self._step, self._weights = step, weights
         self._frames.clear()
 
-    def order(self, worker: int, flag: Flag) -> list[Bytes]:
-        del worker
+    def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
+        if self._relays and len(flags) > 1:
+            return [*chain_frames(self._step, self._weights, flags)]
+        return [(worker, self._frame(flag)) for worker, flag in flags.items()]
+
+    def _frame(self, flag: Flag) -> Bytes:
         if flag not in self._frames:
             self._frames[flag] = weights_frame(self._step, self._weights, flag)
-        return [self._frames[flag]]
+        return self._frames[flag]

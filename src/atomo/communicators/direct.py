@@ -23,6 +23,7 @@ from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpa
 __all__ = ["Direct"]
 
 RAW: Final = Compression(codec="none")
+CROWD: Final = 2**17  # bytes; more, from all at once, may be too much for the queue of a link
 
 
 @final
@@ -41,28 +42,41 @@ class Direct(Collective):
         self._transport, self._timeout_s = transport, timeout_s
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+        if data.size > CROWD:
+            return iter(self._swap([data] * self.size, what))
         for peer in self._peers():
             self._transport.send(peer, data, what)
         return self._arriving(data, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         pieces = split(addends, self.size)
-        for peer in self._peers():
-            self._transport.send(peer, packed(pieces[peer], what), what)
-        total = packed(self._total(pieces[self.rank], what), what)
-        for peer in self._peers():
-            self._transport.send(peer, total, what)
-        for rank, frame in enumerate(self._arriving(total, what)):
-            for piece in pieces[rank]:
+        parts = self._swap([packed(piece, what) for piece in pieces], what)
+        total = packed(self._total(parts, pieces[self.rank], what), what)
+        for frame, own in zip(self._swap([total] * self.size, what), pieces, strict=True):
+            for piece in own:
                 piece.values.zero_()
-            add(frame, pieces[rank], what)
+            add(frame, own, what)
 
-    def _total(self, own: Sequence[Addend], what: str) -> list[Addend]:
+    def _swap(self, frames: Sequence[Bytes], what: str) -> list[Bytes]:
+        """Gives each rank its frame, and returns what each has for this one.
+
+        In turns, in each of which every rank sends to one and receives from one: where all send to
+        all at once, a link that is slow for its many senders drops what they send, and TCP waits
+        200 ms before it sends that again.
+        """
+        found = [*frames]
+        for step in range(1, self.size):
+            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+            self._transport.send(to, frames[to], what)
+            found[source] = self._receive(source, what)
+        return found
+
+    def _total(self, parts: Sequence[Bytes], own: Sequence[Addend], what: str) -> list[Addend]:
         """The sum of this rank's pieces, in the order of the ranks: equal runs give equal bits."""
         totals = [Addend(torch.zeros_like(piece.values), piece.carrier) for piece in own]
-        for rank in range(self.size):
+        for rank, frame in enumerate(parts):
             if rank != self.rank:
-                add(self._receive(rank, what), totals, what)
+                add(frame, totals, what)
                 continue
             for total, piece in zip(totals, own, strict=True):
                 total.values.add_(piece.values)

@@ -82,19 +82,30 @@ def deadline(transport: MpiTransport) -> None:
 
 
 def drain(transport: MpiTransport) -> None:
-    """Rank 1 takes nothing until rank 0 has given up on it."""
+    """Rank 1 takes nothing until rank 0 has given up on it, and asks for nothing else meanwhile."""
     if transport.rank == 0:
         transport.send(1, np.zeros(LARGE, np.uint8), "zeros")
         told = r"rank 0 waited 0\.05 s for rank \[1\] to take what was sent"
         with pytest.raises(DeadlineExpired, match=told):
             transport.drain(0.05)
-        tell(transport, 2, "go on")
+    MPI.COMM_WORLD.Barrier()
+    if transport.rank == 1:
+        assert transport.receive(0, PATIENCE_S, "zeros").data.size == LARGE
+    transport.drain(PATIENCE_S)
+
+
+def beside(transport: MpiTransport) -> None:
+    """While rank 1 waits for rank 2, what rank 0 sends it leaves."""
+    if transport.rank == 0:
+        transport.send(1, np.zeros(LARGE, np.uint8), "zeros")
         transport.drain(PATIENCE_S)
+        tell(transport, 2, "it has left")
     elif transport.rank == 2:
         tell(transport, 1, text_of(transport, 0))
     else:
-        assert text_of(transport, 2) == "go on"
+        assert text_of(transport, 2) == "it has left"
         assert transport.receive(0, PATIENCE_S, "zeros").data.size == LARGE
+    transport.drain(PATIENCE_S)
 
 
 def too_large(transport: MpiTransport) -> None:
@@ -117,7 +128,18 @@ def nobody(transport: MpiTransport) -> None:
 
 SCENARIOS: dict[str, Callable[[MpiTransport], None]] = {
     function.__name__: function
-    for function in (places, order, counters, whichever, large, deadline, drain, too_large, nobody)
+    for function in (
+        places,
+        order,
+        counters,
+        whichever,
+        large,
+        deadline,
+        drain,
+        beside,
+        too_large,
+        nobody,
+    )
 }
 
 

@@ -54,6 +54,7 @@ class MpiTransport(Transport):
         here.Free()
         self.sent_bytes = self.received_bytes = 0
         self._leaving: list[tuple[MPI.Request, Bytes, int]] = []
+        self._arriving: list[tuple[MPI.Request, Message]] = []  # in the order of their beginnings
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         if data.size > LARGEST:
@@ -64,17 +65,14 @@ class MpiTransport(Transport):
         self.sent_bytes += data.size
 
     def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        status, deadline = MPI.Status(), Deadline(timeout_s)
-        anyone = MPI.ANY_SOURCE if source is None else source
         with Translated(source, f"waiting for {what}"):
-            message = deadline.poll(lambda: self._world.Improbe(anyone, TAG, status))
-            if message is not None:
-                data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-                request = message.Irecv([data, MPI.BYTE])
-                if deadline.poll(request.Test):
-                    self.received_bytes += data.size
-                    return Message(status.source, data)
-        raise DeadlineExpired(f"rank {self.rank} waited {timeout_s:g} s for {what}; see --timeout")
+            message = Deadline(timeout_s).poll(lambda: self._arrived(source))
+        if message is None:
+            raise DeadlineExpired(
+                f"rank {self.rank} waited {timeout_s:g} s for {what}; see --timeout"
+            )
+        self.received_bytes += message.data.size
+        return message
 
     def drain(self, timeout_s: float) -> None:
         if not Deadline(timeout_s).poll(lambda: not self._reap()):
@@ -85,6 +83,29 @@ class MpiTransport(Transport):
 
     def abort(self, exit_code: int) -> None:
         self._world.Abort(exit_code)
+
+    def _arrived(self, source: int | None) -> Message | None:
+        """The first message of a rank, or of any, if it is whole by now."""
+        self._welcome()
+        behind: set[int] = set()  # nothing overtakes what the same rank sent before
+        for place, (request, message) in enumerate(self._arriving):
+            if message.source not in behind and source in (None, message.source) and request.Test():
+                del self._arriving[place]
+                return message
+            behind.add(message.source)
+        return None
+
+    def _welcome(self) -> None:
+        """Lets everything that others send begin to arrive, whoever is waited for.
+
+        A large message is not on its way before it is taken: of several senders that are taken one
+        after the other, all links but one would be idle.
+        """
+        status = MPI.Status()
+        while (incoming := self._world.Improbe(MPI.ANY_SOURCE, TAG, status)) is not None:
+            data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            request = incoming.Irecv([data, MPI.BYTE])
+            self._arriving.append((request, Message(status.source, data)))
 
     def _reap(self) -> bool:
         """Lets go of buffers that have left. True while some have not."""

@@ -137,13 +137,17 @@ def test_a_resumed_run_takes_the_same_steps():
 
 def test_a_scaler_sees_the_same_averages_on_all_ranks():
     def scaled(rank: int, network: nn.Module, optimizer: Any) -> None:
-        scaler = optimizer._scaler
+        scaler, exchange = optimizer._scaler, optimizer.exchange
         for step in range(6):
+            before = exchange.state_dict()["memories"][str(rank)]
             images, labels = batch(step)
             optimizer.zero_grad()
             loss = cross_entropy(network(images[rank::2]), labels[rank::2])
             scaler.scale(loss * (torch.inf if (step, rank) == (3, 1) else 1)).backward()
             optimizer.average()
+            after = exchange.state_dict()["memories"][str(rank)]
+            same = all(kept.equal(after[name]) for name, kept in before.items())
+            assert same == (step == 3)
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(network.parameters(), 1e3)
             scaler.step(optimizer)
@@ -167,15 +171,31 @@ def test_a_rank_that_cannot_encode_is_named_on_all():
     def broken(rank: int, network: nn.Module, optimizer: Any) -> None:
         images, labels = batch(0)
         cross_entropy(network(images), labels).backward()
-        if rank == 1:
-            network[2].weight.grad[0, 0] = torch.nan
-        for _ in range(2):  # and it stays so: the ranks may be out of step
-            with pytest.raises((Diverged, CodecError)) as error:
+        for number in (torch.nan, 0.0):  # and it stays so: the ranks may be out of step
+            if rank == 1:
+                network[2].weight.grad[0, 0] = number
+            with pytest.raises(Diverged) as error:
                 optimizer.average()
             seen.append(str(error.value))
 
     on_ranks(2, "topk(ratio=0.2)", broken, plain_sgd)
     assert seen == ["rank 1: the gradient of 2.weight is no longer finite"] * 4
+
+
+def test_a_gradient_that_a_codec_refuses_is_an_error_on_all():
+    seen: list[str] = []
+
+    def broken(rank: int, network: nn.Module, optimizer: Any) -> None:
+        images, labels = batch(0)
+        cross_entropy(network(images), labels).backward()
+        network[2].weight.grad.fill_(3e38 * rank)  # over a probability of 1/2 it is infinite
+        with pytest.raises(CodecError) as error:
+            optimizer.average()
+        seen.append(str(error.value))
+
+    on_ranks(2, "randk(ratio=0.5)", broken, plain_sgd)
+    assert len(set(seen)) == 1
+    assert seen[0].startswith("rank 1: the gradient of 2.weight: randk: scaled values overflow")
 
 
 def test_a_gradient_of_zeros_leaves_its_memory_alone():

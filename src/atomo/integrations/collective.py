@@ -33,6 +33,9 @@ class TorchCollective(Collective):
     ) -> None:
         """Joins the group; every rank of `like` must do so, in the same order as other groups.
 
+        PyTorch numbers the groups that a process makes. Where `like` is a part of all ranks, the
+        others must make as many, of their own, or the next group of all ranks is never complete.
+
         Args:
             like: of which the ranks, the backend and the deadline are taken; None: all ranks.
             timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
@@ -48,9 +51,11 @@ class TorchCollective(Collective):
         assert parent is not None
         self._device = device_of(parent)
         self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
-        ranks, limit = dist.get_process_group_ranks(parent), timedelta(seconds=self._timeout_s)
+        ranks, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
         part = len(ranks) < dist.get_world_size()  # then the others are not here to help
-        group = dist.new_group(ranks, limit, use_local_synchronization=part)
+        # Ranks may come late to the start of a job, whatever they may do later.
+        limit = timedelta(seconds=max(self._timeout_s, timeout_of(parent, self._device)))
+        group = dist.new_group(ranks, limit, backend, use_local_synchronization=part)
         assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
         self._group = group
         self.rank, self.size = dist.get_rank(group), len(ranks)
@@ -60,14 +65,14 @@ class TorchCollective(Collective):
         lengths = torch.zeros(self.size, dtype=torch.int64, device=self._device)
         each = [lengths[rank : rank + 1] for rank in range(self.size)]
         mine = torch.tensor([data.size], device=self._device)
-        self._run(lambda: dist.all_gather(each, mine, group=self._group), what)
+        self._run(partial(dist.all_gather, each, mine), what)
         sizes: list[int] = lengths.tolist()
         # Of all ranks as much is gathered as of the one that gives most.
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded.numpy()[: data.size] = data  # which may be read-only
         rows = torch.empty(self.size, max(sizes), dtype=torch.uint8, device=self._device)
         sent = padded.to(self._device)
-        self._run(lambda: dist.all_gather([*rows.unbind()], sent, group=self._group), what)
+        self._run(partial(dist.all_gather, [*rows.unbind()], sent), what)
         found = rows.cpu().numpy()
         return (row[:size] for row, size in zip(found, sizes, strict=True))
 
@@ -77,7 +82,7 @@ class TorchCollective(Collective):
             return
         for addend in addends:
             values = addend.values.to(self._device)
-            self._run(partial(dist.all_reduce, values, group=self._group), what)
+            self._run(partial(dist.all_reduce, values), what)
             if values is not addend.values:
                 addend.values.copy_(values)
 
@@ -89,15 +94,17 @@ class TorchCollective(Collective):
         for frame in frames:
             add(frame, addends, what)
 
-    def _run(self, operation: Callable[[], object], what: str) -> None:
+    def _run(self, operation: Callable[..., dist.Work | None], what: str) -> None:
         who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
         try:
-            operation()
+            work = operation(group=self._group, async_op=True)
+            assert work is not None  # this rank is one of the group
+            work.wait(timedelta(seconds=self._timeout_s))
         except RuntimeError as error:
             if DEADLINE in str(error):
                 raise DeadlineExpired(
                     f"{who} waited {self._timeout_s:g} s for {what} of the others; the deadline is "
-                    "the process group's timeout"
+                    "timeout_s, or else the process group's"
                 ) from error
             raise TransportError(f"{who}: torch.distributed lost {what}: {error}") from error
         finally:

@@ -63,7 +63,8 @@ def ddp_hook(
             `default_memory` of the codec and `momentum`.
         momentum: what a memory that applies momentum applies; the optimiser then has none.
         nesterov: whether that is Nesterov's.
-        process_group: of whose ranks; None: of DDP's.
+        process_group: of whose ranks; None: of DDP's. A group of its own is made like it. PyTorch
+            numbers groups, so where it is only a part of all ranks, the others must make as many.
         scaler: where the loss is scaled. Memories then hold unscaled values; a gradient that is not
             finite on one rank is not finite on any, so that all scalers skip the step, and a
             skipped step leaves the memories as they were. It serves one optimiser. Without it such

@@ -7,6 +7,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.communicators.parameter_server.checks import fits
 from atomo.communicators.parameter_server.down import Replica, add_difference
 from atomo.communicators.parameter_server.messages import hash_frame, read_snapshot, read_update
 from atomo.communicators.parameter_server.total import Total
@@ -123,7 +124,7 @@ class Follower:
                 f"a gradient of step {header.step} came; the weights are {self._where()}"
             )
         buckets = self._buckets_at(header.step)
-        if header.bucket >= len(buckets) or header.layout != buckets[header.bucket].layout:
+        if not fits(header, buckets):
             raise FrameError(f"bucket {header.bucket} of worker {header.worker}: another layout")
         held = self._others.setdefault(header.worker, {})
         if held.setdefault(header.bucket, frame) is not frame:

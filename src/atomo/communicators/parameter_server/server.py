@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.communicators.parameter_server.checks import check_frame
 from atomo.communicators.parameter_server.down import Down, Taken, Weights
 from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.parameter_server.total import Total
@@ -20,8 +21,6 @@ from atomo.transports import Message, Transport
 from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header, unpack
 
 __all__ = ["Server"]
-
-FROM_WORKERS = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
 
 @final
@@ -185,7 +184,9 @@ class Server:
             message = self._transport.receive(None, self._timeout_s, what)
             header = read_header(message.data)
             if not self._is_hash(message, header):
-                self._check(header, message.source)
+                late = header.step != self._step
+                given = self._busy.get(message.source)
+                check_frame(header, message.source, given, () if late else self._buckets)
                 return message, header
 
     def _is_hash(self, message: Message, header: Header) -> bool:
@@ -196,26 +197,6 @@ class Server:
             raise FrameError(f"rank {message.source} sent the hash of worker {header.worker}")
         self._down.heard(message.source, message.data)
         return True
-
-    def _check(self, header: Header, worker: int) -> None:
-        busy = self._busy.get(worker)
-        if header.kind not in FROM_WORKERS or header.worker != worker:
-            raise FrameError(f"rank {worker} sent a {header.kind.name} of worker {header.worker}")
-        if header.step != busy:
-            raise FrameError(f"worker {worker} sent step {header.step}; it was given {busy}")
-        # What is late is never decoded, and may be of the codec before.
-        if (
-            header.kind is Kind.GRADIENT
-            and header.step == self._step
-            and (
-                header.bucket >= len(self._buckets)
-                or header.layout != self._buckets[header.bucket].layout
-            )
-        ):
-            raise FrameError(
-                f"worker {worker} sent a bucket {header.bucket} of another layout: "
-                "do all hosts run the same version with the same options?"
-            )
 
     def _complete(self, frame: Bytes, worker: int, buckets: Mapping[int, Bytes]) -> Report:
         if len(buckets) != len(self._buckets):

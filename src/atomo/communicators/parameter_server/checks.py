@@ -1,0 +1,38 @@
+"""What the master checks of a worker's frame before it takes it in."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from atomo.errors import FrameError
+from atomo.fusion import Bucket
+from atomo.wire import Header, Kind
+
+__all__ = ["check_frame", "fits"]
+
+FROM_WORKERS: Final = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
+
+
+def check_frame(header: Header, source: int, given: int | None, buckets: Sequence[Bucket]) -> None:
+    """Raises FrameError for a frame that is not due.
+
+    Args:
+        header: of the frame.
+        source: the rank that sent it.
+        given: the step that this worker was given; None: it has nothing to do.
+        buckets: of that step; none, where it is late: its gradient is never decoded, and may be of
+            the codec before.
+    """
+    if header.kind not in FROM_WORKERS or header.worker != source:
+        raise FrameError(f"rank {source} sent a {header.kind.name} of worker {header.worker}")
+    if header.step != given:
+        raise FrameError(f"worker {source} sent step {header.step}; it was given {given}")
+    if header.kind is Kind.GRADIENT and buckets and not fits(header, buckets):
+        raise FrameError(
+            f"worker {source} sent a bucket {header.bucket} of another layout: "
+            "do all hosts run the same version with the same options?"
+        )
+
+
+def fits(header: Header, buckets: Sequence[Bucket]) -> bool:
+    """Whether a gradient is of one of these buckets."""
+    return header.bucket < len(buckets) and header.layout == buckets[header.bucket].layout

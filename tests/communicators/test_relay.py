@@ -12,8 +12,11 @@ from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.parameter_server.relay import (
     SMALLEST,
     chain_frames,
+    hand_on,
+    read_chain,
     read_relay,
     receive_relayed,
+    relay_frames,
 )
 from atomo.errors import DeadlineExpired, FrameError
 from atomo.transports import LocalTransport, network
@@ -85,21 +88,45 @@ def piece(entries: int = SMALLEST, **header: int) -> "object":
     ],
     ids=["another", "earlier", "kind", "short", "long"],
 )
-def test_a_piece_that_is_not_due_is_refused_and_not_handed_on(frame, message):
+def test_a_piece_that_is_not_due_is_refused(frame, message):
     transports = network(3)
-    first = chain_frames(7, torch.zeros(ENTRIES), {1: Flag.NONE, 2: Flag.NONE})
+    first = relay_frames(7, torch.zeros(ENTRIES), {1: Flag.NONE, 2: Flag.NONE})
     to, place = next(first)
     assert to == 1
     for one in (place, frame):
         transports[0].send(1, one, "weights")
     with pytest.raises(FrameError, match=message):
         handed_on(transports[1])
-    assert not transports[1].sent_bytes
 
 
 def test_whoever_hands_nothing_on_is_named_by_who_waits():
     transports = network(3)
-    relay = read_relay(dict(chain_frames(7, torch.zeros(9), {1: Flag.NONE, 2: Flag.NONE}))[2], 2, 3)
+    relay = read_relay(dict(relay_frames(7, torch.zeros(9), {1: Flag.NONE, 2: Flag.NONE}))[2], 2, 3)
     assert (relay.source, relay.to) == (1, 0)
-    with pytest.raises(DeadlineExpired, match=r"rank 2 waited 0.01 s for piece 0 of the weights"):
+    with pytest.raises(DeadlineExpired, match=r"rank 2 waited 0.01 s for .*, from rank 1"):
         receive_relayed(transports[2], relay, 7, 9, 0.01)
+
+
+def test_frames_go_down_a_chain_unopened_and_in_order():
+    transports = network(5)
+    frames = [pack(Header(Kind.GRADIENT, 3, 2, number), [torch.ones(9)], RAW) for number in (0, 1)]
+    got: dict[int, list[bytes]] = {}
+
+    def take(rank: int) -> None:
+        place = transports[rank].receive(0, TIMEOUT_S, "its place").data
+        relay, count = read_chain(place, rank, 5)
+        handed = hand_on(transports[rank], relay, count, TIMEOUT_S, "frames")
+        got[rank] = [frame.tobytes() for frame in handed]
+
+    for worker, frame in chain_frames(3, [1, 2, 4], frames):
+        transports[0].send(worker, frame, "frames")
+    together([lambda rank=rank: take(rank) for rank in (1, 2, 4)])
+    assert got == {rank: [frame.tobytes() for frame in frames] for rank in (1, 2, 4)}
+    assert not transports[3].sent_bytes + transports[4].sent_bytes
+
+
+@pytest.mark.parametrize("told", [[], [0, 1], [0, 1, 0], [0, 1, -1], [2, 0, 1], [0, 9, 1]], ids=str)
+def test_chains_that_are_none_are_refused(told):
+    frame = pack(Header(Kind.CHAIN, 1), [torch.tensor(told, dtype=torch.int32)], RAW)
+    with pytest.raises(FrameError, match=r"between the ranks|a chain of"):
+        read_chain(frame, 2, 4)

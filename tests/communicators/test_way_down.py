@@ -81,7 +81,8 @@ def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
     told: list[Event] = []
     assert_same(whole, trained(tmp_path / "updates", "updates", told.append, **changes))
     assert not sent[Kind.WEIGHTS] + sent[Kind.RELAY] + sent[Kind.SNAPSHOT]
-    assert sent[Kind.UPDATE] == sent[Kind.BEGIN] == STEPS * workers
+    assert sent[Kind.BEGIN] == STEPS * workers
+    assert sent[Kind.CHAIN] == (workers * (STEPS - 1) if workers > 2 else 0)
     assert not [event for event in told if isinstance(event, Caution) and "other" in event.text]
     assert_same(whole, trained(tmp_path / "auto", "auto", **changes))
 
@@ -91,10 +92,11 @@ def test_auto_sends_whatever_is_fewer_bytes(tmp_path, sent):
     assert sent[Kind.UPDATE]
     assert not sent[Kind.RELAY]
     sent.clear()
-    # Two gradients of others are six times a third of the weights, and what was too much is more
-    # than the momentum, which is what it costs to come back.
+    # All gradients are three times the weights, which go down a chain as well; the momentum, twice
+    # a worker's part of what is too much, is what it costs to come back.
     trained(tmp_path / "sgd", "auto", code="sgd", n=4, blosc_codec="none")
-    assert sent[Kind.RELAY] == 3 * (STEPS - 1)
+    assert sent[Kind.CHAIN] == 3
+    assert sent[Kind.RELAY] == 3 * (STEPS - 2)
 
 
 def test_auto_sends_weights_within_one_host(tmp_path, sent, monkeypatch):

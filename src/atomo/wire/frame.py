@@ -65,6 +65,7 @@ class Kind(IntEnum):
     DELTA = 14  # master to worker: move a bucket of the weights, from the version before
     RELAY = 15  # master to worker: as WEIGHTS, which come from this rank and go on to that one
     PART = 16  # rank to rank: a piece of the weights
+    CHAIN = 17  # master to worker: so many of my frames come from this rank and go on to that one
 
 
 class Flag(IntFlag):

@@ -1,7 +1,7 @@
 """A worker's end of the parameter server."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -11,7 +11,12 @@ from torch import Tensor
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.messages import RAW, read_weights
-from atomo.communicators.parameter_server.relay import read_relay, receive_relayed
+from atomo.communicators.parameter_server.relay import (
+    hand_on,
+    read_chain,
+    read_relay,
+    receive_relayed,
+)
 from atomo.communicators.parameter_server.uplink import MASTER, Uplink
 from atomo.communicators.report import Report
 from atomo.communicators.state import State, read_state, state_tensor
@@ -23,7 +28,7 @@ from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 __all__ = ["Client", "Order"]
 
 ORDERS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
-LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH)  # to an order
+LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH, Kind.CHAIN)
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
 
 
@@ -104,12 +109,26 @@ class Client:
                 return frame, header, follow_s
             if header.kind not in LEADING:
                 raise FrameError(f"the master sent a {header.kind.name}, which is no order")
-            follower, started = self._following(header), time.perf_counter()
-            if header.kind is Kind.HASH:
-                self._transport.send(MASTER, follower.hash(header.step), "a hash")
-            else:
-                follower.take(header, frame)
-            follow_s += time.perf_counter() - started
+            for one in self._handed(header, frame):
+                started = time.perf_counter()
+                self._follow(self._following(header), one)
+                follow_s += time.perf_counter() - started
+
+    def _handed(self, header: Header, frame: Bytes) -> Iterator[Bytes]:
+        """The frame itself, or those that it says come down a chain; they are handed on."""
+        if header.kind is not Kind.CHAIN:
+            yield frame
+            return
+        relay, count = read_chain(frame, self._transport.rank, self._transport.size)
+        what = f"the update of step {header.step}"
+        yield from hand_on(self._transport, relay, count, self._timeout_s, what)
+
+    def _follow(self, follower: Follower, frame: Bytes) -> None:
+        header = read_header(frame)
+        if header.kind is Kind.HASH:
+            self._transport.send(MASTER, follower.hash(header.step), "a hash")
+        else:
+            follower.take(header, frame)
 
     def _read_weights(self, header: Header, frame: Bytes) -> Float[Tensor, " n"]:
         """Weights that came whole, or come in pieces now."""

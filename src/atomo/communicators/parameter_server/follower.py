@@ -97,8 +97,10 @@ class Follower:
                 self._update(header.step, frame)
             case Kind.DELTA:
                 self._move(header, frame)
-            case _:
+            case Kind.SNAPSHOT:
                 self._restore(header.step, frame)
+            case _:
+                raise FrameError(f"a {header.kind.name} leads to no weights")
 
     def hash(self, version: int) -> Bytes:
         """The answer to the master's question for the hash of its weights.
@@ -123,6 +125,8 @@ class Follower:
             raise FrameError(
                 f"a gradient of step {header.step} came; the weights are {self._where()}"
             )
+        if header.worker == self._rank:
+            return  # in a chain all travel, and it has kept its own
         buckets = self._buckets_at(header.step)
         if not fits(header, buckets):
             raise FrameError(f"bucket {header.bucket} of worker {header.worker}: another layout")

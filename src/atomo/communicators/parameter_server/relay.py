@@ -1,13 +1,13 @@
-"""Weights that go from rank to rank, so that the master's link carries them once.
+"""What goes from rank to rank, so that the master's link carries it once.
 
 The workers that are free when a step opens form a chain in rank order. Each is told who is before
-and behind it, and the weights come in pieces, each of which it hands on unopened while the next
-comes: W workers take about as long as one. Who is still busy then is in no chain and holds nobody.
+and behind it, and hands on each frame, unopened, while the next comes; weights are cut into pieces
+for that. W workers then take about as long as one. Who is still busy is in no chain and holds
+nobody.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, final
 
 import torch
@@ -20,7 +20,15 @@ from atomo.errors import FrameError
 from atomo.transports import Transport
 from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header, unpack
 
-__all__ = ["Relay", "chain_frames", "read_relay", "receive_relayed"]
+__all__ = [
+    "Relay",
+    "chain_frames",
+    "hand_on",
+    "read_chain",
+    "read_relay",
+    "receive_relayed",
+    "relay_frames",
+]
 
 SMALLEST: Final = 1 << 15  # entries of a piece; lower => more messages
 PIECES: Final = 64  # of large weights; higher => less waiting for a whole piece at each worker
@@ -43,16 +51,33 @@ def piece_entries(entries: int) -> int:
     return max(SMALLEST, -(-entries // PIECES))
 
 
-def chain_frames(
+def places(workers: Sequence[int]) -> Iterator[tuple[int, Relay]]:
+    """Each worker of a chain, and its place."""
+    links = [MASTER, *workers, MASTER]
+    for before, worker, behind in zip(links, links[1:], links[2:], strict=False):
+        yield worker, Relay(before, behind)
+
+
+def relay_frames(
     step: int, weights: Float[Tensor, " n"], flags: Mapping[int, Flag]
 ) -> Iterator[tuple[int, Bytes]]:
-    """What the master sends, and to whom: to each its place, and the pieces to the first."""
-    links = [MASTER, *flags, MASTER]
-    for (source, worker), to in zip(pairwise(links[:-1]), links[2:], strict=True):
-        places = torch.tensor([source, to], dtype=torch.int32)
-        yield worker, pack(Header(Kind.RELAY, step, flags=flags[worker]), [places], RAW)
+    """Weights down a chain: to each worker its place, and the pieces to the first."""
+    for worker, place in places([*flags]):
+        section = torch.tensor([place.source, place.to], dtype=torch.int32)
+        yield worker, pack(Header(Kind.RELAY, step, flags=flags[worker]), [section], RAW)
     for number, piece in enumerate(torch.split(weights, piece_entries(len(weights)))):
-        yield links[1], pack(Header(Kind.PART, step, bucket=number), [piece], RAW)
+        yield next(iter(flags)), pack(Header(Kind.PART, step, bucket=number), [piece], RAW)
+
+
+def chain_frames(
+    step: int, workers: Sequence[int], frames: Sequence[Bytes]
+) -> Iterator[tuple[int, Bytes]]:
+    """Frames down a chain: to each worker its place, and the frames to the first."""
+    for worker, place in places(workers):
+        section = torch.tensor([place.source, place.to, len(frames)], dtype=torch.int32)
+        yield worker, pack(Header(Kind.CHAIN, step), [section], RAW)
+    for frame in frames:
+        yield workers[0], frame
 
 
 def read_relay(frame: Bytes, rank: int, size: int) -> Relay:
@@ -61,11 +86,40 @@ def read_relay(frame: Bytes, rank: int, size: int) -> Relay:
     Raises:
         FrameError: there is no such place.
     """
-    places = unpack(frame, [Field(torch.int32, (2,))])[0].tolist()
-    others = {*range(size)} - {rank}
-    if len(places) != 2 or not {*places} <= others:
-        raise FrameError(f"rank {rank} of {size} is to stand between the ranks {places}")
-    return Relay(*places)
+    return checked(unpack(frame, [Field(torch.int32, (2,))])[0].tolist(), rank, size)
+
+
+def checked(ranks: Sequence[int], rank: int, size: int) -> Relay:
+    if len(ranks) != 2 or not {*ranks} <= {*range(size)} - {rank}:
+        raise FrameError(f"rank {rank} of {size} is to stand between the ranks {ranks}")
+    return Relay(*ranks)
+
+
+def read_chain(frame: Bytes, rank: int, size: int) -> tuple[Relay, int]:
+    """A worker's place, and how many frames come.
+
+    Raises:
+        FrameError: there is no such place, or nothing comes.
+    """
+    *ranks, count = unpack(frame, [Field(torch.int32, (3,))])[0].tolist() or [0]
+    if count < 1:
+        raise FrameError(f"a chain of {count} frames; at least 1")
+    return checked(ranks, rank, size), count
+
+
+def hand_on(
+    transport: Transport, relay: Relay, count: int, timeout_s: float, what: str
+) -> Iterator[Bytes]:
+    """Frames of the master's as they come, each of them already on its way to the next worker."""
+    for number in range(count):
+        asked = f"{what}, frame {number}, from rank {relay.source}"
+        frame = transport.receive(relay.source, timeout_s, asked).data
+        if relay.to != MASTER:
+            transport.send(relay.to, frame, what)
+        yield frame
+    if relay.to != MASTER:
+        # Nothing moves what is still here once this rank computes.
+        transport.drain(timeout_s)
 
 
 def receive_relayed(
@@ -77,15 +131,11 @@ def receive_relayed(
         FrameError: a piece is not the next one, or not of these weights.
     """
     weights = torch.empty(entries)
-    for number, part in enumerate(torch.split(weights, piece_entries(entries))):
-        what = f"piece {number} of the weights of step {step}"
-        frame = transport.receive(relay.source, timeout_s, what).data
+    parts = torch.split(weights, piece_entries(entries))
+    what = f"the weights of step {step}"
+    frames = hand_on(transport, relay, len(parts), timeout_s, what)
+    for number, (part, frame) in enumerate(zip(parts, frames, strict=True)):
         part.copy_(read_piece(frame, step, number, len(part)))
-        if relay.to != MASTER:
-            transport.send(relay.to, frame, what)
-    if relay.to != MASTER:
-        # Nothing moves what is still here once this rank computes.
-        transport.drain(timeout_s)
     return weights
 
 

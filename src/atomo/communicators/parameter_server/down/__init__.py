@@ -50,14 +50,14 @@ class Source:
 
 def make_auto(source: Source) -> Down:
     repeats = repeats_steps(AUTO, source.one_host)
-    return Updates(source.state, chooses=True) if repeats else Weights()
+    return Updates(source.state, chooses=True, relays=True) if repeats else Weights()
 
 
 WAYS: Final[Mapping[str, Callable[[Source], Down]]] = MappingProxyType(
     {
         AUTO: make_auto,
         WEIGHTS: lambda source: Weights(relays=not source.one_host),
-        UPDATES: lambda source: Updates(source.state),
+        UPDATES: lambda source: Updates(source.state, relays=not source.one_host),
         DELTA: lambda source: Delta(source.buckets, source.coder),
     }
 )

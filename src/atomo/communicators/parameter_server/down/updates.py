@@ -7,7 +7,7 @@ fresh run begins with followers only, as every rank builds the same weights from
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -23,25 +23,35 @@ from atomo.communicators.parameter_server.messages import (
     snapshot_frame,
     update_frame,
 )
+from atomo.communicators.parameter_server.relay import chain_frames
 from atomo.wire import Bytes, Flag
 
 __all__ = ["Updates"]
+
+NOBODY: Final = 0  # no worker: of its frames none are left out
+SHORTEST: Final = 3  # workers in a chain; two get as many bytes without, and sooner
 
 
 @final
 class Updates(Down):
     """Updates to followers. Where it chooses, each worker follows only while that is less bytes."""
 
-    def __init__(self, state: Callable[[], Mapping[str, Tensor]], chooses: bool = False) -> None:
+    def __init__(
+        self,
+        state: Callable[[], Mapping[str, Tensor]],
+        chooses: bool = False,
+        relays: bool = False,
+    ) -> None:
         """A way down.
 
         Args:
             state: of the master's optimiser; for snapshots.
             chooses: whether workers get all weights instead where that is fewer bytes.
+            relays: whether workers hand on what all get, so that one copy leaves the master.
         """
         self.notes = []
-        self._state, self._chooses = state, chooses
-        self._followers, self._hashes, self._dense = Followers(), Hashes(), Weights(relays=True)
+        self._state, self._chooses, self._relays = state, chooses, relays
+        self._followers, self._hashes, self._dense = Followers(), Hashes(), Weights(relays)
         self._step, self._weights = 1, torch.empty(0)
         self._snapshot: list[Bytes] = []  # of the newest version
         self._rents: dict[int, Rent] = {}
@@ -56,18 +66,40 @@ class Updates(Down):
         self._dense.open(step, weights)
 
     def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
-        ways = {worker: self._way(worker) for worker in flags}
-        follows = {w: self._follows(w, ways[w], len(flags)) for w in flags}
-        sent = [
-            (worker, frame)
-            for worker, flag in flags.items()
-            if follows[worker]
-            for frame in self._order(worker, ways[worker], flag)
-        ]
-        dense = {worker: flag for worker, flag in flags.items() if not follows[worker]}
+        chain = self._chain([*flags])
+        ways = {w: self._last(w) if w in chain else self._way(w) for w in flags}
+        share = size(self._last(NOBODY)) // max(1, len(chain))  # of what all in it get at once
+        costs = {w: share if w in chain else self._cost(ways[w]) for w in flags}
+        follows = {w: self._follows(w, costs[w], len(flags)) for w in flags}
+        dense = {w: flag for w, flag in flags.items() if not follows[w]}
         for worker in dense:
             self._followers.leave(worker)
+        sent = self._send_chain([w for w in chain if follows[w]], ways)
+        for worker, flag in flags.items():
+            if follows[worker]:
+                sent += [(worker, one) for one in self._order(worker, ways[worker], flag)]
         return sent + self._dense.orders(dense)
+
+    def _chain(self, workers: Sequence[int]) -> list[int]:
+        """Those that have just one step to learn, where so many hand it on."""
+        near = [w for w in workers if w in self._followers and self._followers.behind(w) == 1]
+        return near if self._relays and len(near) >= SHORTEST else []
+
+    def _send_chain(
+        self, chain: Sequence[int], ways: dict[int, list[Bytes] | None]
+    ) -> list[tuple[int, Bytes]]:
+        """The last step, to all who are near; nothing is left on their way then."""
+        if len(chain) < SHORTEST:
+            return []
+        ways |= {worker: [] for worker in chain}
+        frames = self._last(NOBODY)
+        return [*chain_frames(self._followers.newest, chain, frames)]
+
+    def _last(self, worker: int) -> list[Bytes]:
+        return self._followers.last(worker) or []
+
+    def _cost(self, way: list[Bytes] | None) -> int:
+        return self._whole_bytes() if way is None else size(way)
 
     def _order(self, worker: int, way: list[Bytes] | None, flag: Flag) -> list[Bytes]:
         """What has a follower compute."""
@@ -110,20 +142,27 @@ class Updates(Down):
             return None
         return missed
 
-    def _follows(self, worker: int, way: list[Bytes] | None, many: int) -> bool:
-        """Whether a worker follows from here on, one of `many` that get something now."""
+    def _follows(self, worker: int, cost: int, many: int) -> bool:
+        """Whether a worker follows from here on, one of `many` that get something now.
+
+        Args:
+            worker: its rank.
+            cost: of going on, where it does; of a snapshot, where it does not.
+            many: among how many the cost of handing on is divided.
+        """
         if self._hashes.is_unfit(worker):
             return False
         if not self._chooses:
             return True
-        whole, change = self._whole_bytes(), self._whole_bytes() - self._weights.nbytes
-        dense = self._weights.nbytes // many  # they hand the weights on: one copy for all
+        change = self._whole_bytes() - self._weights.nbytes
+        dense = self._weights.nbytes // (many if self._relays else 1)
         following = worker in self._followers
         if following:
-            here, there = whole if way is None else size(way), dense
+            here, there = cost, dense
         else:
-            last = self._followers.last(worker)
-            here, there = dense, dense if last is None else size(last)
+            last = self._last(worker)
+            chained = size(self._last(NOBODY)) // many if many >= SHORTEST else size(last)
+            here, there = dense, chained if last else dense
         rent = self._rents.setdefault(worker, Rent())
         return rent.stays(here, there, change) == following
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.communicators.parameter_server.down.base import Down
 from atomo.communicators.parameter_server.messages import weights_frame
-from atomo.communicators.parameter_server.relay import chain_frames
+from atomo.communicators.parameter_server.relay import relay_frames
 from atomo.wire import Bytes, Flag
 
 __all__ = ["Weights"]
@@ -36,7 +36,7 @@ class Weights(Down):
 
     def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
         if self._relays and len(flags) > 1:
-            return [*chain_frames(self._step, self._weights, flags)]
+            return [*relay_frames(self._step, self._weights, flags)]
         return [(worker, self._frame(flag)) for worker, flag in flags.items()]
 
     def _frame(self, flag: Flag) -> Bytes:

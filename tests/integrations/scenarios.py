@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,7 +19,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import atomo
+from atomo.communicators.collective import Addend
 from atomo.errors import AtomoError, CheckpointError, DeadlineExpired, Diverged
+from atomo.integrations.collective import TorchCollective
 
 RAN = __name__ == "__main__"
 RANK, SIZE, FOLDER = (
@@ -103,6 +106,21 @@ def train(
             optimizer.zero_grad()
     check_alike(ddp)
     return flat(ddp), losses, state
+
+
+def gathers() -> None:
+    """Bytes of any length, also longer and shorter than those that came before."""
+    ranks = TorchCollective()
+    for step, length in enumerate((3, 3, 500, 1, 4, 0, 90_000, 2)):
+        for what in (f"a bucket of step {step}", "the memory of a layer"):
+            given = [np.full(1 + length * rank, step + rank, np.uint8) for rank in range(SIZE)]
+            found = [*ranks.gather(given[RANK], what)]
+            assert [one.tolist() for one in found] == [one.tolist() for one in given]
+    for codec in ("sgd", "bf16"):
+        values = torch.arange(5.0) + RANK
+        ranks.sum([Addend(values, atomo.make_codec(codec))], "a sum")
+        expected = SIZE * torch.arange(5.0) + sum(range(SIZE))
+        assert values.equal(expected)
 
 
 def equals_ddp(most: int = 4) -> None:

@@ -14,7 +14,7 @@ SCENARIOS = Path(__file__).with_name("scenarios.py")
 
 
 def test_two_ranks_train_as_ddp_does(tmp_path):
-    run_ranks(SCENARIOS, 2, tmp_path, "equals_ddp_once", "unused", "amp")
+    run_ranks(SCENARIOS, 2, tmp_path, "gathers", "equals_ddp_once", "unused", "amp")
 
 
 @pytest.mark.slow
@@ -25,7 +25,18 @@ def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
 
 @pytest.mark.slow
 def test_three_ranks(tmp_path):
-    run_ranks(SCENARIOS, 3, tmp_path, "equals_ddp", "trains", "unused", "joins", "amp", "resumes")
+    run_ranks(
+        SCENARIOS,
+        3,
+        tmp_path,
+        "gathers",
+        "equals_ddp",
+        "trains",
+        "unused",
+        "joins",
+        "amp",
+        "resumes",
+    )
 
 
 @pytest.mark.slow

@@ -6,8 +6,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from jaxtyping import UInt8
 
 from atomo.codecs import Law
 from atomo.communicators.collective import Addend, Collective
@@ -17,6 +19,8 @@ from atomo.wire import Bytes
 
 __all__ = ["TorchCollective"]
 
+LENGTH: Final = 8  # bytes: an integer
+STEP: Final = " of step "  # what is named so is gathered at every step
 DEADLINE: Final = "imed out"  # in what gloo and NCCL say of a wait that was too long
 
 
@@ -60,21 +64,32 @@ class TorchCollective(Collective):
         self._group = group
         self.rank, self.size = dist.get_rank(group), len(ranks)
         self.send_s = self.wait_s = 0.0
+        self._rooms: dict[str, int] = {}  # bytes, by what is gathered at every step
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
-        lengths = torch.zeros(self.size, dtype=torch.int64, device=self._device)
-        each = [lengths[rank : rank + 1] for rank in range(self.size)]
-        mine = torch.tensor([data.size], device=self._device)
-        self._run(partial(dist.all_gather, each, mine), what)
-        sizes: list[int] = lengths.tolist()
-        # Of all ranks as much is gathered as of the one that gives most.
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        # What is gathered at every step has nearly the same length each time, so that there is
+        # room for it beside the lengths, and one round does.
+        kind, repeated, _ = what.partition(STEP)
+        room = self._rooms.get(kind, 0) if repeated else 0
+        heads = self._rows(np.concatenate([np.array([data.size]).view(np.uint8), data[:room]]),
+                           LENGTH + room, what)  # fmt: skip
+        sizes: list[int] = np.ascontiguousarray(heads[:, :LENGTH]).view(np.int64)[:, 0].tolist()
+        longest = max(sizes)
+        if repeated:
+            self._rooms[kind] = longest + longest // 32 + LENGTH
+        whole = heads[:, LENGTH:]
+        if longest > room:
+            whole = np.concatenate([whole, self._rows(data[room:], longest - room, what)], 1)
+        return (row[:size] for row, size in zip(whole, sizes, strict=True))
+
+    def _rows(self, data: Bytes, length: int, what: str) -> UInt8[np.ndarray, "ranks length"]:
+        """What each rank gave, in rows of one length, which its own padding fills."""
+        padded = torch.zeros(length, dtype=torch.uint8)
         padded.numpy()[: data.size] = data  # which may be read-only
-        rows = torch.empty(self.size, max(sizes), dtype=torch.uint8, device=self._device)
-        sent = padded.to(self._device)
-        self._run(partial(dist.all_gather, [*rows.unbind()], sent), what)
-        found = rows.cpu().numpy()
-        return (row[:size] for row, size in zip(found, sizes, strict=True))
+        rows = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
+        self._run(partial(dist.all_gather, [*rows.unbind()], padded.to(self._device)), what)
+        found: UInt8[np.ndarray, "ranks length"] = rows.cpu().numpy()
+        return found
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         if any(Law.LOSSLESS not in addend.carrier.laws for addend in addends):

@@ -145,7 +145,8 @@ def test_lossless_differences_give_the_bits_of_weights(tmp_path, sent):
     whole = trained(tmp_path / "weights", "weights", **changes)
     sent.clear()
     assert_same(whole, trained(tmp_path / "delta", "delta(sgd)", **changes))
-    assert sent[Kind.DELTA] > sent[Kind.BEGIN]  # a frame for each bucket
+    assert sent[Kind.DELTA] > STEPS  # a frame for each bucket, down a chain
+    assert sent[Kind.CHAIN] == 3 * (STEPS - 1)
     assert sent[Kind.SNAPSHOT] == 3  # before the checkpoint
     assert not sent[Kind.WEIGHTS] + sent[Kind.RELAY]
 
@@ -158,7 +159,7 @@ def test_replicas_stay_alike_and_the_checkpoint_is_what_workers_have(tmp_path, s
     whole = trained(tmp_path / "whole", down, told.append, **changes)
     assert not [event for event in told if isinstance(event, Caution) and "other" in event.text]
     steps = [event for event in told if isinstance(event, StepDone)]
-    assert steps[1].down_bytes < 0.6 * steps[1].dense_bytes
+    assert steps[1].down_bytes < 0.3 * steps[1].dense_bytes  # bf16 is a half, for two workers
     trained(tmp_path / "parts", down, max_steps=2, **changes)
     assert_same(whole, trained(tmp_path / "parts", down, **changes))
 

@@ -58,7 +58,7 @@ WAYS: Final[Mapping[str, Callable[[Source], Down]]] = MappingProxyType(
         AUTO: make_auto,
         WEIGHTS: lambda source: Weights(relays=not source.one_host),
         UPDATES: lambda source: Updates(source.state, relays=not source.one_host),
-        DELTA: lambda source: Delta(source.buckets, source.coder),
+        DELTA: lambda source: Delta(source.buckets, source.coder, not source.one_host),
     }
 )
 

@@ -7,7 +7,7 @@ The proof is for SGD without momentum.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -18,10 +18,13 @@ from atomo.communicators.parameter_server.down.differences import Coder, add_dif
 from atomo.communicators.parameter_server.down.followers import Followers, size
 from atomo.communicators.parameter_server.down.hashes import Hashes
 from atomo.communicators.parameter_server.messages import begin_frame, snapshot_frame
+from atomo.communicators.parameter_server.relay import chain_frames
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, Flag
 
 __all__ = ["Delta"]
+
+SHORTEST: Final = 2  # workers in a chain
 
 
 @final
@@ -32,15 +35,16 @@ class Delta(Down):
     and a run that goes on from there is where this one is.
     """
 
-    def __init__(self, buckets: Sequence[Bucket], coder: Coder) -> None:
+    def __init__(self, buckets: Sequence[Bucket], coder: Coder, relays: bool = False) -> None:
         """A way down.
 
         Args:
             buckets: of the weights, with the codecs of their differences.
             coder: makes the frames.
+            relays: whether workers hand them on, so that one copy leaves the master.
         """
         self.notes = []
-        self._buckets, self._coder = buckets, coder
+        self._buckets, self._coder, self._relays = buckets, coder, relays
         self._followers, self._hashes = Followers(), Hashes()
         self._step, self._goal = 1, torch.empty(0)
         self._here = torch.empty(0)  # w: what every follower has, or is on its way to
@@ -57,7 +61,20 @@ class Delta(Down):
             self._here = weights.clone()
 
     def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
-        return [(worker, frame) for worker in flags for frame in self._order(worker, flags[worker])]
+        sent = self._send_chain([*flags])
+        for worker, flag in flags.items():
+            sent += [(worker, frame) for frame in self._order(worker, flag)]
+        return sent
+
+    def _send_chain(self, workers: Sequence[int]) -> list[tuple[int, Bytes]]:
+        """The last difference to those that have all before it; nothing is on their way then."""
+        near = [w for w in workers if self._missed(w) and self._followers.behind(w) == 1]
+        if not self._relays or len(near) < SHORTEST:
+            return []
+        frames = self._followers.last(near[0]) or []
+        for worker in near:
+            self._followers.join(worker)
+        return [*chain_frames(self._followers.newest, near, frames)]
 
     def _order(self, worker: int, flag: Flag) -> list[Bytes]:
         missed = self._missed(worker)

@@ -23,7 +23,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import atomo
+from atomo.codecs import make_codec
 from atomo.data import Dataset, load_dataset
+from atomo.memory import default_memory, kind_of
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.shard import Shard
@@ -82,8 +84,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wrapped(model: nn.Module, hook: str) -> DistributedDataParallel:
-    """The model in DDP, with the hook of a name."""
+def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDataParallel:
+    """The model in DDP, with the hook of a name; `momentum` is that of the optimiser to come."""
     name, _, setting = hook.partition(":")
     if name == "powersgd":
         dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
@@ -109,12 +111,22 @@ def wrapped(model: nn.Module, hook: str) -> DistributedDataParallel:
     return ddp
 
 
+def has_momentum(hook: str, momentum: float) -> bool:
+    """Whether the memory of a hook applies momentum, so that the optimiser must not."""
+    name, _, setting = hook.partition(":")
+    if name != "atomo":
+        return False
+    return kind_of(default_memory(make_codec(setting), momentum)).has_momentum
+
+
 def train(options: argparse.Namespace) -> None:
     """Takes the steps."""
     data = load_dataset(options.dataset, Path(options.data_dir))
     torch.manual_seed(derive(SEED, "weights"))
-    ddp = wrapped(build_model(options.network, data.input_shape, data.classes), options.hook)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=options.lr, momentum=options.momentum)
+    model = build_model(options.network, data.input_shape, data.classes)
+    ddp = wrapped(model, options.hook, options.momentum)
+    momentum = 0.0 if has_momentum(options.hook, options.momentum) else options.momentum
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=options.lr, momentum=momentum)
     shard = Shard(len(data.train), options.world, options.rank, options.batch_size, SEED)
     for step in range(1, options.steps + 1):
         dist.barrier()

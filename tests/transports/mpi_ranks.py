@@ -108,6 +108,22 @@ def beside(transport: MpiTransport) -> None:
     transport.drain(PATIENCE_S)
 
 
+def parts(transport: MpiTransport) -> None:
+    """What goes in parts, as between hosts, arrives whole, and nothing overtakes it."""
+    whole, transport._part = transport._part, 1000
+    sizes = (5000, 1, 999, 1000, 1001, 0, 2000)
+    others = [rank for rank in range(3) if rank != transport.rank]
+    for size in sizes:
+        for other in others:
+            transport.send(other, np.arange(size, dtype=np.uint16).view(np.uint8), "numbers")
+    for source in reversed(others):
+        for size in sizes:
+            data = transport.receive(source, PATIENCE_S, "numbers").data
+            assert (data.view(np.uint16) == np.arange(size, dtype=np.uint16)).all()
+    transport.drain(PATIENCE_S)
+    transport._part = whole
+
+
 def too_large(transport: MpiTransport) -> None:
     told = r"the weights: 2147483648 bytes .* at most 2147483647"
     with pytest.raises(TransportError, match=told):
@@ -137,6 +153,7 @@ SCENARIOS: dict[str, Callable[[MpiTransport], None]] = {
         deadline,
         drain,
         beside,
+        parts,
         too_large,
         nobody,
     )

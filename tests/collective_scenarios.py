@@ -36,6 +36,28 @@ def gathers_overlap(collective: Collective) -> None:
         assert [len(one) for one in found] == [len(said(r, n)) for r in range(collective.size)]
 
 
+def large_gathers_overlap_those_that_are_read(collective: Collective) -> None:
+    """One thread begins them, also while another reads: what is received has one order."""
+    sizes = (300_000, 10, 200_000)
+    under_way = [
+        collective.gather(np.full(size + collective.rank, n, np.uint8), f"word {n}")
+        for n, size in enumerate(sizes)
+    ]
+    for n, found in enumerate(under_way):
+        for rank, one in enumerate(found):
+            assert (len(one), int(one[0]), int(one[-1])) == (sizes[n] + rank, n, n)
+
+
+def unequal_gathers_agree(collective: Collective) -> None:
+    """Some frames are large and some are small, and nobody decides by their own."""
+    under_way = [
+        collective.gather(np.full(10 if collective.rank else 300_000, n, np.uint8), f"word {n}")
+        for n in range(3)
+    ]
+    for n, found in enumerate(under_way):
+        assert [int(one[0]) for one in found] == [n] * collective.size
+
+
 def sums_are_sums(collective: Collective) -> None:
     for size in SIZES:
         everyones = [vector(rank, size) for rank in range(collective.size)]
@@ -67,6 +89,8 @@ def sums_beyond_half_precision_do_not_overflow(collective: Collective) -> None:
 SCENARIOS = (
     gather_keeps_the_order_of_the_ranks,
     gathers_overlap,
+    large_gathers_overlap_those_that_are_read,
+    unequal_gathers_agree,
     sums_are_sums,
     sums_are_the_same_bits_everywhere,
     sums_beyond_half_precision_do_not_overflow,

@@ -23,7 +23,6 @@ from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpa
 __all__ = ["Direct"]
 
 RAW: Final = Compression(codec="none")
-CROWD: Final = 2**17  # bytes; more, from all at once, may be too much for the queue of a link
 
 
 @final
@@ -42,8 +41,6 @@ class Direct(Collective):
         self._transport, self._timeout_s = transport, timeout_s
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
-        if data.size > CROWD:
-            return iter(self._swap([data] * self.size, what))
         for peer in self._peers():
             self._transport.send(peer, data, what)
         return self._arriving(data, what)

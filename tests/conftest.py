@@ -22,6 +22,7 @@ JOBS = (
     "integrations/test_examples.py",
     "cluster/virtual/",
     "transports/test_mpi.py",
+    "transports/test_torch_distributed.py",
 )
 
 left_out = pytest.StashKey[int]()

@@ -11,7 +11,7 @@ from atomo.errors import ConfigError
 from atomo.names import nearest, truth
 from atomo.published import OPTIONS, successor
 
-__all__ = ["flag", "option", "parse", "parser", "to_arguments", "translated"]
+__all__ = ["Parser", "flag", "option", "parse", "parser", "to_arguments", "translated"]
 
 S = TypeVar("S")
 
@@ -22,7 +22,7 @@ def option(default: Any, text: str) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ConfigError instead of leaving the process."""
+    """Of a command line; raises ConfigError instead of leaving the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)

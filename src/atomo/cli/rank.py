@@ -6,38 +6,47 @@ import sys
 from collections.abc import Callable, Sequence
 
 from atomo.allocator import keep_freed_memory
-from atomo.arguments import parse
+from atomo.arguments import Parser, parse
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.display import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.streams import EVENT_MARK
+from atomo.names import resolve
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
+from atomo.transports import TRANSPORTS, connect
 
 __all__ = ["main"]
 
-DESCRIPTION = "One rank of a job: rank 0 is the master. Options are those of `atomo train`."
+DESCRIPTION = """One rank of a job: rank 0 is the master. Options are those of `atomo train`, and
+--transport X: how ranks reach each other, one of mpi (which mpirun or srun start; the default) and
+torch (torch.distributed over gloo, by torchrun)."""
 
 
 def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
-    from atomo.transports.mpi import connect  # starts MPI, which only ranks may do
-
     as_json = list(words[:2]) == ["--events", "json"]
-    settings = parse(
-        Settings, words[2:] if as_json else words, "rank", DESCRIPTION, Settings.from_recipe
-    )
+    transport_name, options = without_transport(words[2:] if as_json else words)
+    settings = parse(Settings, options, "rank", DESCRIPTION, Settings.from_recipe)
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
     settings = canonical(inherited(settings))
     keep_freed_memory()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
-    transport = connect()
+    transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
     tell = teller(as_json, settings.log_interval) if transport.rank == 0 else (lambda event: None)
     run_rank(settings, transport, tell, lambda: bool(asked_to_end))
     return 0
+
+
+def without_transport(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The name of the transport, and the options that remain: those of any run."""
+    own = Parser(prog="atomo rank", add_help=False, allow_abbrev=False)
+    own.add_argument("--transport", default="mpi")
+    known, others = own.parse_known_args(words)
+    return resolve("transport", known.transport, TRANSPORTS), others
 
 
 def teller(as_json: bool, log_interval: int) -> Callable[[Event], None]:

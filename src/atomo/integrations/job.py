@@ -11,7 +11,7 @@ import torch.distributed as dist
 from atomo.communicators.collective import Collective
 from atomo.communicators.direct import Direct
 from atomo.integrations.collective import TorchCollective
-from atomo.transports import Transport, network
+from atomo.transports import Transport, connect, network
 
 __all__ = ["join_job"]
 
@@ -42,9 +42,7 @@ def connected() -> Transport:
     """MPI. An error that nobody catches then ends the whole job: who ends otherwise waits in
     MPI_Finalize for ranks that wait for it.
     """
-    from atomo.transports.mpi import connect  # MPI is loaded where it is used
-
-    transport, shown = connect(), sys.excepthook
+    transport, shown = connect("mpi"), sys.excepthook
 
     def end(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None

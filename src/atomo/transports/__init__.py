@@ -1,6 +1,7 @@
-"""How bytes move. `atomo.transports.mpi` is imported only by who runs under MPI."""
+"""How bytes move. The modules of MPI and torch.distributed are loaded by who joins a job."""
 
 from atomo.transports.base import Message, Transport
 from atomo.transports.local import LocalTransport, network
+from atomo.transports.table import TRANSPORTS, connect
 
-__all__ = ["LocalTransport", "Message", "Transport", "network"]
+__all__ = ["TRANSPORTS", "LocalTransport", "Message", "Transport", "connect", "network"]

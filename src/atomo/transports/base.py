@@ -2,10 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Final
 
+from atomo.errors import TransportError
 from atomo.wire import Bytes
 
-__all__ = ["Message", "Transport"]
+__all__ = ["LARGEST", "Message", "Transport", "check_message"]
+
+LARGEST: Final = 2**31 - 1  # bytes of one message: MPI's bound, and so that of all
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Transport(ABC):
 
         Raises:
             PeerLost: rank `to` is gone.
+            TransportError: there is no rank `to`, or it is more than `LARGEST` bytes.
         """
 
     @abstractmethod
@@ -57,8 +62,21 @@ class Transport(ABC):
 
         Raises:
             DeadlineExpired: somebody does not take what was sent.
+            PeerLost: somebody is gone, and never will.
         """
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
         """Ends every rank of the job, this one included."""
+
+
+def check_message(to: int, size: int, data: Bytes, what: str) -> None:
+    """Refuses what no transport carries.
+
+    Raises:
+        TransportError: there is no rank `to`, or it is more than `LARGEST` bytes.
+    """
+    if not 0 <= to < size:
+        raise TransportError(f"sending {what} to rank {to}: ranks are 0 to {size - 1}")
+    if data.size > LARGEST:
+        raise TransportError(f"{what}: {data.size} bytes in one message; at most {LARGEST}")

@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 from atomo.errors import DeadlineExpired, PeerLost, TransportError  # noqa: E402
-from atomo.transports.base import Message, Transport  # noqa: E402
+from atomo.transports.base import Message, Transport, check_message  # noqa: E402
 from atomo.wire import Bytes  # noqa: E402
 
 __all__ = ["MpiTransport", "connect"]
@@ -34,7 +34,6 @@ SPINS: Final = 50  # tests before the first pause: a message that is already the
 LONGEST_PAUSE_S: Final = (
     2e-4  # a core shared with a computing rank is worth more than an answer now
 )
-LARGEST: Final = 2**31 - 1  # bytes of one MPI message
 T = TypeVar("T")
 PROCESS_FAILED: Final = 75  # MPI_ERR_PROC_FAILED of Open MPI's fault-tolerance extension
 
@@ -63,8 +62,7 @@ class MpiTransport(Transport):
         self._arriving: list[Incoming] = []  # in the order of their beginnings
 
     def send(self, to: int, data: Bytes, what: str) -> None:
-        if data.size > LARGEST:
-            raise TransportError(f"{what}: {data.size} bytes in one message; at most {LARGEST}")
+        check_message(to, self.size, data, what)
         self._reap()
         last = max(0, data.size - 1) // self._part
         with Translated(to, f"sending {what}"):

@@ -1,0 +1,107 @@
+"""What has arrived at a rank, where it arrives by other threads than the one that receives."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import final
+
+from atomo.errors import DeadlineExpired, PeerLost
+from atomo.transports.leaving import Leaving
+from atomo.wire import Bytes
+
+__all__ = ["Inbox", "Parcel"]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Bytes that arrived, and whom to tell that they were taken, if anybody."""
+
+    source: int  # rank
+    data: Bytes
+    leaving: Leaving | None = None
+
+
+@final
+class Inbox:
+    """The parcels of one rank, in the order in which they came."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._changed = threading.Condition()
+        self._parcels: list[Parcel] = []
+        self._gone: dict[int, bool] = {}  # rank: whether it said goodbye
+        self._asked: list[int | None] = []  # the sources of the waits under way
+        self._open = True
+        self._aborted: int | None = None
+
+    def put(self, parcel: Parcel) -> None:
+        """One more has come; it is lost where the job is at its end."""
+        with self._changed:
+            if self._aborted is None:
+                self._parcels.append(parcel)
+            elif parcel.leaving:
+                parcel.leaving.lose()
+            self._changed.notify_all()
+
+    def lose(self, source: int, goodbye: bool = False) -> None:
+        """Nothing more comes from a rank. Who waits for any misses none that said goodbye."""
+        with self._changed:
+            self._gone.setdefault(source, goodbye)
+            self._changed.notify_all()
+
+    def abort(self, exit_code: int) -> None:
+        """Ends every wait, now and later; what is here is lost."""
+        with self._changed:
+            self._aborted = exit_code
+            for parcel in self._parcels:
+                if parcel.leaving:
+                    parcel.leaving.lose()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody receives from now on, so that nothing is kept waiting."""
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+
+    def is_gone(self, source: int) -> bool:
+        """Whether nothing more comes from a rank."""
+        return source in self._gone
+
+    def wait_until_asked(self, source: int) -> None:
+        """Waits until somebody waits for what this rank sent."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._open or source in self._asked or None in self._asked
+            )
+
+    def take(self, source: int | None, timeout_s: float, what: str) -> Parcel:
+        """The next parcel of a rank, or of any; arguments and errors of `Transport.receive`."""
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            self._asked.append(source)
+            self._changed.notify_all()
+            try:
+                while (parcel := self._next(source, what)) is None:
+                    if not self._changed.wait(max(0.0, end - time.monotonic())):
+                        raise DeadlineExpired(
+                            f"rank {self._rank} waited {timeout_s:g} s for {what}; see --timeout"
+                        )
+            finally:
+                self._asked.remove(source)
+        return parcel
+
+    def _next(self, source: int | None, what: str) -> Parcel | None:
+        doing = f"waiting for {what}"
+        if self._aborted is not None:
+            raise PeerLost(-1, f"{doing} (the job was aborted with {self._aborted})")
+        for place, parcel in enumerate(self._parcels):
+            if source in (None, parcel.source):
+                return self._parcels.pop(place)
+        if source in self._gone:
+            raise PeerLost(source, doing)
+        if source is None:
+            for rank, goodbye in self._gone.items():
+                if not goodbye:
+                    raise PeerLost(rank, doing)
+        return None

@@ -1,0 +1,92 @@
+"""The transport over torch.distributed keeps the same contract among three real processes."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from jobs import Job
+from transports.scenarios import SCENARIOS
+
+from atomo.errors import ConfigError
+from atomo.transports import connect
+from atomo.transports.torch_distributed import TORCHRUN
+
+RANKS = Path(__file__).with_name("torch_ranks.py")
+QUICK = (
+    "places",
+    "order",
+    "counters",
+    "whichever",
+    "turns",
+    "own",
+    "oneself",
+    "deadline",
+    "nobody",
+)
+
+
+def play(names: Sequence[str], folder: Path) -> tuple[list[int], str]:
+    """The exit codes of the ranks of a job that plays scenarios, and all their words."""
+    folder.mkdir(exist_ok=True)
+    env = {"ATOMO_TEST_STORE": str(folder / "store"), "WORLD_SIZE": "3"}
+    env["GLOO_SOCKET_IFNAME"] = "lo"  # the host's own name may lead nowhere
+    jobs = [
+        Job([sys.executable, str(RANKS), *names], folder / f"log.{rank}", env | {"RANK": str(rank)})
+        for rank in range(3)
+    ]
+    try:
+        codes = [job.ends() for job in jobs]
+        return codes, "".join(job.output for job in jobs)
+    finally:
+        for job in jobs:
+            job.kill()
+
+
+def test_three_ranks_are_content_with_what_is_quickly_told(tmp_path):
+    codes, output = play(QUICK, tmp_path)
+    assert codes == [0, 0, 0], output
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], str]:
+    """All scenarios, one after the other, in one job."""
+    return play([*SCENARIOS], tmp_path_factory.mktemp("torch"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SCENARIOS])
+def test_every_rank_is_content_with(name, played):
+    _, output = played
+    assert all(f"{name}: rank {rank} is content" in output for rank in range(3)), output
+
+
+@pytest.mark.slow
+def test_ranks_that_are_content_end_well(played):
+    assert played[0] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_an_abort_ends_every_rank_with_its_code(tmp_path):
+    codes, output = play(["abort"], tmp_path)
+    assert codes == [9, 9, 9]
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_the_loss_of_a_rank_is_told_to_all_and_ends_nobody_else(tmp_path):
+    codes, output = play(["lost"], tmp_path)
+    assert codes == [0, 0, 0], output
+    assert all(f"lost: rank {rank} is content" in output for rank in (0, 1)), output
+
+
+def test_without_a_launcher_it_says_what_is_missing(monkeypatch):
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"needs RANK, WORLD_SIZE, .* by torchrun"):
+        connect("torch")
+
+
+def test_an_unknown_transport_is_told_which_there_are():
+    with pytest.raises(ConfigError, match="mpi, torch"):
+        connect("pigeon")

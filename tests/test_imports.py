@@ -145,8 +145,8 @@ def test_only_kernels_know_the_ways_of_kernels():
 def test_what_processes_are_joined_by_is_loaded_by_name_alone():
     """Who asks for one transport needs none of what the others need."""
     assert TRANSPORTS
-    for module in TRANSPORTS.values():
-        one = f"atomo.transports.{module}"
+    for place in TRANSPORTS.values():
+        one = f"atomo.transports.{place.module}"
         assert not [name_of(p) for p in MODULES if any(n.startswith(one) for n in imported(p))]
 
 

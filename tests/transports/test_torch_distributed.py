@@ -8,10 +8,6 @@ import pytest
 from jobs import Job
 from transports.scenarios import SCENARIOS
 
-from atomo.errors import ConfigError
-from atomo.transports import connect
-from atomo.transports.torch_distributed import TORCHRUN
-
 RANKS = Path(__file__).with_name("torch_ranks.py")
 QUICK = (
     "places",
@@ -78,15 +74,3 @@ def test_the_loss_of_a_rank_is_told_to_all_and_ends_nobody_else(tmp_path):
     codes, output = play(["lost"], tmp_path)
     assert codes == [0, 0, 0], output
     assert all(f"lost: rank {rank} is content" in output for rank in (0, 1)), output
-
-
-def test_without_a_launcher_it_says_what_is_missing(monkeypatch):
-    for name in TORCHRUN:
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match=r"needs RANK, WORLD_SIZE, .* by torchrun"):
-        connect("torch")
-
-
-def test_an_unknown_transport_is_told_which_there_are():
-    with pytest.raises(ConfigError, match="mpi, torch"):
-        connect("pigeon")

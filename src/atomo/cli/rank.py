@@ -1,4 +1,4 @@
-"""`atomo rank`: one rank of a job, as mpirun or srun starts it."""
+"""`atomo rank`: one rank of a job, as mpirun, srun or torchrun starts it."""
 
 import os
 import signal
@@ -12,22 +12,21 @@ from atomo.errors import ConfigError
 from atomo.launch.display import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.streams import EVENT_MARK
-from atomo.names import resolve
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
-from atomo.transports import TRANSPORTS, connect
+from atomo.transports import connect, launched
 
 __all__ = ["main"]
 
 DESCRIPTION = """One rank of a job: rank 0 is the master. Options are those of `atomo train`, and
 --transport X: how ranks reach each other, one of mpi (which mpirun or srun start; the default) and
-torch (torch.distributed over gloo, by torchrun)."""
+torch (torch.distributed over gloo, by torchrun). --n is what the launcher says, if it does."""
 
 
 def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
     as_json = list(words[:2]) == ["--events", "json"]
-    transport_name, options = without_transport(words[2:] if as_json else words)
+    transport_name, options = split(words[2:] if as_json else words)
     settings = parse(Settings, options, "rank", DESCRIPTION, Settings.from_recipe)
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
@@ -41,12 +40,15 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def without_transport(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The name of the transport, and the options that remain: those of any run."""
+def split(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The name of the transport, and the options of the run. A number of ranks that is given
+    counts, since it is the last; torchrun takes --n for an abbreviation of its own options.
+    """
     own = Parser(prog="atomo rank", add_help=False, allow_abbrev=False)
     own.add_argument("--transport", default="mpi")
     known, others = own.parse_known_args(words)
-    return resolve("transport", known.transport, TRANSPORTS), others
+    size = launched(known.transport)
+    return known.transport, [*([f"--n={size}"] if size else []), *others]
 
 
 def teller(as_json: bool, log_interval: int) -> Callable[[Event], None]:

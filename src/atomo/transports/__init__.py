@@ -2,6 +2,6 @@
 
 from atomo.transports.base import Message, Transport
 from atomo.transports.local import LocalTransport, network
-from atomo.transports.table import TRANSPORTS, connect
+from atomo.transports.table import TRANSPORTS, connect, launched
 
-__all__ = ["TRANSPORTS", "LocalTransport", "Message", "Transport", "connect", "network"]
+__all__ = ["TRANSPORTS", "LocalTransport", "Message", "Transport", "connect", "launched", "network"]

@@ -122,20 +122,34 @@ def deadline(transport: Transport) -> None:
             transport.receive(source, 0.05, "what never comes")
 
 
-def drain(transport: Transport) -> None:
-    """Rank 1 takes nothing until rank 0 has given up on it."""
+def gives_up(transport: Transport) -> None:
+    """Rank 1 takes nothing until rank 0 has given up on it, and asks for nothing else meanwhile."""
     if transport.rank == 0:
         transport.send(1, np.zeros(LARGE, np.uint8), "zeros")
         told = r"rank 0 waited 0\.05 s for rank \[1\] to take what was sent"
         with pytest.raises(DeadlineExpired, match=told):
             transport.drain(0.05)
-        tell(transport, 2, "go on")
+
+
+def takes(transport: Transport) -> None:
+    """It was late, and nothing is lost."""
+    if transport.rank == 1:
+        assert transport.receive(0, PATIENCE_S, "zeros").data.size == LARGE
+    transport.drain(PATIENCE_S)
+
+
+def beside(transport: Transport) -> None:
+    """While rank 1 waits for rank 2, what rank 0 sends it leaves."""
+    if transport.rank == 0:
+        transport.send(1, np.zeros(LARGE, np.uint8), "zeros")
         transport.drain(PATIENCE_S)
+        tell(transport, 2, "it has left")
     elif transport.rank == 2:
         tell(transport, 1, text_of(transport, 0))
     else:
-        assert text_of(transport, 2) == "go on"
+        assert text_of(transport, 2) == "it has left"
         assert transport.receive(0, PATIENCE_S, "zeros").data.size == LARGE
+    transport.drain(PATIENCE_S)
 
 
 def too_large(transport: Transport) -> None:
@@ -152,13 +166,15 @@ def nobody(transport: Transport) -> None:
             transport.send(rank, np.zeros(1, np.uint8), "a word")
 
 
-SCENARIOS: dict[str, Callable[[Transport], None]] = {
-    function.__name__: function
+Act = Callable[[Transport], None]
+SCENARIOS: dict[str, tuple[Act, ...]] = {
+    function.__name__: (function,)
     for function in (
-        places, order, counters, whichever, turns, own, oneself, large, deadline, drain, too_large,
+        places, order, counters, whichever, turns, own, oneself, large, deadline, beside, too_large,
         nobody,
     )
 }  # fmt: skip
+SCENARIOS["drain"] = (gives_up, takes)  # ranks meet between acts, too
 
 
 def abort(transport: Transport) -> None:
@@ -184,23 +200,26 @@ def lost(transport: Transport) -> None:
     assert text_of(transport, 1 - transport.rank) == "we go on"
 
 
-ENDS = {"abort": abort, "lost": lost}  # after which a job is no more
+ENDS: dict[str, tuple[Act, ...]] = {
+    "abort": (abort,),
+    "lost": (lost,),
+}  # after which a job is no more
 
 
 def play(
     names: Sequence[str],
     transport: Transport,
     barrier: Callable[[], object],
-    more: dict[str, Callable[[Transport], None]],
 ) -> None:
     """A rank's part in a job of processes; a failure ends the job with a traceback."""
     try:
         for name in names:
-            (SCENARIOS | more)[name](transport)
+            for act in (SCENARIOS | ENDS)[name]:
+                act(transport)
+                if name not in ENDS:
+                    barrier()
             sys.stdout.write(f"{name}: rank {transport.rank} is content\n")
             sys.stdout.flush()
-            if name not in ENDS:
-                barrier()
         transport.drain(PATIENCE_S)
     except BaseException:  # pytest's own failure is no Exception; a rank that just left would hang
         sys.excepthook(*sys.exc_info())

@@ -16,8 +16,9 @@ def test_every_rank_is_content_with(name):
     transports, barrier = network(3), threading.Barrier(3)
 
     def body(transport: Transport) -> None:
-        SCENARIOS[name](transport)
-        barrier.wait(PATIENCE_S)
+        for act in SCENARIOS[name]:
+            act(transport)
+            barrier.wait(PATIENCE_S)
         transport.drain(PATIENCE_S)
 
     def failed() -> None:
@@ -28,12 +29,10 @@ def test_every_rank_is_content_with(name):
 
 
 def test_what_a_sender_changes_too_early_arrives_changed():
-    """As it may over MPI: nothing is copied before it is received, nor while it waits its turn."""
-    a, b, c = network(3)
+    """As it may over MPI: nothing is copied before its receiver waits."""
+    a, b = network(2)
     data = np.zeros(3, np.uint8)
     a.send(1, data, "zeros")
-    c.send(1, data, "zeros")
-    b.receive(2, 1.0, "zeros")
     data[:] = 9
     assert b.receive(0, 1.0, "zeros").data.tolist() == [9, 9, 9]
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 import torch.distributed as dist
-from scenarios import ENDS, play
+from scenarios import play
 
 from atomo.transports import connect
 
@@ -17,4 +17,4 @@ if __name__ == "__main__":
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
     )
-    play(sys.argv[1:], connect("torch"), dist.barrier, ENDS)
+    play(sys.argv[1:], connect("torch"), dist.barrier)

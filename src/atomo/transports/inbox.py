@@ -14,11 +14,11 @@ __all__ = ["Inbox", "Parcel"]
 
 @dataclass(frozen=True)
 class Parcel:
-    """Bytes that arrived, and whom to tell that they were taken, if anybody."""
+    """Bytes that arrived."""
 
     source: int  # rank
     data: Bytes
-    leaving: Leaving | None = None
+    leaving: Leaving | None = None  # whom to tell once they are copied, if they are the sender's
 
 
 @final
@@ -30,7 +30,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._parcels: list[Parcel] = []
         self._gone: dict[int, bool] = {}  # rank: whether it said goodbye
-        self._asked: list[int | None] = []  # the sources of the waits under way
+        self._waits = 0  # under way
         self._open = True
         self._aborted: int | None = None
 
@@ -68,18 +68,16 @@ class Inbox:
         """Whether nothing more comes from a rank."""
         return source in self._gone
 
-    def wait_until_asked(self, source: int) -> None:
-        """Waits until somebody waits for what this rank sent."""
+    def wait_until_asked(self) -> None:
+        """Waits until somebody waits for something, whoever it is to come from."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._open or source in self._asked or None in self._asked
-            )
+            self._changed.wait_for(lambda: self._waits or not self._open)
 
     def take(self, source: int | None, timeout_s: float, what: str) -> Parcel:
         """The next parcel of a rank, or of any; arguments and errors of `Transport.receive`."""
         end = time.monotonic() + timeout_s
         with self._changed:
-            self._asked.append(source)
+            self._waits += 1
             self._changed.notify_all()
             try:
                 while (parcel := self._next(source, what)) is None:
@@ -88,11 +86,12 @@ class Inbox:
                             f"rank {self._rank} waited {timeout_s:g} s for {what}; see --timeout"
                         )
             finally:
-                self._asked.remove(source)
+                self._waits -= 1
         return parcel
 
     def _next(self, source: int | None, what: str) -> Parcel | None:
         doing = f"waiting for {what}"
+        self._parcels = [received(parcel) for parcel in self._parcels]  # all, whoever is waited for
         if self._aborted is not None:
             raise PeerLost(-1, f"{doing} (the job was aborted with {self._aborted})")
         for place, parcel in enumerate(self._parcels):
@@ -105,3 +104,12 @@ class Inbox:
                 if not goodbye:
                     raise PeerLost(rank, doing)
         return None
+
+
+def received(parcel: Parcel) -> Parcel:
+    """The same with bytes of its own, which the sender then has no more to keep."""
+    if parcel.leaving is None:
+        return parcel
+    data = parcel.data.copy()
+    parcel.leaving.left()
+    return Parcel(parcel.source, data)

@@ -3,7 +3,7 @@
 gloo has to know how many bytes come, and a wait of its own that expires breaks the connection for
 good. So two threads serve each peer and wait without a bound: one listens, and hands what came to
 an inbox; one sees sent messages off. `receive` and `drain` wait for those threads, with deadlines.
-As over MPI, a large message moves once its receiver asks for it: nobody is flooded.
+As over MPI, a large message moves once its receiver waits for something: nobody is flooded.
 """
 
 import atexit
@@ -96,12 +96,8 @@ class TorchTransport(Transport):
 
     def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
         parcel = self._inbox.take(source, timeout_s, what)
-        data = parcel.data
-        if parcel.leaving:  # its own, sent to itself
-            data = data.copy()
-            parcel.leaving.left()
-        self.received_bytes += data.size
-        return Message(parcel.source, data)
+        self.received_bytes += parcel.data.size
+        return Message(parcel.source, parcel.data)
 
     def drain(self, timeout_s: float) -> None:
         self._outbox.drain(timeout_s)
@@ -169,7 +165,7 @@ class Link:
         try:
             while 0 <= (length := self._received(header)) <= LARGEST:
                 if length > EAGER:
-                    self._inbox.wait_until_asked(self._peer)
+                    self._inbox.wait_until_asked()
                 data = np.empty(length, np.uint8)
                 if length:
                     self._received(torch.from_numpy(data))

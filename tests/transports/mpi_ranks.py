@@ -2,10 +2,30 @@
 
 import sys
 
-from scenarios import play
+import numpy as np
+from scenarios import PATIENCE_S, SCENARIOS, play
 
-from atomo.transports import connect
-from atomo.transports.mpi import MPI
+from atomo.transports import Transport, connect
+from atomo.transports.mpi import MPI, MpiTransport
+
+
+def parts(transport: Transport) -> None:
+    """What goes in parts, as between hosts, arrives whole, and nothing overtakes it."""
+    assert isinstance(transport, MpiTransport)
+    whole, transport._part = transport._part, 1000
+    sizes = (5000, 1, 999, 1000, 1001, 0, 2000)
+    others = [rank for rank in range(3) if rank != transport.rank]
+    for size in sizes:
+        for other in others:
+            transport.send(other, np.arange(size, dtype=np.uint16).view(np.uint8), "numbers")
+    for source in reversed(others):
+        for size in sizes:
+            data = transport.receive(source, PATIENCE_S, "numbers").data
+            assert (data.view(np.uint16) == np.arange(size, dtype=np.uint16)).all()
+    transport.drain(PATIENCE_S)
+    transport._part = whole
+
 
 if __name__ == "__main__":
+    SCENARIOS["parts"] = (parts,)
     play(sys.argv[1:], connect("mpi"), MPI.COMM_WORLD.Barrier)

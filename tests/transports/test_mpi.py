@@ -10,6 +10,7 @@ from atomo.config import Settings
 from atomo.launch.mpirun import command
 
 RANKS = Path(__file__).with_name("mpi_ranks.py")
+NAMES = [*SCENARIOS, "parts"]
 
 
 def play(names: list[str], log: Path) -> tuple[int, str]:
@@ -30,10 +31,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     """All scenarios, one after the other, in one job."""
-    return play([*SCENARIOS], tmp_path_factory.mktemp("mpi") / "log")
+    return play(NAMES, tmp_path_factory.mktemp("mpi") / "log")
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_rank_is_content_with(name, played):
     _, output = played
     assert all(f"{name}: rank {rank} is content" in output for rank in range(3)), output

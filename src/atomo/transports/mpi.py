@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 from atomo.errors import DeadlineExpired, PeerLost, TransportError  # noqa: E402
-from atomo.transports.base import Message, Transport, check_message  # noqa: E402
+from atomo.transports.base import LARGEST, Message, Transport, check_message  # noqa: E402
 from atomo.wire import Bytes  # noqa: E402
 
 __all__ = ["MpiTransport", "connect"]

@@ -25,6 +25,9 @@ JOBS = (
     "transports/test_torch_distributed.py",
 )
 
+# Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
+collect_ignore = ["transports/mpi_ranks.py", "transports/torch_ranks.py"]
+
 left_out = pytest.StashKey[int]()
 
 

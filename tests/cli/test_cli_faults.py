@@ -15,10 +15,10 @@ QUICK += ["--log-interval=1", "--code=sgd", "--max-steps=9", "--eval-freq=2"]
 WORKER = """
 from atomo.training.worker import Worker
 original = Worker._take_step
-def planted(self, step, wait_s):
+def planted(self, step, *times):
     if step == 3:
         {fault}
-    original(self, step, wait_s)
+    original(self, step, *times)
 Worker._take_step = planted
 """
 MASTER = """

@@ -16,11 +16,11 @@ STUCK = """
 import sys, threading
 from atomo.training.worker import Worker
 original = Worker._take_step
-def planted(self, step, wait_s):
+def planted(self, step, *times):
     if step == 3:
         sys.stderr.write("stuck\\n")
         threading.Event().wait()
-    original(self, step, wait_s)
+    original(self, step, *times)
 Worker._take_step = planted
 """
 SLOW_EVALUATOR = """

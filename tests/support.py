@@ -68,8 +68,11 @@ def run_threads(
     together([body(transport) for transport in transports], lambda: transports[0].abort(1))
 
 
-def plain_sgd(chosen: Settings) -> dict[str, Tensor]:
-    """The same training as one loop over the joined batches, written from PyTorch's tutorial."""
+def plain_sgd(chosen: Settings, rates: Sequence[float] = ()) -> dict[str, Tensor]:
+    """The same training as one loop over the joined batches, written from PyTorch's tutorial.
+
+    `rates` are the learning rates of the steps; empty: a rate that shrinks.
+    """
     data = load_dataset(chosen.dataset, Path(chosen.data_dir))
     torch.manual_seed(derive(chosen.seed, "weights"))
     model = build_model(chosen.network, data.input_shape, data.classes)
@@ -86,7 +89,8 @@ def plain_sgd(chosen: Settings) -> dict[str, Tensor]:
     ]
     for step in range(1, chosen.max_steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = chosen.lr * chosen.lr_shrinkage ** ((step - 1) // chosen.lr_shrink_freq)
+            shrunk = chosen.lr * chosen.lr_shrinkage ** ((step - 1) // chosen.lr_shrink_freq)
+            group["lr"] = rates[step - 1] if rates else shrunk
         indices = torch.cat([shard.indices(step) for shard in shards])
         images, labels = data.train.batch(indices)
         optimizer.zero_grad()

@@ -20,7 +20,7 @@ ORDER = [
     "plotting",
     "randomness",
     ("names", "bounds", "surroundings"),
-    ("arguments", "program"),
+    ("arguments", "program", "rates"),
     "codecs",
     ("memory", "wire", "schedule", "recipes", "downlink"),  # none knows of another
     ("transports", "fusion", "api"),

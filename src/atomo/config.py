@@ -16,6 +16,7 @@ from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.memory import Forget, canonical, check_fits, default_memory
 from atomo.names import resolve, truth
+from atomo.rates import SCHEDULES, parse_milestones
 from atomo.recipes import RECIPES
 from atomo.roles import COMM_TYPES, check_codec, check_roles, check_way_down, trainers
 from atomo.schedule import phases, warm_up_schedule
@@ -55,6 +56,19 @@ class Settings:
     )
     lr_shrinkage: float = option(1.0, "factor on the learning rate every lr-shrink-freq steps")
     lr_shrink_freq: int = option(50, "steps between two shrinkages of the learning rate")
+    schedule: str = option(
+        "constant", "of the learning rate: constant, step, multistep, cosine or linear"
+    )
+    lr_warmup_epochs: float = option(0.0, "epochs in which the learning rate rises to its value")
+    lr_warmup_from: float | None = option(
+        None, "share of it to begin at; empty: 1 / workers with --lr-scale-by-workers, else 0.1"
+    )
+    lr_scale_by_workers: bool = option(False, "multiply --lr by the workers: yes or no")
+    lr_step_epochs: float = option(30.0, "epochs between two falls of --schedule step")
+    lr_milestones: str = option("", "epochs of the falls of --schedule multistep: '30, 60, 80'")
+    lr_gamma: float = option(0.1, "what a fall of step or multistep leaves; lower => falls deeper")
+    lr_end: float = option(0.0, "share of the rate at which cosine and linear end, after the run")
+    lr_by_epoch: bool = option(False, "schedules move after epochs, not after steps: yes or no")
     recipe: str = option("", "a method with all its published settings, e.g. dgc; flags go first")
     code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
     code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
@@ -102,6 +116,7 @@ class Settings:
             raise ConfigError(
                 f"--compress-ratio must be above 0 and at most 1, got {self.compress_ratio}"
             )
+        check_schedule(self.schedule, self.lr_milestones)
         wants_gpu(self.enable_gpu)
         Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
 
@@ -133,6 +148,8 @@ class Settings:
             code_schedule=self.planned_schedule(codec),
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
+            schedule=resolve("schedule", self.schedule, SCHEDULES),
+            lr_warmup_from=self.warmup_from,
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             down=canonical_downlink(self.down),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
@@ -144,6 +161,18 @@ class Settings:
     def workers(self) -> int:
         """How many processes compute gradients."""
         return trainers(self.n, self.comm_type)
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate before any schedule lowers it."""
+        return self.lr * (self.workers if self.lr_scale_by_workers else 1)
+
+    @property
+    def warmup_from(self) -> float:
+        """The share of the learning rate at which a warm-up begins."""
+        if self.lr_warmup_from is not None:
+            return self.lr_warmup_from
+        return 1 / self.workers if self.lr_scale_by_workers else 0.1
 
     def planned_schedule(self, codec: Codec[Any]) -> str:
         """The schedule that was given, or that of the warm-up."""
@@ -203,6 +232,11 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "weight_decay": Bound(0, FLOAT, why_most=FINITE),
     "lr_shrinkage": Bound(0, FLOAT, why_most=FINITE, above=True),
     "lr_shrink_freq": COUNT,
+    "lr_warmup_epochs": ANY,
+    "lr_warmup_from": Bound(0, 1, "a step of 0 moves nothing", "a warm-up rises", above=True),
+    "lr_step_epochs": Bound(0, ANY.most, why_most=ANY.why_most, above=True),
+    "lr_gamma": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow", above=True),
+    "lr_end": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow"),
     "warmup_epochs": Bound(0, 100, why_most="each epoch of a warm-up has a codec of its own"),
     "svd_rank": ANY,
     "quantization_level": COUNT,
@@ -216,6 +250,13 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "log_interval": COUNT,
     "timeout": SECONDS,
 }
+
+
+def check_schedule(schedule: str, milestones: str) -> None:
+    """Raises ConfigError where no schedule has this name, or it lacks its milestones."""
+    name = resolve("schedule", schedule, SCHEDULES)
+    if not parse_milestones(milestones) and name == "multistep":
+        raise ConfigError("--schedule multistep needs its epochs: --lr-milestones '30, 60, 80'")
 
 
 def wants_gpu(enable_gpu: str | bool) -> bool:

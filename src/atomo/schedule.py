@@ -51,7 +51,10 @@ def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
         ConfigError: the codec has no ratio.
     """
     if not any(field.name == "ratio" for field in fields(codec)):  # type: ignore[arg-type]
-        raise ConfigError(f"--warmup-epochs: codec {codec.id} has no ratio to warm up")
+        raise ConfigError(
+            f"--warmup-epochs: codec {codec.id} has no ratio to warm up; that of the learning rate "
+            "is --lr-warmup-epochs"
+        )
     ratios = warm_up(codec.ratio, epochs)  # type: ignore[attr-defined]
     warmed = [replace(codec, ratio=float(f"{ratio:.6g}")) for ratio in ratios]  # type: ignore[type-var]
     return "; ".join(f"{epoch}: {one}" for epoch, one in enumerate(warmed))

@@ -24,6 +24,7 @@ from atomo.communicators.parameter_server.messages import (
 from atomo.errors import FrameError
 from atomo.fusion import Bucket, plan
 from atomo.memory import Forget
+from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
 from atomo.transports import network
 from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header
@@ -54,7 +55,7 @@ class Cast:
 
     def replica(self) -> FlatOptimizer:
         weights = torch.arange(ENTRIES) / 1000
-        return FlatOptimizer(weights, self.buckets, self.settings)
+        return FlatOptimizer(weights, self.buckets, self.settings, LearningRate(self.settings))
 
     def client(self, rank: int) -> Client:
         transport = self.transports[rank]
@@ -250,7 +251,8 @@ def test_rent_is_paid_until_it_would_have_bought():
 
 def follower(tmp_path) -> tuple[Follower, Sequence[Bucket], FlatOptimizer]:
     buckets = plan(PARAMETERS, make_codec("sgd"), 10**6)
-    replica = FlatOptimizer(torch.zeros(ENTRIES), buckets, settings(tmp_path))
+    chosen = settings(tmp_path)
+    replica = FlatOptimizer(torch.zeros(ENTRIES), buckets, chosen, LearningRate(chosen))
     return Follower(replica.weights, lambda _: replica, lambda _: buckets, 1, 3), buckets, replica
 
 

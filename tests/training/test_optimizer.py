@@ -7,6 +7,7 @@ from torch import Size, Tensor
 from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.fusion import plan
+from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
 
 (BUCKET,) = plan([("weight", Size((3, 4))), ("bias", Size((4,)))], make_codec("sgd"), 10**6)
@@ -17,7 +18,7 @@ def optimizer(memory: str, nesterov: bool = False) -> tuple[FlatOptimizer, Tenso
         lr=0.1, weight_decay=1e-2, momentum=0.9, nesterov=nesterov, memory=memory, code="sgd"
     ).resolved()
     weights = torch.ones(BUCKET.size)
-    return FlatOptimizer(weights, [BUCKET], chosen), weights
+    return FlatOptimizer(weights, [BUCKET], chosen, LearningRate(chosen)), weights
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

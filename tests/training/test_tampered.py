@@ -18,6 +18,7 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.fusion import flatten, plan
 from atomo.memory import kind_of, make_memory
 from atomo.training.contents import check_worker, load_model
+from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.resume import find_snapshot
 
@@ -124,7 +125,8 @@ def test_an_optimizer_takes_its_own_state_and_no_other(tmp_path, name, change, m
         named = [(f"0.{key}", Size(part.shape)) for key, part in own.named_parameters()]
         buckets = plan(named, make_codec("sgd"), 10**6)
         weights = flatten(nn.Sequential(own), buckets)
-        return FlatOptimizer(weights, buckets, settings(tmp_path, optimizer=name))
+        chosen = settings(tmp_path, optimizer=name)
+        return FlatOptimizer(weights, buckets, chosen, LearningRate(chosen))
 
     optimizer = fresh()
     optimizer.step(1)

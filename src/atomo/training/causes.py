@@ -74,7 +74,7 @@ def momentum_of_what_was_sent(s: Settings) -> bool:
 
 def long_signs(s: Settings) -> bool:
     """A step of signs has no magnitude but the learning rate."""
-    return s.lr > LARGE_FOR_SIGNS and any(one.votes for one in codecs(s))
+    return s.peak_lr > LARGE_FOR_SIGNS and any(one.votes for one in codecs(s))
 
 
 def undamped_noise(s: Settings) -> bool:

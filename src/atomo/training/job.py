@@ -18,6 +18,7 @@ from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.schedule import phases
 from atomo.training.compiling import compile_kernels
+from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
 
 __all__ = ["Job", "make_job"]
@@ -95,6 +96,11 @@ class Job:
         return min(self.settings.epochs * self.steps_per_epoch, self.settings.max_steps)
 
     @property
+    def rate(self) -> LearningRate:
+        """The learning rate of each step."""
+        return LearningRate(self.settings, self.steps_per_epoch, self.last_step)
+
+    @property
     def entries(self) -> int:
         """Entries of one gradient."""
         return sum(bucket.size for bucket in self.buckets)
@@ -128,10 +134,10 @@ def make_job(settings: Settings, ranks: int) -> Job:
 def check_rate(settings: Settings, last_step: int) -> None:
     """Raises ConfigError for a learning rate that grows beyond float32 before the run ends."""
     s, times = settings, (last_step - 1) // settings.lr_shrink_freq
-    if math.log10(s.lr) + times * math.log10(s.lr_shrinkage) > math.log10(FLOAT):
+    if math.log10(s.peak_lr) + times * math.log10(s.lr_shrinkage) > math.log10(FLOAT):
         raise ConfigError(
-            f"--lr {s.lr:g} times --lr-shrinkage {s.lr_shrinkage:g} every {s.lr_shrink_freq} steps "
-            f"is beyond float32 ({FLOAT:g}) by step {last_step}, the last one; shrink by at most 1"
+            f"--lr {s.peak_lr:g} times --lr-shrinkage {s.lr_shrinkage:g} every {s.lr_shrink_freq} "
+            f"steps is beyond float32 ({FLOAT:g}) by step {last_step}, the last one; shrink by at most 1"
         )
 
 

@@ -52,7 +52,7 @@ class Master:
         )
         self._folder = Path(job.settings.train_dir)
         self._weights = flatten(job.model, job.buckets)
-        self._optimizer = FlatOptimizer(self._weights, job.buckets, job.settings)
+        self._optimizer = FlatOptimizer(self._weights, job.buckets, job.settings, job.rate)
         self._server = Server(
             transport,
             job.buckets,

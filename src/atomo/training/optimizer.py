@@ -17,7 +17,7 @@ from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
 from atomo.training.contents import check_tensor
 from atomo.training.decay import DecayMomentum
-from atomo.training.learning_rate import learning_rate
+from atomo.training.learning_rate import LearningRate
 
 __all__ = ["FlatOptimizer"]
 
@@ -31,20 +31,24 @@ class FlatOptimizer:
     """Updates `weights` in place from `gradient`, both flat and in the order of the buckets."""
 
     def __init__(
-        self, weights: Float[Tensor, " n"], buckets: Sequence[Bucket], settings: Settings
+        self,
+        weights: Float[Tensor, " n"],
+        buckets: Sequence[Bucket],
+        settings: Settings,
+        rate: LearningRate,
     ) -> None:
         self.weights = weights
         self.gradient = torch.zeros_like(weights)
         self._weights = nn.Parameter(weights)
         self._weights.grad = self.gradient
         self._buckets = buckets
-        self._settings = settings
+        self._settings, self._rate = settings, rate
         self._inner = build(self._weights, settings)
         self._decay = decay_momentum(weights, settings)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`, which counts from 1."""
-        return learning_rate(self._settings, step)
+        return self._rate.at(step)
 
     def step(self, step: int, factor: float = 1.0) -> None:
         """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""

@@ -6,7 +6,6 @@ from typing import final
 from atomo.communicators import Report
 from atomo.training.events import StepDone
 from atomo.training.job import Job
-from atomo.training.learning_rate import learning_rate
 from atomo.training.replica import Taken
 
 __all__ = ["Progress"]
@@ -45,7 +44,7 @@ class Progress:
             epoch=step / job.steps_per_epoch,
             loss=average(lambda report: report.loss),
             accuracy=sum(report.correct for report in reports) / images,
-            lr=learning_rate(job.settings, step),
+            lr=job.rate.at(step),
             workers=len(reports),
             images_per_s=images / taken.step_s,
             up_bytes=sent,

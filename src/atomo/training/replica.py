@@ -18,7 +18,6 @@ from atomo.memory import make_memory
 from atomo.training.contents import load_model
 from atomo.training.damping import Damping, without_damping
 from atomo.training.job import Job
-from atomo.training.learning_rate import learning_rate
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
 from atomo.training.worker_state import restore, worker_state
@@ -57,7 +56,7 @@ class Replica:
         reduction = REDUCTIONS[s.comm_type](collective, compressor)
         self._communicator = Pipeline(collective, compressor, reduction, torch.get_num_threads())
         self._passes = Passes(job, worker, device, self._communicator.push)
-        self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s)
+        self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s, job.rate)
         self._damping = Damping()
 
     def take_step(self, *, ending: bool) -> Taken:
@@ -67,7 +66,7 @@ class Replica:
             ending: whether this rank asks for the run to end after it.
         """
         step, started = self.step + 1, time.perf_counter()
-        self._memory.at_rate(learning_rate(self.job.settings, step))
+        self._memory.at_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0

@@ -9,7 +9,6 @@ from atomo.communicators import Client, Compressor, Follower, Report
 from atomo.downlink import repeats_steps
 from atomo.memory import make_memory
 from atomo.training.job import Job
-from atomo.training.learning_rate import learning_rate
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
 from atomo.training.worker_state import restore, worker_state
@@ -54,7 +53,7 @@ class Worker:
         job = self._job
         return Follower(
             self._passes.weights.cpu(),  # no copy where that is where they are
-            lambda weights: FlatOptimizer(weights, job.buckets, job.settings),
+            lambda weights: FlatOptimizer(weights, job.buckets, job.settings, job.rate),
             job.buckets_at,
             rank,
             job.workers,
@@ -71,12 +70,12 @@ class Worker:
             match order.kind:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._passes.weights.copy_(order.weights)
-                    self._memory.at_rate(learning_rate(self._job.settings, order.step))
+                    self._memory.at_rate(self._job.rate.at(order.step))
                     wait_s = time.perf_counter() - asked - order.follow_s
                     self._take_step(order.step, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # Who was late saves in the same units as the others.
-                    self._memory.at_rate(learning_rate(self._job.settings, order.step))
+                    self._memory.at_rate(self._job.rate.at(order.step))
                     self._client.send_state(worker_state(self._memory, self._passes.model))
                 case Kind.STATE if order.state is not None:
                     restore(order.state, self._memory, self._passes.model)

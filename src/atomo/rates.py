@@ -1,0 +1,111 @@
+"""Schedules of the learning rate: each a factor that is a pure function of the step.
+
+So a run that goes on after a stop, and every rank that repeats the steps of others, has the same
+bits without a word about it. Values are those of PyTorch's schedulers of the same names, stepped
+after each step, or after each epoch.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, final
+
+from atomo.bounds import ANY
+from atomo.errors import ConfigError
+
+__all__ = ["SCHEDULES", "Plan", "parse_milestones", "schedule_factor", "warm_up_factor"]
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """When and by how much the learning rate changes. Steps count from 0 here."""
+
+    last: int
+    """Steps of the whole run."""
+    warm_up: int = 0
+    """Steps of the warm-up."""
+    warm_up_from: float = 1.0
+    """The share of the rate at which the warm-up begins, above 0."""
+    every: int = 1
+    """Steps between two falls; for `step`."""
+    milestones: tuple[int, ...] = ()
+    """Steps from which on the rate is lower, of the whole run; for `multistep`."""
+    gamma: float = 0.1
+    """What each fall leaves; for `step` and `multistep`."""
+    end: float = 0.0
+    """The share of the rate that is left after the last step; for `cosine` and `linear`."""
+    whole: int = 1
+    """The schedule moves once in so many steps: 1, or those of an epoch. A warm-up does always."""
+
+
+def constant(plan: Plan, step: int) -> float:
+    return 1.0
+
+
+def step_falls(plan: Plan, step: int) -> float:
+    return plan.gamma ** (step // plan.every)
+
+
+def multistep(plan: Plan, step: int) -> float:
+    return plan.gamma ** sum(milestone <= step for milestone in plan.milestones)
+
+
+def cosine(plan: Plan, step: int) -> float:
+    return plan.end + (1 - plan.end) * (1 + math.cos(math.pi * progress(plan, step))) / 2
+
+
+def linear(plan: Plan, step: int) -> float:
+    return 1 + (plan.end - 1) * progress(plan, step)
+
+
+def progress(plan: Plan, step: int) -> float:
+    """How much of the way from the end of the warm-up to the end of the run is done, 0..1."""
+    return min(1.0, max(0, step - plan.warm_up) / max(1, plan.last - plan.warm_up))
+
+
+SCHEDULES: Final[Mapping[str, Callable[[Plan, int], float]]] = MappingProxyType(
+    {
+        "constant": constant,
+        "step": step_falls,
+        "multistep": multistep,
+        "cosine": cosine,
+        "linear": linear,
+    }
+)
+
+
+def schedule_factor(name: str, plan: Plan, step: int) -> float:
+    """What a schedule leaves of the rate at `step`, which counts from 0.
+
+    >>> [schedule_factor("linear", Plan(last=4), step) for step in range(4)]
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    return SCHEDULES[name](plan, step // plan.whole * plan.whole)
+
+
+def warm_up_factor(plan: Plan, step: int) -> float:
+    """What a warm-up leaves of the rate at `step`: it rises evenly, step by step.
+
+    Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.
+    """
+    done = min(1.0, step / plan.warm_up) if plan.warm_up else 1.0
+    return plan.warm_up_from + (1 - plan.warm_up_from) * done
+
+
+def parse_milestones(text: str) -> tuple[float, ...]:
+    """The epochs that `30, 60, 80` names.
+
+    Raises:
+        ConfigError: they are no numbers, or do not increase.
+    """
+    try:
+        epochs = tuple(float(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise ConfigError(f"--lr-milestones: cannot read {text!r}; write '30, 60, 80'") from None
+    if sorted(set(epochs)) != [*epochs] or not all(0 < epoch <= ANY.most for epoch in epochs):
+        raise ConfigError(
+            f"--lr-milestones {text!r}: name epochs above 0 in increasing order, such as '30, 60'"
+        )
+    return epochs

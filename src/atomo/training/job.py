@@ -137,7 +137,8 @@ def check_rate(settings: Settings, last_step: int) -> None:
     if math.log10(s.peak_lr) + times * math.log10(s.lr_shrinkage) > math.log10(FLOAT):
         raise ConfigError(
             f"--lr {s.peak_lr:g} times --lr-shrinkage {s.lr_shrinkage:g} every {s.lr_shrink_freq} "
-            f"steps is beyond float32 ({FLOAT:g}) by step {last_step}, the last one; shrink by at most 1"
+            f"steps is beyond float32 ({FLOAT:g}) by step {last_step}, the last one; shrink by at "
+            "most 1"
         )
 
 

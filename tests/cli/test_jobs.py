@@ -40,9 +40,8 @@ def test_dense_gradients_over_mpi_equal_plain_sgd(tmp_path):
     assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "comm_type", [pytest.param("Allgather", marks=pytest.mark.slow), "Allreduce"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("comm_type", ["Allgather", "Allreduce"])
 def test_ranks_without_a_master_equal_plain_sgd(comm_type, tmp_path):
     changes = {"n": 3, "code": "sgd", "batch_size": 8, "comm_type": comm_type, "fusion_mb": 0.5}
     chosen = settings(tmp_path / "run", network="FC", **changes)
@@ -97,6 +96,7 @@ def test_torchrun_and_threads_give_the_same_bits(tmp_path):
     assert same(load(tmp_path / "torch", 6), load(tmp_path / "threads", 6))
 
 
+@pytest.mark.slow
 def test_a_job_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     words = ["--n=3", "--code=fp16", "--max-steps=30", "--eval-freq=5"]
     common = {"network": "FC", "batch_size": 8, "code": "fp16"}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import support
+from selection import slow_but
 from support import run_threads, settings
 from torch import Tensor
 
@@ -58,19 +59,22 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert [name for name in one if not one[name].equal(other[name])] == []
 
 
+BITS = [
+    {"code": "svd"},
+    {"code": "svd", "n": 2, "weight_decay": 1e-4, "nesterov": True},
+    {"code": "topk(ratio=0.05)", "n": 4},
+    {"code": "dgc(ratio=0.05)", "memory": "dgc(clip=1.0)", "weight_decay": 1e-4},
+    {"code": "qsgd(bits=2)", "lr_shrinkage": 0.5, "lr_shrink_freq": 2},
+    {"code": "signsgd", "n": 4},
+    {"code": "terngrad(scale=shared)", "memory": "none"},
+    {"code": "sgd", "optimizer": "adam", "lr": 1e-3},
+    {"code": "qsgd", "code_schedule": "0.1: onebit"},
+]
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"code": "svd"},
-        {"code": "svd", "n": 2, "weight_decay": 1e-4, "nesterov": True},
-        {"code": "topk(ratio=0.05)", "n": 4},
-        {"code": "dgc(ratio=0.05)", "memory": "dgc(clip=1.0)", "weight_decay": 1e-4},
-        {"code": "qsgd(bits=2)", "lr_shrinkage": 0.5, "lr_shrink_freq": 2},
-        {"code": "signsgd", "n": 4},
-        {"code": "terngrad(scale=shared)", "memory": "none"},
-        {"code": "sgd", "optimizer": "adam", "lr": 1e-3},
-        {"code": "qsgd", "code_schedule": "0.1: onebit"},
-    ],
+    slow_but([BITS[i] for i in (1, 2, 6, 7)], BITS),
     ids=lambda changes: f"{changes['code']}-{changes.get('n', 3)}",
 )
 def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
@@ -106,7 +110,7 @@ def test_auto_sends_weights_within_one_host(tmp_path, sent, monkeypatch):
     assert not sent[Kind.UPDATE]
 
 
-@pytest.mark.parametrize("down", ["updates", "auto"])
+@pytest.mark.parametrize("down", slow_but(["updates"], ["updates", "auto"]))
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, sent, down):
     changes = {"code": "topk(ratio=0.05)", "eval_freq": 2}
     whole = trained(tmp_path / "whole", down, max_steps=5, **changes)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from selection import slow_but
 from ways import TRITON
 
 # A kernel's arguments in Triton's words, and the constants that its launches give it.
@@ -51,7 +52,7 @@ def test_all_ideas_with_a_triton_way_are_compiled():
     assert {name.partition(".")[0] for name in KERNELS} | {"random"} == TRITON
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", slow_but({"sign.pack_tiles"}, KERNELS))
 def test_it_compiles_for_hopper(name, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(

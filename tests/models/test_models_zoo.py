@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from selection import slow_but
 from torch.nn import BatchNorm2d, Dropout, Module
 from torch.nn.functional import cross_entropy
 
@@ -51,7 +52,7 @@ SIZES = {
 # The ones that one core trains a step of in about a second.
 LIGHT = ["LeNet", "FC", "AlexNet", "VGG11", "VGG19_BN", "ResNet18", "ResNet20", "DenseNet"]
 
-every_model = pytest.mark.parametrize("name", MODELS)
+every_model = pytest.mark.parametrize("name", slow_but(LIGHT, MODELS))
 light_model = pytest.mark.parametrize("name", LIGHT)
 
 

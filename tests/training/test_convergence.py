@@ -1,6 +1,7 @@
 """Combinations that once diverged on defaults train: a slice of `benchmarks/converge.py`."""
 
 import pytest
+from selection import slow_but
 from support import run_threads, settings
 
 from atomo.config import Settings
@@ -21,8 +22,9 @@ ONCE = {
 }
 
 
-@pytest.mark.parametrize(("changes", "steps"), ONCE.values(), ids=ONCE.keys())
-def test_what_once_diverged_trains(changes, steps, tmp_path):
+@pytest.mark.parametrize("what", slow_but(["one worker", "efsignsgd", "1 of 3"], ONCE))
+def test_what_once_diverged_trains(what, tmp_path):
+    changes, steps = ONCE[what]
     told: list[Event] = []
     run_threads(settings(tmp_path, max_steps=steps, **changes), told.append)
     losses = [event.loss for event in told if isinstance(event, StepDone)]
@@ -31,6 +33,7 @@ def test_what_once_diverged_trains(changes, steps, tmp_path):
         assert not any(isinstance(event, Caution) for event in told)
 
 
+@pytest.mark.slow
 def test_without_damping_one_worker_is_warned_before_it_diverges(tmp_path):
     told: list[Event] = []
     chosen = settings(tmp_path, n=2, noise_damping=False, max_steps=300)

@@ -1,6 +1,7 @@
 """Every codec, on its defaults, brings the loss down."""
 
 import pytest
+from selection import slow_but
 from support import run_threads, settings
 
 from atomo.codecs import CODECS
@@ -14,12 +15,10 @@ OPTIONS: dict[str, dict[str, object]] = {
     "signum": {"lr": 0.0005},
 }
 
-FEW = {"svd", "dgc", "qsgd", "efsignsgd"}  # a family each
+FEW = {"svd", "qsgd"}  # test_convergence.py trains others
 
 
-@pytest.mark.parametrize(
-    "code", [pytest.param(c, marks=[] if c in FEW else pytest.mark.slow) for c in CODECS]
-)
+@pytest.mark.parametrize("code", slow_but(FEW, CODECS))
 def test_the_loss_comes_down_and_the_states_reach_the_checkpoint(code, tmp_path):
     told: list[Event] = []
     common: dict[str, object] = {"code": code, "network": "FC", "batch_size": 32, "max_steps": 44}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from selection import slow_but
 from support import largest_difference, plain_sgd, run_threads, settings, together
 
 from atomo.codecs import CODECS, Law, make_codec
@@ -36,9 +37,7 @@ def ended(chosen: Settings) -> Snapshot:
     return load(Path(chosen.train_dir), chosen.max_steps)
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("workers", slow_but([2], [1, 2, 3]))
 @pytest.mark.parametrize("comm_type", REDUCTIONS)
 def test_dense_equals_plain_sgd(comm_type, workers, tmp_path):
     chosen = settings(
@@ -57,11 +56,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[] if c in CASES[:3] else pytest.mark.slow) for c in CASES],
-    ids=str,
-)
+@pytest.mark.parametrize("case", slow_but(CASES[:2], CASES), ids=str)
 def test_allgather_has_the_bits_of_the_parameter_server(case, tmp_path):
     common = {"max_steps": 6} | case
     served = ended(settings(tmp_path / "served", n=4, **common))
@@ -69,9 +64,7 @@ def test_allgather_has_the_bits_of_the_parameter_server(case, tmp_path):
     assert same(served, replicas)
 
 
-@pytest.mark.parametrize(
-    "code", [pytest.param(c, marks=[] if c in FEW else pytest.mark.slow) for c in CODECS]
-)
+@pytest.mark.parametrize("code", slow_but(FEW, CODECS))
 def test_every_codec_takes_a_step(code, tmp_path):
     run_threads(
         settings(tmp_path, n=2, code=code, comm_type="allgather", network="FC", max_steps=1)
@@ -82,7 +75,7 @@ def test_every_codec_takes_a_step(code, tmp_path):
 SUMMABLE = [name for name in CODECS if Law.SUMMABLE in make_codec(name).laws]
 
 
-@pytest.mark.parametrize("code", SUMMABLE)
+@pytest.mark.parametrize("code", slow_but({"sgd", "randk"}, SUMMABLE))
 def test_a_sum_of_payloads_is_the_sum_of_gradients(code, tmp_path):
     common = {"n": 3, "code": code, "network": "FC", "max_steps": 3, "fusion_mb": 0.2}
     gathered = ended(settings(tmp_path / "gathered", comm_type="Allgather", **common))
@@ -101,7 +94,7 @@ RESUMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", RESUMED, ids=str)
+@pytest.mark.parametrize("case", slow_but(RESUMED[1:], RESUMED), ids=str)
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": 0.2} | case
     whole = ended(settings(tmp_path / "whole", **common))

@@ -1,4 +1,4 @@
-"""The master's optimiser: PyTorch's own, on all weights as one flat parameter.
+"""The master's optimiser: PyTorch's own update rules, on all weights as one flat tensor.
 
 It steps every weight alike, so one tensor gives the same numbers as one a parameter, in a few large
 operations. Checkpoints hold its state by parameter name all the same.
@@ -9,7 +9,7 @@ from typing import Final, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from atomo.config import Settings
 from atomo.errors import CheckpointError
@@ -18,10 +18,10 @@ from atomo.memory import kind_of
 from atomo.training.contents import check_tensor
 from atomo.training.decay import DecayMomentum
 from atomo.training.learning_rate import LearningRate
+from atomo.training.update_rules import COUNT, Adam, Sgd, UpdateRule
 
 __all__ = ["FlatOptimizer"]
 
-COUNT: Final = "step"  # a number; of all others each weight has one
 KINDS: Final = {"sgd": {"momentum_buffer"}, "adam": {COUNT, "exp_avg", "exp_avg_sq"}}
 DECAY: Final = "decay_momentum"  # in a state
 
@@ -39,11 +39,9 @@ class FlatOptimizer:
     ) -> None:
         self.weights = weights
         self.gradient = torch.zeros_like(weights)
-        self._weights = nn.Parameter(weights)
-        self._weights.grad = self.gradient
         self._buckets = buckets
         self._settings, self._rate = settings, rate
-        self._inner = build(self._weights, settings)
+        self._rule = build(settings)
         self._decay = decay_momentum(weights, settings)
 
     def learning_rate(self, step: int) -> float:
@@ -52,19 +50,15 @@ class FlatOptimizer:
 
     def step(self, step: int, factor: float = 1.0) -> None:
         """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
-        for group in self._inner.param_groups:
-            group["lr"] = factor * self.learning_rate(step)
         if self._decay is not None:
             self._decay.add_to(self.gradient)
-        self._inner.step()
+        self._rule.step(self.weights, self.gradient, factor * self.learning_rate(step))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its state: `KIND/PARAMETER` for what each weight has one of, `KIND` for the rest."""
         state: dict[str, Tensor] = {}
-        for kind, value in self._inner.state[self._weights].items():
-            if value is None:
-                continue
-            if value.shape == self._weights.shape:
+        for kind, value in self._rule.state.items():
+            if value.shape == self.weights.shape:
                 state |= {f"{kind}/{name}": t for name, t in named_slices(value, self._buckets)}
             else:
                 state[kind] = value
@@ -75,7 +69,7 @@ class FlatOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replaces its state by what `state_dict` returned."""
-        inner = self._inner.state[self._weights]
+        inner = self._rule.state
         kinds = {name.split("/", 1)[0] for name in state}
         self._check(kinds - {DECAY})
         for kind in kinds:
@@ -91,7 +85,7 @@ class FlatOptimizer:
 
     def _whole(self, kind: str, state: Mapping[str, Tensor]) -> Float[Tensor, " n"]:
         """What a state has of every parameter, joined."""
-        whole = torch.empty_like(self._weights.detach())
+        whole = torch.empty_like(self.weights)
         for name, view in named_slices(whole, self._buckets):
             key = f"{kind}/{name}"
             if key not in state:
@@ -110,15 +104,13 @@ class FlatOptimizer:
             )
 
 
-def build(weights: nn.Parameter, settings: Settings) -> torch.optim.Optimizer:
-    """PyTorch's optimiser of that name."""
+def build(settings: Settings) -> UpdateRule:
+    """The update rule of that name."""
     s = settings
-    apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough
     if s.optimizer == "adam":
-        return torch.optim.Adam([weights], lr=s.lr, weight_decay=s.weight_decay)
-    return torch.optim.SGD(
-        [weights],
-        lr=s.lr,
+        return Adam(weight_decay=s.weight_decay)
+    apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough
+    return Sgd(
         momentum=0.0 if apart else s.momentum,
         nesterov=s.nesterov and not apart,
         weight_decay=0.0 if has_decay_momentum(s) else s.weight_decay,

@@ -1,0 +1,98 @@
+"""PyTorch's SGD and Adam on one flat tensor, through the functions beneath its optimiser classes.
+
+The first step of any `torch.optim.Optimizer` imports PyTorch's compiler, which takes each rank as
+long again as importing PyTorch; the functions do not, and give the same bits.
+"""
+
+from typing import Final, Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+__all__ = ["COUNT", "Adam", "Sgd", "UpdateRule"]
+
+COUNT: Final = "step"  # a number; of all other states each weight has one
+
+BETA_1: Final = 0.9  # PyTorch's defaults
+BETA_2: Final = 0.999
+EPSILON: Final = 1e-8
+
+
+@runtime_checkable
+class UpdateRule(Protocol):
+    """How a gradient changes weights."""
+
+    state: dict[str, Tensor]  # by kind; empty before the first step
+
+    def step(
+        self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], rate: float
+    ) -> None:
+        """Changes `weights` in place; `rate` is the learning rate."""
+
+
+@final
+class Sgd:
+    """Gradient descent with momentum (Sutskever et al. 2013, as in `torch.optim.SGD`)."""
+
+    def __init__(self, momentum: float, nesterov: bool, weight_decay: float) -> None:
+        self.state: dict[str, Tensor] = {}
+        self._momentum = momentum
+        self._nesterov = nesterov
+        self._weight_decay = weight_decay
+
+    @torch.no_grad()
+    def step(
+        self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], rate: float
+    ) -> None:
+        buffers = [self.state.get("momentum_buffer")]
+        sgd(
+            [weights],
+            [gradient],
+            buffers,
+            lr=rate,
+            momentum=self._momentum,
+            nesterov=self._nesterov,
+            weight_decay=self._weight_decay,
+            dampening=0.0,
+            maximize=False,
+        )
+        if buffers[0] is not None:
+            self.state["momentum_buffer"] = buffers[0]
+
+
+@final
+class Adam:
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, as in `torch.optim.Adam`)."""
+
+    def __init__(self, weight_decay: float) -> None:
+        self.state: dict[str, Tensor] = {}
+        self._weight_decay = weight_decay
+
+    @torch.no_grad()
+    def step(
+        self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], rate: float
+    ) -> None:
+        if not self.state:
+            self.state = {
+                COUNT: torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(weights),
+                "exp_avg_sq": torch.zeros_like(weights),
+            }
+        adam(
+            [weights],
+            [gradient],
+            [self.state["exp_avg"]],
+            [self.state["exp_avg_sq"]],
+            [],
+            [self.state[COUNT]],
+            lr=rate,
+            beta1=BETA_1,
+            beta2=BETA_2,
+            eps=EPSILON,
+            weight_decay=self._weight_decay,
+            amsgrad=False,
+            maximize=False,
+        )

@@ -1,0 +1,47 @@
+"""The update rules are PyTorch's, bit for bit, without the import that its classes begin with."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from atomo.training.update_rules import Adam, Sgd
+
+RATES = [0.1, 0.05, 0.02, 0.02]
+SGD = [
+    {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    {"momentum": 0.9, "nesterov": False, "weight_decay": 1e-2},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-2},
+]
+PAIRS = [(lambda w, o=o: torch.optim.SGD([w], lr=1, **o), lambda o=o: Sgd(**o)) for o in SGD]
+PAIRS += [
+    (lambda w: torch.optim.Adam([w], lr=1, weight_decay=1e-2), lambda: Adam(weight_decay=1e-2))
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=["plain", "momentum", "nesterov", "adam"])
+def test_the_bits_of_pytorch_s_optimizers(theirs, ours):
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(1000, generator=generator)
+    parameter = torch.nn.Parameter(weights.clone())
+    optimizer, rule = theirs(parameter), ours()
+    for rate in RATES:
+        gradient = torch.randn(1000, generator=generator)
+        parameter.grad = gradient.clone()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        rule.step(weights, gradient, rate)
+    assert weights.equal(parameter.detach())
+    assert rule.state.keys() == {k for k, v in optimizer.state[parameter].items() if v is not None}
+
+
+def test_a_step_does_not_import_the_compiler():
+    code = """
+import sys, torch
+from atomo.training.update_rules import Adam, Sgd
+for rule in (Sgd(0.9, False, 0.0), Adam(0.0)):
+    rule.step(torch.ones(3), torch.ones(3), 0.1)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

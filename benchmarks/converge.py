@@ -140,8 +140,9 @@ def accuracy(chosen: Settings) -> float:
     folder = Path(chosen.train_dir)
     step = latest(folder)
     assert step is not None
-    subject = build_subject(chosen.network, chosen.dataset, None, Path(chosen.data_dir), "cpu")
-    return score(load(folder, step, parts=["model"]), subject, 1000).top1
+    names = chosen.task, chosen.network, chosen.dataset
+    subject = build_subject(*names, None, Path(chosen.data_dir), "cpu")
+    return score(load(folder, step, parts=["model"]), subject, 1000).values["top1"]
 
 
 def read(path: Path) -> dict[str, Outcome]:

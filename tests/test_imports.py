@@ -30,6 +30,7 @@ ORDER = [
     ("measure", "inspect"),
     "models",
     "data",
+    "tasks",
     "training",
     "integrations",
     "launch",

@@ -7,6 +7,7 @@ ATOMO scripts used keep their meaning.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, final
 
 from atomo.arguments import flag, option
@@ -22,13 +23,23 @@ from atomo.roles import COMM_TYPES, check_codec, check_roles, check_way_down, tr
 from atomo.schedule import phases, warm_up_schedule
 from atomo.wire import Compression
 
-__all__ = ["Settings", "record", "wants_gpu"]
+__all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
 EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {"hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir"}
 # What a run must have in common with a checkpoint that it continues from.
-IDENTITY: Final = ("network", "dataset", "image_size", "batch_size", "optimizer", "memory", "seed")
+IDENTITY: Final = (
+    "task",
+    "network",
+    "dataset",
+    "image_size",
+    "batch_size",
+    "optimizer",
+    "memory",
+    "seed",
+)
+UNSAID: Final = MappingProxyType({"task": "images"})  # by checkpoints of earlier versions
 
 
 @final
@@ -38,6 +49,7 @@ class Settings:
 
     n: int = option(3, "processes: 1 master and n-1 workers, or n workers (see --comm-type)")
     hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
+    task: str = option("images", "what is trained; without it, what the data set is for")
     network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, VGG11_BN")
     dataset: str = option("Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet or Folder")
     data_dir: str = option("data", "where the data sets lie, on every host")
@@ -283,7 +295,7 @@ def record(settings: Settings) -> dict[str, str | int | float | bool]:
 def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> None:
     """Raises ConfigError where a run cannot continue from a checkpoint made with other settings."""
     for name in IDENTITY:
-        mine, theirs = getattr(settings, name), recorded.get(name)
+        mine, theirs = getattr(settings, name), recorded.get(name, UNSAID.get(name))
         if mine != theirs:
             raise ConfigError(
                 f"{flag(name)} is {mine}, but the checkpoint in {where} was made with {theirs}; "

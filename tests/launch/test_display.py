@@ -17,7 +17,7 @@ STEP = StepDone(
     up_bytes=52_000, down_bytes=5_200_000, dense_bytes=5_200_000, step_s=0.5, compute_s=0.1,
     encode_s=0.2, send_s=0.001, wait_s=0.05, decode_s=0.002, update_s=0.001, eta_s=75.0,
 )  # fmt: skip
-SCORE = Evaluation(40, 0.9694, 1.0, 0.0856, 360)
+SCORE = Evaluation(40, {"top1": 0.9694, "top5": 1.0, "loss": 0.0856}, 360, "images")
 
 
 def plain(log_interval: int, *events: Event | Evaluation) -> list[str]:
@@ -126,3 +126,12 @@ def test_a_long_path_stays_whole(tmp_path):
     told = table(replace(STARTED, train_dir=folder), STEP, width=60)
     cells = "".join(line.strip("│ ").rpartition("│")[2].strip() for line in told.splitlines())
     assert f"{folder.rstrip('/')}/metrics.jsonl" in cells
+
+
+def test_the_best_checkpoint_is_named_where_it_is_not_the_last():
+    worse = replace(SCORE, step=60, values={"top1": 0.5, "top5": 1.0, "loss": 0.1})
+    assert "best test" not in table(SCORE, Ended(40, "done"))
+    told = table(SCORE, worse, Ended(60, "done"))
+    assert "50.00%" in told
+    assert "best test accuracy" in told
+    assert "96.94% (of step 40)" in told

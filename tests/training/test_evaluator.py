@@ -15,7 +15,8 @@ from torch.nn import BatchNorm1d, Flatten, Linear, Module, Sequential
 from atomo.data import Dataset, Split, load_dataset
 from atomo.errors import CheckpointError, ConfigError
 from atomo.models import build_model
-from atomo.training import evaluator, run_folder, scoring
+from atomo.tasks import images
+from atomo.training import evaluator, run_folder
 from atomo.training.checkpoint import Snapshot, finish, save, unfinish
 from atomo.training.evaluator import Evaluation, EvaluatorSettings, Missed, evaluate
 from atomo.training.ownership import EVALUATOR, FolderTaken, own
@@ -55,8 +56,8 @@ def small(monkeypatch, request):
         classes = {"Noise": CLASSES, "Three": 3}[name]
         return Dataset(name, classes, (1, 2, 2), Noise(classes), Noise(classes))
 
-    monkeypatch.setattr(scoring, "load_dataset", data)
-    monkeypatch.setattr(scoring, "build_model", linear)
+    monkeypatch.setattr(images, "load_dataset", data)
+    monkeypatch.setattr(images, "build_model", linear)
 
 
 @pytest.fixture
@@ -139,11 +140,11 @@ def test_top1_top5_and_loss(tmp_path, batch):
     checkpoint(tmp_path, 3)
     finish(tmp_path, 3, "done")
     (result,) = reported(settings(tmp_path, eval_batch_size=batch))
-    assert (result.step, result.images) == (3, IMAGES)
+    assert (result.step, result.samples) == (3, IMAGES)
     top1, top5, loss = by_hand(3)
     assert 0 < top1 < top5 < 1
-    assert (result.top1, result.top5) == pytest.approx((top1, top5), abs=1e-12)
-    assert result.loss == pytest.approx(loss, rel=1e-5)
+    assert (result.values["top1"], result.values["top5"]) == pytest.approx((top1, top5), abs=1e-12)
+    assert result.values["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_fewer_than_five_classes(tmp_path):
@@ -151,7 +152,9 @@ def test_fewer_than_five_classes(tmp_path):
     save(tmp_path, Snapshot(1, weights(1, classes=3), {}, (), config))
     finish(tmp_path, 1, "done")
     (result,) = reported(settings(tmp_path))
-    assert (result.top1, result.top5) == pytest.approx((by_hand(1, classes=3)[0], 1.0))
+    assert (result.values["top1"], result.values["top5"]) == pytest.approx(
+        (by_hand(1, classes=3)[0], 1.0)
+    )
 
 
 def test_uses_the_batch_norm_statistics_of_each_checkpoint(tmp_path):
@@ -165,7 +168,7 @@ def test_uses_the_batch_norm_statistics_of_each_checkpoint(tmp_path):
         logits = network.eval()(Noise(CLASSES).images)
         expected.append(float((logits.argmax(1) == Noise(CLASSES).labels).double().mean()))
     finish(tmp_path, 2, "done")
-    assert [r.top1 for r in reported(settings(tmp_path, eval_batch_size=4))] == expected
+    assert [r.values["top1"] for r in reported(settings(tmp_path, eval_batch_size=4))] == expected
 
 
 def test_a_diverged_checkpoint_is_reported_and_its_line_stays_json(tmp_path):
@@ -173,7 +176,7 @@ def test_a_diverged_checkpoint_is_reported_and_its_line_stays_json(tmp_path):
     save(tmp_path, Snapshot(1, bad, {}, (), {"network": "Plain", "dataset": "Noise"}))
     finish(tmp_path, 1, "diverged")
     (result,) = reported(settings(tmp_path))
-    assert result.loss != result.loss
+    assert result.values["loss"] != result.values["loss"]
     assert log(tmp_path)[0]["loss"] is None
     assert reported(settings(tmp_path)) == []
 
@@ -192,8 +195,8 @@ def test_the_real_network_and_data(tmp_path, real):
         expected.append(float((logits.argmax(1) == labels).double().mean()))
     finish(tmp_path / "run", 20, "done")
     results = reported(settings(tmp_path / "run", eval_batch_size=100, network="lenet"))
-    assert [r.images for r in results] == [360, 360]
-    assert [r.top1 for r in results] == pytest.approx(expected)
+    assert [r.samples for r in results] == [360, 360]
+    assert [r.values["top1"] for r in results] == pytest.approx(expected)
 
 
 # --- each checkpoint once, in order
@@ -205,7 +208,8 @@ def test_in_the_order_of_steps_and_once(tmp_path):
     finish(tmp_path, 100000000, "done")
     results = reported(settings(tmp_path))
     assert order(results) == [5, 20, 30, 100000000]
-    assert [Evaluation(**line) for line in log(tmp_path)] == results
+    lines = [{"step": r.step, **r.values, "images": r.samples} for r in results]
+    assert log(tmp_path) == lines
     assert reported(settings(tmp_path)) == []
     assert len(log(tmp_path)) == 4
 
@@ -497,7 +501,7 @@ def test_tensorboard_reads_the_scalars(tmp_path):
     for name in ("top1", "top5", "loss"):
         scalars = events.Scalars(f"test/{name}")
         assert [s.step for s in scalars] == [10, 20]
-        assert [s.value for s in scalars] == pytest.approx([getattr(r, name) for r in results])
+        assert [s.value for s in scalars] == pytest.approx([r.values[name] for r in results])
 
 
 def test_patience_is_what_the_run_folder_says(tmp_path):

@@ -83,4 +83,4 @@ def test_a_tensorboard_that_has_no_room_says_so(full, tmp_path):
 def board(folder: Path) -> None:
     with Board(folder) as written:
         for step in range(20):
-            written.add(Evaluation(step, 0.5, 0.5, 1.0, 10))
+            written.add(Evaluation(step, {"top1": 0.5, "loss": 1.0}, 10, "images"))

@@ -39,7 +39,7 @@ class EvaluateOptions:
     dataset: str | None = option(None, "default: what the checkpoint says")
     data_dir: str = option("data", "where the data sets lie")
     image_size: int | None = option(None, "default: what the checkpoint says")
-    eval_batch_size: int = option(10_000, "images per forward pass")
+    eval_batch_size: int = option(10_000, "samples per forward pass")
     eval_freq: int = option(0, "evaluate multiples of this step and the last one; 0: every one")
     poll_interval: float = option(1.0, "seconds between two looks at the folder")
     follow: bool = option(False, "go on after the run is finished: yes or no")

@@ -12,6 +12,7 @@ from atomo.errors import ConfigError
 from atomo.launch.display import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.streams import EVENT_MARK
+from atomo.tasks import chosen
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched
@@ -27,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
     as_json = list(words[:2]) == ["--events", "json"]
     transport_name, options = split(words[2:] if as_json else words)
-    settings = parse(Settings, options, "rank", DESCRIPTION, Settings.from_recipe)
+    settings = parse(Settings, options, "rank", DESCRIPTION, chosen)
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
     settings = canonical(inherited(settings))

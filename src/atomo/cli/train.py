@@ -7,6 +7,7 @@ from rich.console import Console
 from atomo.arguments import parse
 from atomo.config import Settings
 from atomo.launch.launcher import launch
+from atomo.tasks import chosen
 
 __all__ = ["main"]
 
@@ -22,4 +23,4 @@ checkpoint and ends; twice ends at once."""
 
 def main(words: Sequence[str]) -> int:
     """Trains, and returns the exit code."""
-    return launch(parse(Settings, words, "train", DESCRIPTION, Settings.from_recipe), Console())
+    return launch(parse(Settings, words, "train", DESCRIPTION, chosen), Console())

@@ -13,6 +13,7 @@ from rich.text import Text
 from atomo.communicators import PARAMETER_SERVER
 from atomo.launch.summary import Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
+from atomo.tasks import LOSS, make_task
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation
 
@@ -55,16 +56,16 @@ class Plain:
 
     def __init__(self, out: Output, log_interval: int) -> None:
         self._out, self._log_interval = out, log_interval
-        self._last_step = 0
+        self._last_step, self._samples = 0, ""
 
     def show(self, event: Event | Evaluation) -> None:
         match event:
             case Started():
-                self._last_step = event.last_step
+                self._last_step, self._samples = event.last_step, event.samples
                 self.note(headline(event))
             case StepDone():
                 if event.step % self._log_interval == 0 or event.step == self._last_step:
-                    self.note(step_line(event, self._last_step))
+                    self.note(step_line(event, self._last_step, self._samples))
             case Evaluation():
                 self.note(evaluation_line(event))
             case Caution():
@@ -125,8 +126,8 @@ class Live:
         line = Table.grid(expand=True)  # a bar alone does not end its line
         line.add_row(bar)
         body = Group(line, progress_table(step, started), times_table(step))
-        best = self._summary.evaluation
-        foot = f"test top-1 {best.top1:.2%} at step {best.step}" if best else "not evaluated yet"
+        latest = self._summary.evaluation
+        foot = foot_text(latest) if latest else "not evaluated yet"
         title = f"atomo · {started.network} on {started.dataset} · {started.code} · {self._phase}"
         return Panel(body, title=title, subtitle=foot, width=self._width())
 
@@ -142,7 +143,7 @@ def progress_table(step: StepDone, started: Started) -> Table:
         f"epoch {step.epoch:.2f}",
         f"loss {step.loss:.4f}",
         f"lr {rate_text(step)}",
-        f"{step.images_per_s:,.0f} images/s",
+        f"{step.images_per_s:,.0f} {started.samples}/s",
         f"ETA {duration_text(step.eta_s)}",
     )
     table.add_row(
@@ -174,17 +175,17 @@ def headline(event: Started) -> str:
     begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
     return (
         f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
-        f"images), code {event.code}, memory {event.memory}, {processes_text(event)}, "
+        f"{event.samples}), code {event.code}, memory {event.memory}, {processes_text(event)}, "
         f"{event.steps_per_epoch} steps an epoch, {event.last_step} steps{begin}; {event.train_dir}"
     )
 
 
-def step_line(event: StepDone, last_step: int) -> str:
+def step_line(event: StepDone, last_step: int, samples: str) -> str:
     times = [f"{name} {ms:.1f}" for name, ms in phases_ms(event)]
     times += filter(None, [hidden_text(event)])
     return (
         f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
-        f"lr {rate_text(event)} {event.images_per_s:.0f} images/s "
+        f"lr {rate_text(event)} {event.images_per_s:.0f} {samples}/s "
         f"sent {bytes_text(event.up_bytes)} (dense {bytes_text(event.dense_bytes)}, "
         f"{ratio_text(event.dense_bytes, event.up_bytes)}) {back_text(event)} "
         f"ms: {' '.join(times)} ETA {duration_text(event.eta_s)}"
@@ -215,7 +216,12 @@ def rate_text(step: StepDone) -> str:
 
 def evaluation_line(event: Evaluation) -> str:
     """One line for a checkpoint's test results."""
-    return (
-        f"step {event.step}: test top-1 {event.top1:.2%} top-5 {event.top5:.2%} "
-        f"loss {event.loss:.4f} on {event.images:,} images"
-    )
+    task = make_task(event.task)
+    told = " ".join(f"{m.shown} {m.text(event.values[m.key])}" for m in (*task.metrics, LOSS))
+    return f"step {event.step}: test {told} on {event.samples:,} {task.samples}"
+
+
+def foot_text(event: Evaluation) -> str:
+    """The headline of a checkpoint's test results."""
+    metric = make_task(event.task).metrics[0]
+    return f"test {metric.shown} {metric.text(event.values[metric.key])} at step {event.step}"

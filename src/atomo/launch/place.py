@@ -8,10 +8,8 @@ from itertools import chain, count
 from pathlib import Path
 
 from atomo.config import Settings
-from atomo.data import DATASETS
 from atomo.errors import CheckpointError
-from atomo.models import MODELS
-from atomo.names import resolve
+from atomo.tasks import dataset_named, make_task, spec_of
 from atomo.training.checkpoint import latest, load
 from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
 from atomo.training.run_folder import explained
@@ -25,10 +23,12 @@ def canonical(settings: Settings) -> Settings:
     Raises:
         ConfigError: nothing has this name; the message offers the nearest.
     """
+    task = make_task(settings.task)
     return replace(
         settings,
-        network=resolve("network", settings.network, MODELS),
-        dataset=resolve("data set", settings.dataset, DATASETS),
+        task=spec_of(task),
+        network=task.network_named(settings.network),
+        dataset=dataset_named(task, settings.dataset),
     ).resolved()
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from atomo.communicators import PARAMETER_SERVER
 from atomo.launch.text import bytes_text, duration_text, ratio_text
+from atomo.tasks import make_task
 from atomo.training.events import Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation
 
@@ -23,7 +24,8 @@ class Summary:
         self.started: Started | None = None
         self.last: StepDone | None = None
         self.ended: Ended | None = None
-        self.evaluation: Evaluation | None = None
+        self.evaluation: Evaluation | None = None  # the latest
+        self._best: Evaluation | None = None
         self._steps = self._up = self._down = self._dense = self._whole = 0
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
@@ -50,6 +52,10 @@ class Summary:
                 self._saved = True
             case Evaluation():
                 self.evaluation = event
+                metric = make_task(event.task).metrics[0]
+                value = event.values[metric.key]
+                if not self._best or metric.better(value, self._best.values[metric.key]):
+                    self._best = event
             case Ended():
                 self.ended = event
 
@@ -58,9 +64,7 @@ class Summary:
         rows = []
         latest = self.last or self.ended
         if self.evaluation:
-            found = self.evaluation
-            at = "" if latest and found.step == latest.step else f" (of step {found.step})"
-            rows.append(("final test accuracy", f"{found.top1:.2%}{at}"))
+            rows += self._results(self.evaluation, latest.step if latest else 0)
         if latest:
             rows.append(("steps", f"{latest.step:,}"))
         if self.last and self._steps:
@@ -85,6 +89,19 @@ class Summary:
             if self.evaluation:
                 rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
+        return rows
+
+    def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
+        """The last checkpoint's result, and the best one's where that was better."""
+        metric = make_task(found.task).metrics[0]
+
+        def told(one: Evaluation, at: bool) -> str:
+            return metric.text(one.values[metric.key]) + (f" (of step {one.step})" if at else "")
+
+        rows = [(f"final test {metric.title}", told(found, found.step != last_step))]
+        best = self._best
+        if best and metric.better(best.values[metric.key], found.values[metric.key]):
+            rows.append((f"best test {metric.title}", told(best, True)))
         return rows
 
     def _uncoded(self, step: StepDone) -> int:

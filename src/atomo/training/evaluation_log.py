@@ -1,12 +1,12 @@
 """evaluations.jsonl: what an evaluator has done, which one at a time may add to."""
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import final
 
 from atomo.errors import CheckpointError
+from atomo.tasks import make_task
 from atomo.training.json_lines import append_line, lines
 from atomo.training.ownership import EVALUATOR, FolderTaken, Ownership, own
 from atomo.training.run_folder import Wait
@@ -84,9 +84,10 @@ class EvaluationLog:
 
 
 def record(evaluation: Evaluation) -> dict[str, object]:
-    """The line that is kept. JSON has no number for a loss that is not finite: it becomes null."""
-    finite = math.isfinite(evaluation.loss)
-    return {**asdict(evaluation), "loss": evaluation.loss if finite else None}
+    """The line that is kept. JSON has no number for what is not finite: it becomes null."""
+    values = {key: v if math.isfinite(v) else None for key, v in evaluation.values.items()}
+    samples = make_task(evaluation.task).samples
+    return {"step": evaluation.step, **values, samples: evaluation.samples}
 
 
 def evaluated(log: Path, patience_s: float, wait: Wait) -> set[int]:

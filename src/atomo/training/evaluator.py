@@ -1,4 +1,4 @@
-"""The evaluator: follows a run folder, and scores each checkpoint on the test images, once.
+"""The evaluator: follows a run folder, and scores each checkpoint on the test split, once.
 
 It shares nothing with the training but the folder, so it may run on another machine, start before
 the training or long after, and be killed at any moment. `evaluations.jsonl` in that folder is its
@@ -18,6 +18,7 @@ from typing import Any, Final, final
 import torch
 
 from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, Bound, check
+from atomo.config import UNSAID
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
@@ -48,7 +49,7 @@ class EvaluatorSettings:
     dataset: str | None
     data_dir: Path
     eval_batch_size: int = 10_000
-    """Images a forward pass: more => faster, until memory is full."""
+    """Samples a forward pass: more => faster, until memory is full."""
     eval_freq: int = 0
     """Evaluate the steps that are multiples of this, and the last one; 0: every checkpoint."""
     poll_interval_s: float = 1.0
@@ -116,7 +117,8 @@ def evaluate(
                 agreed(name, getattr(settings, name), found.config)
                 for name in ("network", "dataset", "image_size")
             )
-            subject = build(network, dataset, size, settings.data_dir, settings.device)
+            task = found.config.get("task", UNSAID["task"])
+            subject = build(task, network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(found, subject, settings.eval_batch_size)
             log.check()  # before anything is written: scoring took long enough to lose the folder
             # The log is last: a result that it has is in TensorBoard too, whenever this is killed.
@@ -229,8 +231,8 @@ class Board:
         """
         with explained(self._folder, 0):
             writer = self._writer or self._open()
-            for name in ("top1", "top5", "loss"):
-                writer.add_scalar(f"test/{name}", getattr(evaluation, name), evaluation.step)
+            for name, value in evaluation.values.items():
+                writer.add_scalar(f"test/{name}", value, evaluation.step)
             writer.flush()
 
     def _open(self) -> Any:

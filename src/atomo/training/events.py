@@ -30,12 +30,13 @@ class Started:
     memory: str
     workers: int
     parameters: int
-    images: int  # in the training set
+    images: int  # samples in the training set, whatever they are
     steps_per_epoch: int
     first_step: int  # above 1 where the run continues
     last_step: int
     train_dir: str
     comm_type: str = "Bcast"
+    samples: str = "images"  # what they are called
 
 
 @final
@@ -46,10 +47,10 @@ class StepDone:
     step: int
     epoch: float
     loss: float
-    accuracy: float  # of the training batch
+    accuracy: float  # of the training batch, as its task counts what is right
     lr: float  # before `damping`
     workers: int  # whose gradients counted
-    images_per_s: float
+    images_per_s: float  # samples
     up_bytes: int  # workers to master, all of them, at the socket side of the code
     down_bytes: int  # master to workers
     dense_bytes: int  # what the gradients that counted would have taken as float32

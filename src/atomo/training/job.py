@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from atomo.config import FLOAT, Settings
-from atomo.data import Dataset, load_dataset
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.memory import Forget, kind_of
-from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.schedule import phases
+from atomo.tasks import Task, Workload, make_task
 from atomo.training.compiling import compile_kernels
 from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
@@ -39,7 +38,8 @@ class Job:
     """A training run, ready to start."""
 
     settings: Settings
-    dataset: Dataset
+    task: Task
+    workload: Workload
     model: nn.Module
     stages: tuple[Stage, ...]
     workers: int
@@ -106,9 +106,9 @@ class Job:
         return sum(bucket.size for bucket in self.buckets)
 
     def shard(self, worker: int) -> Shard:
-        """The images of worker 1..workers."""
+        """The samples of worker 1..workers."""
         s = self.settings
-        return Shard(len(self.dataset.train), self.workers, worker - 1, s.batch_size, s.seed)
+        return Shard(len(self.workload.train), self.workers, worker - 1, s.batch_size, s.seed)
 
 
 def make_job(settings: Settings, ranks: int) -> Job:
@@ -120,13 +120,15 @@ def make_job(settings: Settings, ranks: int) -> Job:
     """
     if ranks != settings.n:
         raise ConfigError(f"--n {settings.n}, but this job has {ranks} processes")
-    dataset = load_dataset(settings.dataset, Path(settings.data_dir), settings.image_size)
+    task = make_task(settings.task)
+    workload = task.open(settings.dataset, Path(settings.data_dir), settings.image_size)
     workers = settings.workers
-    steps = steps_per_epoch(len(dataset.train), workers, settings.batch_size)
+    steps = steps_per_epoch(len(workload.train), workers, settings.batch_size)
     torch.manual_seed(derive(settings.seed, "weights"))
-    model = build_model(settings.network, dataset.input_shape, dataset.classes)
+    model = workload.build(settings.network)
     compile_kernels(phase.codec for phase in phases(settings.code, settings.code_schedule))
-    job = Job(settings, dataset, model, make_stages(settings, model, steps), workers, steps)
+    stages = make_stages(settings, model, steps)
+    job = Job(settings, task, workload, model, stages, workers, steps)
     check_rate(settings, job.last_step)
     return job
 

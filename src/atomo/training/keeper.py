@@ -103,10 +103,11 @@ class Keeper:
             memory=s.memory,
             workers=job.workers,
             parameters=job.entries,
-            images=len(job.dataset.train),
+            images=len(job.workload.train),
             steps_per_epoch=job.steps_per_epoch,
             first_step=first_step,
             last_step=job.last_step,
             train_dir=str(self._folder),
             comm_type=s.comm_type,
+            samples=job.task.samples,
         )

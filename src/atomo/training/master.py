@@ -236,11 +236,12 @@ class Master:
             memory=job.settings.memory,
             workers=job.workers,
             parameters=job.entries,
-            images=len(job.dataset.train),
+            images=len(job.workload.train),
             steps_per_epoch=job.steps_per_epoch,
             first_step=self.step + 1,
             last_step=job.last_step,
             train_dir=str(self._folder),
+            samples=job.task.samples,
         )
 
 

@@ -1,4 +1,4 @@
-"""The forward and the backward pass of one worker's step, over its own images.
+"""The forward and the backward pass of one worker's step, over its own samples.
 
 Everything random about them derives from (seed, step, worker), so that a worker has no random state
 to save.
@@ -14,12 +14,12 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from atomo.data import epoch_seed
 from atomo.errors import CodecError, Diverged
 from atomo.fusion import Bucket, Gradients, flatten
 from atomo.randomness import derive
+from atomo.tasks import Batch
 from atomo.training.causes import likely
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
@@ -32,9 +32,9 @@ __all__ = ["Outcome", "Passes"]
 class Outcome:
     """What one worker's passes came to, beside the gradient."""
 
-    loss: float  # mean over its images
-    correct: float  # images whose most likely class is the right one
-    images: float
+    loss: float  # mean over its samples
+    correct: float  # samples that are right, in whole or in part
+    samples: float
     square: float  # squared norm of the gradient, where steps are damped by it; else 0
 
 
@@ -54,7 +54,7 @@ class Passes:
 
         Args:
             job: what is trained; its model goes to `device`.
-            worker: 1..workers; it says which images are its own.
+            worker: 1..workers; it says which samples are its own.
             device: where the passes are computed.
             push: takes each bucket during the backward pass, as soon as its gradient is complete,
                 and may change it in place.
@@ -78,23 +78,23 @@ class Passes:
             Diverged: the loss or the gradient is no longer finite.
         """
         self._step, self._square = step, 0.0
-        images, labels = self._batch(step)
+        batch, objective = self._batch(step), self._job.workload.objective
         torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self.worker))
         self._gradients.begin()
-        scores = self.model(images)
-        loss = cross_entropy(scores, labels)
+        outputs = self.model(*batch.inputs)
+        loss = objective.loss(outputs, batch.targets)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise self._diverged(f"the loss of worker {self.worker} at step {step} is {value}")
         self._backward(loss)
         self._dump.finish(step)
-        correct = (scores.detach().argmax(1) == labels).sum()
-        return Outcome(value, float(correct), float(len(labels)), self._square)
+        right = objective.right(outputs.detach(), batch.targets)
+        return Outcome(value, float(right), float(len(batch)), self._square)
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def _batch(self, step: int) -> Batch:
         seed = epoch_seed(self._job.settings.seed, self._shard.epoch(step))
-        images, labels = self._job.dataset.train.batch(self._shard.indices(step), seed)
-        return images.to(self._device), labels.to(self._device)
+        batch = self._job.workload.train.batch(self._shard.indices(step), seed)
+        return batch.to(self._device)
 
     def _backward(self, loss: Tensor) -> None:
         """The backward pass, in which buckets are pushed as they come."""

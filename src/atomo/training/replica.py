@@ -71,7 +71,7 @@ class Replica:
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
         report = Report(
-            done.loss, done.correct, done.images, *times, done.square, ending=float(ending)
+            done.loss, done.correct, done.samples, *times, done.square, ending=float(ending)
         )
         with self._passes.explained():
             exchanged = self._communicator.average(report)

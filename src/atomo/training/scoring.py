@@ -1,19 +1,15 @@
-"""How good a checkpoint is: top-1, top-5 and the mean loss on the test images."""
+"""How good a checkpoint is: the metrics of its task, and the mean loss, on the test split."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int64
-from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import cross_entropy
 
-from atomo.data import Split, load_dataset
 from atomo.errors import CheckpointError, ConfigError
-from atomo.models import build_model
 from atomo.names import fold
+from atomo.tasks import Task, Workload, make_task, spec_of
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import load_model
 from atomo.training.manifest import Setting
@@ -23,13 +19,15 @@ __all__ = ["Evaluation", "Subject", "agreed", "build_subject", "score"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well one checkpoint does on the test images."""
+    """How well one checkpoint does on the test split."""
 
     step: int
-    top1: float  # fraction of the images whose label has the largest logit
-    top5: float  # fraction of the images whose label is among the five largest logits
-    loss: float  # mean cross entropy, nats; NaN or infinite once the training has diverged
-    images: int
+    values: Mapping[str, float]
+    """The task's metrics and the loss, by their keys; the loss is NaN or infinite once the training
+    has diverged."""
+    samples: int
+    task: str
+    """Its specification, which says what the values are."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class Subject:
     """What the checkpoints of one configuration are evaluated with."""
 
     network: Module
-    test: Split
+    task: Task
+    workload: Workload
     device: str
 
 
@@ -59,6 +58,7 @@ def agreed(name: str, given: Setting | None, config: Mapping[str, Setting]) -> S
 
 
 def build_subject(
+    task: object,
     network: Setting | None,
     dataset: Setting | None,
     image_size: Setting | None,
@@ -77,9 +77,9 @@ def build_subject(
         )
     if image_size is not None and not isinstance(image_size, int):
         raise ConfigError(f"image_size {image_size!r} in the checkpoint is not a number of pixels")
-    data = load_dataset(dataset, data_dir, image_size or None)
-    module = build_model(network, data.input_shape, data.classes).to(device).eval()
-    return Subject(module, data.test, device)
+    made = make_task(str(task))
+    workload = made.open(dataset, data_dir, image_size or None)
+    return Subject(workload.build(network).to(device).eval(), made, workload, device)
 
 
 def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
@@ -92,21 +92,9 @@ def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
         load_model(subject.network, snapshot.model)
     except CheckpointError as error:
         raise CheckpointError(f"step {snapshot.step}: {error}") from error
-    images = len(subject.test)
-    # Sums of batches, divided once: the last batch is smaller and must weigh less.
+    test, scorer = subject.workload.test, subject.workload.scorer()
     with torch.inference_mode():
-        batches = [tally(subject, chunk) for chunk in torch.split(torch.arange(images), batch_size)]
-    top1, top5, loss = (torch.stack(batches).sum(0) / images).tolist()
-    return Evaluation(snapshot.step, top1, top5, loss, images)
-
-
-def tally(subject: Subject, indices: Int64[Tensor, " b"]) -> Float[Tensor, " 3"]:
-    """Over some images: how many are right, how many are in the top five, and the summed loss."""
-    images, labels = subject.test.batch(indices)
-    labels = labels.to(subject.device)
-    logits = subject.network(images.to(subject.device))
-    best = logits.topk(min(5, logits.shape[1])).indices
-    right = best == labels[:, None]
-    # Added up in double precision, so that the batch size is not seen in the mean.
-    loss = cross_entropy(logits, labels, reduction="none").double().sum()
-    return torch.stack([right[:, 0].sum().double(), right.sum().double(), loss]).cpu()
+        for indices in torch.split(torch.arange(len(test)), batch_size):
+            batch = test.batch(indices).to(subject.device)
+            scorer.add(subject.network(*batch.inputs), batch.targets)
+    return Evaluation(snapshot.step, scorer.values(), len(test), spec_of(subject.task))

@@ -87,6 +87,6 @@ class Worker:
         client.begin(self._job.buckets_at(step))
         done = self._passes.run(step)
         compute_s = time.perf_counter() - started - client.encode_s - client.send_s
-        counts = done.loss, done.correct, done.images
+        counts = done.loss, done.correct, done.samples
         times = compute_s, client.encode_s, client.send_s, wait_s
         client.report(Report(*counts, *times, done.square, follow_s))

@@ -1,0 +1,102 @@
+"""What can be trained, by name. To add a task: write its file, then list it in TASKS."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from atomo.codecs.spec import read_call
+from atomo.config import Settings
+from atomo.errors import ConfigError
+from atomo.names import nearest, resolve, spelled
+from atomo.tables import listed
+from atomo.tasks.base import LOSS, Batch, Metric, Objective, Samples, Scorer, Task, Workload
+
+__all__ = [
+    "LOSS",
+    "TASKS",
+    "Batch",
+    "Metric",
+    "Objective",
+    "Samples",
+    "Scorer",
+    "Task",
+    "Workload",
+    "chosen",
+    "dataset_named",
+    "make_task",
+    "spec_of",
+    "task_of",
+]
+
+KINDS: list[type[Task]] = listed(
+    __name__,
+    "images:Images",
+)
+TASKS: Mapping[str, type[Task]] = MappingProxyType({kind.id: kind for kind in KINDS})
+
+
+def make_task(spec: str) -> Task:
+    """The task that a specification names, with its settings: `images`, `labels(hidden=4096)`.
+
+    Raises:
+        ConfigError: it cannot be read, names no task, or gives settings that this does not take.
+    """
+    name, given = read_call(spec)
+    kind = TASKS[resolve("task", name, TASKS)]
+    hints = get_type_hints(kind)
+    known = {field.name: hints[field.name] for field in fields(kind)}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, known)}")
+        given[key] = float(value) if known[key] is float and type(value) is int else value
+        if type(given[key]) is not known[key]:
+            wanted = known[key].__name__
+            raise ConfigError(f"{kind.id}: {key} must be of type {wanted}, got {value!r}")
+    return kind(**given)
+
+
+def spec_of(task: Task) -> str:
+    """The specification of a task, without the settings that are its defaults.
+
+    >>> spec_of(make_task("Images()"))
+    'images'
+    """
+    said = ((field.name, getattr(task, field.name), field.default) for field in fields(task))
+    given = ", ".join(f"{name}={value!r}" for name, value, default in said if value != default)
+    return f"{task.id}({given})" if given else task.id
+
+
+def task_of(dataset: str) -> Task:
+    """The task, with its defaults, that has a data set of this name; else the first of all.
+
+    >>> task_of("cifar-10").id
+    'images'
+    """
+    found = (kind for kind in KINDS if spelled(dataset, kind.datasets()))
+    return next(found, KINDS[0])()
+
+
+def dataset_named(task: Task, name: str) -> str:
+    """The spelling of a data set's name that the settings keep.
+
+    Raises:
+        ConfigError: the task has no such data set; the message says which task has, or offers the
+            nearest.
+    """
+    other = task_of(name)
+    if spelled(name, other.datasets()) and other.id != task.id:
+        raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
+    return resolve("data set", name, task.datasets())
+
+
+def chosen(**given: Any) -> Settings:
+    """The settings of a run, with the task of the data set that is given, and with the network and
+    the data set that its task has where none is.
+
+    Raises:
+        ConfigError: a name is unknown, or a setting is out of range.
+    """
+    task = make_task(given["task"]) if "task" in given else task_of(given.get("dataset", ""))
+    own = {"task": spec_of(task), "network": task.network, "dataset": task.dataset}
+    return Settings.from_recipe(**(own | given))

@@ -1,0 +1,198 @@
+"""What a task is: batches, the network that they need, its loss, and the metrics of a checkpoint.
+
+The loops of `training` know tasks by this contract alone.
+
+A `Task` is an immutable value, its fields its settings: `images`, `labels(hidden=4096)`. Opened on
+a data set it is a `Workload`, which every rank and the evaluator open alike: equal files give equal
+batches, an equal vocabulary and, after the same `torch.manual_seed`, equal first weights.
+
+- **Samples** are numbered from 0. A split keeps no position and draws nothing at random but from
+  the seed that a batch is asked with, so it does not matter how workers divide what is asked for.
+  What one of them is called ("images", "sentences") is the task's to say; steps, epochs and speeds
+  count them.
+- **A batch** has tensors that the network is called with, in their order, and targets.
+- **An objective** gives the loss that is differentiated, the mean over a batch, and how much of
+  the batch was right, for the line of progress.
+- **A scorer** adds up batches of the test split, and gives the metrics of a checkpoint and its
+  loss. Its sums are in double precision, so that the size of the batches is not seen in them.
+- **Metrics** say which way is better. The first is the task's headline.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn import Module
+
+from atomo.errors import ConfigError
+from atomo.names import resolve
+
+__all__ = ["LOSS", "Batch", "Metric", "Objective", "Samples", "Scorer", "Task", "Workload"]
+
+
+@final
+@dataclass(frozen=True)
+class Metric:
+    """One number that tells how good a checkpoint is."""
+
+    key: str
+    """In evaluations.jsonl and TensorBoard."""
+    shown: str
+    """In lines for people."""
+    title: str = ""
+    """In the closing table, where it is the headline."""
+    higher_is_better: bool = True
+    percent: bool = True
+    """Whether it is a fraction, shown as a percentage."""
+
+    def text(self, value: float) -> str:
+        """A value for people."""
+        return f"{value:.2%}" if self.percent else f"{value:.4f}"
+
+    def better(self, value: float, other: float) -> bool:
+        """Whether `value` is better than `other`."""
+        return value > other if self.higher_is_better else value < other
+
+
+LOSS = Metric("loss", "loss", "loss", higher_is_better=False, percent=False)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some samples."""
+
+    inputs: tuple[Tensor, ...]
+    """What the network is called with."""
+    targets: Tensor
+    """What it should say; the first dimension counts the samples."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch there."""
+        return Batch(tuple(one.to(device) for one in self.inputs), self.targets.to(device))
+
+
+class Samples(ABC):
+    """One split of a data set. Abstract; subclasses are final."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
+        """The samples at `indices`.
+
+        Args:
+            indices: at least one, each in [0, len(self)), in any order; repeats are allowed.
+            seed: of augmentation, a pure function of it and of each index; None: as they are.
+
+        Raises:
+            DataError: one of them cannot be read.
+        """
+
+
+class Objective(ABC):
+    """What training minimises. Abstract; subclasses are final."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+        """The mean loss of a batch.
+
+        Args:
+            outputs: of the network.
+            targets: of the batch.
+        """
+
+    @abstractmethod
+    def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """How many samples of the batch are right, a scalar: whole samples, or parts of them."""
+
+
+class Scorer(ABC):
+    """Adds up how good a checkpoint is; made anew for each. Abstract; subclasses are final."""
+
+    @abstractmethod
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Takes in what the network says of a batch of the test split."""
+
+    @abstractmethod
+    def values(self) -> Mapping[str, float]:
+        """The task's metrics and the loss, by their keys, over all that was added."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A task on a data set that has been found and checked."""
+
+    train: Samples
+    test: Samples
+    build: Callable[[str], Module]
+    """Builds the network of this name; its weights come from torch's global generator. Raises
+    ConfigError where there is none, or it does not fit the data."""
+    objective: Objective
+    scorer: Callable[[], Scorer]
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """What is trained. Abstract; subclasses are final dataclasses, their fields their settings."""
+
+    id: ClassVar[str]
+    samples: ClassVar[str]
+    """What is counted, in the plural."""
+    metrics: ClassVar[tuple[Metric, ...]]
+    """The headline first; the loss is not among them."""
+    network: ClassVar[str]
+    """The one that is trained unless another is asked for."""
+    dataset: ClassVar[str]
+    """The one that is trained on unless another is asked for."""
+
+    @classmethod
+    @abstractmethod
+    def datasets(cls) -> tuple[str, ...]:
+        """The data sets, by name."""
+
+    @classmethod
+    @abstractmethod
+    def networks(cls) -> tuple[str, ...]:
+        """The networks, by name."""
+
+    @abstractmethod
+    def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
+        """Reads a data set that is on disk; nothing is fetched.
+
+        Args:
+            dataset: one of `datasets()`, in any case, with or without `-` and `_`.
+            data_dir: the folder that holds the data sets.
+            image_size: pixels a side, where samples are images of any size.
+
+        Raises:
+            ConfigError: there is no such data set, or it does not come in this image size.
+            DataError: it is not there, or what is there is damaged.
+        """
+
+    def network_named(self, name: str) -> str:
+        """The spelling of a network's name that the settings keep.
+
+        Raises:
+            ConfigError: there is no such network; the message offers the nearest.
+        """
+        return resolve("network", name, self.networks())
+
+    def no_size(self, image_size: int | None) -> None:
+        """Raises ConfigError where an image size is asked for, and there are no images."""
+        if image_size:
+            raise ConfigError(
+                f"--image-size {image_size}: --task {self.id} has {self.samples}, which have no "
+                "pixels; leave it out"
+            )

@@ -1,0 +1,60 @@
+"""Images of one class each: the data sets of `atomo.data`, the networks of `atomo.models`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, final
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from atomo.data import DATASETS, Split, load_dataset
+from atomo.models import MODELS, build_model
+from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
+from atomo.tasks.classes import TOP1, TOP5, CrossEntropy, TopScorer
+
+__all__ = ["Images"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ImageSamples(Samples):
+    """A split of images, and the class of each."""
+
+    split: Split
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
+        images, labels = self.split.batch(indices, seed)
+        return Batch((images,), labels)
+
+
+@final
+@dataclass(frozen=True)
+class Images(Task):
+    """Classification of images."""
+
+    id: ClassVar[str] = "images"
+    samples: ClassVar[str] = "images"
+    metrics: ClassVar[tuple[Metric, ...]] = (TOP1, TOP5)
+    network: ClassVar[str] = "LeNet"
+    dataset: ClassVar[str] = "Digits"
+
+    @classmethod
+    def datasets(cls) -> tuple[str, ...]:
+        return tuple(DATASETS)
+
+    @classmethod
+    def networks(cls) -> tuple[str, ...]:
+        return tuple(MODELS)
+
+    def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
+        data = load_dataset(dataset, data_dir, image_size)
+        return Workload(
+            ImageSamples(data.train),
+            ImageSamples(data.test),
+            lambda name: build_model(name, data.input_shape, data.classes),
+            CrossEntropy(),
+            TopScorer,
+        )

@@ -37,12 +37,12 @@ def reason(why: str) -> str:
 
 
 MUCH: Final = "nothing comes in such numbers"
-ANY: Final = Bound(0, 1e15, why_most=MUCH)  # 0 has a meaning of its own
-COUNT: Final = Bound(1, 1e15, why_most=MUCH)
-IMAGES: Final = Bound(1, 2**31 - 1, why_most="no batch has so many images")
-PIXELS: Final = Bound(0, 16_384, why_most="an image of that side would take gigabytes")
-SECONDS: Final = Bound(0, 1e7, why_most="that is four months", above=True)
-THREADS: Final = Bound(0, 1024, why_most="threads beyond the cores of a host only cost time")
+ANY: Final[Bound] = Bound(0, 1e15, why_most=MUCH)  # 0 has a meaning of its own
+COUNT: Final[Bound] = Bound(1, 1e15, why_most=MUCH)
+IMAGES: Final[Bound] = Bound(1, 2**31 - 1, why_most="no batch has so many images")
+PIXELS: Final[Bound] = Bound(0, 16_384, why_most="an image of that side would take gigabytes")
+SECONDS: Final[Bound] = Bound(0, 1e7, why_most="that is four months", above=True)
+THREADS: Final[Bound] = Bound(0, 1024, why_most="threads beyond the cores of a host only cost time")
 
 
 def check(values: object, bounds: Mapping[str, Bound], name: Callable[[str], str]) -> None:

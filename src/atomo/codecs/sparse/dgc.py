@@ -28,7 +28,7 @@ from atomo.kernels import select
 
 __all__ = ["DGC", "WARM_UP", "warm_up"]
 
-WARM_UP: Final = (0.25, 0.063, 0.015, 0.004, 0.001)
+WARM_UP: Final[tuple[float, ...]] = (0.25, 0.063, 0.015, 0.004, 0.001)
 """The published ratios of the first epochs."""
 SAMPLED: Final = 0.01  # of the entries
 # The adaptation, in the figures of the authors' code. Entries found over entries aimed at:

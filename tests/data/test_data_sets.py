@@ -126,6 +126,12 @@ def test_digits_are_the_originals_between_which_it_interpolates(tmp_path):
     assert torch.cdist(small, originals).argmin(1).unique().numel() > 1790
 
 
+def test_without_scikit_learn_the_digits_say_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr("atomo.data.digits.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        load_dataset("Digits", tmp_path)
+
+
 @pytest.mark.parametrize("place", ["mnist", "MNIST/raw", "."])
 def test_mnist_is_found_in_each_of_its_places(place, tmp_path, write_mnist, mnist_files):
     write_mnist(tmp_path / place)

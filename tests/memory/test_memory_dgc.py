@@ -179,3 +179,13 @@ def test_nothing_of_the_size_of_the_gradient_is_allocated_from_step_to_step():
     where = memory._kept.vector(LAYOUT, first).data_ptr()
     encode(memory, "topk(ratio=0.1)", second)
     assert memory._kept.vector(LAYOUT, first).data_ptr() == where
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_without_momentum_it_is_a_residual_and_keeps_no_velocity(nesterov):
+    memory, residual = MomentumCorrection(0.0, nesterov), Residual()
+    for gradient in gradients(4):
+        for code in ("topk(ratio=0.1)", "sgd"):
+            sent = encode(memory, code, gradient, {code: Size((N,))})
+            assert sent.equal(encode(residual, code, gradient, {code: Size((N,))}))
+    assert list(memory.state_dict()) == ["velocity/topk(ratio=0.1)"]

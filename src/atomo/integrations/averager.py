@@ -1,10 +1,12 @@
-"""One rank's part in the averages of a step: encode, gather, decode, one bucket after the other."""
+"""One rank's part in the averages of a step, in three stages: encode, exchange, decode."""
 
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,23 +15,43 @@ from atomo.codecs import Codec, Law
 from atomo.codecs.small import DENSE
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import Compressor
-from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket
 from atomo.integrations.chunk import Chunk, Parameters, bucket_of, collect, spread
 from atomo.integrations.encoder import Encoder, NotFinite, mean_of
+from atomo.integrations.scales import agree
 from atomo.integrations.stats import Stats
 from atomo.memory import Forget, Memory
-from atomo.wire import Compression
+from atomo.wire import Bytes, Compression
 
-__all__ = ["Averager"]
+__all__ = ["Averager", "Sent"]
+
+Within = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
+
+
+@final
+@dataclass(frozen=True)
+class Sent:
+    """A chunk on its way: what this rank says of it, and then what all ranks said."""
+
+    chunk: Chunk
+    scale: float
+    bucket: Bucket
+    flat: Float[Tensor, " n"]
+    """Scratch space of the size of the bucket."""
+    said: Sequence[Bytes]
 
 
 @final
 class Averager:
     """Replaces gradients by their average over all ranks, bit for bit the same on each.
 
-    One thread at a time uses it, with the same chunks in the same order on every rank. Once it has
-    raised an error it raises that for ever: the ranks are out of step.
+    Each chunk goes through `encode`, `exchange` and `decode`, with the same chunks in the same
+    order on every rank. Each stage has one thread at a time; while a chunk is in one, the next may
+    be in the stage before. A step is through all of them before the next one begins.
+
+    After an error it is of no more use: the ranks are out of step. What `decode` finds wrong, all
+    ranks find, once they have the chunk; they go on to exchange what is left of the step, lest one
+    waits for another that has stopped.
     """
 
     def __init__(
@@ -67,43 +89,72 @@ class Averager:
         self._held: list[tuple[Chunk, float]] = []  # until the norm of all is known
         self._flats: dict[Parameters, Tensor] = {}
         self._served: set[Parameters] = set()
+        self._open = False  # whether a step has begun and more of it is to come
         self._failure: BaseException | None = None
+        self._wrong: BaseException | None = None  # in what came of this step
 
-    def average(self, chunk: Chunk, scale: float, last: bool) -> None:
-        """Averages the gradients of a chunk, in place; with `last`, closes the step.
+    def encode(self, chunk: Chunk, scale: float, last: bool, within: Within) -> list[Sent]:
+        """What this rank has to say: of this chunk, or of several at once, or of none yet.
 
         Args:
             chunk: some parameters' gradients.
             scale: what they were multiplied with; a memory holds them without it.
             last: whether it is the last one of this step.
+            within: does something in the thread of `exchange`, behind what that has to do already.
+        """
+        if not self._open:
+            self._failure = self._failure or self._wrong
+        self._open = not last
+        with self._stopping():
+            if self._snapshots and self._before is None:
+                # A gradient that spoils the step may be the last one to come.
+                self._before = self.memory.state_dict()
+            self._held.append((chunk, scale))
+            if self.memory.needs_norm and not last:
+                return []
+            if self.memory.needs_norm:
+                self._tell_norm()
+            held, self._held = self._held, []
+            return [self._encode(one, of, within) for one, of in held]
+
+    def exchange(self, sent: Sequence[Sent]) -> list[Sent]:
+        """What all ranks have to say.
+
+        Raises:
+            TransportError: the others' part did not arrive.
+        """
+        with self._stopping():
+            return [self._exchange(one) for one in sent]
+
+    def decode(self, sent: Sequence[Sent], last: bool) -> None:
+        """Replaces the gradients by their average, in place; with `last`, closes the step.
 
         Raises:
             NotFinite: a rank's gradient holds NaN or infinity, and steps are not skipped.
             CodecError: a rank cannot encode its gradient.
-            TransportError: the others' part did not arrive.
+            FrameError: what a rank sent is no message about this bucket.
         """
+        if self._wrong is not None:
+            raise self._wrong
+        try:
+            for one in sent:
+                self._decode(one)
+            if last:
+                self._close()
+        except BaseException as error:
+            self._wrong = error
+            raise
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Raises for ever what was raised once."""
         if self._failure is not None:
             raise self._failure
         try:
-            self._average(chunk, scale, last)
+            yield
         except BaseException as error:
             self._failure = error
             raise
-
-    def _average(self, chunk: Chunk, scale: float, last: bool) -> None:
-        if self._snapshots and self._before is None:
-            # A gradient that spoils the step may be the last one to come.
-            self._before = self.memory.state_dict()
-        self._held.append((chunk, scale))
-        if self.memory.needs_norm and not last:
-            return
-        if self.memory.needs_norm:
-            self._tell_norm()
-        for held, of in self._held:
-            self._one(held, of)
-        self._held.clear()
-        if last:
-            self._close()
 
     def _tell_norm(self) -> None:
         norms = [torch.linalg.vector_norm(g.float()) / of
@@ -112,64 +163,56 @@ class Averager:
         if math.isfinite(norm):  # where it is not, the message says so
             self.memory.begin(norm)
 
-    def _one(self, chunk: Chunk, scale: float) -> None:
+    def _encode(self, chunk: Chunk, scale: float, within: Within) -> Sent:
+        began = time.perf_counter()
         self.stats.dense_bytes += chunk.dense_bytes
+        bucket = bucket_of(chunk.number, chunk.parameters, self.codec)
         if self._sums:
-            self._sum(chunk)
-            return
-        parameters = chunk.parameters
-        bucket = bucket_of(chunk.number, parameters, self.codec)
-        flat = self._flat(parameters, chunk)
-        collect(bucket, chunk.gradients, flat)
-        if scale != 1:
-            flat.div_(scale)
-        self._exchange(bucket, flat)
-        if scale != 1:
-            flat.mul_(scale)
-        spread(bucket, flat, chunk.gradients)
-        self._look(chunk)
-
-    def _exchange(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """From this rank's gradient to the mean, in place."""
-        began = time.perf_counter()
+            return Sent(chunk, scale, bucket, chunk.joined(), ())
+        flat = self._flat(chunk)
+        peaks = collect(bucket, chunk.gradients, scale, flat)
         if bucket.agreeing:
-            self._agree(bucket, flat)
-        data = self._encoder.message(bucket, flat, self.step)
-        encoded = time.perf_counter()
-        answers = [*self.collective.gather(data, f"bucket {bucket.number} of step {self.step}")]
-        gathered = time.perf_counter()
-        try:
-            mean_of(answers, bucket, self.codec, self.step, flat)
-        except NotFinite:
-            if not self._skips:
-                raise
-            flat.fill_(math.nan)
+            what = f"the scales of step {self.step}"
+            gather = self.collective.gather
+            agree(bucket, flat, self._encoder.compressor,
+                  lambda mine: within(lambda: [*gather(mine, what)]))  # fmt: skip
+        data = self._encoder.message(bucket, flat, peaks, self.step)
         self.stats.sent_bytes += data.size
-        self.stats.encode_s += encoded - began
-        self.stats.exchange_s += gathered - encoded
-        self.stats.decode_s += time.perf_counter() - gathered
+        self.stats.encode_s += time.perf_counter() - began
+        return Sent(chunk, scale, bucket, flat, [data])
 
-    def _agree(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """The largest scale that any rank asks for, for each part that needs one."""
-        names = [part.slots[0].name for part in bucket.agreeing]
-        try:
-            asked = self._encoder.compressor.propose(bucket, flat)
-        except CodecError:  # not finite: the message says so
-            asked = dict.fromkeys(names, 0.0)
-        mine = np.array([asked[name] for name in names], np.float64)
-        given = self.collective.gather(mine.view(np.uint8), f"the scales of step {self.step}")
-        answers = [one.view(np.float64) for one in given]
-        if any(one.shape != mine.shape or not np.isfinite(one).all() for one in answers):
-            raise FrameError(f"{len(names)} finite scales were expected of each rank")
-        scales = np.stack(answers).max(0).tolist()
-        self._encoder.compressor.agree(dict(zip(names, scales, strict=True)))
-
-    def _sum(self, chunk: Chunk) -> None:
+    def _exchange(self, sent: Sent) -> Sent:
         began = time.perf_counter()
-        whole = chunk.joined()
+        what = f"bucket {sent.bucket.number} of step {self.step}"
+        if self._sums:
+            self._sum(sent, what)
+            return sent
+        (data,) = sent.said
+        answers = [*self.collective.gather(data, what)]
+        self.stats.exchange_s += time.perf_counter() - began
+        return replace(sent, said=answers)
+
+    def _decode(self, sent: Sent) -> None:
+        began = time.perf_counter()
+        chunk, flat = sent.chunk, sent.flat
+        if not self._sums:
+            try:
+                mean_of(sent.said, sent.bucket, self.codec, self.step, flat)
+            except NotFinite:
+                if not self._skips:
+                    raise
+                flat.fill_(math.nan)
+            if sent.scale != 1:
+                flat.mul_(sent.scale)
+            spread(sent.bucket, flat, chunk.gradients)
+        self._look(chunk)
+        self.stats.decode_s += time.perf_counter() - began
+
+    def _sum(self, sent: Sent, what: str) -> None:
+        began = time.perf_counter()
+        whole, chunk = sent.flat, sent.chunk
         flat = whole.float()
         flat.mul_(1 / self.collective.size)  # as DDP does: a division has other bits
-        what = f"bucket {chunk.number} of step {self.step}"
         self.collective.sum([Addend(flat, DENSE)], what)
         if flat is not whole:
             whole.copy_(flat)
@@ -177,13 +220,10 @@ class Averager:
             chunk.replace(whole)
         self.stats.sent_bytes += flat.nbytes
         self.stats.exchange_s += time.perf_counter() - began
-        self._look(chunk)
 
     def _look(self, chunk: Chunk) -> None:
-        """Whether whoever looks at the averages will leave the step out; all ranks find the same.
-
-        Half precision may overflow where what was gathered did not.
-        """
+        """Whether whoever looks at the averages will leave the step out: on all ranks."""
+        # Half precision may overflow where what was gathered did not.
         if self._skips and not self._spoilt:
             wholes = chunk.gradients.values() if chunk.whole is None else [chunk.whole]
             self._spoilt = not all(bool(one.isfinite().all()) for one in wholes)
@@ -200,7 +240,8 @@ class Averager:
         self.step += 1
         self.stats.steps += 1
 
-    def _flat(self, parameters: Parameters, chunk: Chunk) -> Float[Tensor, " n"]:
+    def _flat(self, chunk: Chunk) -> Float[Tensor, " n"]:
+        parameters = chunk.parameters
         self._served.add(parameters)
         if parameters not in self._flats:
             device = next(iter(chunk.gradients.values())).device

@@ -12,6 +12,7 @@ from torch import Size, Tensor
 from atomo.codecs import Codec
 from atomo.fusion import Bucket
 from atomo.fusion.buckets import divide
+from atomo.kernels import peaks
 
 __all__ = ["Chunk", "Parameters", "bucket_of", "collect", "spread"]
 
@@ -60,10 +61,15 @@ def bucket_of(number: int, parameters: Parameters, codec: Codec[Any]) -> Bucket:
     return Bucket(number, 0, divide(parameters, codec))
 
 
-def collect(bucket: Bucket, gradients: Mapping[str, Tensor], flat: Float[Tensor, " n"]) -> None:
-    """Copies gradients to where the bucket has them."""
-    for slot in bucket.slots:
-        flat[slot.start : slot.stop].view(slot.shape).copy_(gradients[slot.name])
+def collect(
+    bucket: Bucket, gradients: Mapping[str, Tensor], scale: float, flat: Float[Tensor, " n"]
+) -> list[int]:
+    """Copies gradients, over `scale`, to where the bucket has them.
+
+    Returns:
+        The bits of the largest magnitude of each, as `kernels.peaks` has them.
+    """
+    return peaks.join([gradients[slot.name] for slot in bucket.slots], flat, scale)
 
 
 def spread(bucket: Bucket, flat: Float[Tensor, " n"], gradients: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,5 @@
 """What one rank says of a bucket, from its gradient; and the mean, from what all ranks said."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -16,6 +15,7 @@ from atomo.errors import CodecError, Diverged, FrameError
 from atomo.fusion import Bucket, Slot
 from atomo.integrations.chunk import bucket_of
 from atomo.integrations.message import Kind, Message, read, write
+from atomo.kernels.peaks import INFINITY
 from atomo.wire import Bytes, read_header
 from atomo.wire import Kind as FrameKind
 
@@ -38,18 +38,19 @@ class Encoder:
     remembers: bool
     """Whether a memory holds anything that a parameter without gradient must leave alone."""
 
-    def message(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
-        """What this rank says. `flat` is scratch space afterwards.
+    def message(
+        self, bucket: Bucket, flat: Float[Tensor, " n"], peaks: Sequence[int], step: int
+    ) -> Bytes:
+        """What this rank says, given the bits of the largest magnitude of each parameter's
+        gradient. `flat` is scratch space afterwards.
 
         A parameter whose gradient is zero throughout takes no part: DDP hands such gradients over
         for parameters that were not used, and throws away what comes back for one that no rank
         used. So nothing of a memory is sent with it.
         """
-        peaks = [torch.linalg.vector_norm(part, math.inf) for part in slices(bucket, flat)]
-        peak: list[float] = torch.stack(peaks).tolist()  # one wait for the device, not many
-        if not all(map(math.isfinite, peak)):
-            return write(Kind.NOT_FINITE, [not math.isfinite(one) for one in peak], NOTHING)
-        used = [not self.remembers or one > 0 for one in peak]
+        if max(peaks) >= INFINITY:
+            return write(Kind.NOT_FINITE, [one >= INFINITY for one in peaks], NOTHING)
+        used = [not self.remembers or one > 0 for one in peaks]
         if not any(used):
             return write(Kind.CODED, used, NOTHING)
         try:
@@ -140,8 +141,3 @@ def cut(bucket: Bucket, part: Bucket, flat: Float[Tensor, " n"]) -> Float[Tensor
 def places_of(bucket: Bucket) -> dict[str, Slot]:
     """The slots of a bucket by parameter name."""
     return {slot.name: slot for slot in bucket.slots}
-
-
-def slices(bucket: Bucket, flat: Float[Tensor, " n"]) -> list[Tensor]:
-    """The part of each parameter."""
-    return [flat[slot.start : slot.stop] for slot in bucket.slots]

@@ -1,9 +1,10 @@
-"""What a hook or an optimiser holds: gradients go in and come back averaged, in a thread."""
+"""What a hook or an optimiser holds: gradients go in and come back averaged, in threads."""
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from functools import partial
+from typing import Any, Final, final
 
 import numpy as np
 import torch
@@ -11,15 +12,16 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.integrations.averager import Averager
+from atomo.integrations.averager import Averager, Sent
+from atomo.integrations.belt import Belt
 from atomo.integrations.chunk import Chunk
-from atomo.integrations.lane import Lane
 from atomo.integrations.memories import FORMAT, add_up, blank, claimed, filled
 from atomo.integrations.stats import Stats
 
 __all__ = ["Exchange"]
 
 State = dict[str, Any]
+ON_LINKS: Final = 1  # the stage in which ranks meet
 
 
 @final
@@ -30,12 +32,13 @@ class Exchange:
         """An exchange.
 
         Args:
-            averager: does the work, in a thread of this exchange.
+            averager: does the work, in threads of this exchange.
             parameters: those of the model, by name.
         """
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters = averager, dict(parameters)
-        self._lane = Lane("atomo-exchange")
+        # A bucket is encoded while the one before it is on the links.
+        self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
         self._pending: list[Any] = []
         self._streams: dict[torch.device, torch.Stream] = {}
 
@@ -70,18 +73,27 @@ class Exchange:
             chunk: some gradients, which nobody touches meanwhile.
             scale: what they were multiplied with.
             last: whether the step has no more.
-            done: called in the thread.
+            done: called in a thread.
         """
-        place = self._place(next(iter(chunk.gradients.values())).device)
+        averager, place = self._averager, self._place(next(iter(chunk.gradients.values())).device)
 
-        def work() -> None:
-            with place:
-                try:
-                    self._averager.average(chunk, scale, last)
-                finally:
-                    done()
+        def encode() -> list[Sent]:
+            with place():
+                return averager.encode(chunk, scale, last, partial(self._belt.within, ON_LINKS))
 
-        self._pending.append(self._lane.submit(work))
+        def exchange(sent: list[Sent]) -> list[Sent]:
+            with place():
+                return averager.exchange(sent)
+
+        def decode(sent: list[Sent]) -> None:
+            with place():
+                averager.decode(sent, last)
+
+        def over() -> None:
+            with place():
+                done()
+
+        self._pending.append(self._belt.submit(encode, exchange, decode, done=over))
 
     def finish(self) -> None:
         """Waits for all that was submitted.
@@ -91,9 +103,11 @@ class Exchange:
         """
         began = time.perf_counter()
         pending, self._pending = self._pending, []
-        for one in pending:
-            one.result()
+        # All of it, also where a part failed: nothing of this step is left to meet the next one.
+        errors = [error for one in pending if (error := one.exception())]
         self.stats.waited_s += time.perf_counter() - began
+        if errors:
+            raise errors[0]
 
     def state_dict(self, ranks: int | None = None) -> State:
         """This rank's memory by parameter name: tensors and plain types, for any checkpoint.
@@ -134,7 +148,7 @@ class Exchange:
                         state |= load(found.tobytes())
             return states
 
-        states = self._lane.submit(work).result()
+        states = self._belt.within(ON_LINKS, work)
         if self.rank != 0:
             return None
         return self._described({str(one): state for one, state in enumerate(states)}, self.size)
@@ -167,12 +181,11 @@ class Exchange:
         averager.memory.load_state_dict(add_up(states, averager.memory, self._parameters))
         averager.step = state["step"]
 
-    def _place(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Where the thread computes: behind what was computed here so far."""
+    def _place(self, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+        """Where the threads compute: behind what was computed here so far."""
         if device.type == "cpu":
-            return nullcontext()
+            return nullcontext
         module = torch.get_device_module(device)
         stream = self._streams.setdefault(device, module.Stream(device))
         stream.wait_stream(module.current_stream(device))
-        context: AbstractContextManager[Any] = module.stream(stream)
-        return context
+        return partial(module.stream, stream)

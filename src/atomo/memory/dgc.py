@@ -93,16 +93,30 @@ class MomentumCorrection(Memory):
     ) -> Any:
         if self._shrink != 1.0:
             gradient.mul_(self._shrink)
+        if not self._momentum:  # u is g, of which nothing is to be kept
+            return self._encode_rest(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
         grown = self._accumulate(velocity, gradient)
         # A dense part leaves nothing for v: it gets m u + g at once, and whatever was taken back.
         if Law.LOSSLESS in codec.laws:
-            return codec.encode(self._whole(gradient.copy_(grown), layout), generator)
-        unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
-        payload = codec.encode_residual(grown, unsent, generator)
+            return self._encode_rest(codec, gradient.copy_(grown), layout, generator)
+        payload = self._encode_rest(codec, grown, layout, generator)
         if self._masking:
             codec.clear_sent(payload, velocity.view(-1))  # u of what was sent
         return payload
+
+    def _encode_rest(
+        self,
+        codec: Codec[Any],
+        grown: Float[Tensor, "..."],
+        layout: Layout,
+        generator: Generator,
+    ) -> Any:
+        """Encodes v, once it has grown, and keeps of it what is not sent."""
+        if Law.LOSSLESS in codec.laws:
+            return codec.encode(self._whole(grown, layout), generator)
+        unsent = self._unsent.vector(layout, grown).view(grown.shape)
+        return codec.encode_residual(grown, unsent, generator)
 
     def _accumulate(
         self, velocity: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]

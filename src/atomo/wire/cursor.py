@@ -45,7 +45,11 @@ class Cursor:
 
     def byte(self) -> int:
         """One byte, as a number."""
-        return self.take(1)[0]
+        # Not by way of `take`: a header is read byte by byte, and each slice is an object.
+        if self.position >= len(self._data):
+            raise FrameError("the frame ends early: 1 more bytes expected, 0 left")
+        self.position += 1
+        return self._data[self.position - 1]
 
     def take(self, count: int) -> memoryview:
         """The next `count` bytes, not copied."""

@@ -127,13 +127,7 @@ def lower_bound(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, 
 
 def first_largest(indices: Int64[Tensor, " c"], found: Float[Tensor, " c"], k: int) -> Found:
     """The k largest of some entries, the first of those that are equal to the smallest."""
-    bits = found.abs().view(torch.int32)
-    low, higher = kth_largest(bits, k)
-    ties = bits == low
-    if int(ties.sum()) > k - higher:
-        ties[ties.nonzero().squeeze(1)[k - higher :]] = False
-    chosen = (ties | (bits > low)).nonzero().squeeze(1)
-    return indices[chosen], found[chosen]
+    return backend(found).first_largest(indices, found, k)
 
 
 def add_at(

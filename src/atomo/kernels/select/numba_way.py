@@ -11,6 +11,7 @@ __all__ = [
     "above",
     "add_at",
     "chunk_sums",
+    "first_largest",
     "kth_largest",
     "largest_bits",
     "magnitudes",
@@ -57,6 +58,14 @@ def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tenso
 def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
     bits, higher = find_kth(values.numpy(), k)
     return int(bits), int(higher)
+
+
+def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    chosen, values = torch.empty(k, dtype=torch.int64), torch.empty(k)
+    array = found.numpy()
+    low, higher = find_kth(array.view(np.int32), k)
+    take(indices.numpy(), array, low, k - higher, chosen.numpy(), values.numpy())
+    return chosen, values
 
 
 def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
@@ -147,6 +156,21 @@ def find_kth(bits: Bits, k: int) -> tuple[int, int]:
             at -= 1
         prefix = (prefix << width) | at
     return prefix, k - left
+
+
+@jit
+def take(
+    indices: Indices, found: Floats, low: int, ties: int, chosen: Indices, values: Floats
+) -> None:
+    """What has more bits than `low`, and the first `ties` of those that have as many."""
+    bits, count = found.view(np.int32), 0
+    for i in range(bits.size):
+        magnitude = np.int64(bits[i] & MAGNITUDE)
+        if magnitude < low or (magnitude == low and ties == 0):
+            continue
+        ties -= int(magnitude == low)
+        chosen[count], values[count] = indices[i], found[i]
+        count += 1
 
 
 @jit

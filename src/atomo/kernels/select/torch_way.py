@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-__all__ = ["above", "add_at", "chunk_sums", "kth_largest", "largest_bits", "magnitudes"]
+__all__ = [
+    "above",
+    "add_at",
+    "chunk_sums",
+    "first_largest",
+    "kth_largest",
+    "largest_bits",
+    "magnitudes",
+]
 
 MAGNITUDE = 0x7FFFFFFF
 
@@ -24,6 +32,16 @@ def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
     bits = values & MAGNITUDE
     low = int(bits.topk(k, sorted=True).values[-1])
     return low, int((bits > low).sum())
+
+
+def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    bits = found.view(torch.int32) & MAGNITUDE
+    low, higher = kth_largest(bits, k)
+    ties = bits == low
+    if int(ties.sum()) > k - higher:
+        ties[ties.nonzero().squeeze(1)[k - higher :]] = False
+    chosen = (ties | (bits > low)).nonzero().squeeze(1)
+    return indices[chosen], found[chosen]
 
 
 def largest_bits(values: Tensor) -> int:

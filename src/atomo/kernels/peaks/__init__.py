@@ -1,0 +1,36 @@
+"""Tensors joined in one vector, and the largest magnitude of each. What all ways promise.
+
+Both in one pass over memory: whoever collects a gradient wants to know at once which part of it is
+zero throughout and which is not finite.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.kernels.ways import ways_of
+
+__all__ = ["INFINITY", "backend", "join"]
+
+INFINITY: Final = 0x7F800000
+"""The bits of infinity; those of NaN are more, and those of a finite number fewer."""
+
+backend = ways_of(__name__, "numba", "torch")
+
+
+def join(sources: Sequence[Tensor], out: Float[Tensor, " n"], scale: float) -> list[int]:
+    """Fills `out` with one tensor after the other, over `scale`.
+
+    Args:
+        sources: on the device of `out`, of any floating dtype, shape and strides; together of as
+            many entries as `out`.
+        out: contiguous float32.
+        scale: what each entry is divided by.
+
+    Returns:
+        For each source, the bits of the largest magnitude that stands for it in `out`, read as an
+        integer: 0 where it is zero throughout, INFINITY or more where it is not finite.
+    """
+    return backend(out).join(sources, out, scale)

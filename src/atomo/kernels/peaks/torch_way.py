@@ -1,0 +1,21 @@
+"""Joining tensors as PyTorch operations. Contracts: `kernels/peaks`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["join"]
+
+MAGNITUDE = 0x7FFFFFFF
+
+
+def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
+    parts = torch.split(out, [source.numel() for source in sources])
+    for source, part in zip(sources, parts, strict=True):
+        part.view(source.shape).copy_(source)
+    if scale != 1:
+        out.div_(scale)
+    peaks = [(part.view(torch.int32) & MAGNITUDE).max() for part in parts]
+    found: list[int] = torch.stack(peaks).tolist()  # one wait for the device, not many
+    return found

@@ -1,0 +1,51 @@
+"""Joining tensors, and the largest magnitude of each, in all ways."""
+
+import math
+
+import pytest
+import torch
+from draws import normal
+from ways import Way, every_way
+
+from atomo.kernels.peaks import INFINITY, join
+
+each_way = every_way("peaks")
+
+
+def bits(value: float) -> int:
+    return int(torch.tensor([value]).view(torch.int32))
+
+
+@each_way
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_joins_in_order_over_the_scale_and_tells_the_largest(way: Way, scale):
+    sources = [normal(sizes, seed=sizes).neg() for sizes in (1, 5, 4097)]
+    out = torch.empty(4103)
+    peaks = way.join(sources, out, scale)
+    assert out.equal(torch.cat(sources) / scale)
+    assert peaks == [bits(float((one / scale).abs().max())) for one in sources]
+
+
+@each_way
+def test_any_strides_and_any_floating_dtype(way: Way):
+    sources = [normal(6).view(2, 3).T, normal(8).bfloat16(), normal(4).double(), torch.ones(())]
+    out = torch.empty(19)
+    peaks = way.join(sources, out, 1.0)
+    assert out.equal(torch.cat([one.float().flatten() for one in sources]))
+    assert peaks[1] == bits(float(sources[1].abs().max()))
+
+
+@each_way
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_tells_what_is_zero_throughout_and_what_is_not_finite(way: Way, value):
+    bad = normal(100)
+    bad[77] = value
+    zero, small, wrong = way.join([torch.zeros(3).neg(), normal(3), bad], torch.empty(106), 1.0)
+    assert zero == 0
+    assert 0 < small < INFINITY <= wrong
+
+
+def test_what_the_scale_makes_zero_or_infinite_counts_as_that():
+    out = torch.empty(2)
+    assert join([torch.tensor([1e-40]), torch.tensor([1e30])], out, 1e30)[0] == 0
+    assert join([torch.tensor([1e-40]), torch.tensor([1e30])], out, 1e-30)[1] == INFINITY

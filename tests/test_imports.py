@@ -27,7 +27,7 @@ ORDER = [
     "communicators",
     "roles",
     "config",
-    ("measure", "inspect"),
+    ("measure", "inspect", "settings_file"),
     "models",
     "data",
     "tasks",

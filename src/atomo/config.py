@@ -161,7 +161,6 @@ class Settings:
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
             schedule=resolve("schedule", self.schedule, SCHEDULES),
-            lr_warmup_from=self.warmup_from,
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             down=canonical_downlink(self.down),
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),

@@ -58,7 +58,7 @@ ALL: Final = (
     Spelling("--err-mode", DRACO, "nothing: workers are trusted, and no faults are simulated"),
     Spelling("--adversarial", DRACO, "nothing: workers are trusted"),
     Spelling("--worker-fail", DRACO, "nothing: workers are trusted"),
-    Spelling("--configs", DGC, "`--recipe dgc`, and an option for each setting"),
+    Spelling("--configs", DGC, "`--config` with files in TOML, such as those in `configs/`"),
     Spelling("--devices", DGC, "`--enable-gpu`, yes or no"),
     Spelling("--evaluate", DGC, "`atomo evaluate --model-dir` the run's folder"),
     Spelling("--suffix", DGC, "`--train-dir`"),

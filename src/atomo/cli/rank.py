@@ -6,13 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 from atomo.allocator import keep_freed_memory
-from atomo.arguments import Parser, parse
-from atomo.config import Settings
+from atomo.arguments import Parser
 from atomo.errors import ConfigError
 from atomo.launch.display import Plain
+from atomo.launch.given import given
 from atomo.launch.place import canonical, inherited
 from atomo.launch.streams import EVENT_MARK
-from atomo.tasks import chosen
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched
@@ -28,7 +27,7 @@ def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
     as_json = list(words[:2]) == ["--events", "json"]
     transport_name, options = split(words[2:] if as_json else words)
-    settings = parse(Settings, options, "rank", DESCRIPTION, chosen)
+    settings = given(options, "rank", DESCRIPTION).settings
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
     settings = canonical(inherited(settings))

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from atomo.arguments import parse
-from atomo.config import Settings
+from atomo.launch.given import given
 from atomo.launch.launcher import launch
-from atomo.tasks import chosen
 
 __all__ = ["main"]
 
@@ -16,6 +14,7 @@ Trains a model with one master, n-1 workers and an evaluator.
 
   atomo train
   atomo train --network ResNet18 --dataset Cifar10 --n 5 --code 'svd(rank=3)' --train-dir runs/x
+  atomo train --config configs/cifar/resnet20.toml configs/dgc/wm5.toml --n 9
 
 The same command with the same --train-dir continues where the run stopped. Ctrl-C writes a
 checkpoint and ends; twice ends at once."""
@@ -23,4 +22,5 @@ checkpoint and ends; twice ends at once."""
 
 def main(words: Sequence[str]) -> int:
     """Trains, and returns the exit code."""
-    return launch(parse(Settings, words, "train", DESCRIPTION, chosen), Console())
+    run = given(words, "train", DESCRIPTION)
+    return launch(run.settings, Console(), run.name)

@@ -29,14 +29,19 @@ from atomo.training.scoring import Evaluation
 __all__ = ["launch"]
 
 
-def launch(settings: Settings, console: Console) -> int:
+def launch(settings: Settings, console: Console, name: str = "") -> int:
     """Runs the job of `settings` to its end and returns the exit code.
+
+    Args:
+        settings: as they were given.
+        console: shows the run.
+        name: of a folder, where none was given; empty: one that says what is trained.
 
     Raises:
         ConfigError: a setting does not hold; nothing was started.
     """
     given = bool(settings.train_dir)
-    settings = located(settings)
+    settings = located(settings, name)
     command(settings, to_arguments(settings))  # before anything is made: it may be refused
     settings = claimed(settings, given)
     line = command(settings, to_arguments(settings))

@@ -51,13 +51,14 @@ def inherited(settings: Settings) -> Settings:
     return replace(settings, memory=str(kept.get("memory", "auto")))
 
 
-def located(settings: Settings) -> Settings:
+def located(settings: Settings, name: str = "") -> Settings:
     """The settings with canonical names and absolute folders, since ranks may start elsewhere.
 
-    A run that was given no folder gets the path of one that is not there yet; nothing is made.
+    A run that was given no folder gets the path of one that is not there yet, which begins with
+    `name`; nothing is made.
     """
     settings = canonical(inherited(settings))
-    folder = Path(settings.train_dir or fresh_folder(settings)).absolute()
+    folder = Path(settings.train_dir or fresh_folder(settings, name)).absolute()
     elsewhere = settings.resume not in ("auto", "never")
     return replace(
         settings,
@@ -90,11 +91,12 @@ def claimed(settings: Settings, given: bool) -> Settings:
     return settings
 
 
-def fresh_folder(settings: Settings) -> Path:
+def fresh_folder(settings: Settings, name: str = "") -> Path:
     """Where a run goes that was given no folder."""
     codec = settings.code.partition("(")[0]
     now = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{settings.network}-{settings.dataset}-{codec}-{now}".lower()
+    what = name or f"{settings.network}-{settings.dataset}-{codec}".lower()
+    return Path("runs") / f"{what}-{now}"
 
 
 def made(folder: Path) -> Path:

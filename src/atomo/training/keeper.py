@@ -15,6 +15,7 @@ from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
 from atomo.training.contents import BUFFER, check_worker
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
+from atomo.training.kept_settings import keep_settings
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import RUN, Ownership, own
 from atomo.training.resume import find_snapshot, mean
@@ -60,6 +61,7 @@ class Keeper:
     def logging(self, step: int) -> Iterator[Callable[[StepDone], None]]:
         """Takes in the steps after `step` while its block runs."""
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
+        keep_settings(self._folder, self._job.settings)
         with MetricsLog(self._folder, step + 1) as log:
             self._tell(self._started(step + 1))
             if self._caution:

@@ -18,6 +18,7 @@ from atomo.training.contents import check_worker, load_model
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
+from atomo.training.kept_settings import keep_settings
 from atomo.training.metrics import MetricsLog
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.ownership import RUN, Ownership, own
@@ -86,6 +87,7 @@ class Master:
         sweep(self._folder)
         self.step = self._resume()
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
+        keep_settings(self._folder, self._job.settings)
         with MetricsLog(self._folder, self.step + 1) as log:
             self._tell(self._started())
             if self._caution:

@@ -1,0 +1,138 @@
+"""Settings in files: flat TOML, a key a setting, as `--config` reads and a run's folder keeps it.
+
+    network = "ResNet20"
+    lr = 0.1
+
+What is wrong with a file is told with its name, the key, the value, and what to write.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, get_args, get_type_hints
+
+from atomo.arguments import flag
+from atomo.config import BOUNDS, Settings
+from atomo.errors import ConfigError
+from atomo.names import nearest, spelled
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["SETTINGS_FILE", "name_of", "read_settings", "settings_text"]
+
+SETTINGS_FILE: Final = "settings.toml"
+HEAD: Final = (
+    "# All settings of this run. `atomo train --config` this file repeats it in a new folder.\n"
+)
+KINDS: Final[Mapping[type, str]] = {
+    str: 'a string, such as {name} = "..."',
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
+OF_A_PLACE: Final = {"train_dir"}  # who repeats a run does not continue it
+
+
+def read_settings(files: Sequence[Path]) -> dict[str, Any]:
+    """What some files say, by field of Settings; later ones win.
+
+    Raises:
+        ConfigError: one cannot be read, or has what is no setting or no value of it.
+    """
+    given: dict[str, Any] = {}
+    for path in files:
+        for key, value in parsed(path).items():
+            name = known(path, key)
+            given[name] = checked(path, name, value)
+    return given
+
+
+def settings_text(settings: Settings) -> str:
+    """Resolved settings as a file that `read_settings` reads back, defaults as well.
+
+    >>> settings_text(Settings(lr=0.5)).splitlines()[2]
+    'n = 3'
+    """
+    told = asdict(settings) | {"num_aggregate": number_to_wait_for(settings)}
+    lines = [
+        f"{name} = {literal(value)}"
+        for name, value in told.items()
+        if value is not None and name not in OF_A_PLACE
+    ]
+    return "\n".join([HEAD, *lines, ""])
+
+
+def name_of(files: Sequence[Path]) -> str:
+    """Which files a run is made of, for the name of its folder.
+
+    >>> name_of([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
+    '[cifar.resnet20]+[dgc.wm5]'
+    """
+    return "+".join(f"[{short(path)}]" for path in files)
+
+
+def short(path: Path) -> str:
+    """A file's folder and name, without what all have."""
+    folder = path.parent.name
+    return f"{folder}.{path.stem}" if folder not in ("", "configs", "..") else path.stem
+
+
+def number_to_wait_for(settings: Settings) -> int:
+    """All stay all, also with another number of workers."""
+    return 0 if settings.num_aggregate == settings.workers else settings.num_aggregate
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f'--config {path}: {error}; a line is a key and a value, such as network = "ResNet20"'
+        ) from error
+
+
+def known(path: Path, key: str) -> str:
+    """The field of a key, in which `-` and `_` are alike."""
+    names = get_type_hints(Settings)
+    name = spelled(key, names)
+    if not name:
+        raise ConfigError(f"--config {path}: there is no setting {key!r}; {nearest(key, names)}")
+    return name
+
+
+def checked(path: Path, name: str, value: Any) -> Any:
+    """A value of the field's type and within its range."""
+    hint = get_type_hints(Settings)[name]
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind in KINDS]
+    if type(value) is int and kinds == [float]:
+        value = float(value)
+    if type(value) not in kinds:
+        wanted = " or ".join(KINDS[kind].format(name=name) for kind in kinds)
+        raise ConfigError(f"--config {path}: {name} = {shown(value)}: write {wanted}")
+    complaint = BOUNDS[name].complaint(value) if name in BOUNDS else ""
+    if complaint:
+        raise ConfigError(f"--config {path}: {name} = {shown(value)}: {flag(name)} {complaint}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a file, or nearly so."""
+    if isinstance(value, Mapping):
+        return "a table of its own, and settings are in none"
+    return literal(value) if type(value) in KINDS else str(value)
+
+
+def literal(value: str | bool | int | float) -> str:
+    """A value as TOML writes it. A JSON string is one of TOML's but for the DEL character."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -35,11 +35,13 @@ IDENTITY: Final = (
     "dataset",
     "image_size",
     "batch_size",
+    "batches_per_step",
     "optimizer",
     "memory",
     "seed",
 )
-UNSAID: Final = MappingProxyType({"task": "images"})  # by checkpoints of earlier versions
+# By checkpoints of earlier versions.
+UNSAID: Final[Mapping[str, object]] = MappingProxyType({"task": "images", "batches_per_step": 1})
 
 
 @final
@@ -55,6 +57,7 @@ class Settings:
     data_dir: str = option("data", "where the data sets lie, on every host")
     image_size: int | None = option(None, "side of ImageNet and Folder images, pixels")
     batch_size: int = option(32, "images per worker and step")
+    batches_per_step: int = option(1, "batches whose gradients add up to one that is exchanged")
     test_batch_size: int = option(1000, "images per forward pass of the evaluator")
     epochs: int = option(10, "passes over the training images")
     max_steps: int = option(1_000_000, "steps after which the run ends, if it has not before")
@@ -73,9 +76,11 @@ class Settings:
     )
     lr_warmup_epochs: float = option(0.0, "epochs in which the learning rate rises to its value")
     lr_warmup_from: float | None = option(
-        None, "share of it to begin at; empty: 1 / workers with --lr-scale-by-workers, else 0.1"
+        None, "share of it to begin at; empty: --lr itself with --lr-scale-by-workers, else 0.1"
     )
-    lr_scale_by_workers: bool = option(False, "multiply --lr by the workers: yes or no")
+    lr_scale_by_workers: bool = option(
+        False, "multiply --lr by workers and --batches-per-step: yes or no"
+    )
     lr_step_epochs: float = option(30.0, "epochs between two falls of --schedule step")
     lr_milestones: str = option("", "epochs of the falls of --schedule multistep: '30, 60, 80'")
     lr_gamma: float = option(0.1, "what a fall of step or multistep leaves; lower => falls deeper")
@@ -174,16 +179,21 @@ class Settings:
         return trainers(self.n, self.comm_type)
 
     @property
+    def share_of_step(self) -> int:
+        """Images of one worker at a step."""
+        return self.batch_size * self.batches_per_step
+
+    @property
     def peak_lr(self) -> float:
         """The learning rate before any schedule lowers it."""
-        return self.lr * (self.workers if self.lr_scale_by_workers else 1)
+        return self.lr * (self.workers * self.batches_per_step if self.lr_scale_by_workers else 1)
 
     @property
     def warmup_from(self) -> float:
         """The share of the learning rate at which a warm-up begins."""
         if self.lr_warmup_from is not None:
             return self.lr_warmup_from
-        return 1 / self.workers if self.lr_scale_by_workers else 0.1
+        return self.lr / self.peak_lr if self.lr_scale_by_workers else 0.1
 
     def planned_schedule(self, codec: Codec[Any]) -> str:
         """The schedule that was given, or that of the warm-up."""
@@ -235,6 +245,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "n": Bound(1, 4096, "a job has a process", "every worker sends to the one master"),
     "image_size": PIXELS,
     "batch_size": IMAGES,
+    "batches_per_step": IMAGES,
     "test_batch_size": IMAGES,
     "epochs": COUNT,
     "max_steps": COUNT,

@@ -92,7 +92,7 @@ ALL: Final = (
     Spelling("--fp16-allreduce", HOROVOD, "`--code fp16`"),
     Spelling("--use-adasum", HOROVOD, "nothing: gradients are averaged"),
     Spelling("--gradient-predivide-factor", HOROVOD, "nothing: gradients are averaged"),
-    Spelling("--batches-per-allreduce", HOROVOD, "`--batch-size`, larger"),
+    works("--batches-per-allreduce", HOROVOD, "--batches-per-step"),
     Spelling("--checkpoint-format", HOROVOD, "`--train-dir`"),
     Spelling("--val-dir", HOROVOD, "`--data-dir`, in which each data set has its folder"),
     Spelling("--pretrained", DRAGONN, "nothing: models start from their seed"),

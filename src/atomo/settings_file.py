@@ -7,6 +7,7 @@ What is wrong with a file is told with its name, the key, the value, and what to
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -72,14 +73,18 @@ def name_of(files: Sequence[Path]) -> str:
 
     >>> name_of([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
     '[cifar.resnet20]+[dgc.wm5]'
+    >>> name_of([Path("runs/[cifar.resnet20]+[dgc.wm5]-20260131-235959/settings.toml")])
+    '[cifar.resnet20]+[dgc.wm5]'
     """
-    return "+".join(f"[{short(path)}]" for path in files)
+    return "+".join(short(path) for path in files)
 
 
 def short(path: Path) -> str:
-    """A file's folder and name, without what all have."""
+    """A file's folder and name, without what all have; of a run that is repeated, its own name."""
     folder = path.parent.name
-    return f"{folder}.{path.stem}" if folder not in ("", "configs", "..") else path.stem
+    if path.name == SETTINGS_FILE and folder:
+        return re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", folder)
+    return f"[{path.stem}]" if folder in ("", "configs", "..") else f"[{folder}.{path.stem}]"
 
 
 def number_to_wait_for(settings: Settings) -> int:

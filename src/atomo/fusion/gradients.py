@@ -37,11 +37,13 @@ class Gradients:
                 hook = self._hook(bucket)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
-    def begin(self) -> None:
-        """Clears the gradients for a new backward pass."""
+    def begin(self, passes: int = 1) -> None:
+        """Clears the gradients, which so many backward passes add up; a bucket is complete when the
+        last of them has been there.
+        """
         for bucket, flat in zip(self._buckets, self._flat, strict=True):
             flat.zero_()
-            self._waiting[bucket.number] = len(bucket.slots)
+            self._waiting[bucket.number] = passes * len(bucket.slots)
 
     def finish(self) -> None:
         """Hands over the buckets of parameters that the loss did not depend on."""

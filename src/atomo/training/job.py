@@ -108,7 +108,7 @@ class Job:
     def shard(self, worker: int) -> Shard:
         """The samples of worker 1..workers."""
         s = self.settings
-        return Shard(len(self.workload.train), self.workers, worker - 1, s.batch_size, s.seed)
+        return Shard(len(self.workload.train), self.workers, worker - 1, s.share_of_step, s.seed)
 
 
 def make_job(settings: Settings, ranks: int) -> Job:
@@ -123,7 +123,7 @@ def make_job(settings: Settings, ranks: int) -> Job:
     task = make_task(settings.task)
     workload = task.open(settings.dataset, Path(settings.data_dir), settings.image_size)
     workers = settings.workers
-    steps = steps_per_epoch(len(workload.train), workers, settings.batch_size)
+    steps = steps_per_epoch(len(workload.train), workers, settings.share_of_step)
     torch.manual_seed(derive(settings.seed, "weights"))
     model = workload.build(settings.network)
     compile_kernels(phase.codec for phase in phases(settings.code, settings.code_schedule))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from atomo.data import epoch_seed
@@ -78,30 +78,36 @@ class Passes:
             Diverged: the loss or the gradient is no longer finite.
         """
         self._step, self._square = step, 0.0
-        batch, objective = self._batch(step), self._job.workload.objective
         torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self.worker))
-        self._gradients.begin()
-        outputs = self.model(*batch.inputs)
-        loss = objective.loss(outputs, batch.targets)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise self._diverged(f"the loss of worker {self.worker} at step {step} is {value}")
-        self._backward(loss)
-        self._dump.finish(step)
-        right = objective.right(outputs.detach(), batch.targets)
-        return Outcome(value, float(right), float(len(batch)), self._square)
-
-    def _batch(self, step: int) -> Batch:
-        seed = epoch_seed(self._job.settings.seed, self._shard.epoch(step))
-        batch = self._job.workload.train.batch(self._shard.indices(step), seed)
-        return batch.to(self._device)
-
-    def _backward(self, loss: Tensor) -> None:
-        """The backward pass, in which buckets are pushed as they come."""
+        parts = torch.split(self._shard.indices(step), self._job.settings.batch_size)
+        self._gradients.begin(len(parts))
+        passed = [self._pass(part, len(parts)) for part in parts]
         with self.explained():
-            loss.backward()  # type: ignore[no-untyped-call]
             self._gradients.finish()
             self._whole()
+        self._dump.finish(step)
+        loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
+        return Outcome(loss, right, samples, self._square)
+
+    def _pass(self, indices: Int64[Tensor, " b"], of: int) -> tuple[float, float, float]:
+        """Forward and backward for one of `of` batches: its part of the loss, how many samples are
+        right, and how many there are. Buckets are pushed during the last one, as they come.
+        """
+        batch, objective = self._batch(indices), self._job.workload.objective
+        outputs = self.model(*batch.inputs)
+        loss = objective.loss(outputs, batch.targets) / of
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            at = f"worker {self.worker} at step {self._step}"
+            raise self._diverged(f"the loss of {at} is {value}")
+        with self.explained():
+            loss.backward()  # type: ignore[no-untyped-call]
+        right = objective.right(outputs.detach(), batch.targets)
+        return value, float(right), float(len(batch))
+
+    def _batch(self, indices: Int64[Tensor, " b"]) -> Batch:
+        seed = epoch_seed(self._job.settings.seed, self._shard.epoch(self._step))
+        return self._job.workload.train.batch(indices, seed).to(self._device)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -28,8 +28,8 @@ def steps_per_epoch(images: int, workers: int, batch_size: int) -> int:
     steps = images // (workers * batch_size)
     if not steps:
         raise ConfigError(
-            f"--batch-size {batch_size} on {workers} workers takes {workers * batch_size} images a "
-            f"step, and the training set has {images}"
+            f"--batch-size (times --batches-per-step) {batch_size} on {workers} workers takes "
+            f"{workers * batch_size} images a step, and the training set has {images}"
         )
     return steps
 

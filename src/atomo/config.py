@@ -15,7 +15,7 @@ from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, SECONDS, THREADS, Bound, ch
 from atomo.codecs import Codec, make_codec
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
-from atomo.memory import Forget, canonical, check_fits, default_memory
+from atomo.memory import Forget, canonical, check_fits, default_memory, kind_of
 from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 from atomo.recipes import RECIPES
@@ -26,6 +26,7 @@ from atomo.wire import Compression
 __all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
+PRECISIONS: Final = ("fp32", "bf16")
 EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {"hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir"}
 # What a run must have in common with a checkpoint that it continues from.
@@ -66,6 +67,12 @@ class Settings:
     momentum: float = option(0.9, "momentum of sgd; higher => longer memory of past gradients")
     nesterov: bool = option(False, "Nesterov momentum: yes or no")
     weight_decay: float = option(0.0, "L2 penalty on the weights")
+    decay_norms: bool = option(
+        True, "weight decay of norms and biases as well: yes, as PyTorch's; no, as often published"
+    )
+    clip_grad: float = option(0.0, "norm to which a step's mean gradient is cut; 0: never")
+    label_smoothing: float = option(0.0, "share of each label that is spread over all classes")
+    precision: str = option("fp32", "of forward and backward: fp32, or bf16 where that is safe")
     noise_damping: bool = option(
         True, "shorten steps of sgd by the measured noise of an unbiased codec: yes or no"
     )
@@ -154,6 +161,7 @@ class Settings:
         for phase in phases(str(codec), self.code_schedule):
             check_fits(phase.codec, memory)
             check_codec(phase.codec, self.comm_type)
+        check_clip(self.clip_grad, memory)
         return replace(
             self,
             code=str(codec),  # says what the flags below said, so that they are not applied twice
@@ -165,6 +173,7 @@ class Settings:
             code_schedule=self.planned_schedule(codec),
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
+            precision=resolve("precision", self.precision, PRECISIONS),
             schedule=resolve("schedule", self.schedule, SCHEDULES),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             down=canonical_downlink(self.down),
@@ -252,6 +261,8 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "lr": Bound(0, FLOAT, why_most=FINITE, above=True),
     "momentum": Bound(0, 1, why_most="more grows without end"),
     "weight_decay": Bound(0, FLOAT, why_most=FINITE),
+    "clip_grad": Bound(0, FLOAT, why_most=FINITE),
+    "label_smoothing": Bound(0, 1, why_most="then nothing is left of the labels"),
     "lr_shrinkage": Bound(0, FLOAT, why_most=FINITE, above=True),
     "lr_shrink_freq": COUNT,
     "lr_warmup_epochs": ANY,
@@ -279,6 +290,15 @@ def check_schedule(schedule: str, milestones: str) -> None:
     name = resolve("schedule", schedule, SCHEDULES)
     if not parse_milestones(milestones) and name == "multistep":
         raise ConfigError("--schedule multistep needs its epochs: --lr-milestones '30, 60, 80'")
+
+
+def check_clip(clip_grad: float, memory: str) -> None:
+    """Raises ConfigError where what is to be clipped has momentum in it already."""
+    if clip_grad and kind_of(memory).has_momentum:
+        raise ConfigError(
+            f"--clip-grad {clip_grad:g}: with --memory {memory} what workers send has momentum in "
+            f"it; give --memory 'dgc(clip={clip_grad:g})', which clips gradients before that"
+        )
 
 
 def wants_gpu(enable_gpu: str | bool) -> bool:

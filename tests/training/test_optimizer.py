@@ -60,3 +60,19 @@ def test_a_checkpoint_without_momentum_of_weight_decay_begins_at_none():
     fresh.gradient.zero_()
     fresh.step(1)
     torch.testing.assert_close(weights, torch.full_like(weights, 0.999))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_decay_with_momentum_of_its_own_leaves_norms_and_biases_alone_too(nesterov):
+    for memory in ("none", "dgc"):
+        chosen = Settings(
+            lr=0.1, weight_decay=0.5, nesterov=nesterov, memory=memory, code="sgd",
+            decay_norms=False,
+        ).resolved()  # fmt: skip
+        weights = torch.ones(BUCKET.size)
+        made = FlatOptimizer(weights, [BUCKET], chosen, LearningRate(chosen))
+        for step in range(1, 4):
+            made.gradient.zero_()
+            made.step(step)
+        for slot in BUCKET.slots:
+            assert bool((weights[slot.start : slot.stop] == 1).all()) == (slot.name == "bias")

@@ -112,6 +112,16 @@ class Objective(ABC):
             targets: of the batch.
         """
 
+    def smoothed(self, share: float) -> "Objective":
+        """The same with so much of each label spread over all classes.
+
+        Raises:
+            ConfigError: its targets are no classes.
+        """
+        raise ConfigError(
+            f"--label-smoothing {share:g}: what this task predicts are no classes; leave it out"
+        )
+
     @abstractmethod
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """How many samples of the batch are right, a scalar: whole samples, or parts of them."""

@@ -1,6 +1,7 @@
 """One class a sample: cross entropy, and the shares of samples whose class is the likeliest."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -17,13 +18,20 @@ TOP5 = Metric("top5", "top-5")
 
 
 @final
+@dataclass(frozen=True)
 class CrossEntropy(Objective):
     """Mean cross entropy of logits, nats."""
+
+    smoothing: float = 0.0
+    """The share of each label that is spread over all classes."""
 
     def loss(
         self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]
     ) -> Float[Tensor, ""]:
-        return cross_entropy(outputs, targets)
+        return cross_entropy(outputs, targets, label_smoothing=self.smoothing)
+
+    def smoothed(self, share: float) -> Objective:
+        return replace(self, smoothing=share)
 
     def right(self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]) -> Tensor:
         """Samples whose likeliest class is the right one."""

@@ -1,16 +1,51 @@
-"""Weight decay where momentum is applied by the workers: it has a momentum of its own.
+"""Weight decay that PyTorch's optimiser cannot take.
+
+That of some parameters alone, and that beside momentum which workers apply: it has one of its own.
 
 Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
 Training", ICLR 2018; DGCSGD of their published code.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["DecayMomentum"]
+from atomo.fusion import Bucket
+
+__all__ = ["DecayMomentum", "PlainDecay", "decayed_spans"]
+
+
+def decayed_spans(buckets: Sequence[Bucket], norms: bool) -> tuple[slice, ...]:
+    """Where the parameters lie that decay: all, or without `norms` those of two dimensions or more.
+
+    Scales of norms and biases have one dimension. Decay does not regularise the former, which the
+    norm undoes, and there is little to regularise in the latter (Goyal et al., "Accurate, Large
+    Minibatch SGD", 2017, section 3; He et al., "Bag of Tricks", 2019).
+    """
+    if norms:
+        return (slice(None),)
+    return tuple(
+        slice(bucket.offset + slot.start, bucket.offset + slot.stop)
+        for bucket in buckets
+        for slot in bucket.slots
+        if len(slot.shape) > 1
+    )
+
+
+@final
+class PlainDecay:
+    """wd p, which is added to the gradient of some parameters, as SGD and Adam do to all."""
+
+    def __init__(self, weights: Float[Tensor, " n"], decay: float, spans: Sequence[slice]) -> None:
+        self._weights, self._decay, self._spans = weights, decay, spans
+
+    def add_to(self, gradient: Float[Tensor, " n"]) -> None:
+        """Adds the decay of one step, in place."""
+        for span in self._spans:
+            gradient[span].add_(self._weights[span], alpha=self._decay)
 
 
 @final
@@ -22,17 +57,22 @@ class DecayMomentum:
     """
 
     def __init__(
-        self, weights: Float[Tensor, " n"], decay: float, momentum: float, nesterov: bool
+        self,
+        weights: Float[Tensor, " n"],
+        decay: float,
+        momentum: float,
+        nesterov: bool,
+        spans: Sequence[slice] = (slice(None),),
     ) -> None:
         self.buffer = torch.zeros_like(weights)
-        self._weights, self._decay = weights, decay
+        self._plain = PlainDecay(weights, decay, spans)
         self._momentum, self._nesterov = momentum, nesterov
 
     def add_to(self, gradient: Float[Tensor, " n"]) -> None:
         """Adds the decay of one step, in place."""
-        self.buffer.mul_(self._momentum).add_(self._weights, alpha=self._decay)
+        self._plain.add_to(self.buffer.mul_(self._momentum))
         if self._nesterov:
-            gradient.add_(self._weights, alpha=self._decay)
+            self._plain.add_to(gradient)
             gradient.add_(self.buffer, alpha=self._momentum)
         else:
             gradient.add_(self.buffer)

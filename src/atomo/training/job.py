@@ -1,7 +1,7 @@
 """What the master and the workers of a run must agree on, computed by each from the settings."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -122,6 +122,9 @@ def make_job(settings: Settings, ranks: int) -> Job:
         raise ConfigError(f"--n {settings.n}, but this job has {ranks} processes")
     task = make_task(settings.task)
     workload = task.open(settings.dataset, Path(settings.data_dir), settings.image_size)
+    if settings.label_smoothing:
+        smoothed = workload.objective.smoothed(settings.label_smoothing)
+        workload = replace(workload, objective=smoothed)
     workers = settings.workers
     steps = steps_per_epoch(len(workload.train), workers, settings.share_of_step)
     torch.manual_seed(derive(settings.seed, "weights"))

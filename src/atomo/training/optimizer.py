@@ -16,13 +16,15 @@ from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
 from atomo.training.contents import check_tensor
-from atomo.training.decay import DecayMomentum
+from atomo.training.decay import DecayMomentum, PlainDecay, decayed_spans
 from atomo.training.learning_rate import LearningRate
+from atomo.training.one_thread import on_one_thread
 from atomo.training.update_rules import COUNT, Adam, Sgd, UpdateRule
 
 __all__ = ["FlatOptimizer"]
 
 KINDS: Final = {"sgd": {"momentum_buffer"}, "adam": {COUNT, "exp_avg", "exp_avg_sq"}}
+EPSILON: Final = 1e-6  # of `clip_grad_norm_`
 DECAY: Final = "decay_momentum"  # in a state
 
 
@@ -42,7 +44,8 @@ class FlatOptimizer:
         self._buckets = buckets
         self._settings, self._rate = settings, rate
         self._rule = build(settings)
-        self._decay = decay_momentum(weights, settings)
+        self._decay = decay_momentum(weights, settings, buckets)
+        self._apart = decay_of_some(weights, settings, buckets)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`, which counts from 1."""
@@ -50,6 +53,10 @@ class FlatOptimizer:
 
     def step(self, step: int, factor: float = 1.0) -> None:
         """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
+        if self._settings.clip_grad:
+            clip(self.gradient, self._settings.clip_grad)
+        if self._apart is not None:
+            self._apart.add_to(self.gradient)
         if self._decay is not None:
             self._decay.add_to(self.gradient)
         self._rule.step(self.weights, self.gradient, factor * self.learning_rate(step))
@@ -107,22 +114,44 @@ class FlatOptimizer:
 def build(settings: Settings) -> UpdateRule:
     """The update rule of that name."""
     s = settings
+    decay = s.weight_decay if s.decay_norms and not has_decay_momentum(s) else 0.0
     if s.optimizer == "adam":
-        return Adam(weight_decay=s.weight_decay)
+        return Adam(weight_decay=decay)
     apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough
     return Sgd(
         momentum=0.0 if apart else s.momentum,
         nesterov=s.nesterov and not apart,
-        weight_decay=0.0 if has_decay_momentum(s) else s.weight_decay,
+        weight_decay=decay,
     )
 
 
-def decay_momentum(weights: Float[Tensor, " n"], settings: Settings) -> DecayMomentum | None:
+def clip(gradient: Float[Tensor, " n"], most: float) -> None:
+    """Shortens a gradient to a norm of `most`, as `clip_grad_norm_` does, on all ranks alike."""
+    with on_one_thread():
+        norm = float(gradient.norm())
+    if norm > most - EPSILON:
+        gradient.mul_(most / (norm + EPSILON))
+
+
+def decay_of_some(
+    weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
+) -> PlainDecay | None:
+    """The weight decay, where not all parameters have it."""
+    s = settings
+    if s.decay_norms or not s.weight_decay or has_decay_momentum(s):
+        return None
+    return PlainDecay(weights, s.weight_decay, decayed_spans(buckets, s.decay_norms))
+
+
+def decay_momentum(
+    weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
+) -> DecayMomentum | None:
     """The momentum of the weight decay, where that is apart from the gradient's."""
     s = settings
     if not (s.weight_decay and has_decay_momentum(s)):
         return None
-    return DecayMomentum(weights, s.weight_decay, s.momentum, s.nesterov)
+    spans = decayed_spans(buckets, s.decay_norms)
+    return DecayMomentum(weights, s.weight_decay, s.momentum, s.nesterov, spans)
 
 
 def has_decay_momentum(settings: Settings) -> bool:

@@ -23,6 +23,7 @@ from atomo.tasks import Batch
 from atomo.training.causes import likely
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
+from atomo.training.precision import forward_in
 
 __all__ = ["Outcome", "Passes"]
 
@@ -94,8 +95,9 @@ class Passes:
         right, and how many there are. Buckets are pushed during the last one, as they come.
         """
         batch, objective = self._batch(indices), self._job.workload.objective
-        outputs = self.model(*batch.inputs)
-        loss = objective.loss(outputs, batch.targets) / of
+        with forward_in(self._job.settings.precision, self._device):
+            outputs = self.model(*batch.inputs)
+            loss = objective.loss(outputs, batch.targets) / of
         value = float(loss.detach())
         if not math.isfinite(value):
             at = f"worker {self.worker} at step {self._step}"

@@ -4,8 +4,7 @@ All ranks begin alike, average alike and step alike, so that their weights stay 
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -18,6 +17,7 @@ from atomo.memory import make_memory
 from atomo.training.contents import load_model
 from atomo.training.damping import Damping, without_damping
 from atomo.training.job import Job
+from atomo.training.one_thread import on_one_thread
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
 from atomo.training.worker_state import restore, worker_state
@@ -139,14 +139,3 @@ def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in state.items()
         if name.startswith(prefix)
     }
-
-
-@contextmanager
-def on_one_thread() -> Iterator[None]:
-    """Sums have the same bits on hosts of any number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,0 +1,116 @@
+"""Smoothed labels, clipped gradients, decay of some parameters and autocast are PyTorch's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support import largest_difference, run_threads, settings
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from atomo.arguments import parse
+from atomo.config import Settings
+from atomo.data import load_dataset
+from atomo.errors import ConfigError
+from atomo.models import build_model
+from atomo.randomness import derive
+from atomo.training.checkpoint import load
+from atomo.training.shard import Shard
+
+STEPS = 8
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def plain(
+    chosen: Settings,
+    loss: Loss = lambda model, images, labels: cross_entropy(model(images), labels),
+    clip: float = 0.0,
+    apart: bool = False,
+) -> dict[str, Tensor]:
+    """One process on the joined batches, with PyTorch's functions."""
+    data = load_dataset(chosen.dataset, Path(chosen.data_dir))
+    torch.manual_seed(derive(chosen.seed, "weights"))
+    model = build_model(chosen.network, data.input_shape, data.classes)
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[chosen.optimizer]
+    rest = {"momentum": chosen.momentum} if chosen.optimizer == "sgd" else {}
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    others = [p for p in model.parameters() if p.dim() > 1]
+    groups = [{"params": others}, {"params": vectors} | ({"weight_decay": 0.0} if apart else {})]
+    optimizer = kind(groups, lr=chosen.lr, weight_decay=chosen.weight_decay, **rest)
+    shards = [Shard(len(data.train), 2, w, chosen.batch_size, chosen.seed) for w in range(2)]
+    for step in range(1, STEPS + 1):
+        optimizer.zero_grad()
+        for shard in shards:
+            images, labels = data.train.batch(shard.indices(step))
+            (loss(model, images, labels) / 2).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def trained(folder: Path, **changes: object) -> tuple[Settings, dict[str, Tensor]]:
+    chosen = settings(folder, code="sgd", max_steps=STEPS, batch_size=16, **changes)
+    run_threads(chosen)
+    return chosen, dict(load(folder, STEPS).model)
+
+
+def test_smoothed_labels_are_pytorchs(tmp_path):
+    chosen, model = trained(tmp_path, network="FC", label_smoothing=0.1)
+
+    def smoothed(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(net(images), labels, label_smoothing=0.1)
+
+    assert largest_difference(plain(chosen, smoothed), model) < 1e-6
+    assert largest_difference(plain(chosen), model) > 1e-4
+
+
+@pytest.mark.parametrize("way", [{}, {"down": "updates"}], ids=str)
+def test_a_clipped_gradient_is_pytorchs_mean_gradient_clipped(way, tmp_path):
+    chosen, model = trained(tmp_path, network="LeNet", clip_grad=0.4, fusion_mb=0.1, **way)
+    assert largest_difference(plain(chosen, clip=0.4), model) < 1e-6
+    assert largest_difference(plain(chosen), model) > 1e-4
+
+
+@pytest.mark.parametrize("optimizer", [{"optimizer": "sgd"}, {"optimizer": "adam", "lr": 1e-3}])
+def test_decay_of_weights_alone_is_that_of_two_groups(optimizer, tmp_path):
+    decay = {"weight_decay": 0.1, "decay_norms": False, "network": "LeNet", **optimizer}
+    chosen, model = trained(tmp_path, fusion_mb=0.1, **decay)
+    # Adam's steps are as long for a gradient of rounding errors as for any other.
+    near = 1e-6 if chosen.optimizer == "sgd" else 1e-4
+    assert largest_difference(plain(chosen, apart=True), model) < near
+    assert largest_difference(plain(chosen), model) > 2 * near
+
+
+def test_the_bits_of_before_stay_where_nothing_is_asked_for(tmp_path):
+    old, all_decay = tmp_path / "a", tmp_path / "b"
+    _, one = trained(old, network="FC", weight_decay=0.1)
+    _, two = trained(all_decay, network="FC", weight_decay=0.1, clip_grad=1e9)
+    assert all(tensor.equal(two[name]) for name, tensor in one.items())
+
+
+def test_bf16_is_autocast_around_forward_and_loss(tmp_path):
+    chosen, model = trained(tmp_path, network="LeNet", precision="bf16")
+
+    def half(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return cross_entropy(net(images), labels)
+
+    assert all(tensor.dtype == torch.float32 for tensor in model.values())
+    assert largest_difference(plain(chosen, half), model) < 2e-3  # rounding of other sums
+    assert largest_difference(plain(chosen), model) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--clip-grad=2 --code=topk", r"give --memory 'dgc\(clip=2\)', which clips"),
+        ("--clip-grad=-1", "--clip-grad must be at least 0, got -1"),
+        ("--label-smoothing=1.1", "--label-smoothing must be at most 1, got 1.1: then nothing"),
+        ("--precision=int4", "unknown precision 'int4'; known: fp32, bf16"),
+    ],
+)
+def test_what_cannot_be_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(Settings, words.split(), "train", "").resolved()

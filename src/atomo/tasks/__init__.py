@@ -32,6 +32,8 @@ __all__ = [
 KINDS: list[type[Task]] = listed(
     __name__,
     "images:Images",
+    "text.task:Text",
+    "labels.task:Labels",
 )
 TASKS: Mapping[str, type[Task]] = MappingProxyType({kind.id: kind for kind in KINDS})
 
@@ -87,7 +89,7 @@ def dataset_named(task: Task, name: str) -> str:
     other = task_of(name)
     if spelled(name, other.datasets()) and other.id != task.id:
         raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
-    return resolve("data set", name, task.datasets())
+    return task.dataset_named(name)
 
 
 def chosen(**given: Any) -> Settings:

@@ -199,6 +199,14 @@ class Task(ABC):
         """
         return resolve("network", name, self.networks())
 
+    def dataset_named(self, name: str) -> str:
+        """The spelling of a data set's name that the settings keep.
+
+        Raises:
+            ConfigError: this task has no such data set; the message offers the nearest.
+        """
+        return resolve("data set", name, self.datasets())
+
     def no_size(self, image_size: int | None) -> None:
         """Raises ConfigError where an image size is asked for, and there are no images."""
         if image_size:

@@ -11,10 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from atomo.tasks.base import LOSS, Metric, Objective, Scorer
 
-__all__ = ["TOP1", "TOP5", "CrossEntropy", "TopScorer"]
+__all__ = ["ACCURACY", "F1", "TOP1", "TOP5", "CrossEntropy", "FScorer", "TopScorer"]
 
 TOP1 = Metric("top1", "top-1", "accuracy")
 TOP5 = Metric("top5", "top-5")
+ACCURACY = Metric("accuracy", "accuracy", "accuracy")
+F1 = Metric("f1", "F1")
 
 
 @final
@@ -59,3 +61,28 @@ class TopScorer(Scorer):
         means = torch.stack(self._sums).sum(0) / self._samples
         keys = TOP1.key, TOP5.key, LOSS.key
         return dict(zip(keys, means.tolist(), strict=True))
+
+
+@final
+class FScorer(Scorer):
+    """Accuracy, the F1 of the classes, and the mean cross entropy, nats.
+
+    F1 is the plain mean over the classes (macro), each the harmonic mean of its precision and its
+    recall; a class that is neither there nor ever said counts as 0.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self._counts = torch.zeros(classes, classes, dtype=torch.float64)  # class by what was said
+        self._loss = 0.0
+
+    def add(self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]) -> None:
+        pairs = targets * len(self._counts) + outputs.argmax(1)
+        counts = pairs.cpu().bincount(minlength=self._counts.numel())
+        self._counts += counts.view_as(self._counts)
+        self._loss += float(cross_entropy(outputs, targets, reduction="none").double().sum())
+
+    def values(self) -> Mapping[str, float]:
+        right, samples = self._counts.diagonal(), float(self._counts.sum())
+        f1 = 2 * right / (self._counts.sum(0) + self._counts.sum(1)).clamp_min(1)
+        accuracy = float(right.sum()) / samples
+        return {ACCURACY.key: accuracy, F1.key: float(f1.mean()), LOSS.key: self._loss / samples}

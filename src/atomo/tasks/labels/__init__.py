@@ -1,0 +1,1 @@
+"""Samples with any number of labels out of very many."""

@@ -1,0 +1,43 @@
+"""Lines of text files, and what is wrong with one: errors name the file, the line and the value."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from atomo.errors import DataError
+
+__all__ = ["at", "lines", "quoted"]
+
+SHOWN: Final = 60  # characters of what is wrong
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file in UTF-8, without their ends.
+
+    Raises:
+        DataError: it cannot be read, or a line is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield decoded(line, path, number).rstrip("\r\n")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+
+
+def decoded(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        wrong = line[error.start]
+        raise at(path, number, f"byte {wrong:#04x} at {error.start + 1} is not UTF-8") from error
+
+
+def at(path: Path, number: int, what: str) -> DataError:
+    """The error for one line, counted from 1."""
+    return DataError(f"{path}, line {number}: {what}")
+
+
+def quoted(text: str) -> str:
+    """A value as an error shows it, cut where it is long."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")

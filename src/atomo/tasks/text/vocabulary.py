@@ -1,0 +1,35 @@
+"""Words to numbers. What stands in the training split alone decides, so every rank agrees."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, final
+
+__all__ = ["PADDING", "UNKNOWN", "Vocabulary"]
+
+PADDING: Final = 0  # fills a batch up to its longest sentence
+UNKNOWN: Final = 1  # any word that training did not see often enough
+SPECIAL: Final = 2
+
+
+@final
+class Vocabulary:
+    """The words of some sentences, the frequent first; ties go by spelling."""
+
+    def __init__(self, sentences: Iterable[Sequence[str]], least: int) -> None:
+        """Numbers the words.
+
+        Args:
+            sentences: the tokens of each.
+            least: occurrences below which a word is unknown.
+        """
+        counts = Counter(word for sentence in sentences for word in sentence)
+        kept = sorted((-count, word) for word, count in counts.items() if count >= least)
+        self.words = tuple(word for _, word in kept)
+        self._numbers = {word: number for number, word in enumerate(self.words, SPECIAL)}
+
+    def __len__(self) -> int:
+        """How many numbers there are, the special ones with them."""
+        return len(self.words) + SPECIAL
+
+    def __getitem__(self, word: str) -> int:
+        return self._numbers.get(word, UNKNOWN)

@@ -78,7 +78,7 @@ def warm(start: float, steps: int, then: Torch) -> Torch:
             warm(0.1, 10, lambda o: MultiStepLR(o, [10, 20])),
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "pytorch",
 )
 def test_a_schedule_is_pytorchs_of_that_name(changes, scheduler):
     assert ours(**changes) == pytest.approx(torchs(scheduler), rel=1e-7)

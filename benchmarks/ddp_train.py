@@ -31,7 +31,6 @@ from atomo.randomness import derive
 from atomo.training.shard import Shard
 
 ONE_BUCKET_MB = 1000  # the PowerSGD hook starts collectives out of order where there are several
-SEED = 1
 
 
 def main() -> None:
@@ -81,6 +80,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--target", type=float, default=2.0, help="end at this accuracy")
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
 
@@ -104,7 +104,7 @@ def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDa
     elif name == "bf16":
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     elif name == "atomo":
-        exchange, ours = atomo.ddp_hook(ddp, setting)
+        exchange, ours = atomo.ddp_hook(ddp, setting, momentum=momentum)
         ddp.register_comm_hook(exchange, ours)
     elif name != "none":
         raise SystemExit(f"--hook {hook}: none, bf16, fp16, powersgd:RANK or atomo:SPEC")
@@ -122,12 +122,13 @@ def has_momentum(hook: str, momentum: float) -> bool:
 def train(options: argparse.Namespace) -> None:
     """Takes the steps."""
     data = load_dataset(options.dataset, Path(options.data_dir))
-    torch.manual_seed(derive(SEED, "weights"))
+    torch.manual_seed(derive(options.seed, "weights"))
     model = build_model(options.network, data.input_shape, data.classes)
     ddp = wrapped(model, options.hook, options.momentum)
     momentum = 0.0 if has_momentum(options.hook, options.momentum) else options.momentum
     optimizer = torch.optim.SGD(ddp.parameters(), lr=options.lr, momentum=momentum)
-    shard = Shard(len(data.train), options.world, options.rank, options.batch_size, SEED)
+    images, seed = len(data.train), options.seed
+    shard = Shard(images, options.world, options.rank, options.batch_size, seed)
     for step in range(1, options.steps + 1):
         dist.barrier()
         started = time.perf_counter()

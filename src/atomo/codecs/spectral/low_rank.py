@@ -25,6 +25,7 @@ SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
 WITNESSES = 8  # of them: each overlooks one large remainder in ten
 SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
 ROUNDING = 8 * torch.finfo(torch.float32).eps  # that computing a gradient in float32 has
+SPANNED = 4 * ROUNDING  # what products in float32 cannot tell from nothing
 
 
 def low_rank(
@@ -32,7 +33,7 @@ def low_rank(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]] | None:
     """Singular values in rising order, float64, and right singular vectors; None: its rank is high.
 
-    What the vectors do not span of the matrix is below ROUNDING of its Frobenius norm.
+    What the vectors do not span of the matrix is below SPANNED of its Frobenius norm.
 
     Args:
         matrix: float32, at least as many rows as columns.
@@ -41,19 +42,24 @@ def low_rank(
     rank = sampled_rank(matrix)
     if rank > MOST_RANK or rank + SPARE >= matrix.shape[1]:
         return None
+    # In float32, whose products take a third of the time. Where the numbers are too large or too
+    # small for that, the witnesses do not agree.
     combined = combinations(matrix, rank + SPARE, generator)
     basis, corner = torch.linalg.qr(combined)
     missed = corner.diagonal()[-WITNESSES:].abs().max()
-    norm = combined.square().sum(0).mean().sqrt()  # of the matrix, nearly
-    if not bool(missed <= ROUNDING * norm):  # nor where it is NaN
+    norm = combined.double().square().sum(0).mean().sqrt()  # of the matrix, nearly
+    if not bool(missed <= SPANNED * norm):  # nor where it is NaN
         return None
-    gram = basis.new_zeros(basis.shape[1], basis.shape[1])
+    wide = basis.double()
+    gram = torch.zeros(basis.shape[1], basis.shape[1], dtype=torch.float64, device=basis.device)
     for rows in chunks(matrix):
-        within = rows.double() @ basis
+        # In float64: a Gram matrix squares the singular values, and with them the rounding.
+        within = (rows @ basis).double()
         gram.addmm_(within.T, within)
-    # All in float64: a Gram matrix squares the singular values, and with them the rounding.
-    squares, turns = torch.linalg.eigh(gram)
-    return squares.clamp(min=0).sqrt(), basis @ turns
+    # To how much the columns of float32 lack of being orthonormal this is the first correction.
+    straight = 1.5 * torch.eye(len(gram)).to(gram) - 0.5 * (wide.T @ wide)
+    squares, turns = torch.linalg.eigh(straight @ gram @ straight)
+    return squares.clamp(min=0).sqrt(), wide @ (straight @ turns)
 
 
 def sampled_rank(matrix: Float[Tensor, "m n"]) -> int:
@@ -67,11 +73,9 @@ def sampled_rank(matrix: Float[Tensor, "m n"]) -> int:
 def combinations(
     matrix: Float[Tensor, "m n"], count: int, generator: Generator
 ) -> Float[Tensor, "n count"]:
-    """Random combinations of the rows, as columns in float64."""
-    total = matrix.new_zeros(matrix.shape[1], count, dtype=torch.float64)
+    """Random combinations of the rows, as columns."""
+    total = matrix.new_zeros(matrix.shape[1], count)
     for rows in chunks(matrix):
-        weights = torch.randn(
-            len(rows), count, generator=generator, device=generator.device, dtype=torch.float64
-        )
-        total.addmm_(rows.T.double(), weights.to(rows.device))
+        weights = torch.randn(len(rows), count, generator=generator, device=generator.device)
+        total.addmm_(rows.T, weights.to(rows.device))
     return total

@@ -265,6 +265,29 @@ def test_adds_with_a_scale(codec):
 
 
 @every_codec
+def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec):
+    for shape in SHAPES:
+        size = Size(shape).numel()
+        payloads = [codec.encode(normal(*shape) * n, seeded(n)) for n in (1, 3, 2, 5)]
+        payloads.append(codec.encode(torch.zeros(shape), seeded(0)))
+        around = torch.ones(size + 2)
+        expected, strided = torch.ones(shape), torch.ones(*shape, 2)[..., 0]
+        for payload in payloads:
+            codec.add_decoded(payload, expected, 0.5)
+        for total in (around[1:-1].view(shape), strided):
+            codec.add_all(payloads, total, 0.5)
+            torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
+        assert around[0] == around[-1] == 1
+
+
+@every_codec
+def test_a_bad_payload_among_good_ones_is_refused(codec):
+    good, bad = (codec.encode(normal(*shape), seeded(0)) for shape in ((2, 2), (8, 6)))
+    with pytest.raises(CodecError, match=codec.id):
+        codec.add_all([good, bad, good], torch.ones(2, 2))
+
+
+@every_codec
 def test_nan_and_infinity_pass_through_or_are_refused(codec):
     for value in (float("nan"), float("inf"), float("-inf")):
         gradient = normal(6, 5)

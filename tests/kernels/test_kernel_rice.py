@@ -105,3 +105,24 @@ def test_what_does_not_fit_is_refused(change):
             n = int(indices[-1])
     with pytest.raises(ValueError, match=str(n)):
         rice.decode(data, count, n)
+
+
+def test_several_sets_are_read_one_behind_the_other():
+    sets = [uniform(10_000, count) for count in (700, 0, 1, 513, 3)]
+    data = [rice.encode(indices, 10_000) for indices in sets]
+    counts = [len(indices) for indices in sets]
+    assert rice.decode_all(data, counts, 10_000).equal(torch.cat(sets))
+
+
+@pytest.mark.parametrize("bad", range(3))
+def test_the_bits_of_one_set_are_not_read_as_those_of_another(bad):
+    indices = uniform(10_000, 700)
+    data, counts = [rice.encode(indices, 10_000)] * 3, [700] * 3
+    for change in (-20, -1, 1, 20):
+        wrong = counts.copy()
+        wrong[bad] += change
+        with pytest.raises(ValueError, match="10000"):
+            rice.decode_all(data, wrong, 10_000)
+    cut = [*data[:bad], data[bad][:-1], *data[bad + 1 :]]
+    with pytest.raises(ValueError, match="10000"):
+        rice.decode_all(cut, counts, 10_000)

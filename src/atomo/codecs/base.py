@@ -12,9 +12,10 @@ listed codec against every law it declares, so a new codec is tested the moment 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -83,6 +84,8 @@ class Codec(ABC, Generic[Payload]):
     """The setting that makes it a contraction where it is unbiased, if it has one."""
     votes: ClassVar[bool] = False
     """Whether the aggregate is a vote, so that a step is as long as the learning rate says."""
+    joins: ClassVar[bool] = False
+    """Whether `add_all` takes less for several payloads than `add_decoded` for each."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
 
@@ -130,6 +133,20 @@ class Codec(ABC, Generic[Payload]):
             CodecError: the payload does not fit `out`, which is then unchanged. A payload may come
                 from another machine, so it is checked here and never trusted.
         """
+
+    def add_all(
+        self, payloads: Sequence[Payload], out: Float[Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        """Adds `scale` times each of several decoded gradients to `out`, in place.
+
+        That is `add_decoded` of one after another, but for the order in which a codec that `joins`
+        may add up: the last bits depend on which payloads are joined, and on nothing else.
+
+        Raises:
+            CodecError: one of them does not fit `out`, which others may have been added to.
+        """
+        for payload in payloads:
+            self.add_decoded(payload, out, scale)
 
     def cost(self, payload: Payload, shape: Size) -> Cost:
         """What `decode` takes, at most. Of a payload that `decode` refuses, it may be anything.
@@ -217,14 +234,18 @@ class Codec(ABC, Generic[Payload]):
 
     def assemble(self, sections: Iterator[Tensor]) -> Payload:
         """The inverse of `sections`. Takes as many tensors as it needs."""
-        names = [field.name for field in fields(self.carries)]
-        rebuilt: Payload = self.carries(
-            *(
-                self.inner[name].assemble(sections) if name in self.inner else next(sections)
-                for name in names
-            )
-        )
+        inner = self.inner
+        parts = [
+            inner[name].assemble(sections) if name in inner else next(sections)
+            for name in self.payload_names
+        ]
+        rebuilt: Payload = self.carries(*parts)
         return rebuilt
+
+    @cached_property
+    def payload_names(self) -> tuple[str, ...]:
+        """The names of a payload's fields."""
+        return tuple(field.name for field in fields(self.carries))
 
     def decode(self, payload: Payload, shape: Size) -> Float[Tensor, "..."]:
         """Rebuilds a float32 gradient of `shape` on its own."""

@@ -4,6 +4,7 @@ The sum has the parameter server's order, rank by rank, so that it has its bits.
 size - 1 frames, which pays where frames are small; any codec will do.
 """
 
+from itertools import islice
 from typing import Any, final
 
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from torch import Tensor
 from atomo.codecs import Codec
 from atomo.communicators.base import Finish, Reduction
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor, add_frame, finish
+from atomo.communicators.exchange import Compressor, add_frames, batch_of, finish
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, Header, Kind, read_header
@@ -39,16 +40,16 @@ class Allgather(Reduction[Bytes]):
         share = 1 / self._collective.size
 
         def add_all(out: Float[Tensor, " n"]) -> None:
-            for rank, frame in enumerate(arriving):
-                check(frame, bucket, step, rank)
-                add_frame(bucket, frame, out, share)
+            checked = (check(frame, bucket, step, rank) for rank, frame in enumerate(arriving))
+            while batch := list(islice(checked, batch_of(bucket))):
+                add_frames(bucket, batch, out, share)
             finish(bucket, out)
 
         return add_all
 
 
-def check(frame: Bytes, bucket: Bucket, step: int, rank: int) -> None:
-    """Raises FrameError unless a frame is that bucket of that step of that rank."""
+def check(frame: Bytes, bucket: Bucket, step: int, rank: int) -> Bytes:
+    """The frame. Raises FrameError unless it is that bucket of that step of that rank."""
     header = read_header(frame)
     expected = Header(Kind.GRADIENT, step, rank + 1, bucket.number, bucket.layout)
     if header != expected:
@@ -57,3 +58,4 @@ def check(frame: Bytes, bucket: Bucket, step: int, rank: int) -> None:
             f"bucket {bucket.number} of step {step} was expected, or in another layout: do all "
             "hosts run the same version with the same options?"
         )
+    return frame

@@ -1,8 +1,8 @@
 """A bucket's flat gradient to a frame, and a frame into a sum."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,11 @@ from atomo.memory import Layout, Memory
 from atomo.randomness import derive
 from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
 
-__all__ = ["Compressor", "add_frame", "finish"]
+__all__ = ["Compressor", "add_frame", "add_frames", "batch_of", "finish"]
+
+BATCH: Final = 16
+"""Frames of a bucket that are added up together. More => fewer passes over the sum, and a longer
+wait for the first of them; what is joined should fit in a cache."""
 
 
 def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: float) -> None:
@@ -27,7 +31,33 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
     for part in bucket.parts:
         payload = part.codec.assemble(sections)
         try:
-            part.codec.add_decoded(payload, out[part.start : part.stop].view(part.shape), scale)
+            part.codec.add_decoded(payload, gradient_of(part, out), scale)
+        except CodecError as error:
+            raise FrameError(f"bucket {bucket.number}: {error}") from error
+
+
+def batch_of(bucket: Bucket) -> int:
+    """How many frames of a bucket are added up together, wherever those of a step are.
+
+    All who add up the same frames must do so in the same order and in the same batches, the last
+    of which may be smaller: so the same sum has the same bits everywhere.
+    """
+    return BATCH if any(part.codec.joins for part in bucket.parts) else 1
+
+
+def add_frames(
+    bucket: Bucket, frames: Sequence[Bytes], out: Float[Tensor, " n"], scale: float
+) -> None:
+    """Adds `scale` times the gradient in each of a batch of frames of `bucket` to `out`, in place.
+
+    Raises:
+        FrameError: one of the frames is not one of this bucket.
+    """
+    sections = [iter(unpack(frame, bucket.fields)) for frame in frames]
+    for part in bucket.parts:
+        payloads = [part.codec.assemble(own) for own in sections]
+        try:
+            part.codec.add_all(payloads, gradient_of(part, out), scale)
         except CodecError as error:
             raise FrameError(f"bucket {bucket.number}: {error}") from error
 

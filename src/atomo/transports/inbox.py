@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import final
 
@@ -28,7 +29,8 @@ class Inbox:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._changed = threading.Condition()
-        self._parcels: list[Parcel] = []
+        self._coming: list[Parcel] = []  # put, and still the sender's
+        self._parcels: deque[Parcel] = deque()
         self._gone: dict[int, bool] = {}  # rank: whether it said goodbye
         self._waits = 0  # under way
         self._open = True
@@ -38,7 +40,7 @@ class Inbox:
         """One more has come; it is lost where the job is at its end."""
         with self._changed:
             if self._aborted is None:
-                self._parcels.append(parcel)
+                self._coming.append(parcel)
             elif parcel.leaving:
                 parcel.leaving.lose()
             self._changed.notify_all()
@@ -53,7 +55,7 @@ class Inbox:
         """Ends every wait, now and later; what is here is lost."""
         with self._changed:
             self._aborted = exit_code
-            for parcel in self._parcels:
+            for parcel in self._coming:
                 if parcel.leaving:
                     parcel.leaving.lose()
             self._changed.notify_all()
@@ -91,12 +93,14 @@ class Inbox:
 
     def _next(self, source: int | None, what: str) -> Parcel | None:
         doing = f"waiting for {what}"
-        self._parcels = [received(parcel) for parcel in self._parcels]  # all, whoever is waited for
+        self._parcels.extend(map(received, self._coming))  # all, whoever is waited for
+        self._coming.clear()
         if self._aborted is not None:
             raise PeerLost(-1, f"{doing} (the job was aborted with {self._aborted})")
         for place, parcel in enumerate(self._parcels):
             if source in (None, parcel.source):
-                return self._parcels.pop(place)
+                del self._parcels[place]
+                return parcel
         if source in self._gone:
             raise PeerLost(source, doing)
         if source is None:

@@ -61,8 +61,11 @@ class Cursor:
 
     def varint(self) -> int:
         """One integer."""
-        value = 0
-        for place in range(LONGEST_VARINT):
+        value = self.byte()
+        if value < 0x80:
+            return value
+        value &= 0x7F
+        for place in range(1, LONGEST_VARINT):
             byte = self.byte()
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:

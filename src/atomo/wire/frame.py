@@ -24,18 +24,19 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.errors import FrameError
 from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
-from atomo.wire.sections import Section, read_table, write_row
+from atomo.wire.sections import DTYPES, Section, read_table, write_row
 
 __all__ = ["Flag", "Header", "Kind", "pack", "read_header", "unpack"]
 
@@ -44,6 +45,10 @@ VERSION: Final = 1
 FIXED: Final = struct.Struct("<4sBBHQHHIQ")
 CHECKSUM_AT: Final = 24
 ALIGNMENT: Final = 8
+# As numpy calls DTYPES; it has no bfloat16.
+NUMBERS: Final = dict(
+    zip(DTYPES, ("f4", "f2", "i2", "f8", "u1", "i1", "i2", "i4", "i8"), strict=True)
+)
 
 
 class Kind(IntEnum):
@@ -183,16 +188,24 @@ def read_description(frame: Bytes) -> tuple[Cursor, Cursor]:
 
 
 def restore(section: Section, body: memoryview) -> Tensor:
-    """The tensor of one section; a view of the frame where that is possible."""
-    stored = np.frombuffer(body, np.uint8)
+    """The tensor of one section, only to be read; a view of the frame where that is possible."""
+    if not section.size:
+        return torch.empty(section.shape, dtype=section.dtype)
+    tensor = torch.from_numpy(entries_of(section, body))
+    if tensor.dtype is not section.dtype:
+        tensor = tensor.view(section.dtype)
+    return tensor if len(section.shape) == 1 else tensor.view(section.shape)
+
+
+def entries_of(section: Section, body: memoryview) -> NDArray[Any]:
+    """What torch can share: aligned, and writeable, as it knows no tensors that are only read."""
+    numbers = NUMBERS[section.dtype]
     if section.compressed:
         raw = np.empty(section.size, np.uint8)
         decompress_into(body, raw)
-    elif stored.ctypes.data % section.dtype.itemsize:
-        raw = stored.copy()  # a fresh array is aligned
-    else:
-        raw = stored
-    return from_bytes(raw, section.dtype).view(section.shape)
+        return raw.view(numbers)
+    stored = np.frombuffer(body, numbers)
+    return stored if stored.flags.aligned and stored.flags.writeable else stored.copy()
 
 
 def as_bytes(tensor: Tensor) -> Bytes:
@@ -200,12 +213,3 @@ def as_bytes(tensor: Tensor) -> Bytes:
     flat = tensor.detach().cpu().contiguous().flatten()
     array: Bytes = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     return array
-
-
-def from_bytes(raw: Bytes, dtype: torch.dtype) -> Tensor:
-    """The flat tensor of some bytes, which it shares. It is read, never written."""
-    if not raw.size:
-        return torch.empty(0, dtype=dtype)
-    if not raw.flags.writeable:  # torch would warn: it knows no tensors that are only read
-        raw = raw.copy()
-    return torch.from_numpy(raw).view(dtype)

@@ -6,8 +6,8 @@ number of dimensions, the dimensions, and the bytes stored. A stranger may have 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from operator import le
+from typing import Final, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -35,24 +35,14 @@ MOST_DIMENSIONS: Final = 16
 
 
 @final
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """One row of the section table."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    size: int  # bytes once decompressed. A Python integer: hostile ones cannot overflow
     stored: int  # bytes
     compressed: bool
-
-    @property
-    def entries(self) -> int:
-        """The product of the dimensions. Python integers: hostile ones cannot overflow."""
-        return math.prod(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Bytes once decompressed."""
-        return self.entries * self.dtype.itemsize
 
 
 def write_row(tensor: Tensor, body: Bytes, compressed: bool) -> bytes:
@@ -70,22 +60,32 @@ def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:
 
 
 def read_row(cursor: Cursor, number: int, field: Field) -> Section:
-    code, storage, ndim = cursor.byte(), cursor.byte(), cursor.byte()
+    """One row; a master reads thousands of them a step, most of which take their path in C."""
+    code, storage, ndim = cursor.take(3)
     if code >= len(DTYPES) or DTYPES[code] != field.dtype:
         raise FrameError(f"section {number}: dtype code {code}; {field.dtype} expected")
     if storage > 1 or ndim != len(field.most) or ndim > MOST_DIMENSIONS:
         raise FrameError(
             f"section {number}: storage {storage}, {ndim} dimensions; {len(field.most)} expected"
         )
-    shape = tuple(cursor.varint() for _ in range(ndim))
-    if any(size > most for size, most in zip(shape, field.most, strict=True)):
+    shape = tuple([cursor.varint() for _ in range(ndim)])
+    if not all(map(le, shape, field.most)):
         raise FrameError(f"section {number}: shape {shape}; at most {field.most} expected")
-    section = Section(field.dtype, shape, cursor.varint(), bool(storage))
-    if field.entries is not None and section.entries > field.entries:
+    entries = math.prod(shape)
+    if field.entries is not None and entries > field.entries:
         raise FrameError(f"section {number}: shape {shape}; at most {field.entries} entries")
-    if not section.compressed and section.stored != section.size:
-        raise FrameError(f"section {number}: {section.stored} bytes stored for {section.size}")
-    # What a compressor cannot do is a claim to make us allocate: refused before anything is.
-    if section.size > MOST_GAIN * section.stored:
-        raise FrameError(f"section {number}: {section.stored} bytes claim to be {section.size}")
+    section = Section(
+        field.dtype, shape, entries * field.dtype.itemsize, cursor.varint(), bool(storage)
+    )
+    check_size(number, section)
     return section
+
+
+def check_size(number: int, section: Section) -> None:
+    """Raises FrameError where a section is not as large as its row says it is."""
+    _, _, size, stored, compressed = section
+    if not compressed and stored != size:
+        raise FrameError(f"section {number}: {stored} bytes stored for {size}")
+    # What a compressor cannot do is a claim to make us allocate: refused before anything is.
+    if size > MOST_GAIN * stored:
+        raise FrameError(f"section {number}: {stored} bytes claim to be {size}")

@@ -1,5 +1,6 @@
 """What all sparsifiers send: a few values, and where they belong as Rice-coded gaps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +12,15 @@ from atomo.codecs.base import Field
 from atomo.codecs.cost import Cost, number
 from atomo.kernels import rice
 
-__all__ = ["INDEX", "Sparse", "count_for", "index_cost", "index_fields", "indices_of"]
+__all__ = [
+    "INDEX",
+    "Sparse",
+    "all_indices_of",
+    "count_for",
+    "index_cost",
+    "index_fields",
+    "indices_of",
+]
 
 INDEX: Final = 32  # bytes that an index and its value take while they are read
 
@@ -56,9 +65,28 @@ def indices_of(payload: Sparse, entries: int, most: int) -> Int64[Tensor, " k"]:
     Raises:
         ValueError: the payload is not one of at most `most` of `entries` indices.
     """
-    if payload.count.shape != (1,):
-        raise ValueError(f"{len(payload.count)} counts")
-    count = int(payload.count)
-    if not 0 <= count <= most:
-        raise ValueError(f"{count} indices; at most {most} of {entries}")
-    return rice.decode(payload.indices, count, entries)
+    return all_indices_of([payload], entries, most)[1]
+
+
+def all_indices_of(
+    payloads: Sequence[Sparse], entries: int, most: int
+) -> tuple[list[int], Int64[Tensor, " total"]]:
+    """How many indices each payload has, and all of them one behind the other, on the CPU.
+
+    Raises:
+        ValueError: one of the payloads is not one of at most `most` of `entries` indices.
+    """
+    counts = counts_of(payloads, entries, most)
+    return counts, rice.decode_all([payload.indices for payload in payloads], counts, entries)
+
+
+def counts_of(payloads: Sequence[Sparse], entries: int, most: int) -> list[int]:
+    """How many indices each payload says that it has, at most `most`."""
+    for payload in payloads:
+        if payload.count.shape != (1,):
+            raise ValueError(f"{len(payload.count)} counts")
+    counts = [int(payload.count) for payload in payloads]
+    for count in counts:
+        if not 0 <= count <= most:
+            raise ValueError(f"{count} indices; at most {most} of {entries}")
+    return counts

@@ -5,7 +5,7 @@ contract, unless what codes the values may throw these farther off than zero is.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -18,7 +18,13 @@ from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import adding_to, flat
-from atomo.codecs.sparse.payload import Sparse, index_cost, index_fields, indices_of
+from atomo.codecs.sparse.payload import (
+    Sparse,
+    all_indices_of,
+    index_cost,
+    index_fields,
+    indices_of,
+)
 from atomo.kernels import rice, select
 
 __all__ = ["SCOPES", "Selector"]
@@ -31,6 +37,7 @@ class Selector(Codec[Sparse]):
 
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
+    joins: ClassVar[bool] = True
 
     @property
     def coded_by(self) -> Codec[Any]:
@@ -130,6 +137,28 @@ class Selector(Codec[Sparse]):
                 with as_codec_error("values"):
                     self.coded_by.add_decoded(payload.values, values)
             select.add_at(entries, indices, values, scale)
+
+    def add_all(
+        self, payloads: Sequence[Sparse], out: Float[Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        if out.device.type != "cpu":  # where indices that come twice are added in any order
+            super().add_all(payloads, out, scale)
+            return
+        with adding_to(out, self.id) as entries:
+            counts, indices = all_indices_of(payloads, len(entries), self.most(len(entries)))
+            values = self.all_values([payload.values for payload in payloads], counts)
+            select.add_at(entries, indices, values, scale)
+
+    def all_values(self, coded: Sequence[Any], counts: Sequence[int]) -> Float[Tensor, " total"]:
+        """The values of several payloads, which have so many each, one behind the other."""
+        with as_codec_error("values"):
+            if self.coded_by == DENSE and [len(one.values) for one in coded] == [*counts]:
+                return torch.cat([one.values for one in coded])
+            values = torch.zeros(sum(counts))
+            for one, part in zip(coded, torch.split(values, [*counts]), strict=True):
+                if len(part):  # else it does not matter what stands for none
+                    self.coded_by.add_decoded(one, part)
+        return values
 
     def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
         indices = indices_of(payload, len(entries), len(entries))

@@ -1,5 +1,6 @@
 """The two factors of a sum of atoms, as they are or coded by another codec."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from atomo.codecs.base import Codec
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.spectral.spectrum import times
 
-__all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "plain_factors"]
+__all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "join", "plain_factors"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,28 @@ def plain_factors(
         codec.add_decoded(payload.left, left.view(-1))
         codec.add_decoded(payload.right, right.view(-1))
     return Factors(left, right)
+
+
+def join(
+    several: Sequence[tuple[Factors, float]],
+) -> tuple[Float[Tensor, "k m"], Float[Tensor, "k n"]]:
+    """The left and right factors of a sum: each of `several` times its number."""
+    lefts, rights = [atoms.left for atoms, _ in several], [atoms.right for atoms, _ in several]
+    scales = [scale for _, scale in several]
+    # Into the shorter side, where it costs less, and before anything is added up: a sum of many
+    # large gradients might leave float32 where their mean does not.
+    if lefts[0].shape[1] < rights[0].shape[1]:
+        return scaled(lefts, scales), torch.cat(rights)
+    return torch.cat(lefts), scaled(rights, scales)
+
+
+def scaled(
+    factors: Sequence[Float[Tensor, "_ m"]], scales: Sequence[float]
+) -> Float[Tensor, "k m"]:
+    """Each factor times its number, one below the other."""
+    joined = torch.cat([*factors])
+    rows = torch.tensor(scales).repeat_interleave(torch.tensor([len(one) for one in factors]))
+    return joined.mul_(rows.to(joined.device)[:, None])
 
 
 def best_scale(atoms: Factors, matrix: Float[Tensor, "m n"]) -> float:

@@ -10,7 +10,7 @@ Law: unbiased, with the variance sum_i c_i^2 (1 / p_i - 1) over the singular val
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -28,6 +28,7 @@ from atomo.codecs.spectral.factors import (
     Factors,
     best_scale,
     code_factors,
+    join,
     plain_factors,
 )
 from atomo.codecs.spectral.leading import leading
@@ -66,6 +67,7 @@ class SVD(Codec[Factors | CodedFactors]):
     payload: ClassVar[type[Factors]] = Factors
     unit: ClassVar[Unit] = Unit.MATRIX
     samples: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
     contracting: ClassVar[str] = "selection=top"
 
     def __post_init__(self) -> None:
@@ -182,12 +184,37 @@ class SVD(Codec[Factors | CodedFactors]):
     def add_decoded(
         self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float = 1.0
     ) -> None:
+        atoms, scale = self.plain(payload, out, scale)
+        add_matrix(out, atoms.left, atoms.right, scale)
+
+    def add_all(
+        self,
+        payloads: Sequence[Factors | CodedFactors],
+        out: Float[Tensor, "..."],
+        scale: float = 1.0,
+    ) -> None:
+        # The atoms of all in one product: `out` is read and written once, whoever sends how many.
+        readings: dict[int, list[tuple[Factors, float]]] = {}
+        for payload in payloads:
+            atoms, factor = self.plain(payload, out, scale)
+            readings.setdefault(atoms.left.shape[1], []).append((atoms, factor))
+        for some in readings.values():
+            add_matrix(out, *join(some), 1.0)
+
+    def plain(
+        self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float
+    ) -> tuple[Factors, float]:
+        """The factors of a payload where `out` is, and what to multiply them with.
+
+        Raises:
+            CodecError: they do not fit `out`.
+        """
         if isinstance(payload, CodedFactors):
             atoms, scale = self.uncoded(payload, out), scale * float(payload.scale)
         else:
             atoms = payload
         self.check(atoms.left, atoms.right, out.shape)
-        add_matrix(out, atoms.left.to(out.device), atoms.right.to(out.device), scale)
+        return Factors(atoms.left.to(out.device), atoms.right.to(out.device)), scale
 
     def uncoded(self, payload: CodedFactors, out: Float[Tensor, "..."]) -> Factors:
         """The decoded factors, once their sizes are seen to be ones that `out` allows."""

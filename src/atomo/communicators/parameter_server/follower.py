@@ -142,7 +142,9 @@ class Follower:
         buckets = self._buckets_at(step)
         arrived = self._arrived(step, counted, len(buckets))
         share = 1 / len(counted) if self._share is None else self._share
-        Total(buckets, self.replica.gradient, len(counted), share).advance(arrived, counted)
+        total = Total(buckets, self.replica.gradient, len(counted), share)
+        for bucket in buckets:
+            total.advance(bucket, arrived, counted)
         self.replica.step(step, factor)
         self._version, self._others = step, {}
 

@@ -100,8 +100,10 @@ class Server:
         reports: dict[int, Report] = {}
         total = Total(self._buckets, out, self._needed, self._share)
         everyone = self._needed == len(self._workers)
+        missing = list(self._workers)
+        what = self._gradients_of(missing)
         while len(reports) < self._needed:
-            message, header = self._receive(self._missing(reports))
+            message, header = self._receive(what)
             worker = message.source
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
@@ -109,12 +111,14 @@ class Server:
                 self._discard(header, worker)
             elif header.kind is Kind.REPORT:
                 reports[worker] = self._complete(message.data, worker, arrived[worker])
+                missing.remove(worker)
+                what = self._gradients_of(missing)
             else:
                 arrived[worker][header.bucket] = message.data
                 if everyone:
-                    self._advance(total, arrived, self._workers)
+                    self._advance(total, [self._buckets[header.bucket]], arrived, self._workers)
         order = sorted(reports)
-        self._advance(total, arrived, order)
+        self._advance(total, self._buckets, arrived, order)
         self._counted = {worker: arrived[worker] for worker in order}
         return {worker: reports[worker] for worker in order}
 
@@ -123,10 +127,15 @@ class Server:
         self._down.took(Taken(self._step, self._counted, factor))
 
     def _advance(
-        self, total: Total, arrived: Mapping[int, Mapping[int, Bytes]], order: Sequence[int]
+        self,
+        total: Total,
+        buckets: Sequence[Bucket],
+        arrived: Mapping[int, Mapping[int, Bytes]],
+        order: Sequence[int],
     ) -> None:
         started = time.perf_counter()
-        total.advance(arrived, order)
+        for bucket in buckets:
+            total.advance(bucket, arrived, order)
         self.decode_s += time.perf_counter() - started
 
     def save(self) -> list[dict[str, Tensor]]:
@@ -178,8 +187,10 @@ class Server:
         frame = pack(header, sections, RAW)
         self._transport.send(worker, frame, f"an order to {kind.name.lower()}")
 
-    def _receive(self, missing: Sequence[int]) -> tuple[Message, Header]:
-        what = f"the gradients of worker {list(missing)} at step {self._step}"
+    def _gradients_of(self, workers: list[int]) -> str:
+        return f"the gradients of worker {workers} at step {self._step}"
+
+    def _receive(self, what: str) -> tuple[Message, Header]:
         while True:
             message = self._transport.receive(None, self._timeout_s, what)
             header = read_header(message.data)
@@ -225,12 +236,9 @@ class Server:
     def _settle(self) -> None:
         """Waits until no worker computes any more. What still comes in came too late."""
         while self._busy:
-            message, header = self._receive(sorted(self._busy))
+            message, header = self._receive(self._gradients_of(sorted(self._busy)))
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
             elif header.kind is Kind.REPORT:
                 del self._busy[message.source]
                 self._late.add(message.source)
-
-    def _missing(self, reports: Mapping[int, Report]) -> list[int]:
-        return [worker for worker in self._workers if worker not in reports]

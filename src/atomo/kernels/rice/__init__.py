@@ -8,6 +8,7 @@ S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from atomo.kernels.rice import numba_way as loops
 
-__all__ = ["decode", "encode", "most_bytes"]
+__all__ = ["decode", "decode_all", "encode", "most_bytes"]
 
 LARGEST = 2**loops.WIDE
 
@@ -54,14 +55,23 @@ def decode(data: UInt8[Tensor, " bytes"], count: int, entries: int) -> Int64[Ten
     Raises:
         ValueError: `data` does not hold exactly `count` increasing indices below `entries`.
     """
-    raw = data.cpu().numpy()
-    bits = 8 * raw.size
-    if not 0 <= count <= min(entries, bits) or entries > LARGEST:
-        raise ValueError(f"{count} of {entries} indices in {raw.size} bytes")
-    words = np.zeros(raw.size // 8 + 4, np.uint64)
-    words.view(np.uint8)[: raw.size] = raw
-    indices = np.empty(count, np.int64)
-    used = loops.decode(words, bits, entries, indices)
-    if used < 0 or (used + 7) // 8 != raw.size:
-        raise ValueError(f"{raw.size} bytes are not {count} indices below {entries}")
+    return decode_all([data], [count], entries)
+
+
+def decode_all(
+    data: Sequence[UInt8[Tensor, " _"]], counts: Sequence[int], entries: int
+) -> Int64[Tensor, " total"]:
+    """The indices of several sets, one behind the other. The rest is as with `decode`."""
+    raw = [part.cpu().numpy() for part in data]
+    for part, count in zip(raw, counts, strict=True):
+        if not 0 <= count <= min(entries, 8 * part.size) or entries > LARGEST:
+            raise ValueError(f"{count} of {entries} indices in {part.size} bytes")
+    sizes = np.array([part.size for part in raw], np.int64)
+    size = int(sizes.sum())
+    # Whole words, and those behind them that are looked at before the end is seen.
+    words = np.concatenate([*raw, np.zeros(32 - size % 8, np.uint8)]).view(np.uint64)
+    indices = np.empty(sum(counts), np.int64)
+    bad = loops.decode_all(words, sizes, np.array(counts, np.int64), entries, indices)
+    if bad >= 0:
+        raise ValueError(f"{sizes[bad]} bytes are not {counts[bad]} indices below {entries}")
     return torch.from_numpy(indices)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from atomo.kernels.jit import jit, trailing_zeros
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode_all", "encode"]
 
 Indices = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -88,13 +88,30 @@ def peek(words: Words, at: int) -> np.uint64:
 
 
 @jit
-def decode(words: Words, bits: int, entries: int, indices: Indices) -> int:
-    """Fills `indices` from words that have two more behind the last bit.
+def decode_all(words: Words, sizes: Indices, counts: Indices, entries: int, out: Indices) -> int:
+    """Fills `out` from sets one behind the other, of so many bytes and indices each.
 
     Returns:
-        Bits used, or -1 where they run out or an index is out of bounds.
+        The number of the first set that is not one of increasing indices below `entries`, or -1.
     """
-    at, last, gap = 0, -1, 0
+    start, done = 0, 0
+    for number in range(sizes.size):
+        stop, indices = start + 8 * sizes[number], out[done : done + counts[number]]
+        used = decode(words, start, stop, entries, indices) - start
+        if used < 0 or (used + 7) // 8 != sizes[number]:
+            return number
+        start, done = stop, done + counts[number]
+    return -1
+
+
+@jit
+def decode(words: Words, at: int, bits: int, entries: int, indices: Indices) -> int:
+    """Fills `indices` from bit `at` of words that have two more behind the last bit.
+
+    Returns:
+        The bit behind the last one used, or -1 where they run out or an index is out of bounds.
+    """
+    last, gap = -1, 0
     for start in range(0, indices.size, BLOCK):
         r = int(peek(words, at) & np.uint64(31))
         at += 5

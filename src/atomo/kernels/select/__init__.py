@@ -136,7 +136,11 @@ def add_at(
     values: Float[Tensor, " k"],
     scale: float,
 ) -> None:
-    """out[indices] += scale * values, in place. Each index at most once, and below n."""
+    """out[indices] += scale * values, in place. Each index below n.
+
+    Where one comes several times its values are added in their order on the CPU, and in any order
+    elsewhere.
+    """
     backend(out).add_at(out, indices.to(out.device), values.to(out.device).contiguous(), scale)
 
 

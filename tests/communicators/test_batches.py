@@ -1,0 +1,95 @@
+"""The same frames have the same sum in every bit, whoever adds them up and however they arrive."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import Size, Tensor
+
+from atomo.codecs import make_codec
+from atomo.communicators.allgather import Allgather
+from atomo.communicators.collective import Addend, Collective
+from atomo.communicators.exchange import BATCH, Compressor, add_frame, batch_of
+from atomo.communicators.parameter_server.total import Total
+from atomo.fusion import Bucket, plan
+from atomo.memory import Forget
+from atomo.wire import Bytes, Compression
+
+PARAMETERS = [("w", Size((64, 48))), ("c", Size((8, 6, 3, 3))), ("b", Size((8,)))]
+WORKERS = BATCH + 5  # the last batch is a smaller one
+SHARE = 1 / WORKERS
+RAW = Compression(codec="none")
+
+pytestmark = pytest.mark.parametrize(
+    "code", ["svd(rank=2)", "topk(ratio=0.1)", "dgc(ratio=0.1, values=fp16)", "qsgd"]
+)
+
+
+class Gathered(Collective):
+    """All frames are there."""
+
+    rank, size, wait_s = 0, WORKERS, 0.0
+
+    def __init__(self, frames: Sequence[Bytes]) -> None:
+        self.frames = frames
+
+    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+        return iter(self.frames)
+
+    def sum(self, addends: Sequence[Addend], what: str) -> None:
+        raise NotImplementedError
+
+
+def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
+    """A bucket, and what each worker sends of it."""
+    (bucket,) = plan(PARAMETERS, make_codec(code), 10**6)
+    frames = {}
+    for worker in range(1, WORKERS + 1):
+        flat = torch.randn(bucket.size, generator=torch.Generator().manual_seed(worker))
+        frames[worker] = {0: Compressor(Forget(), RAW, worker, seed=1).compress(bucket, flat, 1)}
+    return bucket, frames
+
+
+def total_of(bucket: Bucket, frames: dict[int, dict[int, Bytes]], arrival: list[int]) -> Tensor:
+    """Their sum, where they arrive in this order."""
+    out, arrived = torch.ones(bucket.size), {worker: {} for worker in frames}
+    total = Total([bucket], out, WORKERS, SHARE)
+    for worker in arrival:
+        arrived[worker] = frames[worker]
+        total.advance(bucket, arrived, sorted(frames))
+    return out
+
+
+def test_the_order_of_arrival_does_not_matter(code):
+    bucket, frames = sent(code)
+    first = total_of(bucket, frames, sorted(frames))
+    for seed in range(3):
+        arrival = random.Random(seed).sample(sorted(frames), WORKERS)
+        assert total_of(bucket, frames, arrival).equal(first)
+
+
+def test_a_follower_and_a_rank_without_master_have_the_bits_of_the_master(code):
+    bucket, frames = sent(code)
+    master = total_of(bucket, frames, sorted(frames))
+    follower = torch.ones(bucket.size)
+    Total([bucket], follower, WORKERS, SHARE).advance(bucket, frames, sorted(frames))
+    assert follower.equal(master)
+    gathered = Gathered([own[0] for own in frames.values()])
+    compressor = Compressor(Forget(), RAW, 1, seed=1)
+    rank = torch.zeros(bucket.size)
+    Allgather(gathered, compressor).start(bucket, frames[1][0], 1)(rank)
+    assert rank.equal(master)
+
+
+def test_it_is_the_sum_of_all(code):
+    bucket, frames = sent(code)
+    expected = torch.zeros(bucket.size)
+    for own in frames.values():
+        add_frame(bucket, own[0], expected, SHARE)
+    torch.testing.assert_close(total_of(bucket, frames, sorted(frames)), expected)
+
+
+def test_what_joins_nothing_is_decoded_as_it_arrives(code):
+    bucket, _ = sent(code)
+    assert batch_of(bucket) == (1 if code == "qsgd" else BATCH)

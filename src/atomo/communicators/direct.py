@@ -11,18 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-import torch
-import xxhash
-from torch import Generator
-
 from atomo.communicators.collective import Addend, Collective
-from atomo.errors import CodecError, FrameError
+from atomo.communicators.pieces import Turn, chunks_of
+from atomo.communicators.summation import Summation
 from atomo.transports import Transport
-from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
+from atomo.wire import Bytes
 
 __all__ = ["Direct"]
 
-RAW: Final = Compression(codec="none")
+AHEAD: Final = 3  # turns of a sum that are sent for before they come; lower => idle links
 
 
 @final
@@ -39,6 +36,7 @@ class Direct(Collective):
         self.rank, self.size = transport.rank, transport.size
         self.wait_s = 0.0
         self._transport, self._timeout_s = transport, timeout_s
+        self._one_host = transport.local_size == transport.size
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         for peer in self._peers():
@@ -46,38 +44,24 @@ class Direct(Collective):
         return self._arriving(data, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
-        pieces = split(addends, self.size)
-        parts = self._swap([packed(piece, what) for piece in pieces], what)
-        total = packed(self._total(parts, pieces[self.rank], what), what)
-        for frame, own in zip(self._swap([total] * self.size, what), pieces, strict=True):
-            for piece in own:
-                piece.values.zero_()
-            add(frame, own, what)
+        # Within one host no link is idle while ranks wait, and each message costs them a wake-up.
+        chunks = 1 if self._one_host else chunks_of(addends, self.size)
+        work = Summation(addends, self.rank, self.size, chunks, what)
+        sent = 0
+        for number, turn in enumerate(work.turns):
+            sent += self._send(work, work.turns[sent : number + 1 + AHEAD], what)
+            source = (self.rank - turn.distance) % self.size
+            work.take(turn, source, self._receive(source, what))
 
-    def _swap(self, frames: Sequence[Bytes], what: str) -> list[Bytes]:
-        """Gives each rank its frame, and returns what each has for this one.
-
-        In turns, in each of which every rank sends to one and receives from one: where all send to
-        all at once, a link that is slow for its many senders drops what they send, and TCP waits
-        200 ms before it sends that again.
-        """
-        found = [*frames]
-        for step in range(1, self.size):
-            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
-            self._transport.send(to, frames[to], what)
-            found[source] = self._receive(source, what)
-        return found
-
-    def _total(self, parts: Sequence[Bytes], own: Sequence[Addend], what: str) -> list[Addend]:
-        """The sum of this rank's pieces, in the order of the ranks: equal runs give equal bits."""
-        totals = [Addend(torch.zeros_like(piece.values), piece.carrier) for piece in own]
-        for rank, frame in enumerate(parts):
-            if rank != self.rank:
-                add(frame, totals, what)
-                continue
-            for total, piece in zip(totals, own, strict=True):
-                total.values.add_(piece.values)
-        return totals
+    def _send(self, work: Summation, turns: Sequence[Turn], what: str) -> int:
+        """Sends what there is for the next turns, in their order; for how many of them."""
+        for number, turn in enumerate(turns):
+            to = (self.rank + turn.distance) % self.size
+            frame = work.frame(turn, to)
+            if frame is None:
+                return number
+            self._transport.send(to, frame, what)
+        return len(turns)
 
     def _peers(self) -> list[int]:
         """The other ranks. Each begins with another one, so that none is sent to by all at once."""
@@ -92,50 +76,3 @@ class Direct(Collective):
         message = self._transport.receive(rank, self._timeout_s, f"{what} of rank {rank}")
         self.wait_s += time.perf_counter() - started
         return message.data
-
-
-def split(addends: Sequence[Addend], ranks: int) -> list[list[Addend]]:
-    """The pieces that each rank sums. A short vector has none for some of them."""
-    pieces: list[list[Addend]] = [[] for _ in range(ranks)]
-    for addend in addends:
-        for rank, piece in enumerate(torch.tensor_split(addend.values, ranks)):
-            if piece.numel():
-                pieces[rank].append(Addend(piece, addend.carrier))
-    return pieces
-
-
-def packed(pieces: Sequence[Addend], what: str) -> Bytes:
-    """A frame of pieces of a sum."""
-    sections = [
-        tensor
-        for piece in pieces
-        for tensor in piece.carrier.sections(piece.carrier.encode(piece.values, Generator()))
-    ]
-    return pack(Header(Kind.PIECE, layout=told(what)), sections, RAW)
-
-
-def add(frame: Bytes, pieces: Sequence[Addend], what: str) -> None:
-    """Adds a frame to pieces of a sum, in place.
-
-    Raises:
-        FrameError: it is of other pieces.
-    """
-    header = read_header(frame)
-    if header.kind is not Kind.PIECE or header.layout != told(what):
-        raise FrameError(
-            f"a {header.kind.name} came where {what} was expected: do all hosts run the same "
-            "version with the same options?"
-        )
-    fields = [field for piece in pieces for field in piece.carrier.fields(piece.values.shape)]
-    sections = iter(unpack(frame, fields))
-    for piece in pieces:
-        payload = piece.carrier.assemble(sections)
-        try:
-            piece.carrier.add_decoded(payload, piece.values)
-        except CodecError as error:
-            raise FrameError(f"{what}: {error}") from error
-
-
-def told(what: str) -> int:
-    """What tells frames of one sum from those of another."""
-    return xxhash.xxh32_intdigest(what.encode())

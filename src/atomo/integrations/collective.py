@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 
 from atomo.codecs import Law
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.direct import add, packed
+from atomo.communicators.pieces import add, packed
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.wire import Bytes
 

@@ -27,8 +27,11 @@ __all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
 PRECISIONS: Final = ("fp32", "bf16")
+LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
-LAUNCH_ONLY: Final = {"hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir"}
+LAUNCH_ONLY: Final = {
+    "hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "log_format"
+}  # fmt: skip
 # What a run must have in common with a checkpoint that it continues from.
 IDENTITY: Final = (
     "task",
@@ -125,6 +128,7 @@ class Settings:
     evaluator: str = option("local", "local: an evaluator beside the run; none: start it yourself")
     seed: int = option(1, "of everything random")
     log_interval: int = option(10, "steps between two lines of progress")
+    log_format: str = option("text", "text, or atomo: lines as the published ATOMO printed them")
     timeout: float = option(300.0, "longest wait for another rank, seconds")
     mpi_args: str = option("", "further arguments for mpirun")
 
@@ -173,6 +177,7 @@ class Settings:
             code_schedule=self.planned_schedule(codec),
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
+            log_format=resolve("log-format", self.log_format, LOG_FORMATS),
             precision=resolve("precision", self.precision, PRECISIONS),
             schedule=resolve("schedule", self.schedule, SCHEDULES),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -16,12 +17,15 @@ from atomo.bounds import THREADS, check
 from atomo.config import wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display import evaluation_line
+from atomo.launch.published_lines import published_evaluation
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.evaluator import EvaluatorSettings, Missed, evaluate
 from atomo.training.ownership import LEASE_S
 from atomo.training.scoring import Evaluation
 
 __all__ = ["EvaluateOptions", "main"]
+
+EVENTS: Final = ("text", "json", "atomo")
 
 DESCRIPTION = """\
 Evaluates every checkpoint of a run once, in order, as they appear in its folder.
@@ -46,7 +50,7 @@ class EvaluateOptions:
     idle_timeout: float = option(0.0, "end after so many seconds without a checkpoint; 0: never")
     enable_gpu: str = option("", "yes: CUDA; no or empty: CPU")
     threads: int = option(0, "compute threads; 0: PyTorch's choice")
-    events: str = option("text", "text, or json for programs")
+    events: str = option("text", "text, json for programs, or atomo: as published")
 
 
 def main(words: Sequence[str]) -> int:
@@ -54,8 +58,8 @@ def main(words: Sequence[str]) -> int:
     options = parse(EvaluateOptions, words, "evaluate", DESCRIPTION)
     if not options.model_dir:
         raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
-    if options.events not in ("text", "json"):
-        raise ConfigError(f"--events {options.events!r}; known: text, json")
+    if options.events not in EVENTS:
+        raise ConfigError(f"--events {options.events!r}; known: {', '.join(EVENTS)}")
     check(options, {"threads": THREADS}, flag)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -110,6 +114,8 @@ def reporter(events: str) -> Callable[[Evaluation | Missed], None]:
     def report(result: Evaluation | Missed) -> None:
         if isinstance(result, Missed):
             line = f"step {result.step}: deleted before its turn came; not evaluated"
+        elif events == "atomo":
+            line = published_evaluation(result)
         elif events == "json":
             line = EVENT_MARK + json.dumps(asdict(result))
         else:

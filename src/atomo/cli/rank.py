@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 from atomo.allocator import keep_freed_memory
 from atomo.arguments import Parser
+from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.display import Plain
 from atomo.launch.given import given
 from atomo.launch.place import canonical, inherited
+from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.events import Event, to_json
 from atomo.training.rank import run_rank
@@ -35,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
     transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
-    tell = teller(as_json, settings.log_interval) if transport.rank == 0 else (lambda event: None)
+    tell = teller(as_json, settings) if transport.rank == 0 else (lambda event: None)
     run_rank(settings, transport, tell, lambda: bool(asked_to_end))
     return 0
 
@@ -51,10 +53,12 @@ def split(words: Sequence[str]) -> tuple[str, list[str]]:
     return known.transport, [*([f"--n={size}"] if size else []), *others]
 
 
-def teller(as_json: bool, log_interval: int) -> Callable[[Event], None]:
+def teller(as_json: bool, settings: Settings) -> Callable[[Event], None]:
     """Prints events: as lines of JSON for the launcher, or for people."""
+    if not as_json and settings.log_format == "atomo":
+        return PublishedLines(sys.stdout).show
     if not as_json:
-        return Plain(sys.stdout, log_interval).show
+        return Plain(sys.stdout, settings.log_interval).show
 
     def write(event: Event) -> None:
         # One write a line, straight to the pipe, so that lines of several ranks never mix.

@@ -20,6 +20,7 @@ from atomo.launch.display import Display, Live, Plain
 from atomo.launch.last_words import abandoned, last_words, stopped
 from atomo.launch.mpirun import command, evaluator_command
 from atomo.launch.place import claimed, located
+from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.program import handled
@@ -45,9 +46,7 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     command(settings, to_arguments(settings))  # before anything is made: it may be refused
     settings = claimed(settings, given)
     line = command(settings, to_arguments(settings))
-    display: Display = (
-        Live(console) if console.is_terminal else Plain(sys.stdout, settings.log_interval)
-    )
+    display = display_of(settings, console)
     supervisor = Supervisor(settings, line, display)
     try:
         code = supervisor.run()
@@ -56,6 +55,13 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     if supervisor.summary.last or not code:
         console.print(supervisor.summary.table())
     return code
+
+
+def display_of(settings: Settings, console: Console) -> Display:
+    """What shows the run."""
+    if settings.log_format == "atomo":
+        return PublishedLines(sys.stdout)
+    return Live(console) if console.is_terminal else Plain(sys.stdout, settings.log_interval)
 
 
 SIGNALLED = 128  # exit codes above it are this plus a signal

@@ -5,9 +5,9 @@ to save.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -19,7 +19,7 @@ from atomo.data import epoch_seed
 from atomo.errors import CodecError, Diverged
 from atomo.fusion import Bucket, Gradients, flatten
 from atomo.randomness import derive
-from atomo.tasks import Batch
+from atomo.tasks import Batch, Scorer
 from atomo.training.causes import likely
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
@@ -37,6 +37,9 @@ class Outcome:
     correct: float  # samples that are right, in whole or in part
     samples: float
     square: float  # squared norm of the gradient, where steps are damped by it; else 0
+    metrics: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the batch, where lines show them
 
 
 @final
@@ -71,6 +74,8 @@ class Passes:
         every = job.settings.dump_every if worker == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._step, self._square = 0, 0.0
+        self._scores = job.settings.log_format == "atomo"
+        self._scorer: Scorer | None = None
 
     def run(self, step: int) -> Outcome:
         """Computes the gradient of `step`, which goes to `push` and `whole`.
@@ -79,6 +84,7 @@ class Passes:
             Diverged: the loss or the gradient is no longer finite.
         """
         self._step, self._square = step, 0.0
+        self._scorer = self._job.workload.scorer() if self._scores else None
         torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self.worker))
         parts = torch.split(self._shard.indices(step), self._job.settings.batch_size)
         self._gradients.begin(len(parts))
@@ -88,7 +94,8 @@ class Passes:
             self._whole()
         self._dump.finish(step)
         loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
-        return Outcome(loss, right, samples, self._square)
+        metrics = {} if self._scorer is None else self._scorer.values()
+        return Outcome(loss, right, samples, self._square, metrics)
 
     def _pass(self, indices: Int64[Tensor, " b"], of: int) -> tuple[float, float, float]:
         """Forward and backward for one of `of` batches: its part of the loss, how many samples are
@@ -104,6 +111,8 @@ class Passes:
             raise self._diverged(f"the loss of {at} is {value}")
         with self.explained():
             loss.backward()  # type: ignore[no-untyped-call]
+        if self._scorer is not None:
+            self._scorer.add(outputs.detach().float(), batch.targets)
         right = objective.right(outputs.detach(), batch.targets)
         return value, float(right), float(len(batch))
 

@@ -33,6 +33,8 @@ class Taken:
     """What a step came to."""
 
     exchanged: Exchanged
+    report: Report  # its own
+    metrics: Mapping[str, float]  # of its batch, where lines show them
     factor: float  # on the learning rate, by the noise of the codec
     update_s: float
     step_s: float
@@ -80,7 +82,7 @@ class Replica:
         self._optimizer.step(step, factor)
         self.step = step
         ended = time.perf_counter()
-        return Taken(exchanged, factor, ended - averaged, ended - started)
+        return Taken(exchanged, report, done.metrics, factor, ended - averaged, ended - started)
 
     def _factor(self, step: int, exchanged: Exchanged) -> float:
         """What the noise of the codec leaves of the learning rate."""

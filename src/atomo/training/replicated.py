@@ -20,6 +20,7 @@ from atomo.training.keeper import Keeper
 from atomo.training.progress import Progress
 from atomo.training.replica import Replica, joined
 from atomo.training.resume import spread
+from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
 __all__ = ["Replicated"]
@@ -47,6 +48,7 @@ class Replicated:
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
         self._replica = Replica(job, Direct(transport, self._timeout_s), device)
         self._progress = Progress(job)
+        self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
 
     @property
@@ -113,6 +115,7 @@ class Replicated:
         taken = self._replica.take_step(ending=self._interrupted())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         done(self._progress.done(self.step, taken, sent, received))
+        self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()
         return taken.ending

@@ -11,6 +11,7 @@ from atomo.memory import make_memory
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
+from atomo.training.worker_lines import WorkerLines
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
 from atomo.wire import Kind
@@ -27,7 +28,8 @@ class Worker:
 
     def __init__(self, job: Job, transport: Transport, device: torch.device) -> None:
         self.step = 0  # for who reports an error
-        self._job = job
+        self._job, self._transport = job, transport
+        self._lines = WorkerLines(job, transport.rank)
         self._passes = Passes(
             job,
             transport.rank,
@@ -84,9 +86,13 @@ class Worker:
 
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         client, started = self._client, time.perf_counter()
+        before = self._transport.sent_bytes
         client.begin(self._job.buckets_at(step))
         done = self._passes.run(step)
         compute_s = time.perf_counter() - started - client.encode_s - client.send_s
         counts = done.loss, done.correct, done.samples
         times = compute_s, client.encode_s, client.send_s, wait_s
-        client.report(Report(*counts, *times, done.square, follow_s))
+        report = Report(*counts, *times, done.square, follow_s)
+        client.report(report)
+        sent = self._transport.sent_bytes - before
+        self._lines.tell(step, report, done.metrics, time.perf_counter() - started + wait_s, sent)

@@ -1,0 +1,52 @@
+"""A run in the lines that the published ATOMO printed; those of workers come from themselves."""
+
+from typing import Final, final
+
+from atomo.launch.display import Output
+from atomo.training.events import Caution, Event, StepDone
+from atomo.training.scoring import Evaluation
+
+__all__ = ["PublishedLines", "published_evaluation"]
+
+NOTHING: Final = float("nan")  # of a task that has no such metric
+
+
+@final
+class PublishedLines:
+    """`Master: Step: ...` and `Test set: Step: ...`; other words as they are."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def show(self, event: Event | Evaluation) -> None:
+        match event:
+            case StepDone():
+                self.note(master_line(event))
+            case Evaluation():
+                self.note(published_evaluation(event))
+            case Caution():
+                self.note(f"caution: {event.text}")
+
+    def note(self, line: str) -> None:
+        self._out.write(line + "\n")
+        self._out.flush()
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+def master_line(event: StepDone) -> str:
+    gather_s = max(0.0, event.step_s - event.decode_s - event.update_s)
+    return (
+        f"Master: Step: {event.step}, Decode Cost: {event.decode_s}, Cur lr {event.lr}, "
+        f"Gather: {gather_s}"
+    )
+
+
+def published_evaluation(event: Evaluation) -> str:
+    """A checkpoint's test results, top-1 and top-5 in percent."""
+    top1, top5 = (100 * event.values.get(key, NOTHING) for key in ("top1", "top5"))
+    return (
+        f"Test set: Step: {event.step}, Average loss: {event.values['loss']:.4f}, "
+        f"Prec@1: {top1} Prec@5: {top5}"
+    )

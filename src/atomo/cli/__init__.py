@@ -12,6 +12,7 @@ __all__ = ["main"]
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "train": "train a model: starts a master, its workers and an evaluator",
+        "sweep": "train once for each of some values, and say which are best",
         "evaluate": "follow a run's checkpoints and evaluate each of them",
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
         "inspect": "look at a gradient, and at what codecs lose of it",

@@ -1,0 +1,118 @@
+"""`atomo sweep`: trains once for each of some values of options, and says which are best."""
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from atomo.config import Settings
+from atomo.errors import ConfigError, Diverged
+from atomo.launch.given import given
+from atomo.launch.grid import axes_of, points
+from atomo.launch.place import located
+from atomo.launch.sweep import Trial, best, measured, past, remember, results_table
+from atomo.launch.trials import Recorder, run_trial
+from atomo.settings_file import SETTINGS_FILE, settings_text
+
+__all__ = ["main", "sweep"]
+
+DESCRIPTION: Final = """\
+Trains once for each value of an option, and each combination of several; options are those of
+`atomo train`. Numbers are separated by commas, codecs by semicolons; 2^-7..2^-1 has all powers
+between. Without an evaluator, unless --evaluator local is given.
+
+  atomo sweep --lr 2^-7..2^-1 --max-steps 100
+  atomo sweep --lr 0.01,0.1 --momentum 0,0.9 --code 'svd; qsgd' --train-dir runs/tune
+
+Each trial has a folder in --train-dir. The same command goes on where it stopped."""
+
+Run = Callable[[Settings], int]
+"""Trains, and returns the exit code."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the trials that are not done yet, and prints all."""
+    axes, rest = axes_of(words)
+    base = given(rest, "sweep", DESCRIPTION)
+    if not axes:
+        raise ConfigError("no option has several values; give some, as in --lr 2^-7..2^-1")
+    folder = Path(base.settings.train_dir or default_folder(base.settings, base.name))
+    grid = {name_of(point): point for point in points(axes)}
+    planned = {name: trial_settings(rest, point, folder) for name, point in grid.items()}
+    code, trials = sweep(planned, folder, lambda one: run_trial(one, Recorder()))
+    if trials:
+        Console(width=None if sys.stdout.isatty() else 120).print(results_table(trials))
+    if not code:
+        first = best(trials)
+        sys.stdout.write(advice(grid[first.name] if first else {}))
+    return code
+
+
+def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int, list[Trial]]:
+    """Runs what is planned and not done yet.
+
+    Args:
+        planned: settings of each trial, by its name.
+        folder: has the results.
+        run: trains. A run that diverges is a result; any other failure ends the sweep.
+
+    Returns:
+        The exit code, and the trials that are done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    done, trials = past(folder), list[Trial]()
+    for name, settings in planned.items():
+        text = settings_text(located(settings))
+        if text not in done:
+            code = run(settings if is_of(text, settings) else replace(settings, resume="never"))
+            if code not in (0, Diverged.exit_code):
+                return code, trials
+            done[text] = measured(name, text, Path(settings.train_dir), bool(code))
+            remember(folder, done[text])
+            say(done[text])
+        trials.append(done[text])
+    return 0, trials
+
+
+def is_of(text: str, settings: Settings) -> bool:
+    """Whether what lies in the folder of a trial, if anything, is of these very settings."""
+    kept = Path(settings.train_dir) / SETTINGS_FILE
+    return not kept.exists() or kept.read_text(encoding="utf-8", errors="replace") == text
+
+
+def trial_settings(rest: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
+    """The settings of one point of the grid."""
+    evaluator = [] if any(word.startswith("--evaluator") for word in rest) else ["--evaluator=none"]
+    words = [*rest, *evaluator, *(f"{option}={value}" for option, value in point.items())]
+    settings = given(words, "sweep", DESCRIPTION).settings
+    return replace(settings, train_dir=str(folder / name_of(point)))
+
+
+def name_of(point: Mapping[str, str]) -> str:
+    """A name for a folder: lr=0.5,momentum=0.9."""
+    named = ",".join(f"{option.removeprefix('--')}={value}" for option, value in point.items())
+    return named.replace(" ", "")
+
+
+def default_folder(settings: Settings, name: str) -> Path:
+    """One that the same command finds again."""
+    what = name or f"{settings.network}-{settings.dataset}".lower()
+    return Path("runs") / f"sweep-{what}"
+
+
+def say(trial: Trial) -> None:
+    """One line, as soon as a trial is done."""
+    loss = "diverged" if trial.loss is None else f"loss {trial.loss:.4f}"
+    sys.stdout.write(f"{trial.name}: {loss} after {trial.steps} steps\n")
+    sys.stdout.flush()
+
+
+def advice(first: Mapping[str, str]) -> str:
+    """What to do with the results: the options of the best trial, where there is one."""
+    if not first:
+        return "all diverged: try lower learning rates\n"
+    return f"best: {' '.join(shlex.join(pair) for pair in first.items())}\n"

@@ -1,0 +1,46 @@
+"""Jobs that are run for what they come to, and not to be watched."""
+
+import sys
+from typing import final
+
+from atomo.arguments import to_arguments
+from atomo.config import Settings
+from atomo.launch.launcher import Supervisor
+from atomo.launch.mpirun import command
+from atomo.launch.place import claimed, located
+from atomo.training.events import Caution, Event, StepDone
+from atomo.training.scoring import Evaluation
+
+__all__ = ["Recorder", "run_trial"]
+
+
+@final
+class Recorder:
+    """A display that keeps the steps, and shows only what is out of the ordinary."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepDone] = []
+
+    def show(self, event: Event | Evaluation) -> None:
+        match event:
+            case StepDone():
+                self.steps.append(event)
+            case Caution():
+                self.note(f"caution: {event.text}")
+
+    def note(self, line: str) -> None:
+        sys.stderr.write(f"  {line}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+def run_trial(settings: Settings, recorder: Recorder) -> int:
+    """Trains to the end, in the folder that the settings name, and returns the exit code.
+
+    Raises:
+        ConfigError: a setting does not hold; nothing was started.
+    """
+    settings = claimed(located(settings), given=True)
+    return Supervisor(settings, command(settings, to_arguments(settings)), recorder).run()

@@ -1,0 +1,156 @@
+"""A sweep tries every combination once, goes on where it stopped, and names the best."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from atomo.cli import main
+from atomo.cli.sweep import advice, name_of, sweep, trial_settings
+from atomo.config import Settings
+from atomo.errors import CheckpointError, ConfigError, Diverged
+from atomo.launch.grid import Axis, axes_of, points
+from atomo.launch.place import located
+from atomo.launch.sweep import best, results_table
+from atomo.settings_file import settings_text
+
+
+@pytest.mark.parametrize(
+    ("words", "axes", "rest"),
+    [
+        ("--lr 2^-3..2^-1", {"--lr": "0.125 0.25 0.5"}, ""),
+        ("--lr=2^1..2^-1 --n 3", {"--lr": "2 1 0.5"}, "--n 3"),
+        ("--base-lr 0.1,0.2", {"--lr": "0.1 0.2"}, ""),
+        ("--batch_size 10^0..10^2", {"--batch-size": "1 10 100"}, ""),
+        ("--lr 1,2^2..2^3 --momentum 0,0.9", {"--lr": "1 4 8", "--momentum": "0 0.9"}, ""),
+        ("--lr 0.1 --nesterov yes --seed=3", {}, "--lr 0.1 --nesterov yes --seed 3"),
+        ("--lr-milestones 3,6", {}, "--lr-milestones 3,6"),  # no number, but a list of them
+        ("--config a.toml b.toml --lr 1,2", {"--lr": "1 2"}, "--config a.toml b.toml"),
+    ],
+)
+def test_options_with_several_values_are_axes(words, axes, rest):
+    found, left = axes_of(words.split())
+    assert found == [Axis(option, tuple(values.split())) for option, values in axes.items()]
+    assert left == rest.split()
+
+
+def test_codecs_have_commas_of_their_own():
+    found, _ = axes_of(["--code", "svd(rank=3, factors=fp16); qsgd"])
+    assert found == [Axis("--code", ("svd(rank=3, factors=fp16)", "qsgd"))]
+    assert axes_of(["--code", "topk(ratio=0.1, values=fp16)"])[0] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--lr 2^-1..3^4", "powers of one number"),
+        ("--lr 2^1..2^9999", "1000 at most"),
+        ("--lr 0.1..0.5", r"--lr '0.1..0.5': cannot read this range; write 2\^-7\.\.2\^-1"),
+        ("--lr 1,2 --lr=3,4", "--lr is there twice"),
+    ],
+)
+def test_a_grid_that_cannot_be_read_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        axes_of(words.split())
+
+
+def test_a_sweep_of_nothing_is_refused(capsys):
+    assert main(["sweep", "--lr", "0.1"]) == 2
+    assert (
+        "no option has several values; give some, as in --lr 2^-7..2^-1" in capsys.readouterr().err
+    )
+
+
+LOSSES = {0.1: [2.0] * 19 + [1.0, 3.0], 0.2: [9.0] * 19 + [0.5, 0.5], 5.0: [9.0]}
+
+
+def write_metrics(settings: Settings) -> int:
+    """In place of training."""
+    folder = Path(settings.train_dir)
+    folder.mkdir(parents=True)
+    for step, loss in enumerate(LOSSES[settings.lr], 1):
+        line = {"step": step, "loss": loss, "accuracy": 0.5, "step_s": 0.01, "up_bytes": 10}
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    return Diverged.exit_code if settings.lr == 5 else 0
+
+
+def planned(folder: Path) -> Mapping[str, Settings]:
+    axes, rest = axes_of(["--lr=0.1,0.2,5", "--network=FC", "--max-steps=21"])
+    return {name_of(one): trial_settings(rest, one, folder) for one in points(axes)}
+
+
+def test_the_best_has_the_lowest_loss_over_the_last_steps(tmp_path):
+    code, trials = sweep(planned(tmp_path), tmp_path, write_metrics)
+    assert code == 0
+    assert [(trial.name, trial.loss) for trial in trials] == [
+        ("lr=0.1", 2.0), ("lr=0.2", 0.5), ("lr=5", None)
+    ]  # fmt: skip
+    first = best(trials)
+    assert first is not None
+    assert first.name == "lr=0.2"
+    assert results_table(trials).row_count == 3
+    assert (
+        advice({"--lr": "0.2", "--code": "svd(rank=3)"}) == "best: --lr 0.2 --code 'svd(rank=3)'\n"
+    )
+    assert best(trials[2:]) is None
+
+
+def test_the_same_sweep_goes_on_where_it_stopped(tmp_path):
+    ran: list[float] = []
+
+    def stops(settings: Settings) -> int:
+        ran.append(settings.lr)
+        return 130 if settings.lr == 0.2 else write_metrics(settings)
+
+    assert sweep(planned(tmp_path), tmp_path, stops)[0] == 130
+    assert ran == [0.1, 0.2]
+
+    def goes_on(settings: Settings) -> int:
+        ran.append(settings.lr)
+        return write_metrics(settings)
+
+    code, trials = sweep(planned(tmp_path), tmp_path, goes_on)
+    assert (code, len(trials)) == (0, 3)
+    assert ran == [0.1, 0.2, 0.2, 5.0]
+    assert sweep(planned(tmp_path), tmp_path, goes_on)[1] == trials
+    assert len(ran) == 4
+    other = {"lr=0.1": planned(tmp_path / "other")["lr=0.1"]}
+    other["lr=0.1"] = Settings.from_recipe(
+        network="FC", lr=0.1, max_steps=99, evaluator="none", train_dir=str(tmp_path / "new")
+    )
+    sweep(other, tmp_path, goes_on)
+    assert ran[4:] == [0.1]  # of other settings there is no result yet
+
+
+@pytest.mark.parametrize(("kept", "resume"), [("max_steps = 9\n", "never"), (None, "auto")])
+def test_what_other_settings_left_in_a_folder_is_not_continued(kept, resume, tmp_path):
+    trials = {"lr=0.1": planned(tmp_path)["lr=0.1"]}
+    folder = tmp_path / "lr=0.1"
+    folder.mkdir()
+    text = settings_text(located(trials["lr=0.1"])) if kept is None else kept
+    (folder / "settings.toml").write_text(text)
+    found: list[str] = []
+
+    def run(settings: Settings) -> int:
+        found.append(settings.resume)
+        return 130
+
+    sweep(trials, tmp_path, run)
+    assert found == [resume]
+
+
+def test_trials_are_told_apart_and_have_no_evaluator(tmp_path):
+    one, two, _ = planned(tmp_path).values()
+    assert (one.lr, two.lr) == (0.1, 0.2)
+    assert one.evaluator == "none"
+    assert Path(one.train_dir) == tmp_path / "lr=0.1"
+    with_one = trial_settings(["--evaluator", "local"], {"--lr": "1"}, tmp_path)
+    assert with_one.evaluator == "local"
+
+
+def test_strange_results_are_named(tmp_path):
+    (tmp_path / "sweep.jsonl").write_text('{"name": "x"}\n')
+    with pytest.raises(CheckpointError, match=r"sweep\.jsonl is not that of a sweep"):
+        sweep(planned(tmp_path), tmp_path, write_metrics)

@@ -127,8 +127,8 @@ def train(options: argparse.Namespace) -> None:
     ddp = wrapped(model, options.hook, options.momentum)
     momentum = 0.0 if has_momentum(options.hook, options.momentum) else options.momentum
     optimizer = torch.optim.SGD(ddp.parameters(), lr=options.lr, momentum=momentum)
-    images, seed = len(data.train), options.seed
-    shard = Shard(images, options.world, options.rank, options.batch_size, seed)
+    total, seed = len(data.train), options.seed
+    shard = Shard(total, options.world, options.rank, options.batch_size, seed)
     for step in range(1, options.steps + 1):
         dist.barrier()
         started = time.perf_counter()

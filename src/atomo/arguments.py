@@ -11,7 +11,7 @@ from atomo.errors import ConfigError
 from atomo.names import nearest, truth
 from atomo.published import OPTIONS, successor
 
-__all__ = ["Parser", "flag", "option", "parse", "parser", "to_arguments", "translated"]
+__all__ = ["Parser", "flag", "number", "option", "parse", "parser", "to_arguments", "translated"]
 
 S = TypeVar("S")
 
@@ -124,7 +124,7 @@ def yes_or_no(text: str) -> bool:
 
 
 def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
-    """A converter whose error says what it wanted."""
+    """A converter of words for a parser, whose error says what it wanted: "a whole number"."""
 
     def convert(text: str) -> Any:
         try:

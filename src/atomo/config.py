@@ -57,7 +57,9 @@ class Settings:
     hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
     task: str = option("images", "what is trained; without it, what the data set is for")
     network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, VGG11_BN")
-    dataset: str = option("Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet or Folder")
+    dataset: str = option(
+        "Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet, Folder or Noise"
+    )
     data_dir: str = option("data", "where the data sets lie, on every host")
     image_size: int | None = option(None, "side of ImageNet and Folder images, pixels")
     batch_size: int = option(32, "images per worker and step")

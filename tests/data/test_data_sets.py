@@ -76,13 +76,13 @@ def test_a_name_may_be_spelled_loosely_and_an_unknown_one_offers_the_nearest(tmp
 
 
 def test_the_table_is_read_only_and_complete():
-    names = ["Digits", "MNIST", "Cifar10", "Cifar100", "SVHN", "ImageNet", "Folder"]
+    names = ["Digits", "MNIST", "Cifar10", "Cifar100", "SVHN", "ImageNet", "Folder", "Noise"]
     assert [*DATASETS] == names == [source.name for source in DATASETS.values()]
     with pytest.raises(TypeError):
         DATASETS["other"] = DATASETS["MNIST"]
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS if name != "Digits"])
+@pytest.mark.parametrize("name", [name for name in DATASETS if name not in {"Digits", "Noise"}])
 def test_what_is_missing_says_where_it_was_looked_for_and_what_to_do(name, tmp_path):
     with pytest.raises(DataError) as caught:
         load_dataset(name, tmp_path)
@@ -97,6 +97,18 @@ def test_what_is_missing_says_where_it_was_looked_for_and_what_to_do(name, tmp_p
 def test_a_data_set_of_one_size_comes_in_no_other(name, tmp_path):
     with pytest.raises(ConfigError, match=f"image size 224: {name} comes in"):
         load_dataset(name, tmp_path, image_size=224)
+
+
+def test_noise_comes_in_any_size_and_is_the_same_everywhere(tmp_path):
+    noise, again = (load_dataset("Noise", tmp_path, image_size=8) for _ in range(2))
+    indices = torch.tensor([3, 1_000_000, 3 + 64])
+    images, labels = noise.train.batch(indices)
+    assert images.shape == (3, *noise.input_shape) == (3, 3, 8, 8)
+    assert images.equal(again.train.batch(indices)[0])
+    assert images[0].equal(images[2])
+    assert labels[0] == labels[2]
+    assert not images[0].equal(images[1])
+    assert len(noise.train) == 1_281_167
 
 
 def test_digits_keep_their_split(tmp_path):

@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "train": "train a model: starts a master, its workers and an evaluator",
         "sweep": "train once for each of some values, and say which are best",
         "evaluate": "follow a run's checkpoints and evaluate each of them",
+        "throughput": "measure how fast whole jobs are, with compression and without",
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
         "inspect": "look at a gradient, and at what codecs lose of it",
         "prepare": "download and verify data sets",
@@ -35,6 +36,6 @@ def act(name: str, words: list[str]) -> int:
 
 def usage() -> str:
     """What `atomo --help` says."""
-    lines = [f"  {name:10}{text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
     return "\n".join(["usage: atomo COMMAND [OPTION ...]", "", *lines, "",
                       "`atomo COMMAND --help` lists the options of a command.", ""])  # fmt: skip

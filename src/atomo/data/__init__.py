@@ -20,6 +20,7 @@ SOURCES: list[Source] = listed(
     "svhn:SVHN",
     "imagenet:IMAGENET",
     "folder:FOLDER",
+    "noise:NOISE",
 )
 DATASETS: Mapping[str, Source] = MappingProxyType({source.name: source for source in SOURCES})
 

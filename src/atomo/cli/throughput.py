@@ -1,0 +1,141 @@
+"""`atomo throughput`: images a second of whole jobs, with compression and without."""
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+from rich.console import Console
+from rich.table import Table
+
+from atomo.arguments import Parser, number
+from atomo.bounds import ANY, COUNT, check
+from atomo.config import Settings
+from atomo.errors import ConfigError
+from atomo.launch.given import given
+from atomo.launch.text import bytes_text
+from atomo.launch.trials import Recorder, run_trial
+from atomo.training.events import StepDone
+
+__all__ = ["Plan", "Speed", "main", "speed"]
+
+DESCRIPTION: Final = """\
+Trains on noise and prints images a second: first dense, then with --code. Options are those of
+`atomo train`, and
+
+  --num-warmup-batches X    steps before anything counts (default 10)
+  --num-batches-per-iter X  steps to a measurement (default 10)
+  --num-iters X             measurements, whose mean and spread are printed (default 10)
+
+  atomo throughput --network ResNet50 --batch-size 32 --code dgc --n 3"""
+DENSE: Final = "sgd"
+SURE: Final = 1.96  # standard deviations on either side have 95 % of a normal distribution
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    num_warmup_batches: int = 10
+    num_batches_per_iter: int = 10
+    num_iters: int = 10
+
+    def __post_init__(self) -> None:
+        bounds = {"num_warmup_batches": ANY, "num_batches_per_iter": COUNT, "num_iters": COUNT}
+        check(self, bounds, lambda name: "--" + name.replace("_", "-"))
+
+    @property
+    def steps(self) -> int:
+        """Of a whole run."""
+        return self.num_warmup_batches + self.num_batches_per_iter * self.num_iters
+
+
+@final
+@dataclass(frozen=True)
+class Speed:
+    """How fast a job was, all workers together."""
+
+    code: str
+    mean: float  # images a second
+    spread: float  # 1.96 standard deviations of the measurements
+    sent_bytes: float  # up, a step
+
+
+def main(words: Sequence[str]) -> int:
+    """Measures and prints."""
+    plan, rest = planned(words)
+    base = given(["--dataset=Noise", *rest], "throughput", DESCRIPTION).settings
+    dense = replace(base, code=DENSE, code_schedule="", memory="none", warmup_epochs=0)
+    dense = replace(dense, compress_ratio=None)
+    found = []
+    for settings in [dense, *([base] if base.code != DENSE else [])]:
+        code, steps = job(settings, plan.steps)
+        if code:
+            return code
+        found.append(speed(settings.code, steps, plan))
+    Console(width=None if sys.stdout.isatty() else 120).print(table(found, base))
+    return 0
+
+
+def planned(words: Sequence[str]) -> tuple[Plan, list[str]]:
+    """What to measure, and the options of the run."""
+    own = Parser(prog="atomo throughput", add_help=False, allow_abbrev=False,
+                 argument_default=argparse.SUPPRESS)  # fmt: skip
+    for name in ("warmup-batches", "batches-per-iter", "iters"):
+        own.add_argument(f"--num-{name}", type=number(int, "a whole number"))
+    known, rest = own.parse_known_args(words)
+    return Plan(**vars(known)), rest
+
+
+def job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
+    """Trains in a folder that is gone afterwards; the exit code, and the steps that were taken."""
+    with tempfile.TemporaryDirectory(prefix="atomo-throughput-") as folder:
+        recorder = Recorder()
+        short = replace(
+            settings, train_dir=str(Path(folder) / "run"), evaluator="none", max_steps=steps,
+            eval_freq=steps, keep_checkpoints=1, epochs=steps, resume="never",
+        )  # fmt: skip
+        return run_trial(short, recorder), recorder.steps
+
+
+def speed(code: str, steps: Sequence[StepDone], plan: Plan) -> Speed:
+    """Mean and spread of the measurements.
+
+    Raises:
+        ConfigError: the run had fewer steps.
+    """
+    if len(steps) < plan.steps:
+        raise ConfigError(f"the run had {len(steps)} steps; the plan needs {plan.steps}")
+    counted, many = steps[plan.num_warmup_batches :], plan.num_batches_per_iter
+    rates = [rate(counted[many * i : many * (i + 1)]) for i in range(plan.num_iters)]
+    mean = sum(rates) / len(rates)
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in rates) / len(rates))
+    sent = sum(step.up_bytes for step in counted) / len(counted)
+    return Speed(code, mean, SURE * deviation, sent)
+
+
+def rate(steps: Sequence[StepDone]) -> float:
+    """Images a second over some steps."""
+    return sum(s.images_per_s * s.step_s for s in steps) / sum(s.step_s for s in steps)
+
+
+def table(found: Sequence[Speed], settings: Settings) -> Table:
+    """One row a run."""
+    out = Table(title=f"{settings.network}, {settings.workers} workers x {settings.share_of_step}")
+    for column in ("code", "images/s", "images/s a worker", "to dense", "sent/step"):
+        out.add_column(column, justify="left" if column == "code" else "right")
+    for one in found:
+        workers = settings.workers
+        out.add_row(
+            one.code,
+            f"{one.mean:.1f} +- {one.spread:.1f}",
+            f"{one.mean / workers:.1f} +- {one.spread / workers:.1f}",
+            f"{one.mean / found[0].mean:.2f}x",
+            bytes_text(one.sent_bytes),
+        )
+    return out

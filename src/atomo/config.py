@@ -111,7 +111,8 @@ class Settings:
         "Bcast", "Bcast: a master averages, and sends weights; Allgather, Allreduce: no master"
     )
     down: str = option(
-        "auto", "what comes down: weights, updates (gradients), auto (the fewer), delta(CODEC)"
+        "auto",
+        "what comes down: weights[(bf16)], updates (gradients), auto (the fewer), delta(CODEC)",
     )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     fusion_mb: float = option(

@@ -1,7 +1,11 @@
 """The setting that says how the weights come down to the workers of a parameter server."""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
+
+import torch
 
 from atomo.codecs import Codec, Law, make_codec
 from atomo.errors import ConfigError
@@ -16,6 +20,7 @@ __all__ = [
     "delta_codec",
     "name_of",
     "repeats_steps",
+    "weights_dtype",
 ]
 
 AUTO: Final = "auto"
@@ -23,6 +28,10 @@ WEIGHTS: Final = "weights"
 UPDATES: Final = "updates"
 DELTA: Final = "delta"
 NAMES: Final = (AUTO, WEIGHTS, UPDATES, DELTA)
+DTYPES: Final[Mapping[str, torch.dtype]] = MappingProxyType(
+    {"fp32": torch.float32, "bf16": torch.bfloat16}
+)
+"""As what weights may travel."""
 CALL: Final = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
@@ -33,6 +42,8 @@ def canonical_downlink(text: str) -> str:
     'updates'
     >>> canonical_downlink("Delta( TopK(ratio = 0.05) )")
     'delta(topk(ratio=0.05))'
+    >>> canonical_downlink("weights(BF16)")
+    'weights(bf16)'
 
     Raises:
         ConfigError: it names no way down, or one with a codec that does not go with it.
@@ -40,15 +51,33 @@ def canonical_downlink(text: str) -> str:
     found = CALL.fullmatch(text)
     name = resolve("way down", found[1] if found else text, NAMES)
     spec = found[2] if found else None
+    if name == WEIGHTS:
+        return WEIGHTS if spec is None else weights_as(spec, text)
     if name != DELTA:
         if spec is not None:
             raise ConfigError(
-                f"--down {text!r}: {name} takes no settings; only {DELTA} has a codec"
+                f"--down {text!r}: {name} takes no settings; {DELTA} has a codec, and {WEIGHTS} "
+                "may travel as bf16"
             )
         return name
     if not (spec or "").strip():
         raise ConfigError(f"--down {text!r}: {DELTA} needs a codec, e.g. delta(topk(ratio=0.05))")
     return f"{DELTA}({checked(make_codec(str(spec)))})"
+
+
+def weights_as(spec: str, text: str) -> str:
+    """The setting that says as what weights travel.
+
+    Raises:
+        ConfigError: they do not travel as that.
+    """
+    name = spec.strip().lower()
+    if name not in DTYPES:
+        raise ConfigError(
+            f"--down {text!r}: weights travel as fp32, which is {WEIGHTS}, or rounded to half the "
+            f"bytes, which is {WEIGHTS}(bf16); codecs are for {DELTA}(CODEC)"
+        )
+    return WEIGHTS if DTYPES[name] == torch.float32 else f"{WEIGHTS}({name})"
 
 
 def checked(codec: Codec[Any]) -> Codec[Any]:
@@ -77,6 +106,12 @@ def repeats_steps(downlink: str, one_host: bool) -> bool:
 def name_of(downlink: str) -> str:
     """The name in a canonical setting."""
     return downlink.partition("(")[0]
+
+
+def weights_dtype(downlink: str) -> torch.dtype:
+    """As what weights travel that come whole, under a canonical setting."""
+    name, _, spec = downlink.partition("(")
+    return DTYPES[spec[:-1]] if name == WEIGHTS and spec else torch.float32
 
 
 def delta_codec(downlink: str) -> Codec[Any] | None:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 import pytest
 import support
+import torch
 from selection import slow_but
 from support import run_threads, settings
 from torch import Tensor
 
+from atomo.communicators import Client, Order, Server
 from atomo.errors import ConfigError
 from atomo.training.checkpoint import load
 from atomo.training.events import Caution, Event, StepDone
@@ -168,6 +170,49 @@ def test_replicas_stay_alike_and_the_checkpoint_is_what_workers_have(tmp_path, s
     assert_same(whole, trained(tmp_path / "parts", down, **changes))
 
 
+@pytest.mark.parametrize("changes", [{"n": 2}, {"n": 3}, {"n": 3, "num_aggregate": 1}], ids=str)
+def test_workers_compute_at_rounded_weights_and_the_master_keeps_its_own(
+    tmp_path, sent, monkeypatch, changes
+):
+    masters, workers = {}, set()
+    opening, pulling = Server.broadcast, Client.pull
+
+    def broadcast(self: Server, step: int, weights: Tensor) -> None:
+        masters[step] = weights.clone()
+        opening(self, step, weights)
+
+    def pull(self: Client) -> Order:
+        order = pulling(self)
+        if order.weights is not None:
+            workers.add(order.step)
+            assert order.weights.equal(masters[order.step].bfloat16().float())
+        return order
+
+    monkeypatch.setattr(Server, "broadcast", broadcast)
+    monkeypatch.setattr(Client, "pull", pull)
+    # Little steps, which rounded weights would forget.
+    kept = trained(tmp_path, "weights(bf16)", code="sgd", lr=1e-4, **changes)
+    assert workers == {*range(1, STEPS + 1)}
+    weights = torch.cat([t.flatten() for name, t in kept.items() if name.startswith("fc")])
+    assert not weights.equal(weights.bfloat16().float())
+
+
+def test_a_run_with_rounded_weights_goes_on_as_if_it_had_never_stopped(tmp_path, sent):
+    told: list[Event] = []
+    changes = {"code": "topk(ratio=0.05)", "eval_freq": 2}
+    whole = trained(tmp_path / "whole", "weights(bf16)", told.append, **changes)
+    down = [event.down_bytes for event in told if isinstance(event, StepDone)]
+    dense = next(event.dense_bytes for event in told if isinstance(event, StepDone))
+    assert max(down) < 0.51 * dense / 2  # of two workers, the first gets half as many bytes
+    trained(tmp_path / "parts", "weights(bf16)", max_steps=2, **changes)
+    assert_same(whole, trained(tmp_path / "parts", "weights(bf16)", **changes))
+
+
+def test_weights_are_spelled_in_one_way(tmp_path):
+    assert settings(tmp_path, down="Weights( BF16 )").down == "weights(bf16)"
+    assert settings(tmp_path, down="weights(fp32)").down == "weights"
+
+
 def test_a_way_down_that_nobody_knows_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="unknown way down 'updats'; did you mean 'updates'"):
         settings(tmp_path, down="updats")
@@ -183,6 +228,9 @@ def test_a_way_down_that_nobody_knows_is_refused(tmp_path):
         ("delta(qsgd)", "shrinks only under a contraction"),
         ("delta(signsgd)", "shrinks only under a contraction"),
         ("updates(sgd)", "updates takes no settings"),
+        ("auto(bf16)", r"auto takes no settings; .* weights may travel as bf16"),
+        ("weights(fp16)", r"travel as fp32, .* or rounded to half the bytes, .* weights\(bf16\)"),
+        ("weights()", r"which is weights\(bf16\); codecs are for delta\(CODEC\)"),
         ("delta(sgd", "unknown way down"),
     ],
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from atomo.communicators import Coder, Report, Server, Source, make_down
 from atomo.config import record
+from atomo.downlink import weights_dtype
 from atomo.errors import CheckpointError
 from atomo.fusion import flatten
 from atomo.memory import kind_of
@@ -75,6 +76,7 @@ class Master:
             self._optimizer.state_dict,
             self._job.down_buckets,
             Coder(self._job.settings.compression, self._job.settings.seed),
+            weights_dtype(self._job.settings.down),
         )
 
     def run(self) -> None:

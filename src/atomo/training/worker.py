@@ -6,7 +6,7 @@ from typing import final
 import torch
 
 from atomo.communicators import Client, Compressor, Follower, Report
-from atomo.downlink import repeats_steps
+from atomo.downlink import repeats_steps, weights_dtype
 from atomo.memory import make_memory
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
@@ -48,7 +48,8 @@ class Worker:
         if repeats_steps(settings.down, transport.local_size == transport.size):
             follower.prepare()  # beside the master's
         timeout, threads = settings.timeout, torch.get_num_threads()
-        self._client = Client(transport, job.entries, compressor, timeout, threads, follower)
+        dtype = weights_dtype(settings.down)
+        self._client = Client(transport, job.entries, compressor, timeout, threads, follower, dtype)
 
     def _follower(self, rank: int) -> Follower:
         """What keeps the weights up with the master's."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -57,6 +58,7 @@ class Client:
         timeout_s: float,
         threads: int = 1,
         follower: Follower | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """A client.
 
@@ -67,11 +69,12 @@ class Client:
             timeout_s: the longest wait for the master.
             threads: that compress, beside whoever calls `push`; 1: the caller compresses.
             follower: repeats the master's steps; None: weights come whole.
+            dtype: what whole weights travel as.
         """
         self._transport = transport
         self._entries = entries
         self._compressor = compressor
-        self._follower = follower
+        self._follower, self._dtype = follower, dtype
         self._timeout_s = PATIENCE * timeout_s
         keep = forget if follower is None else follower.keep
         self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
@@ -135,10 +138,10 @@ class Client:
         if self._follower is not None:
             self._follower.lose()
         if header.kind is Kind.WEIGHTS:
-            return read_weights(frame, self._entries)
+            return read_weights(frame, self._entries, self._dtype)
         relay = read_relay(frame, self._transport.rank, self._transport.size)
-        step, timeout_s = header.step, self._timeout_s
-        return receive_relayed(self._transport, relay, step, self._entries, timeout_s)
+        step, timeout_s, dtype = header.step, self._timeout_s, self._dtype
+        return receive_relayed(self._transport, relay, step, self._entries, timeout_s, dtype)
 
     def _following(self, header: Header) -> Follower:
         if self._follower is None:

@@ -35,13 +35,15 @@ def weights_frame(step: int, weights: Float[Tensor, " n"], flag: Flag = Flag.NON
     return pack(Header(Kind.WEIGHTS, step, flags=flag), [weights], RAW)
 
 
-def read_weights(frame: Bytes, entries: int) -> Float[Tensor, " n"]:
-    """The weights in a frame.
+def read_weights(
+    frame: Bytes, entries: int, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, " n"]:
+    """The weights in a frame, as float32; `dtype` is what they travel as.
 
     Raises:
         FrameError: they are those of another model.
     """
-    return whole(unpack(frame, [Field(torch.float32, (entries,))])[0], entries)
+    return whole(unpack(frame, [Field(dtype, (entries,))])[0].float(), entries)
 
 
 def whole(weights: Float[Tensor, " n"], entries: int) -> Float[Tensor, " n"]:

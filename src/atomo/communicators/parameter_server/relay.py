@@ -123,9 +123,14 @@ def hand_on(
 
 
 def receive_relayed(
-    transport: Transport, relay: Relay, step: int, entries: int, timeout_s: float
+    transport: Transport,
+    relay: Relay,
+    step: int,
+    entries: int,
+    timeout_s: float,
+    dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " n"]:
-    """The weights of a step, of which each piece is handed on as it comes.
+    """The weights of a step as float32, of which each piece is handed on as it comes, as `dtype`.
 
     Raises:
         FrameError: a piece is not the next one, or not of these weights.
@@ -135,11 +140,11 @@ def receive_relayed(
     what = f"the weights of step {step}"
     frames = hand_on(transport, relay, len(parts), timeout_s, what)
     for number, (part, frame) in enumerate(zip(parts, frames, strict=True)):
-        part.copy_(read_piece(frame, step, number, len(part)))
+        part.copy_(read_piece(frame, step, number, Field(dtype, part.shape)))
     return weights
 
 
-def read_piece(frame: Bytes, step: int, number: int, entries: int) -> Float[Tensor, " n"]:
+def read_piece(frame: Bytes, step: int, number: int, due: Field) -> Float[Tensor, " n"]:
     """The entries of one piece."""
     header = read_header(frame)
     if (header.kind, header.step, header.bucket) != (Kind.PART, step, number):
@@ -147,7 +152,7 @@ def read_piece(frame: Bytes, step: int, number: int, entries: int) -> Float[Tens
             f"a {header.kind.name} {header.bucket} of step {header.step} came; "
             f"piece {number} of the weights of step {step} is due"
         )
-    piece = unpack(frame, [Field(torch.float32, (entries,))])[0]
-    if len(piece) != entries:
-        raise FrameError(f"{len(piece)} weights came; piece {number} has {entries}")
+    piece = unpack(frame, [due])[0]
+    if piece.shape != due.most:
+        raise FrameError(f"{len(piece)} weights came; piece {number} has {due.most[0]}")
     return piece

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
+import torch
 from torch import Tensor
 
 from atomo.communicators.parameter_server.down.base import Down, Replica, Taken
@@ -46,6 +47,8 @@ class Source:
     """Of the weights, with the codecs of their differences, where such are sent."""
     coder: Coder
     """For these."""
+    dtype: torch.dtype = torch.float32
+    """What weights travel as, where they alone do."""
 
 
 def make_auto(source: Source) -> Down:
@@ -56,7 +59,7 @@ def make_auto(source: Source) -> Down:
 WAYS: Final[Mapping[str, Callable[[Source], Down]]] = MappingProxyType(
     {
         AUTO: make_auto,
-        WEIGHTS: lambda source: Weights(relays=not source.one_host),
+        WEIGHTS: lambda source: Weights(not source.one_host, source.dtype),
         UPDATES: lambda source: Updates(source.state, relays=not source.one_host),
         DELTA: lambda source: Delta(source.buckets, source.coder, not source.one_host),
     }

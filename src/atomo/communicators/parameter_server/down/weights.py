@@ -19,19 +19,20 @@ __all__ = ["Weights"]
 class Weights(Down):
     """Workers need no optimiser, and no memory of what came before."""
 
-    def __init__(self, relays: bool = False) -> None:
+    def __init__(self, relays: bool = False, dtype: torch.dtype = torch.float32) -> None:
         """A way down.
 
         Args:
             relays: whether workers hand the weights on, so that one copy leaves the master.
+            dtype: what they travel as. The master keeps its own; workers get those rounded.
         """
         self.notes = []
-        self._relays = relays
+        self._relays, self._dtype = relays, dtype
         self._step, self._weights = 0, torch.empty(0)
         self._frames: dict[Flag, Bytes] = {}  # of these weights
 
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        self._step, self._weights = step, weights
+        self._step, self._weights = step, weights.to(self._dtype)
         self._frames.clear()
 
     def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:

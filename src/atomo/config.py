@@ -56,7 +56,7 @@ class Settings:
     n: int = option(3, "processes: 1 master and n-1 workers, or n workers (see --comm-type)")
     hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
     task: str = option("images", "what is trained; without it, what the data set is for")
-    network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, VGG11_BN")
+    network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, torchvision:NAME, timm:NAME")
     dataset: str = option(
         "Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet, Folder or Noise"
     )

@@ -10,12 +10,20 @@ from atomo.tasks import chosen
 from atomo.training.evaluator import Evaluation, EvaluatorSettings, evaluate
 
 
-def trained(folder: Path, **given: object) -> Mapping[str, float]:
-    """The values of the last checkpoint of 1 master and 2 workers."""
+def trained(folder: Path, *, trusted: bool = True, **given: object) -> Mapping[str, float]:
+    """The values of the last checkpoint of 1 master and 2 workers.
+
+    Args:
+        folder: where the data are, and where the run goes.
+        trusted: whether the evaluator is told the network.
+        given: settings.
+    """
     run = folder / "run"
     short = {"n": 3, "max_steps": 60, "eval_freq": 1000, "batch_size": 16, "epochs": 1000}
     places = {"data_dir": str(folder), "train_dir": str(run)}
-    run_threads(canonical(chosen(**(short | places | given))))
+    settings = canonical(chosen(**(short | places | given)))
+    run_threads(settings)
     results: list[Evaluation] = []
-    evaluate(EvaluatorSettings(run, None, None, folder), results.append)
+    network = settings.network if trusted else None
+    evaluate(EvaluatorSettings(run, network, None, folder), results.append)
     return results[-1].values

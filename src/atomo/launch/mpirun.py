@@ -11,6 +11,7 @@ from pathlib import Path
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.hosts import assign, read_hosts
+from atomo.models import is_own
 
 __all__ = ["command", "evaluator_command"]
 
@@ -88,4 +89,5 @@ def evaluator_command(settings: Settings) -> list[str]:
         f"--eval-batch-size={settings.test_batch_size}",
         "--poll-interval=0.2",
         "--threads=1",  # the cores are the workers'
+        *([f"--network={settings.network}"] if is_own(settings.network) else []),
     ]

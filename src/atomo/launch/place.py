@@ -95,7 +95,8 @@ def fresh_folder(settings: Settings, name: str = "") -> Path:
     """Where a run goes that was given no folder."""
     codec = settings.code.partition("(")[0]
     now = datetime.now().strftime("%Y%m%d-%H%M%S")
-    what = name or f"{settings.network}-{settings.dataset}-{codec}".lower()
+    network = settings.network.replace(":", "-")  # of a network of another package
+    what = name or f"{network}-{settings.dataset}-{codec}".lower()
     return Path("runs") / f"{what}-{now}"
 
 

@@ -9,13 +9,14 @@ from atomo.models.alexnet import ALEXNET
 from atomo.models.builder import Builder, Shape
 from atomo.models.cifar_resnet import CIFAR_RESNETS
 from atomo.models.densenet import DENSENET
+from atomo.models.foreign import build_foreign, foreign_name, is_foreign, is_own
 from atomo.models.lenet import LENET
 from atomo.models.perceptron import FC
 from atomo.models.resnet import RESNETS
 from atomo.models.vgg import VGGS
 from atomo.names import resolve
 
-__all__ = ["MODELS", "Builder", "Shape", "build_model"]
+__all__ = ["MODELS", "Builder", "Shape", "build_model", "is_own", "network_named"]
 
 MODELS: Mapping[str, Builder] = MappingProxyType(
     {
@@ -28,6 +29,8 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
 def build_model(name: str, input_shape: Shape, classes: int) -> Module:
     """Builds the network called `name`, in any case, for images of (channels, height, width).
 
+    `torchvision:NAME`, `timm:NAME` and `module.path:callable` are those of other packages.
+
     It maps a batch of images to logits, one a class. The first weights come from torch's global
     generator: call `torch.manual_seed` before, and every process that does so builds the same.
 
@@ -37,4 +40,18 @@ def build_model(name: str, input_shape: Shape, classes: int) -> Module:
     Raises:
         ConfigError: no network has this name, the images are too small for it, or `classes` is 0.
     """
+    if is_foreign(name):
+        return build_foreign(name, input_shape, classes)
     return MODELS[resolve("network", name, MODELS)](input_shape, classes)
+
+
+def network_named(name: str) -> str:
+    """The spelling of a network's name, ours or that of another package.
+
+    >>> network_named("resnet-18"), network_named("torchvision:resnet18")
+    ('ResNet18', 'torchvision:resnet18')
+
+    Raises:
+        ConfigError: there is no such network; the message offers the nearest.
+    """
+    return foreign_name(name) if is_foreign(name) else resolve("network", name, MODELS)

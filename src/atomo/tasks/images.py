@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from atomo.data import DATASETS, Split, load_dataset
-from atomo.models import MODELS, build_model
+from atomo.models import MODELS, build_model, network_named
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import TOP1, TOP5, CrossEntropy, TopScorer
 
@@ -48,6 +48,9 @@ class Images(Task):
     @classmethod
     def networks(cls) -> tuple[str, ...]:
         return tuple(MODELS)
+
+    def network_named(self, name: str) -> str:
+        return network_named(name)
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         data = load_dataset(dataset, data_dir, image_size)

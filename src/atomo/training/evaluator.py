@@ -20,6 +20,7 @@ import torch
 from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, Bound, check
 from atomo.config import UNSAID
 from atomo.errors import CheckpointError, ConfigError
+from atomo.models import is_own
 from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
 from atomo.training.run_folder import PATIENCE_S, Finished, Wait, explained
@@ -118,6 +119,7 @@ def evaluate(
                 for name in ("network", "dataset", "image_size")
             )
             task = found.config.get("task", UNSAID["task"])
+            refuse_foreign(network, settings.network)
             subject = build(task, network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(found, subject, settings.eval_batch_size)
             log.check()  # before anything is written: scoring took long enough to lose the folder
@@ -126,6 +128,15 @@ def evaluate(
             log.add(evaluation)
             report(evaluation)
         return log.added
+
+
+def refuse_foreign(network: object, given: str | None) -> None:
+    """Raises ConfigError where a checkpoint alone would have us import a module."""
+    if given is None and isinstance(network, str) and is_own(network):
+        raise ConfigError(
+            f"the checkpoint was trained with {network!r}, a module to be imported, which is not "
+            f"done because a file says so; if you trust it, give --network {network}"
+        )
 
 
 def snapshots(

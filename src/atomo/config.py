@@ -19,8 +19,16 @@ from atomo.memory import Forget, canonical, check_fits, default_memory, kind_of
 from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 from atomo.recipes import RECIPES
-from atomo.roles import COMM_TYPES, check_codec, check_roles, check_way_down, trainers
-from atomo.schedule import phases, warm_up_schedule
+from atomo.roles import (
+    COMM_TYPES,
+    check_memory,
+    check_roles,
+    check_way_down,
+    fitted_codec,
+    own_memory,
+    trainers,
+)
+from atomo.schedule import Phase, phases, spelled, warm_up_schedule
 from atomo.wire import Compression
 
 __all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
@@ -108,7 +116,9 @@ class Settings:
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
     memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum")
     comm_type: str = option(
-        "Bcast", "Bcast: a master averages, and sends weights; Allgather, Allreduce: no master"
+        "Bcast",
+        "Bcast: a master averages, and sends weights; without a master: "
+        "Allgather, Allreduce, PowerSGD, ACPSGD",
     )
     down: str = option(
         "auto",
@@ -163,11 +173,11 @@ class Settings:
 
     def resolved(self) -> "Settings":
         """The same run with every name in its canonical form and nothing left to defaults."""
-        codec = make_codec(self.code_spec())
+        codec = fitted_codec(make_codec(self.code_spec()), self.comm_type)
         memory = self.memory if self.memory != "auto" else self.needed_memory(codec)
-        for phase in phases(str(codec), self.code_schedule):
+        for phase in self.phases(codec):
             check_fits(phase.codec, memory)
-            check_codec(phase.codec, self.comm_type)
+        check_memory(memory, self.comm_type)
         check_clip(self.clip_grad, memory)
         return replace(
             self,
@@ -215,16 +225,26 @@ class Settings:
     def planned_schedule(self, codec: Codec[Any]) -> str:
         """The schedule that was given, or that of the warm-up."""
         if not self.warmup_epochs:
-            return self.code_schedule
+            fitted = self.phases(codec)
+            same = fitted == phases(str(codec), self.code_schedule)
+            return self.code_schedule if same else spelled(fitted)
         if self.code_schedule:
             raise ConfigError(
                 "--warmup-epochs makes a --code-schedule of its own; give one of them"
             )
         return warm_up_schedule(codec, self.warmup_epochs)
 
+    def phases(self, codec: Codec[Any]) -> tuple[Phase, ...]:
+        """What --code-schedule makes of the codec, with codecs as they are used."""
+        planned = phases(str(codec), self.code_schedule)
+        return tuple(replace(p, codec=fitted_codec(p.codec, self.comm_type)) for p in planned)
+
     def needed_memory(self, codec: Codec[Any]) -> str:
         """The memory of the last codec that needs one, of all that the schedule has."""
-        planned = phases(str(codec), self.code_schedule)
+        own = own_memory(self.comm_type)
+        if own is not None:
+            return own
+        planned = self.phases(codec)
         momentum = self.momentum if self.optimizer.lower() == "sgd" else 0.0
         needed = [default_memory(phase.codec, momentum) for phase in planned]
         return next((memory for memory in reversed(needed) if memory != Forget.id), Forget.id)

@@ -6,9 +6,19 @@ from atomo.codecs import Codec
 from atomo.communicators import PARAMETER_SERVER, REDUCTIONS
 from atomo.downlink import AUTO
 from atomo.errors import ConfigError
+from atomo.memory import kind_of
 from atomo.names import resolve
 
-__all__ = ["COMM_TYPES", "check_codec", "check_roles", "check_way_down", "has_master", "trainers"]
+__all__ = [
+    "COMM_TYPES",
+    "check_memory",
+    "check_roles",
+    "check_way_down",
+    "fitted_codec",
+    "has_master",
+    "own_memory",
+    "trainers",
+]
 
 COMM_TYPES = (PARAMETER_SERVER, *REDUCTIONS)
 
@@ -27,11 +37,30 @@ def trainers(processes: int, comm_type: str) -> int:
     return processes - has_master(comm_type)
 
 
-def check_codec(codec: Codec[Any], comm_type: str) -> None:
-    """Raises ConfigError for a codec whose payloads cannot be brought together like that."""
+def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:
+    """The codec as that communicator uses it.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
     name = resolve("comm-type", comm_type, COMM_TYPES)
-    if name in REDUCTIONS:
-        REDUCTIONS[name].check(codec)
+    return REDUCTIONS[name].fitted(codec) if name in REDUCTIONS else codec
+
+
+def own_memory(comm_type: str) -> str | None:
+    """The memory that this communicator takes, where that is not for the codec to say."""
+    name = resolve("comm-type", comm_type, COMM_TYPES)
+    return REDUCTIONS[name].memory if name in REDUCTIONS else None
+
+
+def check_memory(memory: str, comm_type: str) -> None:
+    """Raises ConfigError for a memory that does not go with that communicator."""
+    needed = own_memory(comm_type)
+    if needed is not None and kind_of(memory).id != needed:
+        raise ConfigError(
+            f"--comm-type {comm_type} goes with --memory {needed}, not {memory}: what is not sent "
+            "of a sum is known only once the sum is"
+        )
 
 
 def check_way_down(comm_type: str, down: str) -> None:

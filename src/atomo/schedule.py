@@ -14,7 +14,7 @@ from atomo.codecs import Codec, make_codec
 from atomo.codecs.sparse.dgc import warm_up
 from atomo.errors import ConfigError
 
-__all__ = ["Phase", "parse_schedule", "phases", "warm_up_schedule"]
+__all__ = ["Phase", "parse_schedule", "phases", "spelled", "warm_up_schedule"]
 
 
 @final
@@ -39,6 +39,15 @@ def phases(code: str, schedule: str) -> tuple[Phase, ...]:
     if not planned or planned[0].epoch > 0:
         planned = (Phase(0.0, make_codec(code)), *planned)
     return planned
+
+
+def spelled(planned: Sequence[Phase]) -> str:
+    """The schedule that has these phases.
+
+    >>> spelled(phases("fp16", "2: sgd"))
+    '0.0: fp16; 2.0: sgd'
+    """
+    return "; ".join(f"{phase.epoch}: {phase.codec}" for phase in planned)
 
 
 def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:

@@ -91,6 +91,9 @@ RESUMED = [
     {"n": 2, "comm_type": "Allgather", "code": "svd", "network": "ResNet20", "batch_size": 4},
     {"n": 3, "comm_type": "Allreduce", "code": "bf16", "network": "FC", "optimizer": "adam",
      "lr": 0.001, "memory": "residual(units=update)", "lr_shrinkage": 0.9, "lr_shrink_freq": 3},
+    {"n": 2, "comm_type": "PowerSGD", "svd_rank": 2, "network": "FC"},
+    {"n": 2, "comm_type": "ACPSGD", "svd_rank": 2, "network": "FC",
+     "code_schedule": "0: sgd; 0.07: svd(rank=1); 0.13: svd"},
 ]  # fmt: skip
 
 
@@ -118,6 +121,15 @@ def test_it_goes_on_where_a_parameter_server_stopped(tmp_path):
     assert same(whole, ended(after))
     more = settings(tmp_path / "parts", n=4, max_steps=9, comm_type="Allgather", **common)
     assert len(ended(more).workers) == 4
+
+
+def test_low_rank_factors_do_not_keep_a_run_from_going_on_otherwise(tmp_path):
+    common = {"network": "FC", "code": "svd(rank=2, selection=top)", "memory": "residual"}
+    run_threads(settings(tmp_path, n=2, max_steps=2, comm_type="PowerSGD", **common))
+    run_threads(settings(tmp_path, n=3, max_steps=4, comm_type="ACPSGD", **common))
+    run_threads(settings(tmp_path, n=2, max_steps=6, comm_type="Bcast", **common))
+    run_threads(settings(tmp_path, n=2, max_steps=8, comm_type="PowerSGD", **common))
+    assert steps(tmp_path) == [2, 4, 6, 8]
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
@@ -173,8 +185,9 @@ def test_a_rank_that_does_not_answer_is_named(tmp_path):
     together([lambda: body(0), lambda: body(1)])
 
 
-def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(tmp_path):
-    chosen = settings(tmp_path, n=2, comm_type="Allgather", code="svd", lr=1e20, max_steps=9)
+@pytest.mark.parametrize("comm_type", ["Allgather", "PowerSGD"])
+def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(comm_type, tmp_path):
+    chosen = settings(tmp_path, n=2, comm_type=comm_type, code="svd", lr=1e20, max_steps=9)
     with pytest.raises(Diverged, match=r"of worker . at step"):
         run_threads(chosen)
 
@@ -195,6 +208,19 @@ def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(tmp_path):
         (
             {"comm_type": "Allgather", "down": "updates"},
             r"--down updates: with --comm-type Allgather nothing comes down",
+        ),
+        (
+            {"comm_type": "PowerSGD", "code": "topk"},
+            r"sends two factors of each matrix, .* not topk; give --svd-rank 4",
+        ),
+        (
+            {"comm_type": "PowerSGD", "svd_rank": 0},
+            r"of a rank of 1 or more and as float32, not svd\(rank=0\)",
+        ),
+        ({"comm_type": "ACPSGD", "code": "sgd", "code_schedule": "2: topk"}, r"not topk; give"),
+        (
+            {"comm_type": "powersgd", "memory": "dgc"},
+            r"--comm-type powersgd goes with --memory residual, not dgc",
         ),
         ({"n": 1}, r"--n must be at least 2, got 1: 1 master and at least 1 worker"),
     ],

@@ -49,6 +49,12 @@ PARAMETER_SERVER: Final = "Bcast"  # the one with a master, by the name of its w
 REDUCTIONS: Mapping[str, type[Reduction[Any]]] = MappingProxyType(
     {
         reduction.__name__: reduction
-        for reduction in listed(__name__, "allgather:Allgather", "allreduce:Allreduce")
+        for reduction in listed(
+            __name__,
+            "allgather:Allgather",
+            "allreduce:Allreduce",
+            "powersgd:PowerSGD",
+            "acpsgd:ACPSGD",
+        )
     }
 )

@@ -29,8 +29,9 @@ class Allgather(Reduction[Bytes]):
         self._collective, self._compressor = collective, compressor
 
     @staticmethod
-    def check(codec: Codec[Any]) -> None:
+    def fitted(codec: Codec[Any]) -> Codec[Any]:
         """Every codec goes with it."""
+        return codec
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
         return self._compressor.compress(bucket, flat, step)

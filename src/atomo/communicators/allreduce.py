@@ -27,12 +27,13 @@ class Allreduce(Reduction[list[Any]]):
         self._collective, self._compressor = collective, compressor
 
     @staticmethod
-    def check(codec: Codec[Any]) -> None:
+    def fitted(codec: Codec[Any]) -> Codec[Any]:
         if Law.SUMMABLE not in codec.laws:
             raise ConfigError(
                 f"--comm-type Allreduce adds payloads up on their way, and those of {codec} do not "
                 f"add up; give --comm-type Allgather, or one of which they do: {summable()}"
             )
+        return codec
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
         """The payload of each part."""

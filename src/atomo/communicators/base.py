@@ -20,7 +20,7 @@ How one bucket gets from n gradients to their mean is a `Reduction`, a file each
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, final
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -88,14 +88,21 @@ class Communicator(ABC):
 class Reduction(ABC, Generic[Encoded]):
     """How one bucket gets from n gradients to their mean. Abstract; subclasses are final."""
 
+    memory: ClassVar[str | None] = None
+    """The memory that it takes, where that is not for the codec to say."""
+
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         """A reduction over all ranks of `collective`, of what `compressor` makes of gradients."""
 
     @staticmethod
     @abstractmethod
-    def check(codec: Codec[Any]) -> None:
-        """Raises ConfigError for a codec that does not go with it, and says what does."""
+    def fitted(codec: Codec[Any]) -> Codec[Any]:
+        """The codec as it is used here.
+
+        Raises:
+            ConfigError: it does not go with this; the message says what does.
+        """
 
     @abstractmethod
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Encoded:
@@ -113,3 +120,15 @@ class Reduction(ABC, Generic[Encoded]):
             What waits for the others. It may run in another thread, beside the start of the next
             bucket, and runs in the order of the buckets.
         """
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside memories, alike on all ranks: for most, nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces it by what `state_dict` returned, of this or another reduction.
+
+        Raises:
+            CheckpointError: it cannot be that.
+        """
+        del state  # most have no use for it

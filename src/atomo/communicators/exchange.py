@@ -14,7 +14,15 @@ from atomo.memory import Layout, Memory
 from atomo.randomness import derive
 from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
 
-__all__ = ["Compressor", "add_frame", "add_frames", "batch_of", "finish"]
+__all__ = [
+    "Compressor",
+    "add_frame",
+    "add_frames",
+    "batch_of",
+    "finish",
+    "gradient_of",
+    "layout",
+]
 
 BATCH: Final = 16
 """Frames of a bucket that are added up together. More => fewer passes over the sum, and a longer
@@ -93,11 +101,10 @@ class Compressor:
             seed: of the run.
             late_share: of what was sent and did not count, how much is sent again.
         """
-        self.memory = memory
+        self.memory, self.seed = memory, seed
         self._late_share = late_share
         self._compression = compression
         self._worker = worker
-        self._seed = seed
         self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
         self._agreed: dict[str, float] = {}  # by the first parameter of a part
 
@@ -151,7 +158,7 @@ class Compressor:
 
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
         worker = 0 if part.codec.shared_seed else self._worker
-        seed = derive(self._seed, "encode", worker, step, part.slots[0].name)
+        seed = derive(self.seed, "encode", worker, step, part.slots[0].name)
         generator = Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
         scale = self._agreed.get(part.slots[0].name)
         codec = part.codec if part.shared is None or scale is None else part.shared.at(scale)

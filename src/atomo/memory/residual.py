@@ -98,6 +98,16 @@ class Residual(Memory):
             kept.zero_()
         return codec.encode(gradient, generator)
 
+    def hold(self, gradient: Float[Tensor, "..."], layout: Layout) -> Float[Tensor, "..."]:
+        """The gradient together with what was kept of these parameters, where it is kept.
+
+        For those who know only later what they send: what they subtract from it counts as sent.
+        """
+        kept = self._kept.vector(layout, gradient).view(gradient.shape)
+        if self._beta != 1:
+            kept.mul_(self._beta)
+        return kept.add_(gradient, alpha=self._gamma)
+
     def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
         self._kept.vector(layout, sent).add_(sent)
 

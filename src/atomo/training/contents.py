@@ -12,9 +12,18 @@ from torch import Tensor, nn
 from atomo.errors import CheckpointError
 from atomo.memory import Memory
 
-__all__ = ["BUFFER", "MEMORY", "check_tensor", "check_worker", "load_model"]
+__all__ = [
+    "BUFFER",
+    "EXCHANGE",
+    "MEMORY",
+    "check_tensor",
+    "check_worker",
+    "load_model",
+    "without_exchange",
+]
 
 BUFFER, MEMORY = "buffer/", "memory/"  # what names in a worker's state begin with
+EXCHANGE = "exchange/"  # and those in an optimiser's that are a communicator's
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -59,3 +68,8 @@ def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:
             f"{name!r} is {tensor.dtype} {tuple(tensor.shape)} in the checkpoint, and "
             f"{own.dtype} {tuple(own.shape)} in this run: the checkpoint is of another model"
         )
+
+
+def without_exchange(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint keeps of an optimiser, less what is a communicator's."""
+    return {name: tensor for name, tensor in state.items() if not name.startswith(EXCHANGE)}

@@ -15,7 +15,7 @@ from atomo.fusion import flatten
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
-from atomo.training.contents import check_worker, load_model
+from atomo.training.contents import check_worker, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
@@ -137,7 +137,7 @@ class Master:
             return 0
         load_model(self._job.model, snapshot.model)
         self._damping.load_state_dict(snapshot.optimizer)
-        self._optimizer.load_state_dict(without_damping(snapshot.optimizer))
+        self._optimizer.load_state_dict(without_exchange(without_damping(snapshot.optimizer)))
         for state in snapshot.workers:
             check_worker(state, self._job.model, kind_of(self._job.settings.memory))
         if snapshot.workers:

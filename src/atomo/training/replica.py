@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atomo.communicators import REDUCTIONS, Collective, Compressor, Exchanged, Pipeline, Report
 from atomo.memory import make_memory
-from atomo.training.contents import load_model
+from atomo.training.contents import EXCHANGE, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.job import Job
 from atomo.training.one_thread import on_one_thread
@@ -55,8 +55,10 @@ class Replica:
         s, worker = job.settings, collective.rank + 1
         self._memory = make_memory(s.memory, s.momentum, s.nesterov, job.workers)
         compressor = Compressor(self._memory, s.compression, worker, s.seed)
-        reduction = REDUCTIONS[s.comm_type](collective, compressor)
-        self._communicator = Pipeline(collective, compressor, reduction, torch.get_num_threads())
+        self._reduction = REDUCTIONS[s.comm_type](collective, compressor)
+        self._communicator = Pipeline(
+            collective, compressor, self._reduction, torch.get_num_threads()
+        )
         self._passes = Passes(job, worker, device, self._communicator.push)
         self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s, job.rate)
         self._damping = Damping()
@@ -107,8 +109,9 @@ class Replica:
         return dict(self._passes.model.state_dict())
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """What the optimiser keeps, and what the noise was."""
-        return self._optimizer.state_dict() | self._damping.state_dict()
+        """What the optimiser keeps, what the noise was, and what the next exchange starts from."""
+        exchange = {EXCHANGE + name: held for name, held in self._reduction.state_dict().items()}
+        return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
         """Goes on after `step` with a state that `joined` made.
@@ -122,7 +125,8 @@ class Replica:
         load_model(self._passes.model, under(MODEL, state))
         optimizer = under(OPTIMIZER, state)
         self._damping.load_state_dict(optimizer)
-        self._optimizer.load_state_dict(without_damping(optimizer))
+        self._reduction.load_state_dict(under(EXCHANGE, optimizer))
+        self._optimizer.load_state_dict(without_exchange(without_damping(optimizer)))
         restore(under(WORKER, state), self._memory, self._passes.model)
 
 

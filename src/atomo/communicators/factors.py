@@ -1,0 +1,94 @@
+"""The factors of a bucket's matrices, side by side in flat tensors that are summed whole.
+
+A matrix M of m x n is read as the product of P, m x rank, and the transpose of Q, n x rank. What
+factors would not make smaller, and vectors, travel dense behind them, in the same message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs.spectral.matricise import matrix_shapes
+from atomo.codecs.spectral.svd import SVD
+from atomo.fusion import Bucket, Part
+
+__all__ = ["Factors", "Matrix", "Side"]
+
+
+@final
+@dataclass(frozen=True)
+class Matrix:
+    """A parameter that is sent as factors."""
+
+    part: Part
+    m: int
+    n: int
+    rank: int
+
+    @property
+    def name(self) -> str:
+        """Of the parameter."""
+        return self.part.slots[0].name
+
+
+@final
+class Side:
+    """One factor of each matrix, and room for what travels dense."""
+
+    def __init__(self, shapes: Sequence[tuple[int, int]], dense: int, device: torch.device) -> None:
+        ends = [0, *accumulate(rows * rank for rows, rank in shapes)]
+        self.flat = torch.zeros(ends[-1] + dense, device=device)
+        self.low, self.dense = self.flat[: ends[-1]], self.flat[ends[-1] :]
+        places = [*zip(ends, ends[1:], shapes, strict=False)]
+        self.factors = [self.flat[start:stop].view(shape) for start, stop, shape in places]
+        runs = [[*run] for _, run in groupby(places, key=lambda place: place[2])]
+        self._stacks = [self.flat[run[0][0] : run[-1][1]].view(-1, *run[0][2]) for run in runs]
+
+    def orthonormalise(self) -> None:
+        """Makes the columns of each factor orthonormal: of each matrix by itself, also at rank 1.
+
+        Householder's way: it is exact whatever the size of the columns, and where a factor has
+        less than full rank, or is zero, its columns are completed. A gradient that was zero for
+        a step, or of low rank, leaves no column behind that stays zero for ever.
+        """
+        for stack in self._stacks:
+            stack.copy_(torch.linalg.qr(stack).Q)
+
+
+@final
+class Factors:
+    """Room for the factors of one bucket, and which part of it is where."""
+
+    def __init__(self, bucket: Bucket, device: torch.device) -> None:
+        found = [(part, matrix_of(part)) for part in bucket.parts]
+        matrices = [matrix for _, matrix in found if matrix]
+        # Equal ones stand together, to be orthonormalised in one call.
+        self.matrices = sorted(matrices, key=lambda one: (one.m, one.n, one.rank))
+        self.dense = tuple(part for part, matrix in found if matrix is None)
+        dense = sum(part.stop - part.start for part in self.dense)
+        self.left = Side([(one.m, one.rank) for one in self.matrices], dense, device)
+        self.right = Side([(one.n, one.rank) for one in self.matrices], dense, device)
+
+    def matrices_in(self, flat: Float[Tensor, " n"]) -> list[Float[Tensor, "_ _"]]:
+        """Each matrix, in a flat tensor of the bucket's size."""
+        return [flat[o.part.start : o.part.stop].view(o.m, o.n) for o in self.matrices]
+
+    def pour(self, dense: Float[Tensor, " k"], flat: Float[Tensor, " n"]) -> None:
+        """Copies what travelled dense to where it belongs in a flat tensor of the bucket's size."""
+        sizes = [part.stop - part.start for part in self.dense]
+        for part, values in zip(self.dense, torch.split(dense, sizes), strict=True):
+            flat[part.start : part.stop] = values
+
+
+def matrix_of(part: Part) -> Matrix | None:
+    """A part as a matrix; None where it travels dense, which may be what is smaller."""
+    if not isinstance(part.codec, SVD) or len(part.shape) < 2:
+        return None
+    ((m, n),) = matrix_shapes(part.shape, part.codec.matricisation)
+    rank = min(part.codec.rank, m, n)
+    return Matrix(part, m, n, rank) if rank * (m + n) < m * n else None

@@ -85,6 +85,9 @@ class Settings:
     )
     clip_grad: float = option(0.0, "norm to which a step's mean gradient is cut; 0: never")
     label_smoothing: float = option(0.0, "share of each label that is spread over all classes")
+    ema_decay: float = option(
+        0.0, "of a moving average of the weights, kept and evaluated beside them; 0: none"
+    )
     precision: str = option("fp32", "of forward and backward: fp32, or bf16 where that is safe")
     noise_damping: bool = option(
         True, "shorten steps of sgd by the measured noise of an unbiased codec: yes or no"
@@ -290,6 +293,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "momentum": Bound(0, 1, why_most="more grows without end"),
     "weight_decay": Bound(0, FLOAT, why_most=FINITE),
     "clip_grad": Bound(0, FLOAT, why_most=FINITE),
+    "ema_decay": Bound(0, 1, why_most="the average must take something in"),
     "label_smoothing": Bound(0, 1, why_most="then nothing is left of the labels"),
     "lr_shrinkage": Bound(0, FLOAT, why_most=FINITE, above=True),
     "lr_shrink_freq": COUNT,

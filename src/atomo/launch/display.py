@@ -13,9 +13,9 @@ from rich.text import Text
 from atomo.communicators import PARAMETER_SERVER
 from atomo.launch.summary import Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
-from atomo.tasks import LOSS, make_task
+from atomo.tasks import LOSS, Task, make_task
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
-from atomo.training.scoring import Evaluation
+from atomo.training.scoring import AVERAGED, Evaluation
 
 __all__ = ["Display", "Live", "Plain"]
 
@@ -217,8 +217,16 @@ def rate_text(step: StepDone) -> str:
 def evaluation_line(event: Evaluation) -> str:
     """One line for a checkpoint's test results."""
     task = make_task(event.task)
-    told = " ".join(f"{m.shown} {m.text(event.values[m.key])}" for m in (*task.metrics, LOSS))
+    told = values_text(task, event, "")
+    if any(key.startswith(AVERAGED) for key in event.values):
+        told += f"; average {values_text(task, event, AVERAGED)}"
     return f"step {event.step}: test {told} on {event.samples:,} {task.samples}"
+
+
+def values_text(task: Task, event: Evaluation, prefix: str) -> str:
+    """The values of some weights, those whose keys begin so."""
+    shown = (*task.metrics, LOSS)
+    return " ".join(f"{one.shown} {one.text(event.values[prefix + one.key])}" for one in shown)
 
 
 def foot_text(event: Evaluation) -> str:

@@ -190,15 +190,19 @@ def ends(
 
 
 def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Missed:
-    """One checkpoint's model, as soon as it is whole.
+    """One checkpoint's model, and its averaged weights if any, as soon as it is whole.
 
     Raises:
         CheckpointError: it is still not whole after `patience_s`.
     """
-    waited_s = 0.0
+    folder, waited_s = settings.model_dir, 0.0
     while True:
         try:
-            return load(settings.model_dir, step, parts=["model"], patience_s=0.0, wait=wait)
+            found = load(folder, step, parts=["model"], patience_s=0.0, wait=wait)
+            if not found.config.get("ema_decay"):
+                return found
+            # The optimiser's part has the average of the weights.
+            return load(folder, step, parts=["model", "optimizer"], patience_s=0.0, wait=wait)
         except CheckpointGone:
             return Missed(step)
         except CheckpointError:  # NFS may show a manifest before the files that it lists

@@ -15,6 +15,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
+from atomo.training.average import AVERAGE, WeightAverage
 from atomo.training.contents import check_tensor
 from atomo.training.decay import DecayMomentum, PlainDecay, decayed_spans
 from atomo.training.learning_rate import LearningRate
@@ -46,6 +47,7 @@ class FlatOptimizer:
         self._rule = build(settings)
         self._decay = decay_momentum(weights, settings, buckets)
         self._apart = decay_of_some(weights, settings, buckets)
+        self._average = WeightAverage(weights, settings.ema_decay) if settings.ema_decay else None
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`, which counts from 1."""
@@ -60,6 +62,8 @@ class FlatOptimizer:
         if self._decay is not None:
             self._decay.add_to(self.gradient)
         self._rule.step(self.weights, self.gradient, factor * self.learning_rate(step))
+        if self._average is not None:
+            self._average.update()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its state: `KIND/PARAMETER` for what each weight has one of, `KIND` for the rest."""
@@ -72,23 +76,33 @@ class FlatOptimizer:
         if self._decay is not None:
             buffer = named_slices(self._decay.buffer, self._buckets)
             state |= {f"{DECAY}/{name}": part for name, part in buffer}
+        if self._average is not None and self._average.value is not None:
+            average = named_slices(self._average.value, self._buckets)
+            state |= {f"{AVERAGE}/{name}": part for name, part in average}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replaces its state by what `state_dict` returned."""
-        inner = self._rule.state
         kinds = {name.split("/", 1)[0] for name in state}
-        self._check(kinds - {DECAY})
+        self._check(kinds - {DECAY, AVERAGE})
         for kind in kinds:
             if kind == COUNT and kind in state:  # Adam's count of steps is of all weights at once
                 check_tensor(kind, state[kind], torch.zeros(()))
-                inner[kind] = state[kind].clone()
+                self._rule.state[kind] = state[kind].clone()
                 continue
             whole = self._whole(kind, state)
-            if kind != DECAY:
-                inner[kind] = whole
-            elif self._decay is not None:
+            self._load(kind, whole)
+
+    def _load(self, kind: str, whole: Float[Tensor, " n"]) -> None:
+        """Puts one kind of state in its place; what these settings have no use for is dropped."""
+        if kind == DECAY:
+            if self._decay is not None:
                 self._decay.buffer.copy_(whole)
+        elif kind == AVERAGE:
+            if self._average is not None:
+                self._average.value = whole
+        else:
+            self._rule.state[kind] = whole
 
     def _whole(self, kind: str, state: Mapping[str, Tensor]) -> Float[Tensor, " n"]:
         """What a state has of every parameter, joined."""

@@ -3,18 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from atomo.errors import CheckpointError, ConfigError
 from atomo.names import fold
 from atomo.tasks import Task, Workload, make_task, spec_of
+from atomo.training.average import averaged
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import load_model
 from atomo.training.manifest import Setting
 
-__all__ = ["Evaluation", "Subject", "agreed", "build_subject", "score"]
+__all__ = ["AVERAGED", "Evaluation", "Subject", "agreed", "build_subject", "score"]
+
+
+AVERAGED: Final = "average_"  # before the key of a value
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Evaluation:
     step: int
     values: Mapping[str, float]
     """The task's metrics and the loss, by their keys; the loss is NaN or infinite once the training
-    has diverged."""
+    has diverged. Those of averaged weights stand beside them, their keys after `average_`."""
     samples: int
     task: str
     """Its specification, which says what the values are."""
@@ -83,18 +89,30 @@ def build_subject(
 
 
 def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
-    """Evaluates the weights of `snapshot`, with its own batch-norm statistics.
+    """Evaluates the weights of `snapshot`, and their average if it has one, each with its own
+    batch-norm statistics.
 
     Raises:
         CheckpointError: these are not the weights of this network.
     """
+    values = dict(tested(snapshot.step, snapshot.model, subject, batch_size))
+    if average := averaged(snapshot.model, snapshot.optimizer):
+        found = tested(snapshot.step, average, subject, batch_size)
+        values |= {AVERAGED + key: value for key, value in found.items()}
+    return Evaluation(snapshot.step, values, len(subject.workload.test), spec_of(subject.task))
+
+
+def tested(
+    step: int, model: Mapping[str, Tensor], subject: Subject, batch_size: int
+) -> Mapping[str, float]:
+    """The metrics and the loss of some weights."""
     try:
-        load_model(subject.network, snapshot.model)
+        load_model(subject.network, model)
     except CheckpointError as error:
-        raise CheckpointError(f"step {snapshot.step}: {error}") from error
+        raise CheckpointError(f"step {step}: {error}") from error
     test, scorer = subject.workload.test, subject.workload.scorer()
     with torch.inference_mode():
         for indices in torch.split(torch.arange(len(test)), batch_size):
             batch = test.batch(indices).to(subject.device)
             scorer.add(subject.network(*batch.inputs), batch.targets)
-    return Evaluation(snapshot.step, scorer.values(), len(test), spec_of(subject.task))
+    return scorer.values()

@@ -1,0 +1,43 @@
+"""The moving average of the weights, which a checkpoint keeps beside them.
+
+Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; exponential as
+in `torch.optim.swa_utils.get_ema_multi_avg_fn`.
+"""
+
+from collections.abc import Mapping
+from typing import Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["AVERAGE", "WeightAverage", "averaged"]
+
+AVERAGE: Final = "average"  # in the state of an optimiser: average/PARAMETER
+
+
+@final
+class WeightAverage:
+    """a = decay a + (1 - decay) w after each step; the first weights are the first average."""
+
+    def __init__(self, weights: Float[Tensor, " n"], decay: float) -> None:
+        self._weights, self._decay = weights, decay
+        self.value: Float[Tensor, " n"] | None = None
+        """None before the first step."""
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Takes the weights in, after a step."""
+        if self.value is None:
+            self.value = self._weights.clone()
+        else:
+            self.value.lerp_(self._weights, 1 - self._decay)
+
+
+def averaged(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's model with the average in place of the weights; empty: it has none."""
+    prefix = AVERAGE + "/"
+    average = {
+        name.removeprefix(prefix): t for name, t in optimizer.items() if name.startswith(prefix)
+    }
+    return {**model, **average} if average else {}

@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.futures import Future
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -103,12 +105,21 @@ def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDa
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif name == "bf16":
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif name == "nothing":
+        ddp.register_comm_hook(None, give_back)
     elif name == "atomo":
         exchange, ours = atomo.ddp_hook(ddp, setting, momentum=momentum)
         ddp.register_comm_hook(exchange, ours)
     elif name != "none":
-        raise SystemExit(f"--hook {hook}: none, bf16, fp16, powersgd:RANK or atomo:SPEC")
+        raise SystemExit(f"--hook {hook}: none, nothing, bf16, fp16, powersgd:RANK or atomo:SPEC")
     return ddp
+
+
+def give_back(state: object, bucket: GradBucket) -> Future[Tensor]:
+    """A hook that averages nothing."""
+    future: Future[Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def has_momentum(hook: str, momentum: float) -> bool:

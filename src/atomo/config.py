@@ -34,7 +34,7 @@ from atomo.wire import Compression
 __all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
-PRECISIONS: Final = ("fp32", "bf16")
+PRECISIONS: Final = ("fp32", "bf16", "fp16")
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {
@@ -88,7 +88,9 @@ class Settings:
     ema_decay: float = option(
         0.0, "of a moving average of the weights, kept and evaluated beside them; 0: none"
     )
-    precision: str = option("fp32", "of forward and backward: fp32, or bf16 where that is safe")
+    precision: str = option(
+        "fp32", "of the passes, where that is safe: fp32, bf16, or fp16 on GPUs"
+    )
     noise_damping: bool = option(
         True, "shorten steps of sgd by the measured noise of an unbiased codec: yes or no"
     )
@@ -182,6 +184,7 @@ class Settings:
             check_fits(phase.codec, memory)
         check_memory(memory, self.comm_type)
         check_clip(self.clip_grad, memory)
+        check_precision(self.precision, self.enable_gpu)
         return replace(
             self,
             code=str(codec),  # says what the flags below said, so that they are not applied twice
@@ -322,6 +325,15 @@ def check_schedule(schedule: str, milestones: str) -> None:
     name = resolve("schedule", schedule, SCHEDULES)
     if not parse_milestones(milestones) and name == "multistep":
         raise ConfigError("--schedule multistep needs its epochs: --lr-milestones '30, 60, 80'")
+
+
+def check_precision(precision: str, enable_gpu: str | bool) -> None:
+    """Raises ConfigError for float16 on a CPU."""
+    if resolve("precision", precision, PRECISIONS) == "fp16" and not wants_gpu(enable_gpu):
+        raise ConfigError(
+            "--precision fp16 needs --enable-gpu yes: CPUs hardly compute in float16; give bf16, "
+            "which needs no scaled losses either"
+        )
 
 
 def check_clip(clip_grad: float, memory: str) -> None:

@@ -1,6 +1,7 @@
 """Smoothed labels, clipped gradients, decay of some parameters and autocast are PyTorch's own."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from atomo.errors import ConfigError
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.checkpoint import load
+from atomo.training.precision import LossScale
 from atomo.training.shard import Shard
 
 STEPS = 8
@@ -27,6 +29,7 @@ def plain(
     loss: Loss = lambda model, images, labels: cross_entropy(model(images), labels),
     clip: float = 0.0,
     apart: bool = False,
+    scale: float = 1.0,
 ) -> dict[str, Tensor]:
     """One process on the joined batches, with PyTorch's functions."""
     data = load_dataset(chosen.dataset, Path(chosen.data_dir))
@@ -43,7 +46,9 @@ def plain(
         optimizer.zero_grad()
         for shard in shards:
             images, labels = data.train.batch(shard.indices(step))
-            (loss(model, images, labels) / 2).backward()
+            (loss(model, images, labels) * scale / 2).backward()
+        for parameter in model.parameters():
+            parameter.grad.div_(scale)
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
@@ -102,13 +107,48 @@ def test_bf16_is_autocast_around_forward_and_loss(tmp_path):
     assert largest_difference(plain(chosen), model) > 1e-5
 
 
+@pytest.mark.parametrize("first", [65536.0, 2.0**60])
+def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overflows(
+    first, tmp_path, monkeypatch
+):
+    """On the CPU, where the command line refuses it."""
+    made: list[LossScale] = []
+
+    def scale() -> LossScale:
+        made.append(LossScale(first))
+        return made[-1]
+
+    monkeypatch.setattr("atomo.training.passes.LossScale", scale)
+    common = {"code": "sgd", "max_steps": STEPS, "batch_size": 16, "network": "LeNet"}
+    chosen = replace(settings(tmp_path, fusion_mb=0.1, **common), precision="fp16")
+    run_threads(chosen)
+    model = dict(load(tmp_path, STEPS).model)
+
+    def half(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.float16):
+            return cross_entropy(net(images), labels)
+
+    assert len(made) == 2
+    assert all((one.value < first) == (first > 65536) for one in made)
+    assert largest_difference(plain(chosen, half, scale=made[0].value), model) < 1e-4
+    assert largest_difference(plain(chosen), model) > 1e-4
+
+
+def test_a_scale_doubles_after_two_thousand_steps():
+    scale = LossScale(8.0)
+    for _ in range(2000):
+        scale.release()
+    assert scale.value == 16.0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--clip-grad=2 --code=topk", r"give --memory 'dgc\(clip=2\)', which clips"),
         ("--clip-grad=-1", "--clip-grad must be at least 0, got -1"),
         ("--label-smoothing=1.1", "--label-smoothing must be at most 1, got 1.1: then nothing"),
-        ("--precision=int4", "unknown precision 'int4'; known: fp32, bf16"),
+        ("--precision=fp16", "--precision fp16 needs --enable-gpu yes: .*; give bf16"),
+        ("--precision=int4", "unknown precision 'int4'; known: fp32, bf16, fp16"),
     ],
 )
 def test_what_cannot_be_is_named(words, message):

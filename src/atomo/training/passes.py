@@ -5,7 +5,7 @@ to save.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from atomo.tasks import Batch, Scorer
 from atomo.training.causes import likely
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
-from atomo.training.precision import forward_in
+from atomo.training.precision import LossScale, forward_in
 
 __all__ = ["Outcome", "Passes"]
 
@@ -74,6 +74,7 @@ class Passes:
         every = job.settings.dump_every if worker == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._step, self._square = 0, 0.0
+        self._scale = LossScale() if job.settings.precision == "fp16" else None
         self._scores = job.settings.log_format == "atomo"
         self._scorer: Scorer | None = None
 
@@ -84,18 +85,28 @@ class Passes:
             Diverged: the loss or the gradient is no longer finite.
         """
         self._step, self._square = step, 0.0
-        self._scorer = self._job.workload.scorer() if self._scores else None
-        torch.manual_seed(derive(self._job.settings.seed, "dropout", step, self.worker))
         parts = torch.split(self._shard.indices(step), self._job.settings.batch_size)
-        self._gradients.begin(len(parts))
-        passed = [self._pass(part, len(parts)) for part in parts]
+        passed = self._attempt(parts)
+        while self._scale is not None and self._scale.overflows(self._gradients):
+            passed = self._attempt(parts)
         with self.explained():
             self._gradients.finish()
+            for bucket, flat in self._scale.release() if self._scale else ():
+                self._hand_over(bucket, flat)
             self._whole()
         self._dump.finish(step)
         loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
         metrics = {} if self._scorer is None else self._scorer.values()
         return Outcome(loss, right, samples, self._square, metrics)
+
+    def _attempt(self, parts: Sequence[Int64[Tensor, " b"]]) -> list[tuple[float, float, float]]:
+        """Computes the gradient of all batches; what each came to."""
+        torch.manual_seed(derive(self._job.settings.seed, "dropout", self._step, self.worker))
+        if self._scale is not None:
+            self._scale.begin()
+        self._scorer = self._job.workload.scorer() if self._scores else None
+        self._gradients.begin(len(parts))
+        return [self._pass(part, len(parts)) for part in parts]
 
     def _pass(self, indices: Int64[Tensor, " b"], of: int) -> tuple[float, float, float]:
         """Forward and backward for one of `of` batches: its part of the loss, how many samples are
@@ -110,7 +121,8 @@ class Passes:
             at = f"worker {self.worker} at step {self._step}"
             raise self._diverged(f"the loss of {at} is {value}")
         with self.explained():
-            loss.backward()  # type: ignore[no-untyped-call]
+            scaled = loss if self._scale is None else loss * self._scale.value
+            scaled.backward()  # type: ignore[no-untyped-call]
         if self._scorer is not None:
             self._scorer.add(outputs.detach().float(), batch.targets)
         right = objective.right(outputs.detach(), batch.targets)
@@ -132,6 +144,13 @@ class Passes:
             raise self._diverged(f"{what} is no longer finite") from error
 
     def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        """A bucket that is complete."""
+        if self._scale is None:
+            self._hand_over(bucket, flat)
+        else:
+            self._scale.hold(bucket, flat)
+
+    def _hand_over(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._dump.add(bucket, flat, self._step)
         if self._job.damps_at(self._step):
             self._square += float(flat.norm()) ** 2  # now: encoding uses it up

@@ -1,11 +1,25 @@
-"""In which numbers the passes are computed. Weights, gradients and steps are always float32."""
+"""In which numbers the passes are computed. Weights, gradients and steps are always float32.
+
+Micikevicius et al., "Mixed Precision Training", ICLR 2018. bfloat16 has the range of float32;
+gradients in float16 would underflow, so that the loss is scaled before the backward pass, by as
+much as its gradients bear.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final, final
 
 import torch
+from torch import Tensor
 
-__all__ = ["forward_in"]
+from atomo.fusion import Bucket, Gradients
+
+__all__ = ["LossScale", "forward_in"]
+
+TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Those of `torch.amp.GradScaler`.
+FIRST: Final = 65536.0
+GROWTH_INTERVAL: Final = 2000  # steps without overflow
 
 
 @contextmanager
@@ -13,11 +27,48 @@ def forward_in(precision: str, device: torch.device) -> Iterator[None]:
     """PyTorch's autocast around a block: what is safe in half precision is computed in it.
 
     Args:
-        precision: fp32, with which nothing changes, or bf16.
+        precision: fp32, with which nothing changes, bf16 or fp16.
         device: where the block computes.
     """
     if precision == "fp32":
         yield
         return
-    with torch.autocast(device.type, dtype=torch.bfloat16):
+    with torch.autocast(device.type, dtype=TYPES[precision]):
         yield
+
+
+@final
+class LossScale:
+    """What the loss is multiplied by, and the buckets that wait until their gradients hold.
+
+    As GradScaler it doubles after 2000 steps without overflow and is halved by one; but where that
+    skips the step, the gradient is computed anew with what is left, for other workers count on it.
+    """
+
+    def __init__(self, first: float = FIRST) -> None:
+        self.value = first
+        self._held: list[tuple[Bucket, Tensor]] = []
+        self._steps = 0
+
+    def begin(self) -> None:
+        """Before a gradient is computed, or computed anew."""
+        self._held.clear()
+
+    def hold(self, bucket: Bucket, flat: Tensor) -> None:
+        """Keeps a bucket until `release`."""
+        self._held.append((bucket, flat))
+
+    def overflows(self, gradients: Gradients) -> bool:
+        """Whether to compute the gradient anew. At a scale of 1 or less that is of no use."""
+        if gradients.are_finite() or self.value <= 1:
+            return False
+        self.value, self._steps = self.value / 2, 0
+        return True
+
+    def release(self) -> list[tuple[Bucket, Tensor]]:
+        """The buckets in their order, with what their gradients are without a scale."""
+        released = [(bucket, flat.div_(self.value)) for bucket, flat in self._held]
+        self._steps += 1
+        if self._steps == GROWTH_INTERVAL:
+            self.value, self._steps = 2 * self.value, 0
+        return released

@@ -1,7 +1,10 @@
 """Small data sets in their published formats, which something can be learnt from."""
 
 import random
+import wave
 from pathlib import Path
+
+import numpy as np
 
 WORDS = {"0": ["dở", "chán", "tệ"], "1": ["bình_thường", "tạm"], "2": ["hay", "tốt", "tuyệt_vời"]}
 COMMON = ["thầy", "cô", "dạy", "môn", "này", "rất", "."]
@@ -40,3 +43,30 @@ def write_labels(root: Path, labels: int = 12, train: int = 320, test: int = 80)
         header = f"{count} {3 * labels + 20} {labels}"
         lines = [header, *label_lines(count, labels, seed)]
         (root / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+
+def write_speech(root: Path, train: int = 48, test: int = 16) -> None:
+    """Half a second of a voice a recording: harmonics of 110 to 130 Hz, or of 200 to 230 Hz."""
+    rng = np.random.default_rng(4)
+    for split, count in (("train", train), ("test", test)):
+        folder, names = root / split, [f"VIVOSSPK{n:02d}" for n in range(count)]
+        for number, speaker in enumerate(names):
+            (folder / "waves" / speaker).mkdir(parents=True)
+            pitch = rng.uniform(110, 130) if number % 2 else rng.uniform(200, 230)
+            write_voice(folder / "waves" / speaker / f"{speaker}_R001.wav", pitch, rng)
+        genders = [f"{speaker} {'fm'[number % 2]}\n" for number, speaker in enumerate(names)]
+        (folder / "genders.txt").write_text("".join(genders))
+        prompts = [f"{speaker}_R001 XIN CHÀO\n" for speaker in names]
+        (folder / "prompts.txt").write_text("".join(prompts), encoding="utf-8")
+
+
+def write_voice(path: Path, pitch: float, rng: np.random.Generator) -> None:
+    """A sum of harmonics, and some noise."""
+    time = np.arange(8000) / 16_000
+    tones = sum(np.sin(2 * np.pi * k * pitch * time + k) / k for k in range(1, 20))
+    sound = 0.2 * tones + rng.normal(0, 0.01, len(time))
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes((sound.clip(-1, 1) * 32_767).astype("<i2").tobytes())

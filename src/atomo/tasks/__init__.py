@@ -34,6 +34,7 @@ KINDS: list[type[Task]] = listed(
     "images:Images",
     "text.task:Text",
     "labels.task:Labels",
+    "audio.task:Audio",
 )
 TASKS: Mapping[str, type[Task]] = MappingProxyType({kind.id: kind for kind in KINDS})
 

@@ -44,8 +44,8 @@ def ddp_hook(
         state, hook = atomo.ddp_hook(ddp, "topk(ratio=0.01)", memory="residual")
         ddp.register_comm_hook(state, hook)
 
-    The same on every rank, which all must make. Each bucket is encoded, gathered and decoded in a
-    thread while the backward pass goes on; errors come out of `backward()`.
+    The same on every rank, which all must make. Each bucket is encoded, gathered and decoded in
+    threads while the backward pass goes on; errors come out of `backward()`.
 
     A gradient that is zero throughout, as DDP has it of parameters that were not used, takes no
     part: its memory is left alone. On ranks that have `join`ed that is all of them; the average is

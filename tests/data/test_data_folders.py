@@ -100,6 +100,15 @@ def test_images_of_any_size_are_brought_to_one(image_size, shape, tmp_path, writ
         assert labels.tolist() == [1, 0, 1]
 
 
+@pytest.mark.parametrize(
+    "splits", [("Train", "Test"), ("Train", "Validate"), ("train", "valid"), ("Train", "val")]
+)
+def test_published_folders_spell_their_splits_in_other_ways(splits, tmp_path, write_tree):
+    write_tree(tmp_path, splits=splits, each=1)
+    data = load_dataset("Folder", tmp_path)
+    assert len(data.train) == len(data.test) == data.classes
+
+
 def test_small_images_are_resized_where_a_size_is_asked_for(tmp_path, write_tree):
     write_tree(tmp_path)
     assert load_dataset("Folder", tmp_path, 64).input_shape == (3, 64, 64)

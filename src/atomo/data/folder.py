@@ -23,11 +23,13 @@ from atomo.data.photos import IMAGENET_NORMALISATION, PhotoSplit, photo_shape
 __all__ = ["FOLDER", "find_trees", "photo_dataset", "small_dataset"]
 
 SMALL = 64  # pixels a side up to which images of one size are taken as they are
+TRAIN = ("train", "Train")
+TEST = ("test", "Test", "val", "Validate", "valid")  # published folders have one or another
 
 
 def load(data_dir: Path, image_size: int | None) -> Dataset:
     """Reads `data_dir` itself: small images of one size as they are, others resized."""
-    trees = find_trees(data_dir, ("test", "val"))
+    trees = find_trees(data_dir, TEST)
     if trees is None:
         raise missing(FOLDER, data_dir, [f"{data_dir}/train", f"{data_dir}/test or {data_dir}/val"])
     shape = photo_shape(image_size)
@@ -46,17 +48,22 @@ def shared_size(trees: tuple[Tree, Tree]) -> tuple[int, int] | None:
 
 
 def find_trees(root: Path, test_names: Sequence[str]) -> tuple[Tree, Tree] | None:
-    """The trees in `root`/train and in the first of `root`/`test_names` that is there, if both are.
+    """The trees in `root`/train (or Train) and in the first of `root`/`test_names`, if both are.
 
     Raises:
         DataError: a tree is empty, or their classes differ.
     """
-    test_root = next((root / name for name in test_names if (root / name).is_dir()), None)
-    if test_root is None or not (root / "train").is_dir():
+    train_root, test_root = first_folder(root, TRAIN), first_folder(root, test_names)
+    if train_root is None or test_root is None:
         return None
-    train, test = list_tree(root / "train"), list_tree(test_root)
+    train, test = list_tree(train_root), list_tree(test_root)
     require_classes(train.classes, test.classes, test_root)
     return train, test
+
+
+def first_folder(root: Path, names: Sequence[str]) -> Path | None:
+    """The first of some folders in `root` that is there."""
+    return next((root / name for name in names if (root / name).is_dir()), None)
 
 
 def small_dataset(

@@ -1,4 +1,4 @@
-"""What rank 0 of a run without a master does besides training: it keeps the folder, and tells."""
+"""What rank 0 of any run does besides training: it keeps the folder, and tells."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

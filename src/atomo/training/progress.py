@@ -1,35 +1,43 @@
-"""A step that all ranks took together, as the event that tells of it."""
+"""A step that was taken, as the event that tells of it, with a master and without."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import final
 
-from atomo.communicators import Report
+from atomo.communicators import Exchanged, Report
 from atomo.training.events import StepDone
 from atomo.training.job import Job
-from atomo.training.replica import Taken
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "Step"]
 
 SMOOTHING = 0.9  # weight of the past steps in what is left of the run
 
 
 @final
+@dataclass(frozen=True)
+class Step:
+    """What a step came to."""
+
+    number: int
+    exchanged: Exchanged
+    factor: float  # on the learning rate, by the noise of the codec
+    update_s: float
+    step_s: float
+    up_bytes: int  # gradients, on the link of rank 0
+    down_bytes: int  # what came back for them
+    dense_bytes: int  # what gradients would take as float32
+
+
+@final
 class Progress:
-    """Adds up what the ranks report."""
+    """Adds up what those report whose gradients counted."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._step_s = 0.0  # smoothed
 
-    def done(self, step: int, taken: Taken, sent: int, received: int) -> StepDone:
-        """The event of a step.
-
-        Args:
-            step: its number.
-            taken: what it came to.
-            sent: bytes that this rank sent.
-            received: bytes that it received.
-        """
+    def done(self, taken: Step) -> StepDone:
+        """The event of a step."""
         job, exchanged = self._job, taken.exchanged
         reports = list(exchanged.reports.values())
         images = sum(report.images for report in reports)
@@ -40,16 +48,16 @@ class Progress:
             return sum(map(value, reports)) / len(reports)
 
         return StepDone(
-            step=step,
-            epoch=step / job.steps_per_epoch,
+            step=taken.number,
+            epoch=taken.number / job.steps_per_epoch,
             loss=average(lambda report: report.loss),
             accuracy=sum(report.correct for report in reports) / images,
-            lr=job.rate.at(step),
+            lr=job.rate.at(taken.number),
             workers=len(reports),
             images_per_s=images / taken.step_s,
-            up_bytes=sent,
-            down_bytes=received,
-            dense_bytes=dense_bytes(job),
+            up_bytes=taken.up_bytes,
+            down_bytes=taken.down_bytes,
+            dense_bytes=taken.dense_bytes,
             step_s=taken.step_s,
             compute_s=average(lambda report: report.compute_s),
             encode_s=average(lambda report: report.encode_s),
@@ -57,13 +65,9 @@ class Progress:
             wait_s=average(lambda report: report.wait_s),
             decode_s=exchanged.decode_s,
             update_s=taken.update_s,
-            eta_s=(job.last_step - step) * self._step_s,
+            eta_s=(job.last_step - taken.number) * self._step_s,
             exchange_s=exchanged.exchange_s,
             hidden_s=exchanged.hidden_s,
             damping=taken.factor,
+            follow_s=average(lambda report: report.follow_s),
         )
-
-
-def dense_bytes(job: Job) -> int:
-    """What a rank sends in an all-reduce of the gradient as float32."""
-    return 2 * 4 * job.entries * (job.workers - 1) // job.workers

@@ -17,7 +17,7 @@ from atomo.training.checkpoint import Snapshot
 from atomo.training.events import Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper
-from atomo.training.progress import Progress
+from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, joined
 from atomo.training.resume import spread
 from atomo.training.worker_lines import WorkerLines
@@ -114,7 +114,9 @@ class Replicated:
         before = transport.sent_bytes, transport.received_bytes
         taken = self._replica.take_step(ending=self._interrupted())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
-        done(self._progress.done(self.step, taken, sent, received))
+        parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
+        step = Step(self.step, *parts, sent, received, dense_bytes(self._job))
+        done(self._progress.done(step))
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()
@@ -148,3 +150,8 @@ class Replicated:
 
     def _collect(self, state: Mapping[str, Tensor], what: str) -> list[dict[str, Tensor]]:
         return collect(self._transport, state, self.step, self._timeout_s, what)
+
+
+def dense_bytes(job: Job) -> int:
+    """What a rank sends in an all-reduce of the gradient as float32."""
+    return 2 * 4 * job.entries * (job.workers - 1) // job.workers

@@ -20,10 +20,10 @@ ORDER = [
     "plotting",
     "randomness",
     ("names", "bounds", "surroundings"),
-    ("arguments", "program", "rates"),
+    ("arguments", "program", "rates", "setting_bounds"),
     "codecs",
     ("memory", "wire", "schedule", "recipes", "downlink"),  # none knows of another
-    ("transports", "fusion", "api"),
+    ("transports", "fusion", "api", "setting_checks"),
     "communicators",
     "roles",
     "config",

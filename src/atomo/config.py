@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from atomo.arguments import flag, option
-from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
+from atomo.bounds import check
 from atomo.codecs import Codec, make_codec
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
-from atomo.memory import Forget, canonical, check_fits, default_memory, kind_of
-from atomo.names import resolve, truth
-from atomo.rates import SCHEDULES, parse_milestones
+from atomo.memory import Forget, canonical, check_fits, default_memory
+from atomo.names import resolve
+from atomo.rates import SCHEDULES
 from atomo.recipes import RECIPES
 from atomo.roles import (
     COMM_TYPES,
@@ -29,12 +29,19 @@ from atomo.roles import (
     trainers,
 )
 from atomo.schedule import Phase, phases, spelled, warm_up_schedule
+from atomo.setting_bounds import BOUNDS
+from atomo.setting_checks import (
+    PRECISIONS,
+    check_clip,
+    check_precision,
+    check_schedule,
+    wants_gpu,
+)
 from atomo.wire import Compression
 
 __all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
-PRECISIONS: Final = ("fp32", "bf16", "fp16")
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {
@@ -280,81 +287,6 @@ class Settings:
     def compression(self) -> Compression:
         """Blosc's settings."""
         return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
-
-
-FLOAT: Final = 3.4e38  # beyond it, float32 has only infinity
-FINITE: Final = "beyond it lies infinity, in float32"
-BOUNDS: Final[Mapping[str, Bound]] = {
-    "n": Bound(1, 4096, "a job has a process", "every worker sends to the one master"),
-    "image_size": PIXELS,
-    "batch_size": IMAGES,
-    "batches_per_step": IMAGES,
-    "test_batch_size": IMAGES,
-    "epochs": COUNT,
-    "max_steps": COUNT,
-    "lr": Bound(0, FLOAT, why_most=FINITE, above=True),
-    "momentum": Bound(0, 1, why_most="more grows without end"),
-    "weight_decay": Bound(0, FLOAT, why_most=FINITE),
-    "clip_grad": Bound(0, FLOAT, why_most=FINITE),
-    "ema_decay": Bound(0, 1, why_most="the average must take something in"),
-    "label_smoothing": Bound(0, 1, why_most="then nothing is left of the labels"),
-    "lr_shrinkage": Bound(0, FLOAT, why_most=FINITE, above=True),
-    "lr_shrink_freq": COUNT,
-    "lr_warmup_epochs": ANY,
-    "lr_warmup_from": Bound(0, 1, "a step of 0 moves nothing", "a warm-up rises", above=True),
-    "lr_step_epochs": Bound(0, ANY.most, why_most=ANY.why_most, above=True),
-    "lr_gamma": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow", above=True),
-    "lr_end": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow"),
-    "warmup_epochs": Bound(0, 100, why_most="each epoch of a warm-up has a codec of its own"),
-    "svd_rank": ANY,
-    "quantization_level": COUNT,
-    "bucket_size": ANY,
-    "fusion_mb": Bound(0, 2147, why_most="a message has at most 2^31 - 1 bytes", above=True),
-    "threads": THREADS,
-    "eval_freq": COUNT,
-    "keep_checkpoints": ANY,
-    "dump_every": ANY,
-    "seed": Bound(0, 2**63 - 1, why_most="seeds have 63 bits"),
-    "log_interval": COUNT,
-    "timeout": SECONDS,
-}
-
-
-def check_schedule(schedule: str, milestones: str) -> None:
-    """Raises ConfigError where no schedule has this name, or it lacks its milestones."""
-    name = resolve("schedule", schedule, SCHEDULES)
-    if not parse_milestones(milestones) and name == "multistep":
-        raise ConfigError("--schedule multistep needs its epochs: --lr-milestones '30, 60, 80'")
-
-
-def check_precision(precision: str, enable_gpu: str | bool) -> None:
-    """Raises ConfigError for float16 on a CPU."""
-    if resolve("precision", precision, PRECISIONS) == "fp16" and not wants_gpu(enable_gpu):
-        raise ConfigError(
-            "--precision fp16 needs --enable-gpu yes: CPUs hardly compute in float16; give bf16, "
-            "which needs no scaled losses either"
-        )
-
-
-def check_clip(clip_grad: float, memory: str) -> None:
-    """Raises ConfigError where what is to be clipped has momentum in it already."""
-    if clip_grad and kind_of(memory).has_momentum:
-        raise ConfigError(
-            f"--clip-grad {clip_grad:g}: with --memory {memory} what workers send has momentum in "
-            f"it; give --memory 'dgc(clip={clip_grad:g})', which clips gradients before that"
-        )
-
-
-def wants_gpu(enable_gpu: str | bool) -> bool:
-    """Whether `--enable-gpu` asks for one.
-
-    Raises:
-        ConfigError: it says neither yes nor no.
-    """
-    try:
-        return truth(str(enable_gpu))
-    except ConfigError as error:
-        raise ConfigError(f"--enable-gpu: {error}; yes: CUDA, no or empty: CPU") from error
 
 
 def record(settings: Settings) -> dict[str, str | int | float | bool]:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 from atomo.arguments import flag
-from atomo.config import BOUNDS, Settings
+from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.names import nearest, spelled
+from atomo.setting_bounds import BOUNDS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,13 +8,14 @@ from typing import final
 import torch
 from torch import nn
 
-from atomo.config import FLOAT, Settings
+from atomo.config import Settings
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.memory import Forget, kind_of
 from atomo.randomness import derive
 from atomo.schedule import phases
+from atomo.setting_bounds import FLOAT
 from atomo.tasks import Task, Workload, make_task
 from atomo.training.compiling import compile_kernels
 from atomo.training.learning_rate import LearningRate

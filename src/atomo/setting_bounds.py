@@ -1,0 +1,45 @@
+"""The range of each number among the settings of a run."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, SECONDS, THREADS, Bound
+
+__all__ = ["BOUNDS", "FLOAT"]
+
+FLOAT: Final = 3.4e38  # beyond it, float32 has only infinity
+FINITE: Final = "beyond it lies infinity, in float32"
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "n": Bound(1, 4096, "a job has a process", "every worker sends to the one master"),
+    "image_size": PIXELS,
+    "batch_size": IMAGES,
+    "batches_per_step": IMAGES,
+    "test_batch_size": IMAGES,
+    "epochs": COUNT,
+    "max_steps": COUNT,
+    "lr": Bound(0, FLOAT, why_most=FINITE, above=True),
+    "momentum": Bound(0, 1, why_most="more grows without end"),
+    "weight_decay": Bound(0, FLOAT, why_most=FINITE),
+    "clip_grad": Bound(0, FLOAT, why_most=FINITE),
+    "ema_decay": Bound(0, 1, why_most="it weighs what was there before"),
+    "label_smoothing": Bound(0, 1, why_most="then nothing is left of the labels"),
+    "lr_shrinkage": Bound(0, FLOAT, why_most=FINITE, above=True),
+    "lr_shrink_freq": COUNT,
+    "lr_warmup_epochs": ANY,
+    "lr_warmup_from": Bound(0, 1, "a step of 0 moves nothing", "a warm-up rises", above=True),
+    "lr_step_epochs": Bound(0, ANY.most, why_most=ANY.why_most, above=True),
+    "lr_gamma": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow", above=True),
+    "lr_end": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow"),
+    "warmup_epochs": Bound(0, 100, why_most="each epoch of a warm-up has a codec of its own"),
+    "svd_rank": ANY,
+    "quantization_level": COUNT,
+    "bucket_size": ANY,
+    "fusion_mb": Bound(0, 2147, why_most="a message has at most 2^31 - 1 bytes", above=True),
+    "threads": THREADS,
+    "eval_freq": COUNT,
+    "keep_checkpoints": ANY,
+    "dump_every": ANY,
+    "seed": Bound(0, 2**63 - 1, why_most="seeds have 63 bits"),
+    "log_interval": COUNT,
+    "timeout": SECONDS,
+}

@@ -1,0 +1,49 @@
+"""Settings that each are in range, and still cannot be together."""
+
+from typing import Final
+
+from atomo.errors import ConfigError
+from atomo.memory import kind_of
+from atomo.names import resolve, truth
+from atomo.rates import SCHEDULES, parse_milestones
+
+__all__ = ["PRECISIONS", "check_clip", "check_precision", "check_schedule", "wants_gpu"]
+
+PRECISIONS: Final = ("fp32", "bf16", "fp16")
+
+
+def check_schedule(schedule: str, milestones: str) -> None:
+    """Raises ConfigError where no schedule has this name, or it lacks its milestones."""
+    name = resolve("schedule", schedule, SCHEDULES)
+    if not parse_milestones(milestones) and name == "multistep":
+        raise ConfigError("--schedule multistep needs its epochs: --lr-milestones '30, 60, 80'")
+
+
+def check_precision(precision: str, enable_gpu: str | bool) -> None:
+    """Raises ConfigError for float16 on a CPU."""
+    if resolve("precision", precision, PRECISIONS) == "fp16" and not wants_gpu(enable_gpu):
+        raise ConfigError(
+            "--precision fp16 needs --enable-gpu yes: CPUs hardly compute in float16; give bf16, "
+            "which needs no scaled losses either"
+        )
+
+
+def check_clip(clip_grad: float, memory: str) -> None:
+    """Raises ConfigError where what is to be clipped has momentum in it already."""
+    if clip_grad and kind_of(memory).has_momentum:
+        raise ConfigError(
+            f"--clip-grad {clip_grad:g}: with --memory {memory} what workers send has momentum in "
+            f"it; give --memory 'dgc(clip={clip_grad:g})', which clips gradients before that"
+        )
+
+
+def wants_gpu(enable_gpu: str | bool) -> bool:
+    """Whether `--enable-gpu` asks for one.
+
+    Raises:
+        ConfigError: it says neither yes nor no.
+    """
+    try:
+        return truth(str(enable_gpu))
+    except ConfigError as error:
+        raise ConfigError(f"--enable-gpu: {error}; yes: CUDA, no or empty: CPU") from error

@@ -25,9 +25,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import atomo
-from atomo.codecs import make_codec
 from atomo.data import Dataset, load_dataset
-from atomo.memory import default_memory, kind_of
+from atomo.integrations.making import Choice
+from atomo.memory import kind_of
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.shard import Shard
@@ -127,7 +127,7 @@ def has_momentum(hook: str, momentum: float) -> bool:
     name, _, setting = hook.partition(":")
     if name != "atomo":
         return False
-    return kind_of(default_memory(make_codec(setting), momentum)).has_momentum
+    return kind_of(Choice(setting, momentum=momentum).memory_spec).has_momentum
 
 
 def train(options: argparse.Namespace) -> None:

@@ -184,10 +184,10 @@ class Branches(nn.Module):
         return sum((self.branches[one](hidden) for one in used), hidden[:, :5])
 
 
-def unused() -> None:
+def unused(code: str = "topk(ratio=0.1)") -> None:
     """A branch that this rank did not use leaves its memory alone."""
     torch.manual_seed(3)
-    ddp, state = wrapped(Branches(), "topk(ratio=0.1)", {**SMALL, "find_unused_parameters": True})
+    ddp, state = wrapped(Branches(), code, {**SMALL, "find_unused_parameters": True})
     optimizer, seen = sgd(ddp), []
     for (images, labels), used in zip(batches(4), ([0, 1], [RANK % 2], [0], [0]), strict=True):
         optimizer.zero_grad(set_to_none=True)
@@ -219,10 +219,12 @@ def joins() -> None:
     assert state.stats.steps == 3 + SIZE - 1
 
 
-def amp_run(scale: float | None, spoilt: int = -1) -> tuple[Tensor, Any, list[float]]:
+def amp_run(
+    scale: float | None, spoilt: int = -1, code: str = "topk(ratio=0.1)"
+) -> tuple[Tensor, Any, list[float]]:
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     settings = {} if scale is None else {"scaler": scaler}
-    ddp, state = wrapped(network(), "topk(ratio=0.1)", SMALL, **settings)
+    ddp, state = wrapped(network(), code, SMALL, **settings)
     optimizer, scales = sgd(ddp), []
     for number, (images, labels) in enumerate(batches(6)):
         optimizer.zero_grad()
@@ -250,6 +252,28 @@ def amp() -> None:
     _, state, scales = amp_run(1024.0, spoilt=3)
     assert scales == [1024.0] * 3 + [512.0] * 3
     assert (state.stats.skipped, state.stats.steps) == (1, 6)
+
+
+def methods() -> None:
+    """PowerSGD and ACP-SGD: unused parameters, skipped steps, torch's distributed checkpoint."""
+    for code in ("powersgd(rank=2)", "acpsgd(rank=2)"):
+        plain, _, _ = amp_run(None, code=code)
+        weights, _, _ = amp_run(1024.0, code=code)
+        assert plain.equal(weights)
+        _, state, _ = amp_run(1024.0, 3, code)
+        assert (state.stats.skipped, state.stats.steps) == (1, 6)
+        unused(code)
+        place = str(FOLDER / code)
+        dcp.save({"exchange": state.state_dict()}, checkpoint_id=place)
+        ddp, _ = wrapped(network(), None, {})
+        fresh, _ = atomo.ddp_hook(ddp, code)
+        found = {"exchange": fresh.state_dict()}
+        dcp.load(found, checkpoint_id=place)
+        fresh.load_state_dict(found["exchange"])
+        mine, theirs = state.state_dict()["factors"], fresh.state_dict()["factors"]
+        assert mine
+        assert all(one.equal(theirs[name]) for name, one in mine.items())
+        assert total(fresh).equal(total(state))
 
 
 def not_finite() -> None:

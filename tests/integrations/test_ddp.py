@@ -14,7 +14,7 @@ SCENARIOS = Path(__file__).with_name("scenarios.py")
 
 
 def test_two_ranks_train_as_ddp_does(tmp_path):
-    run_ranks(SCENARIOS, 2, tmp_path, "gathers", "equals_ddp_once", "unused", "amp")
+    run_ranks(SCENARIOS, 2, tmp_path, "gathers", "equals_ddp_once", "unused", "amp", "methods")
 
 
 @pytest.mark.slow

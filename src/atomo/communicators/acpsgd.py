@@ -89,6 +89,16 @@ class ACPSGD(Reduction[Held]):
         for one, factor in zip(factors.matrices, side.factors, strict=True):
             self._low_rank.warm.keep((P if odd else Q) + one.name, factor)
 
+    def bytes_of(self, held: Held, step: int) -> int:
+        """How much of a bucket is summed in a step."""
+        return sent(held.factors, step % 2 == 1).flat.nbytes
+
+    def prepare(self, bucket: Bucket, device: torch.device) -> None:
+        """Draws the factors of a bucket where there are none yet, so that the state has them."""
+        for one in Factors(bucket, device).matrices:
+            self._low_rank.warm.factor(P + one.name, one.m, one.rank, device)
+            self._low_rank.warm.factor(Q + one.name, one.n, one.rank, device)
+
     def state_dict(self) -> dict[str, Tensor]:
         return self._low_rank.state_dict()
 

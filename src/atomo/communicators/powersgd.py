@@ -26,6 +26,7 @@ from atomo.codecs import Codec
 from atomo.communicators.base import Finish, Reduction
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
+from atomo.communicators.factors import Factors
 from atomo.communicators.low_rank import Held, LowRank, low_rank
 from atomo.fusion import Bucket
 from atomo.memory import Residual
@@ -91,6 +92,16 @@ class PowerSGD(Reduction[Held]):
         ):
             torch.mm(whole.T, p, out=q)
             whole.addmm_(p, q.T, alpha=-1)
+
+    def bytes_of(self, held: Held, step: int) -> int:
+        """How much of a bucket is summed in a step."""
+        del step  # all are alike
+        return held.factors.left.flat.nbytes + held.factors.right.low.nbytes
+
+    def prepare(self, bucket: Bucket, device: torch.device) -> None:
+        """Draws the factors of a bucket where there are none yet, so that the state has them."""
+        for one in Factors(bucket, device).matrices:
+            self._low_rank.warm.factor(Q + one.name, one.n, one.rank, device)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self._low_rank.state_dict()

@@ -13,18 +13,23 @@ from torch import Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.codecs.small import DENSE
+from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import Compressor
+from atomo.communicators.low_rank import Held
+from atomo.communicators.powersgd import PowerSGD
+from atomo.errors import CodecError
 from atomo.fusion import Bucket
 from atomo.integrations.chunk import Chunk, Parameters, bucket_of, collect, spread
 from atomo.integrations.encoder import Encoder, NotFinite, mean_of
 from atomo.integrations.scales import agree
 from atomo.integrations.stats import Stats
-from atomo.memory import Forget, Memory
-from atomo.wire import Bytes, Compression
+from atomo.memory import Forget
+from atomo.wire import Bytes
 
 __all__ = ["Averager", "Sent"]
 
+Before = tuple[dict[str, Tensor], dict[str, Tensor]]  # memories, and a method's state
 Within = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
 
 
@@ -39,6 +44,8 @@ class Sent:
     flat: Float[Tensor, " n"]
     """Scratch space of the size of the bucket."""
     said: Sequence[Bytes]
+    held: Held | None = None
+    """What a method has encoded."""
 
 
 @final
@@ -57,34 +64,32 @@ class Averager:
     def __init__(
         self,
         codec: Codec[Any],
-        memory: Memory,
+        compressor: Compressor,
         collective: Collective,
-        seed: int,
-        compression: Compression,
         skips: bool,
+        method: PowerSGD | ACPSGD | None = None,
     ) -> None:
         """An averager at step 0.
 
         Args:
             codec: what encodes.
-            memory: what this rank keeps back.
+            compressor: does it, with what this rank keeps back.
             collective: the group.
-            seed: of what is random; the same on all ranks.
-            compression: of the frames.
             skips: whether whoever asks for the averages leaves out a step with a gradient that is
                 not finite; then all ranks get NaN, and every memory is as it was before the step.
+            method: sums in rounds of its own what the codec stands for; None: frames are gathered.
         """
         self.stats = Stats()
         self.step = 0
-        self.memory, self.codec, self.collective = memory, codec, collective
+        memory = compressor.memory
+        self.memory, self.codec, self.collective, self.method = memory, codec, collective, method
         # Nothing is dropped and nothing kept: what is sent may be added on its way.
         self._sums = Law.LOSSLESS in codec.laws and type(memory) is Forget
-        compressor = Compressor(memory, compression, collective.rank, seed)
         remembers = type(memory) is not Forget
         self._encoder = Encoder(codec, compressor, remembers)
         self._snapshots = skips and remembers
         self._skips = skips
-        self._before: dict[str, Tensor] | None = None
+        self._before: Before | None = None
         self._spoilt = False  # this step
         self._held: list[tuple[Chunk, float]] = []  # until the norm of all is known
         self._flats: dict[Parameters, Tensor] = {}
@@ -108,7 +113,8 @@ class Averager:
         with self._stopping():
             if self._snapshots and self._before is None:
                 # A gradient that spoils the step may be the last one to come.
-                self._before = self.memory.state_dict()
+                factors = self.method.state_dict() if self.method else {}
+                self._before = self.memory.state_dict(), factors
             self._held.append((chunk, scale))
             if self.memory.needs_norm and not last:
                 return []
@@ -171,6 +177,12 @@ class Averager:
             return Sent(chunk, scale, bucket, chunk.joined(), ())
         flat = self._flat(chunk)
         peaks = collect(bucket, chunk.gradients, scale, flat)
+        if self.method:
+            idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)
+            held = self.method.encode(bucket, flat, self.step, idle)
+            self.stats.sent_bytes += self.method.bytes_of(held, self.step)
+            self.stats.encode_s += time.perf_counter() - began
+            return Sent(chunk, scale, bucket, flat, (), held)
         if bucket.agreeing:
             what = f"the scales of step {self.step}"
             gather = self.collective.gather
@@ -187,6 +199,9 @@ class Averager:
         if self._sums:
             self._sum(sent, what)
             return sent
+        if self.method and sent.held:
+            self._reduce(self.method, sent, sent.held)
+            return sent
         (data,) = sent.said
         answers = [*self.collective.gather(data, what)]
         self.stats.exchange_s += time.perf_counter() - began
@@ -196,17 +211,37 @@ class Averager:
         began = time.perf_counter()
         chunk, flat = sent.chunk, sent.flat
         if not self._sums:
-            try:
-                mean_of(sent.said, sent.bucket, self.codec, self.step, flat)
-            except NotFinite:
-                if not self._skips:
-                    raise
-                flat.fill_(math.nan)
+            if not self.method:
+                self._decode_frames(sent)
             if sent.scale != 1:
                 flat.mul_(sent.scale)
             spread(sent.bucket, flat, chunk.gradients)
         self._look(chunk)
         self.stats.decode_s += time.perf_counter() - began
+
+    def _decode_frames(self, sent: Sent) -> None:
+        try:
+            mean_of(sent.said, sent.bucket, self.codec, self.step, sent.flat)
+        except NotFinite:
+            if not self._skips:
+                raise
+            sent.flat.fill_(math.nan)
+
+    def _reduce(self, method: PowerSGD | ACPSGD, sent: Sent, held: Held) -> None:
+        """The mean of what all ranks hold of a bucket; NaN where one is to be skipped."""
+        began = time.perf_counter()
+        try:
+            method.start(sent.bucket, held, self.step)(sent.flat)
+        except CodecError as error:  # on all ranks
+            if not self._skips:
+                raise NotFinite(str(error)) from error
+            sent.flat.fill_(math.nan)
+        self.stats.exchange_s += time.perf_counter() - began
+
+    def _restore(self, memory: dict[str, Tensor], factors: dict[str, Tensor]) -> None:
+        self.memory.load_state_dict(memory)
+        if self.method:
+            self.method.load_state_dict(factors)
 
     def _sum(self, sent: Sent, what: str) -> None:
         began = time.perf_counter()
@@ -232,7 +267,7 @@ class Averager:
         if self._spoilt:
             self.stats.skipped += 1
             if self._before is not None:
-                self.memory.load_state_dict(self._before)
+                self._restore(*self._before)
         self._before, self._spoilt = None, False
         # Whose buckets have changed gets their room back.
         self._flats = {key: flat for key, flat in self._flats.items() if key in self._served}

@@ -14,13 +14,14 @@ from torch import Tensor
 from atomo.errors import CheckpointError
 from atomo.integrations.averager import Averager, Sent
 from atomo.integrations.belt import Belt
-from atomo.integrations.chunk import Chunk
+from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.memories import FORMAT, add_up, blank, claimed, filled
 from atomo.integrations.stats import Stats
 
 __all__ = ["Exchange"]
 
 State = dict[str, Any]
+FACTORS: Final = "factors"  # in a state
 ON_LINKS: Final = 1  # the stage in which ranks meet
 
 
@@ -128,8 +129,18 @@ class Exchange:
 
     def _described(self, memories: dict[str, dict[str, Tensor]], ranks: int) -> State:
         averager = self._averager
-        about = {"format": FORMAT, "ranks": ranks, "step": averager.step}
+        about = {"format": FORMAT, "ranks": ranks, "step": averager.step} | self._factors()
         return about | {"memory": averager.memory.id, "memories": memories}
+
+    def _factors(self) -> dict[str, Any]:
+        """What a method starts its next step from, alike on all ranks."""
+        method, parameters = self._averager.method, self._parameters
+        if method is None:
+            return {}
+        shapes = tuple((name, parameter.shape) for name, parameter in parameters.items())
+        bucket = bucket_of(0, shapes, self._averager.codec)
+        method.prepare(bucket, next(iter(parameters.values())).device)
+        return {FACTORS: method.state_dict()}
 
     def gather(self) -> State | None:
         """The state of all ranks, at rank 0, for a single file; None elsewhere. All must call it.
@@ -142,7 +153,8 @@ class Exchange:
             states: list[dict[str, Tensor]] = [{} for _ in range(self.size)]
             for name, entry in mine.items():  # one by one: each comes from all ranks at once
                 data = np.frombuffer(save({name: entry.cpu().contiguous()}), np.uint8)
-                answers = self._averager.collective.gather(data, f"the memory of {name}")
+                # Read by all: what is left unread would come where the next step is expected.
+                answers = [*self._averager.collective.gather(data, f"the memory of {name}")]
                 if self.rank == 0:
                     for state, found in zip(states, answers, strict=True):
                         state |= load(found.tobytes())
@@ -180,6 +192,8 @@ class Exchange:
         states = [state["memories"][str(one)] for one in mine]
         averager.memory.load_state_dict(add_up(states, averager.memory, self._parameters))
         averager.step = state["step"]
+        if averager.method and FACTORS in state:
+            averager.method.load_state_dict(state[FACTORS])
 
     def _place(self, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
         """Where the threads compute: behind what was computed here so far."""

@@ -10,9 +10,11 @@ from torch import Tensor
 from atomo.api.given import as_codec
 from atomo.codecs import Codec
 from atomo.communicators.collective import Collective
+from atomo.communicators.exchange import Compressor
 from atomo.errors import ConfigError
 from atomo.integrations.averager import Averager
 from atomo.integrations.exchange import Exchange
+from atomo.integrations.methods import Method, method_of
 from atomo.memory import canonical, check_fits, default_memory, make_memory
 from atomo.wire import Compression
 
@@ -34,20 +36,30 @@ class Choice:
     skips: bool = False
 
     @property
+    def method(self) -> Method | None:
+        """What sums in rounds of its own; None: codecs do, and frames are gathered."""
+        found = method_of(self.code)
+        return found and found[0]
+
+    @property
     def codec(self) -> Codec[Any]:
         """The codec."""
-        return as_codec(self.code)
+        found = method_of(self.code)
+        return found[1] if found else as_codec(self.code)
 
     @property
     def memory_spec(self) -> str:
         """The memory, as its specification is spelled."""
-        auto = self.memory == "auto"
-        return canonical(default_memory(self.codec, self.momentum) if auto else self.memory)
+        if self.memory != "auto":
+            return canonical(self.memory)
+        own = None if self.method is None else self.method.memory
+        return canonical(own or default_memory(self.codec, self.momentum))
 
     def __str__(self) -> str:
         """What all ranks must have in common."""
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
-        return f"{self.codec}, memory {self.memory_spec}, {momentum}, seed {self.seed}"
+        method = f"{self.method.__name__} by " if self.method else ""
+        return f"{method}{self.codec}, memory {self.memory_spec}, {momentum}, seed {self.seed}"
 
 
 def make_exchange(
@@ -69,8 +81,9 @@ def make_exchange(
     check_alike(choice, collective, parameters)
     memory = make_memory(spec, choice.momentum, choice.nesterov, collective.size)
     compression = choice.compression or Compression()
-    averager = Averager(codec, memory, collective, choice.seed, compression, choice.skips)
-    return Exchange(averager, parameters)
+    compressor = Compressor(memory, compression, collective.rank, choice.seed)
+    method = None if choice.method is None else choice.method(collective, compressor)
+    return Exchange(Averager(codec, compressor, collective, choice.skips, method), parameters)
 
 
 def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:

@@ -55,7 +55,14 @@ def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, word
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"code": "topk"}, {"code": "fp16"}, {"code": "natural", "memory": "residual"}, {"n": 2}],
+    [
+        {},
+        {"code": "topk"},
+        {"code": "fp16"},
+        {"code": "natural", "memory": "residual"},
+        {"n": 2},
+        {"comm_type": "PowerSGD"},
+    ],
     ids=str,
 )
 def test_what_trains_is_told_nothing(changes):
@@ -69,6 +76,10 @@ def test_what_trains_is_told_nothing(changes):
         ({"optimizer": "adam"}, "--noise-damping on with --optimizer sgd"),
         ({"n": 4, "num_aggregate": 1, "code": "topk"}, "1 of 3 workers close a step"),
         ({"code": "topk", "memory": "dgc(masking=False)"}, "keeps the momentum of what was sent"),
+        (
+            {"comm_type": "ACPSGD"},
+            "what the factors of --comm-type ACPSGD have delayed; give a lower",
+        ),
         ({"code": "sgd", "lr": 7.0}, "--lr 7 is too high"),
     ],
     ids=str,

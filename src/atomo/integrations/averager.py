@@ -4,11 +4,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Codec, Law
@@ -16,36 +15,20 @@ from atomo.codecs.small import DENSE
 from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import Compressor
-from atomo.communicators.low_rank import Held
 from atomo.communicators.powersgd import PowerSGD
-from atomo.errors import CodecError
-from atomo.fusion import Bucket
-from atomo.integrations.chunk import Chunk, Parameters, bucket_of, collect, spread
-from atomo.integrations.encoder import Encoder, NotFinite, mean_of
+from atomo.integrations.chunk import Chunk, bucket_of, collect, spread
+from atomo.integrations.encoder import Encoder
+from atomo.integrations.means import decode_frames, sum_factors
 from atomo.integrations.scales import agree
+from atomo.integrations.sent import Scratch, Sent
 from atomo.integrations.stats import Stats
 from atomo.memory import Forget
 from atomo.wire import Bytes
 
-__all__ = ["Averager", "Sent"]
+__all__ = ["Averager"]
 
 Before = tuple[dict[str, Tensor], dict[str, Tensor]]  # memories, and a method's state
 Within = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
-
-
-@final
-@dataclass(frozen=True)
-class Sent:
-    """A chunk on its way: what this rank says of it, and then what all ranks said."""
-
-    chunk: Chunk
-    scale: float
-    bucket: Bucket
-    flat: Float[Tensor, " n"]
-    """Scratch space of the size of the bucket."""
-    said: Sequence[Bytes]
-    held: Held | None = None
-    """What a method has encoded."""
 
 
 @final
@@ -92,8 +75,7 @@ class Averager:
         self._before: Before | None = None
         self._spoilt = False  # this step
         self._held: list[tuple[Chunk, float]] = []  # until the norm of all is known
-        self._flats: dict[Parameters, Tensor] = {}
-        self._served: set[Parameters] = set()
+        self._scratch = Scratch()
         self._open = False  # whether a step has begun and more of it is to come
         self._failure: BaseException | None = None
         self._wrong: BaseException | None = None  # in what came of this step
@@ -175,7 +157,7 @@ class Averager:
         bucket = bucket_of(chunk.number, chunk.parameters, self.codec)
         if self._sums:
             return Sent(chunk, scale, bucket, chunk.joined(), ())
-        flat = self._flat(chunk)
+        flat = self._scratch.flat(chunk)
         peaks = collect(bucket, chunk.gradients, scale, flat)
         if self.method:
             idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)
@@ -200,7 +182,8 @@ class Averager:
             self._sum(sent, what)
             return sent
         if self.method and sent.held:
-            self._reduce(self.method, sent, sent.held)
+            sum_factors(self.method, sent, sent.held, self.step, skips=self._skips)
+            self.stats.exchange_s += time.perf_counter() - began
             return sent
         (data,) = sent.said
         answers = [*self.collective.gather(data, what)]
@@ -212,31 +195,12 @@ class Averager:
         chunk, flat = sent.chunk, sent.flat
         if not self._sums:
             if not self.method:
-                self._decode_frames(sent)
+                decode_frames(sent, self.codec, self.step, skips=self._skips)
             if sent.scale != 1:
                 flat.mul_(sent.scale)
             spread(sent.bucket, flat, chunk.gradients)
         self._look(chunk)
         self.stats.decode_s += time.perf_counter() - began
-
-    def _decode_frames(self, sent: Sent) -> None:
-        try:
-            mean_of(sent.said, sent.bucket, self.codec, self.step, sent.flat)
-        except NotFinite:
-            if not self._skips:
-                raise
-            sent.flat.fill_(math.nan)
-
-    def _reduce(self, method: PowerSGD | ACPSGD, sent: Sent, held: Held) -> None:
-        """The mean of what all ranks hold of a bucket; NaN where one is to be skipped."""
-        began = time.perf_counter()
-        try:
-            method.start(sent.bucket, held, self.step)(sent.flat)
-        except CodecError as error:  # on all ranks
-            if not self._skips:
-                raise NotFinite(str(error)) from error
-            sent.flat.fill_(math.nan)
-        self.stats.exchange_s += time.perf_counter() - began
 
     def _restore(self, memory: dict[str, Tensor], factors: dict[str, Tensor]) -> None:
         self.memory.load_state_dict(memory)
@@ -269,17 +233,6 @@ class Averager:
             if self._before is not None:
                 self._restore(*self._before)
         self._before, self._spoilt = None, False
-        # Whose buckets have changed gets their room back.
-        self._flats = {key: flat for key, flat in self._flats.items() if key in self._served}
-        self._served.clear()
+        self._scratch.tidy()
         self.step += 1
         self.stats.steps += 1
-
-    def _flat(self, chunk: Chunk) -> Float[Tensor, " n"]:
-        parameters = chunk.parameters
-        self._served.add(parameters)
-        if parameters not in self._flats:
-            device = next(iter(chunk.gradients.values())).device
-            size = sum(shape.numel() for _, shape in parameters)
-            self._flats[parameters] = torch.empty(size, device=device)
-        return self._flats[parameters]

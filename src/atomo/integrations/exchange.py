@@ -12,10 +12,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.integrations.averager import Averager, Sent
+from atomo.integrations.averager import Averager
 from atomo.integrations.belt import Belt
 from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.memories import FORMAT, add_up, blank, claimed, filled
+from atomo.integrations.sent import Sent
 from atomo.integrations.stats import Stats
 
 __all__ = ["Exchange"]

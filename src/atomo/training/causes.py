@@ -11,6 +11,7 @@ from typing import Any, Final, final
 from atomo.codecs import Codec, Law
 from atomo.config import Settings
 from atomo.memory import Forget, MomentumCorrection, Residual, kind_of
+from atomo.roles import own_memory
 from atomo.schedule import phases
 
 __all__ = ["at_start", "likely"]
@@ -64,7 +65,13 @@ def blind_feedback(s: Settings) -> bool:
 def momentum_after_feedback(s: Settings) -> bool:
     """Momentum goes on pushing where nothing is left to feed back."""
     late = any(Law.CONTRACTION in one.laws and not one.fine for one in codecs(s))
-    return kind_of(s.memory) is Residual and s.optimizer == "sgd" and s.momentum > 0 and late
+    given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is None
+    return given and s.optimizer == "sgd" and s.momentum > 0 and late
+
+
+def momentum_after_factors(s: Settings) -> bool:
+    """As above, where no other memory would do; so it was published, and often goes well."""
+    return own_memory(s.comm_type) is not None and s.optimizer == "sgd" and s.momentum > 0
 
 
 def momentum_of_what_was_sent(s: Settings) -> bool:
@@ -106,6 +113,12 @@ CAUSES: Final = (
         "momentum at the master ({momentum:g}) goes on pushing what --memory {memory} has delayed; "
         "give --memory dgc, which applies it before the codec, or --momentum 0",
         known=True,
+    ),
+    Cause(
+        momentum_after_factors,
+        "--momentum {momentum:g} goes on pushing what the factors of --comm-type {comm_type} have "
+        "delayed; give a lower --lr, a higher --svd-rank, or --momentum 0",
+        known=False,
     ),
     Cause(
         long_signs,

@@ -31,9 +31,9 @@ from atomo.settings_file import SETTINGS_FILE
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-# What runs on ranks alone; torchrun's own module, so that warnings are errors in it.
-LAUNCHER = {"ddp": ["-m", "torch.distributed.run", "--nproc-per-node", "2"]}
+# Those on several ranks are run by tests/integrations/test_examples.py.
+SEVERAL = {"ddp", "own_loop"}
+EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL)
 PATH = re.compile(
     r"`((?:src|tests|docs|examples|benchmarks|tools)/[\w./-]*|[\w./-]+\.(?:sh|md|toml))`"
 )
@@ -151,7 +151,7 @@ def test_the_frame_that_is_taken_apart_is_a_real_one():
 )
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", *LAUNCHER.get(example.stem, []), example],
+        [sys.executable, "-W", "error", example],
         cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -82,6 +82,7 @@ def test_slow_tests_are_left_out_and_counted(suite, processes):
     assert {what for what, _ in notes} == {"quick", "job"}
 
 
+@pytest.mark.slow
 def test_all_runs_them_and_jobs_take_turns_in_one_process(suite):
     end, notes = played(suite, *TWO, "--all")
     assert "48 passed" in end

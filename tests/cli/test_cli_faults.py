@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from jobs import faults, run, started, until
+from support import run_threads, settings
 
 from atomo.training.checkpoint import finished, latest, load
 
@@ -78,7 +79,7 @@ def test_a_defect_ends_the_job_with_one_traceback(rank, source, where, tmp_path)
 
 @pytest.mark.slow
 def test_an_error_of_ours_is_one_line(tmp_path):
-    code, output = broken(tmp_path, {1: WORKER.format(fault=KNOWN)})
+    code, output = broken(tmp_path, {1: WORKER.format(fault=KNOWN)}, "--n=2")
     assert code == 7, output
     lines = output.splitlines()
     assert "atomo: rank 1 (worker), step 3: planted" in lines
@@ -118,7 +119,7 @@ def test_a_silent_rank_is_named_by_the_others(tmp_path):
     ("rank", "source", "words"),
     [
         pytest.param(2, WORKER, (), id="worker"),
-        pytest.param(0, MASTER, (), id="master", marks=pytest.mark.slow),
+        pytest.param(0, MASTER, ("--n=2",), id="master", marks=pytest.mark.slow),
         pytest.param(1, REPLICA, ALIKE, id="replica", marks=pytest.mark.slow),
         pytest.param(0, REPLICA, ALIKE, id="keeper", marks=pytest.mark.slow),
     ],
@@ -134,7 +135,8 @@ def test_a_killed_rank_ends_the_job(rank, source, words, tmp_path):
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_job_and_keeps_the_last_checkpoint(tmp_path):
     command = [*QUICK, f"--train-dir={tmp_path / 'run'}"]
-    assert run([*command, "--max-steps=2"], tmp_path / "log")[0] == 0
+    common = {"network": "LeNet", "batch_size": 8, "code": "sgd"}
+    run_threads(settings(tmp_path / "run", max_steps=2, **common))
     before = load(tmp_path / "run", 2)
     code, output = run([*command, "--lr=1e20"], tmp_path / "log")
     assert code == 6, output
@@ -151,6 +153,7 @@ def test_a_loss_that_is_no_number_ends_the_job_and_keeps_the_last_checkpoint(tmp
 @pytest.mark.slow
 def test_who_no_longer_reads_the_output_ends_the_job(tmp_path):
     words = [*QUICK, f"--train-dir={tmp_path / 'run'}", "--epochs=1000", "--max-steps=100000"]
+    words += ["--n=2"]
     shell = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-m', 'atomo', "
     shell += "*sys.argv[1:]], stdout=subprocess.PIPE); p.stdout.readline(); p.stdout.close(); "
     shell += "sys.exit(p.wait())"

@@ -168,8 +168,8 @@ def test_unbiased(codec):
 
 @pytest.mark.slow
 @obeying(Law.UNBIASED)
-def test_unbiased_in_every_shape(codec):
-    for shape in SHAPES:
+def test_unbiased_in_every_other_shape(codec):
+    for shape in [shape for shape in SHAPES if shape not in FEW_SHAPES]:
         assert unbiased(draws(codec, normal(*shape), 2000), normal(*shape)), shape
 
 

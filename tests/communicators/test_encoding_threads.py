@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from selection import slow_but
 from support import run_threads, settings
 
 from atomo.errors import CodecError
@@ -21,14 +22,17 @@ def trained(folder, **changes: object) -> dict[str, torch.Tensor]:
     return dict(snapshot.model) | states[0] | states[1]
 
 
+CASES = [
+    {"code": "svd"},
+    {"code": "topk(ratio=0.05)"},
+    {"code": "dgc(ratio=0.05)", "memory": "dgc(clip=1.0)"},
+    {"code": "qsgd", "code_schedule": "0.01: onebit"},
+]
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"code": "svd"},
-        {"code": "topk(ratio=0.05)"},
-        {"code": "dgc(ratio=0.05)", "memory": "dgc(clip=1.0)"},
-        {"code": "qsgd", "code_schedule": "0.01: onebit"},
-    ],
+    slow_but(CASES[:2], CASES),
     ids=lambda changes: str(changes["code"]),
 )
 def test_the_same_weights_and_memories_bit_for_bit(tmp_path, monkeypatch, changes):

@@ -76,7 +76,7 @@ BITS = [
 
 @pytest.mark.parametrize(
     "changes",
-    slow_but([BITS[i] for i in (1, 2, 6, 7)], BITS),
+    slow_but([BITS[i] for i in (1, 2)], BITS),
     ids=lambda changes: f"{changes['code']}-{changes.get('n', 3)}",
 )
 def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
@@ -122,6 +122,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, sent, down):
     assert sent[Kind.SNAPSHOT] == 2  # one a worker, upon which it follows
 
 
+@pytest.mark.slow
 def test_the_way_down_may_change_on_a_resume(tmp_path, sent):
     changes = {"code": "topk(ratio=0.05)", "network": "FC"}
     trained(tmp_path / "parts", "updates", max_steps=2, **changes)
@@ -157,7 +158,10 @@ def test_lossless_differences_give_the_bits_of_weights(tmp_path, sent):
     assert not sent[Kind.WEIGHTS] + sent[Kind.RELAY]
 
 
-@pytest.mark.parametrize("down", ["delta(topk(ratio=0.05))", "delta(efsignsgd)", "delta(bf16)"])
+DIFFERENCES = ["delta(topk(ratio=0.05))", "delta(efsignsgd)", "delta(bf16)"]
+
+
+@pytest.mark.parametrize("down", slow_but(DIFFERENCES[:1], DIFFERENCES))
 def test_replicas_stay_alike_and_the_checkpoint_is_what_workers_have(tmp_path, sent, down):
     told: list[Event] = []
     # An optimiser without momentum, and 4 steps of a small rate: x and w differ, but not by much.
@@ -197,6 +201,7 @@ def test_workers_compute_at_rounded_weights_and_the_master_keeps_its_own(
     assert not weights.equal(weights.bfloat16().float())
 
 
+@pytest.mark.slow
 def test_a_run_with_rounded_weights_goes_on_as_if_it_had_never_stopped(tmp_path, sent):
     told: list[Event] = []
     changes = {"code": "topk(ratio=0.05)", "eval_freq": 2}

@@ -13,6 +13,7 @@ from atomo.integrations.ddp import check_bucket, check_model, stride_in
 SCENARIOS = Path(__file__).with_name("scenarios.py")
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_ddp_does(tmp_path):
     run_ranks(SCENARIOS, 2, tmp_path, "gathers", "equals_ddp_once", "unused", "amp", "methods")
 

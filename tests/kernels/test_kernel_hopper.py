@@ -52,7 +52,7 @@ def test_all_ideas_with_a_triton_way_are_compiled():
     assert {name.partition(".")[0] for name in KERNELS} | {"random"} == TRITON
 
 
-@pytest.mark.parametrize("name", slow_but({"sign.pack_tiles"}, KERNELS))
+@pytest.mark.parametrize("name", slow_but((), KERNELS))
 def test_it_compiles_for_hopper(name, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(

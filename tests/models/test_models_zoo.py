@@ -89,6 +89,7 @@ def test_maps_images_to_a_logit_for_each_class(name, shape):
 
 @pytest.mark.parametrize("name", ["AlexNet", "VGG11_BN", "ResNet50", "DenseNet"])
 @pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.slow
 def test_maps_large_images_too(name, channels):
     network = build_shapes_only(name, (channels, 224, 224), 1000)
     assert network(torch.empty(2, channels, 224, 224, device="meta")).shape == (2, 1000)
@@ -109,6 +110,7 @@ def test_each_parameter_gets_one_finite_gradient(name, shape):
 
 
 @pytest.mark.parametrize("name", ["AlexNet", "ResNet18", "DenseNet"])
+@pytest.mark.slow
 def test_the_large_layout_trains_from_gray_images(name):
     torch.manual_seed(1)
     network = build_model(name, (1, 128, 128), 4)

@@ -33,6 +33,7 @@ def test_it_is_pytorchs_average_of_the_weights_after_each_step(tmp_path):
 
 
 @pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather", "n": 2}], ids=str)
+@pytest.mark.slow
 def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
     run_threads(settings(tmp_path / "plain", **COMMON))
     told: list[object] = []

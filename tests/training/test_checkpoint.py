@@ -292,7 +292,7 @@ print(unfinished, latest(folder))
 """
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_saver_killed_anywhere_leaves_whole_checkpoints(rounds, tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(tmp_path / "acknowledged")]
     command.append(str(rounds))

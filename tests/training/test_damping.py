@@ -50,6 +50,7 @@ def run(tmp_path, **changes) -> list[StepDone]:
     return [event for event in told if isinstance(event, StepDone)]
 
 
+@pytest.mark.slow
 def test_fewer_workers_and_fewer_atoms_take_shorter_steps(tmp_path):
     def last(name: str, **changes: object) -> float:
         return run(tmp_path / name, code="randk(ratio=0.1)", max_steps=12, **changes)[-1].damping

@@ -15,7 +15,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "signum": {"lr": 0.0005},
 }
 
-FEW = {"svd", "qsgd"}  # test_convergence.py trains others
+FEW = {"qsgd"}  # test_convergence.py trains others
 
 
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))

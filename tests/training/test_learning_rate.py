@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from selection import slow_but
 from support import largest_difference, plain_sgd, run_threads, settings
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
@@ -123,15 +124,10 @@ def test_training_with_a_schedule_is_plain_sgd_with_pytorchs(tmp_path):
     assert largest_difference(expected, load(tmp_path, 14).model) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"down": "updates"},
-        {"n": 2, "comm_type": "Allgather"},
-        {"eval_freq": 6},
-    ],
-    ids=str,
-)
+WAYS = [{"down": "updates"}, {"n": 2, "comm_type": "Allgather"}, {"eval_freq": 6}]
+
+
+@pytest.mark.parametrize("way", slow_but(WAYS[:1], WAYS), ids=str)
 def test_who_repeats_or_continues_steps_has_the_same_rates(way, tmp_path):
     """Memories in units of the update follow the rate as well."""
     common = {"code": "fp16", "memory": "residual(units=update)", **SCHEDULED}

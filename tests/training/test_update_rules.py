@@ -36,6 +36,7 @@ def test_the_bits_of_pytorch_s_optimizers(theirs, ours):
     assert rule.state.keys() == {k for k, v in optimizer.state[parameter].items() if v is not None}
 
 
+@pytest.mark.slow
 def test_a_step_does_not_import_the_compiler():
     code = """
 import sys, torch

@@ -39,6 +39,7 @@ def play(names: Sequence[str], folder: Path) -> tuple[list[int], str]:
             job.kill()
 
 
+@pytest.mark.slow
 def test_three_ranks_are_content_with_what_is_quickly_told(tmp_path):
     codes, output = play(QUICK, tmp_path)
     assert codes == [0, 0, 0], output

@@ -41,8 +41,8 @@ total = torch.zeros_like(flat)
 for name in CODECS:
     (bucket,) = plan([("weight", shape)], make_codec(name), 2**62)
     encode = encoder(make_codec(name), None)
-    for step in range(16):
-        if step == 12:  # the heap has found its shape
+    for step in range(28):
+        if step == 24:  # the heap has found its shape
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         add_frame(bucket, encode(bucket, flat.clone(), step), total, 1.0)
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

@@ -1,12 +1,14 @@
 """What is trained, by name, and what follows from a name."""
 
+import math
+
 import pytest
 
 from atomo.arguments import parse
 from atomo.config import UNSAID, Settings, check_identity, record
 from atomo.errors import ConfigError
 from atomo.launch.place import canonical
-from atomo.tasks import TASKS, chosen, make_task, spec_of
+from atomo.tasks import TASKS, Metric, chosen, make_task, spec_of
 
 
 def read(*words: str) -> Settings:
@@ -27,7 +29,20 @@ def test_a_task_has_networks_data_sets_and_metrics_of_its_own(name):
 @pytest.mark.parametrize("name", TASKS)
 def test_a_data_set_says_what_is_trained(name):
     for dataset in TASKS[name].datasets():
-        assert read(f"--dataset={dataset.lower()}").task == name
+        first = next(task for task, kind in TASKS.items() if dataset in kind.datasets())
+        assert read(f"--dataset={dataset.lower()}").task == first
+        assert read(f"--task={name}", f"--dataset={dataset.lower()}").task == name
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_metric_says_which_way_is_better(higher):
+    metric = Metric("m", "m", higher_is_better=higher)
+    assert metric.better(0.9, 0.1) == higher
+    assert metric.better(0.1, 0.9) != higher
+    assert not metric.better(0.5, 0.5)
+    assert metric.better(0.5, math.nan)  # or the first evaluation, diverged, would stay the best
+    assert not metric.better(math.nan, 0.5)
+    assert not metric.better(math.nan, math.nan)
 
 
 def test_nothing_given_is_what_it_always_was():

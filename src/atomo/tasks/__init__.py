@@ -71,7 +71,7 @@ def spec_of(task: Task) -> str:
 
 
 def task_of(dataset: str) -> Task:
-    """The task, with its defaults, that has a data set of this name; else the first of all.
+    """The first task, with its defaults, that has a data set of this name; else the first of all.
 
     >>> task_of("cifar-10").id
     'images'
@@ -88,7 +88,7 @@ def dataset_named(task: Task, name: str) -> str:
             nearest.
     """
     other = task_of(name)
-    if spelled(name, other.datasets()) and other.id != task.id:
+    if spelled(name, other.datasets()) and not spelled(name, task.datasets()):
         raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
     return task.dataset_named(name)
 

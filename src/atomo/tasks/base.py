@@ -18,6 +18,7 @@ batches, an equal vocabulary and, after the same `torch.manual_seed`, equal firs
 - **Metrics** say which way is better. The first is the task's headline.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,7 +56,9 @@ class Metric:
         return f"{value:.2%}" if self.percent else f"{value:.4f}"
 
     def better(self, value: float, other: float) -> bool:
-        """Whether `value` is better than `other`."""
+        """Whether `value` is better than `other`; any number is better than none (NaN)."""
+        if math.isnan(other):
+            return not math.isnan(value)
         return value > other if self.higher_is_better else value < other
 
 

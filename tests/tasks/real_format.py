@@ -70,3 +70,21 @@ def write_voice(path: Path, pitch: float, rng: np.random.Generator) -> None:
         file.setsampwidth(2)
         file.setframerate(16_000)
         file.writeframes((sound.clip(-1, 1) * 32_767).astype("<i2").tobytes())
+
+
+def write_text(root: Path, train: int = 400, test: int = 60) -> None:
+    """Lines of six words out of twelve: after each come two others, as often, and no more.
+
+    So the perplexity of a word within a line is 2 at best; of what ends it, which comes after six,
+    1; and of the first of a line, 12.
+    """
+    rng = random.Random(5)
+    root.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", train), ("valid", 4), ("test", test)):
+        rows = []
+        for _ in range(count):
+            row = [rng.randrange(12)]
+            for _ in range(5):
+                row.append((3 * row[-1] + rng.choice((1, 2))) % 12)
+            rows.append(" ".join(f"w{word}" for word in row))
+        (root / f"{split}.txt").write_text("\n".join(rows) + "\n")

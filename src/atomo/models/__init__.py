@@ -9,14 +9,23 @@ from atomo.models.alexnet import ALEXNET
 from atomo.models.builder import Builder, Shape
 from atomo.models.cifar_resnet import CIFAR_RESNETS
 from atomo.models.densenet import DENSENET
-from atomo.models.foreign import build_foreign, foreign_name, is_foreign, is_own
+from atomo.models.foreign import build_foreign, build_own, foreign_name, is_foreign, is_own, tried
 from atomo.models.lenet import LENET
 from atomo.models.perceptron import FC
 from atomo.models.resnet import RESNETS
 from atomo.models.vgg import VGGS
 from atomo.names import resolve
 
-__all__ = ["MODELS", "Builder", "Shape", "build_model", "is_own", "network_named"]
+__all__ = [
+    "MODELS",
+    "Builder",
+    "Shape",
+    "build_model",
+    "build_own",
+    "is_own",
+    "network_named",
+    "tried",
+]
 
 MODELS: Mapping[str, Builder] = MappingProxyType(
     {

@@ -13,13 +13,14 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from atomo.errors import ConfigError
 from atomo.models.builder import Shape
 from atomo.names import spelled
 
-__all__ = ["build_foreign", "foreign_name", "is_foreign", "is_own"]
+__all__ = ["build_foreign", "build_own", "foreign_name", "is_foreign", "is_own", "tried"]
 
 CLOSE: Final = 3  # names that an error offers
 
@@ -124,16 +125,32 @@ def build_foreign(name: str, input_shape: Shape, classes: int) -> Module:
     """
     place, _, inner = foreign_name(name).partition(":")
     zoo = ZOOS.get(place)
+    if zoo is None:
+        model = build_own(name, input_shape, classes)
+    else:
+        model = made(name, classes, lambda: zoo.build(inner, input_shape, classes))
+    check_scores(name, model, input_shape, classes)
+    return model
+
+
+def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> Module:
+    """Builds a network that `module.path:callable` names, for samples of any shape.
+
+    Raises:
+        ConfigError: there is no such callable, or it makes none.
+    """
+    build = own_callable(name)
+    return made(name, classes, lambda: call(build, input_shape, classes))
+
+
+def made(name: str, classes: int, build: Callable[[], object]) -> Module:
+    """What is built, with its errors told as ours."""
     try:
-        if zoo:
-            model = zoo.build(inner, input_shape, classes)
-        else:
-            model = call(own_callable(name), input_shape, classes)
+        model = build()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise refusal(name, f"cannot be built for {classes} classes", error) from error
     if not isinstance(model, Module):
         raise ConfigError(f"--network {name} made a {type(model).__name__}, not a torch.nn.Module")
-    check_scores(name, model, input_shape, classes)
     return model
 
 
@@ -159,7 +176,7 @@ def own_callable(name: str) -> Callable[..., object]:
     return found  # type: ignore[no-any-return]
 
 
-def call(build: Callable[..., object], input_shape: Shape, classes: int) -> Any:
+def call(build: Callable[..., object], input_shape: tuple[int, ...], classes: int) -> Any:
     """Calls it with those of our two arguments that it takes."""
     ours: dict[str, object] = {"num_classes": classes, "input_shape": input_shape}
     takes = inspect.signature(build).parameters
@@ -168,19 +185,28 @@ def call(build: Callable[..., object], input_shape: Shape, classes: int) -> Any:
 
 def check_scores(name: str, model: Module, input_shape: Shape, classes: int) -> None:
     """Raises ConfigError unless an image becomes a row of scores."""
-    training = model.training
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            scores = model.eval()(torch.zeros(1, *input_shape))
-    except (TypeError, ValueError, RuntimeError, AssertionError, IndexError) as error:
-        raise refusal(name, f"does not take images of {input_shape}", error) from error
-    model.train(training)
-    got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    got = tried(name, model, torch.zeros(1, *input_shape), f"images of {input_shape}")
     if got != (1, classes):
         raise ConfigError(
             f"--network {name} makes {got} of one image of {input_shape}; it must be scores of "
             f"{classes} classes, (1, {classes})"
         )
+
+
+def tried(name: str, model: Module, sample: Tensor, what: str) -> tuple[int, ...] | str:
+    """The shape of what the network makes of a sample, or the type of what is no tensor.
+
+    Raises:
+        ConfigError: it does not take it.
+    """
+    training = model.training
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            scores = model.eval()(sample)
+    except (TypeError, ValueError, RuntimeError, AssertionError, IndexError) as error:
+        raise refusal(name, f"does not take {what}", error) from error
+    model.train(training)
+    return tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
 
 
 def refusal(name: str, what: str, error: Exception) -> ConfigError:

@@ -33,6 +33,7 @@ KINDS: list[type[Task]] = listed(
     __name__,
     "images:Images",
     "text.task:Text",
+    "language.task:Language",
     "labels.task:Labels",
     "audio.task:Audio",
 )

@@ -154,6 +154,8 @@ class Workload:
     ConfigError where there is none, or it does not fit the data."""
     objective: Objective
     scorer: Callable[[], Scorer]
+    at_once: int = 2**31
+    """The most samples that the evaluator takes at a time; less where their scores are many."""
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,9 @@ def tested(
     except CheckpointError as error:
         raise CheckpointError(f"step {step}: {error}") from error
     test, scorer = subject.workload.test, subject.workload.scorer()
+    at_once = min(batch_size, subject.workload.at_once)
     with torch.inference_mode():
-        for indices in torch.split(torch.arange(len(test)), batch_size):
+        for indices in torch.split(torch.arange(len(test)), at_once):
             batch = test.batch(indices).to(subject.device)
             scorer.add(subject.network(*batch.inputs), batch.targets)
     return scorer.values()

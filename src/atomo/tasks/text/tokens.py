@@ -1,0 +1,50 @@
+"""Lines to tokens: what white space divides, or what a tokeniser of one's own makes of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from atomo.errors import ConfigError, DataError
+
+__all__ = ["EXTRA", "Split", "splitter"]
+
+Split = Callable[[str], list[str]]
+
+EXTRA = "`pip install 'atomo[text]'`, or `.venv/bin/pip install transformers`"
+
+
+def splitter(path: Path | None) -> Split:
+    """What divides a line into tokens.
+
+    Args:
+        path: a tokeniser in the JSON format of `tokenizers`; None: white space.
+
+    Raises:
+        ConfigError: the package is not installed.
+        DataError: the file is not there, or is no tokeniser.
+    """
+    return str.split if path is None else tokeniser(path)
+
+
+def tokeniser(path: Path) -> Split:
+    """A tokeniser from a file, without the special tokens that it would add around a line."""
+    if not path.is_file():
+        raise DataError(f"{path} is not there; expected a tokeniser of `tokenizers`, in JSON")
+    made = loaded(path)
+    made.no_truncation()
+    made.no_padding()
+    return lambda line: list(made.encode(line, add_special_tokens=False).tokens)
+
+
+def loaded(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ConfigError(
+            f"{path} needs the package tokenizers ({error}); an extra has it: {EXTRA}"
+        ) from error
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more special
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{path} is no tokeniser of `tokenizers`: {reason}") from error

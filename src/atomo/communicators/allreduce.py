@@ -4,6 +4,7 @@ What a rank sends and receives does not grow with the number of ranks: twice a p
 payloads that add up (`Law.SUMMABLE`).
 """
 
+from collections.abc import Sequence
 from typing import Any, final
 
 from jaxtyping import Float
@@ -12,11 +13,11 @@ from torch import Tensor
 from atomo.codecs import CODECS, Codec, Law, make_codec
 from atomo.communicators.base import Finish, Reduction
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.exchange import Compressor, finish
+from atomo.communicators.exchange import Compressor, finish, gradient_of
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 
-__all__ = ["Allreduce"]
+__all__ = ["Allreduce", "add_mean", "addends_of"]
 
 
 @final
@@ -40,18 +41,44 @@ class Allreduce(Reduction[list[Any]]):
         return self._compressor.encode(bucket, flat, step)
 
     def start(self, bucket: Bucket, encoded: list[Any], step: int) -> Finish:
-        coded = list(zip(bucket.parts, encoded, strict=True))
-        addends = [Addend(part.codec.addend(load), part.codec.carrier) for part, load in coded]
-        share = 1 / self._collective.size
+        addends = addends_of(bucket, encoded, self._collective.size)
 
         def add_sum(out: Float[Tensor, " n"]) -> None:
             self._collective.sum(addends, f"bucket {bucket.number} of step {step}")
-            for (part, payload), addend in zip(coded, addends, strict=True):
-                place = out[part.start : part.stop].view(part.shape)
-                part.codec.add_summed(payload, addend.values, place, share)
+            add_mean(bucket, encoded, addends, out, self._collective.size)
             finish(bucket, out)
 
         return add_sum
+
+
+def addends_of(bucket: Bucket, payloads: Sequence[Any], ranks: int) -> list[Addend]:
+    """What of the payloads of a bucket adds up, so much smaller that no sum leaves its carrier."""
+    addends = []
+    for part, payload in zip(bucket.parts, payloads, strict=True):
+        values, carrier = part.codec.addend(payload), part.codec.carrier
+        smaller = shrinkage(carrier, ranks)
+        addends.append(Addend(values if smaller == 1 else values.mul_(smaller), carrier))
+    return addends
+
+
+def add_mean(
+    bucket: Bucket,
+    payloads: Sequence[Any],
+    addends: Sequence[Addend],
+    out: Float[Tensor, " n"],
+    ranks: int,
+) -> None:
+    """Adds the mean of all ranks to `out`, in place, once the addends are sums."""
+    for part, payload, addend in zip(bucket.parts, payloads, addends, strict=True):
+        share = 1 / (ranks * shrinkage(addend.carrier, ranks))
+        part.codec.add_summed(payload, addend.values, gradient_of(part, out), share)
+
+
+def shrinkage(carrier: Codec[Any], ranks: int) -> float:
+    """What addends are multiplied with: where the carrier rounds, a power of two, which changes no
+    bit of theirs. A float32 sum that overflows is as infinite as plain SGD's.
+    """
+    return 1.0 if Law.LOSSLESS in carrier.laws else 2.0 ** -(ranks - 1).bit_length()
 
 
 def summable() -> str:

@@ -114,7 +114,12 @@ class Compressor:
         `flat` serves as scratch space: afterwards it is no longer the gradient. Several threads may
         compress different buckets at once.
         """
-        payloads = self.encode(bucket, flat, step)
+        return self.frame(bucket, self.encode(bucket, flat, step), step, flat.device)
+
+    def frame(
+        self, bucket: Bucket, payloads: Sequence[Any], step: int, device: torch.device
+    ) -> Bytes:
+        """The frame of what `encode` made of a gradient on a device."""
         sections = [
             tensor
             for part, payload in zip(bucket.parts, payloads, strict=True)
@@ -123,7 +128,7 @@ class Compressor:
         header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout)
         frame = pack(header, sections, self._compression)
         if self.memory.feeds_back:
-            self._sent[bucket.number] = bucket, frame, flat.device
+            self._sent[bucket.number] = bucket, frame, device
         return frame
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:

@@ -22,6 +22,7 @@ from atomo.integrations.means import decode_frames, sum_factors
 from atomo.integrations.scales import agree
 from atomo.integrations.sent import Scratch, Sent
 from atomo.integrations.stats import Stats
+from atomo.integrations.sums import sum_payloads
 from atomo.memory import Forget
 from atomo.wire import Bytes
 
@@ -69,6 +70,8 @@ class Averager:
         # Nothing is dropped and nothing kept: what is sent may be added on its way.
         self._sums = Law.LOSSLESS in codec.laws and type(memory) is Forget
         remembers = type(memory) is not Forget
+        # What is kept is what coding drops of a payload, whoever adds payloads up.
+        self._adds = Law.SUMMABLE in codec.laws and method is None and not self._sums
         self._encoder = Encoder(codec, compressor, remembers)
         self._snapshots = skips and remembers
         self._skips = skips
@@ -170,10 +173,11 @@ class Averager:
             gather = self.collective.gather
             agree(bucket, flat, self._encoder.compressor,
                   lambda mine: within(lambda: [*gather(mine, what)]))  # fmt: skip
-        data = self._encoder.message(bucket, flat, peaks, self.step)
-        self.stats.sent_bytes += data.size
+        said, coded = self._encoder.encode(bucket, flat, peaks, self.step)
+        data = said if self._adds else self._encoder.framed(said, coded, self.step)
+        self.stats.sent_bytes += data.size + (coded.nbytes if coded and self._adds else 0)
         self.stats.encode_s += time.perf_counter() - began
-        return Sent(chunk, scale, bucket, flat, [data])
+        return Sent(chunk, scale, bucket, flat, [data], coded=coded if self._adds else None)
 
     def _exchange(self, sent: Sent) -> Sent:
         began = time.perf_counter()
@@ -185,16 +189,19 @@ class Averager:
             sum_factors(self.method, sent, sent.held, self.step, skips=self._skips)
             self.stats.exchange_s += time.perf_counter() - began
             return sent
-        (data,) = sent.said
-        answers = [*self.collective.gather(data, what)]
+        if self._adds:
+            sent = sum_payloads(sent, self._encoder, self.collective, self.step)
+        else:
+            (data,) = sent.said
+            sent = replace(sent, said=[*self.collective.gather(data, what)])
         self.stats.exchange_s += time.perf_counter() - began
-        return replace(sent, said=answers)
+        return sent
 
     def _decode(self, sent: Sent) -> None:
         began = time.perf_counter()
         chunk, flat = sent.chunk, sent.flat
         if not self._sums:
-            if not self.method:
+            if sent.said:
                 decode_frames(sent, self.codec, self.step, skips=self._skips)
             if sent.scale != 1:
                 flat.mul_(sent.scale)

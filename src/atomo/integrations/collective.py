@@ -13,7 +13,8 @@ from jaxtyping import UInt8
 
 from atomo.codecs import Law
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.pieces import add, packed
+from atomo.communicators.pieces import Turn, cut, packed
+from atomo.communicators.summation import Summation
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.wire import Bytes
 
@@ -102,12 +103,34 @@ class TorchCollective(Collective):
                 addend.values.copy_(values)
 
     def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
-        """As the carriers have them; a process group would round sums as well as parts."""
-        frames = [*self.gather(packed(addends, what), what)]
-        for addend in addends:
-            addend.values.zero_()
-        for frame in frames:
-            add(frame, addends, what)
+        """Pieces as the carriers have them, added up in float32: a process group would add up what
+        is rounded, and overflow.
+
+        A reduce-scatter and an all-gather: what a rank sends does not grow with the ranks.
+        """
+        work = Summation(addends, self.rank, self.size, 1, what)
+        pieces = [packed(piece, what) for piece in cut(addends, self.size, 1)[0]]
+        for source, frame in enumerate(self._swap(pieces, what)):
+            if source != self.rank:
+                work.take(Turn(0, False, 0), source, frame)
+        own = work.frame(Turn(0, True, 0), self.rank)
+        assert own is not None  # all addends came
+        longest = max(piece.size for piece in pieces)
+        for source, row in enumerate(self._rows(own, longest, what)):
+            if source != self.rank:
+                work.take(Turn(0, True, 0), source, row[: pieces[source].size])
+
+    def _swap(self, pieces: Sequence[Bytes], what: str) -> list[Bytes]:
+        """What each rank has for this one, given what this one has for each.
+
+        What is for one rank is as long wherever it comes from.
+        """
+        sizes, mine = [piece.size for piece in pieces], pieces[self.rank].size
+        sent = torch.from_numpy(np.concatenate(pieces)).to(self._device)
+        came = torch.empty(self.size, mine, dtype=torch.uint8, device=self._device)
+        swap = partial(dist.all_to_all_single, came.view(-1), sent, [mine] * self.size, sizes)
+        self._run(swap, what)
+        return [*came.cpu().numpy()]
 
     def _run(self, operation: Callable[..., dist.Work | None], what: str) -> None:
         who, began = f"rank {self.rank} of {self.size}", time.perf_counter()

@@ -19,13 +19,32 @@ from atomo.kernels.peaks import INFINITY
 from atomo.wire import Bytes, read_header
 from atomo.wire import Kind as FrameKind
 
-__all__ = ["Encoder", "NotFinite", "mean_of"]
+__all__ = ["Coded", "Encoder", "NotFinite", "mean_of", "put"]
 
 NOTHING = np.empty(0, np.uint8)
 
 
 class NotFinite(Diverged):
     """A rank's gradient holds NaN or infinity; each rank finds that out."""
+
+
+@final
+@dataclass(frozen=True)
+class Coded:
+    """What a rank has encoded of the parameters of a bucket that it used."""
+
+    part: Bucket
+    """These parameters alone."""
+    payloads: Sequence[Any]
+    """Of each part of that."""
+    device: torch.device
+    """Where the gradient was."""
+
+    @property
+    def nbytes(self) -> int:
+        """What a rank gives for the sum of it."""
+        pairs = zip(self.part.parts, self.payloads, strict=True)
+        return sum(one.nbytes for part, load in pairs for one in part.codec.sections(load))
 
 
 @final
@@ -38,27 +57,39 @@ class Encoder:
     remembers: bool
     """Whether a memory holds anything that a parameter without gradient must leave alone."""
 
-    def message(
+    def encode(
         self, bucket: Bucket, flat: Float[Tensor, " n"], peaks: Sequence[int], step: int
-    ) -> Bytes:
-        """What this rank says, given the bits of the largest magnitude of each parameter's
-        gradient. `flat` is scratch space afterwards.
+    ) -> tuple[Bytes, Coded | None]:
+        """What this rank says before a frame, and what belongs in that, if it has one.
 
         A parameter whose gradient is zero throughout takes no part: DDP hands such gradients over
         for parameters that were not used, and throws away what comes back for one that no rank
         used. So nothing of a memory is sent with it.
+
+        Args:
+            bucket: of all these parameters.
+            flat: their gradient, which is scratch space afterwards.
+            peaks: the bits of the largest magnitude of each.
+            step: the number of the step.
         """
         if max(peaks) >= INFINITY:
-            return write(Kind.NOT_FINITE, [one >= INFINITY for one in peaks], NOTHING)
+            return write(Kind.NOT_FINITE, [one >= INFINITY for one in peaks], NOTHING), None
         used = [not self.remembers or one > 0 for one in peaks]
         if not any(used):
-            return write(Kind.CODED, used, NOTHING)
+            return write(Kind.CODED, used, NOTHING), None
         try:
             part = part_of(bucket, used, self.codec)
-            frame = self.compressor.compress(part, cut(bucket, part, flat), step)
+            payloads = self.compressor.encode(part, cut(bucket, part, flat), step)
         except CodecError as error:
-            return write(Kind.REFUSED, used, np.frombuffer(str(error).encode(), np.uint8))
-        return write(Kind.CODED, used, frame)
+            return write(Kind.REFUSED, used, np.frombuffer(str(error).encode(), np.uint8)), None
+        return write(Kind.CODED, used, NOTHING), Coded(part, payloads, flat.device)
+
+    def framed(self, said: Bytes, coded: Coded | None, step: int) -> Bytes:
+        """The whole message of what `encode` returned."""
+        if coded is None:
+            return said
+        frame = self.compressor.frame(coded.part, coded.payloads, step, coded.device)
+        return np.concatenate([said, frame])
 
 
 def mean_of(
@@ -116,6 +147,13 @@ def add(bucket: Bucket, part: Bucket, frame: Bytes, out: Float[Tensor, " n"], sc
         return
     decoded = torch.zeros(part.size, device=out.device)
     add_frame(part, frame, decoded, scale)
+    put(bucket, part, decoded, out)
+
+
+def put(
+    bucket: Bucket, part: Bucket, decoded: Float[Tensor, " m"], out: Float[Tensor, " n"]
+) -> None:
+    """Adds what belongs to some of a bucket's parameters."""
     places = places_of(bucket)
     for slot in part.slots:
         place = places[slot.name]

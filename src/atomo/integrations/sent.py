@@ -11,6 +11,7 @@ from torch import Tensor
 from atomo.communicators.low_rank import Held
 from atomo.fusion import Bucket
 from atomo.integrations.chunk import Chunk, Parameters
+from atomo.integrations.encoder import Coded
 from atomo.wire import Bytes
 
 __all__ = ["Scratch", "Sent"]
@@ -27,8 +28,11 @@ class Sent:
     flat: Float[Tensor, " n"]
     """Scratch space of the size of the bucket."""
     said: Sequence[Bytes]
+    """Nothing where `flat` has the mean."""
     held: Held | None = None
     """What a method has encoded."""
+    coded: Coded | None = None
+    """What a codec has, until it is in a frame or in a sum."""
 
 
 @final

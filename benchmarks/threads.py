@@ -19,6 +19,7 @@ from atomo.codecs import make_codec
 from atomo.communicators import Compressor
 from atomo.communicators.threads import one_thread
 from atomo.fusion import plan
+from atomo.grouping import megabytes
 from atomo.memory import default_memory, make_memory
 from atomo.wire import Compression
 
@@ -45,7 +46,7 @@ def main() -> None:
     for spec in options.code:
         codec = make_codec(spec)
         shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
-        buckets = plan(shapes, codec, int(options.fusion_mb * MB))
+        buckets = plan(shapes, codec, megabytes(options.fusion_mb))
         flats = [torch.cat([gradient[s.name].flatten() for s in b.slots]) for b in buckets]
         work = list(zip(buckets, flats, strict=True))
         times = [best(spec, work, n, options.repetitions) for n in options.threads]

@@ -14,6 +14,7 @@ from atomo.communicators.exchange import add_frame
 from atomo.communicators.scales import read_scales
 from atomo.communicators.state import read_state, state_tensor
 from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE
 from atomo.memory import Forget
 from atomo.transports import LocalTransport, network
 from atomo.wire import Compression, Header, Kind, pack, read_header, unpack
@@ -73,7 +74,7 @@ class Roles:
 
 def make_roles(specs: Sequence[str]) -> tuple[Roles, list[bytes]]:
     """Both ends, and valid frames of every kind."""
-    plans = [plan(PARAMETERS, make_codec(spec), 10**6) for spec in specs]
+    plans = [plan(PARAMETERS, make_codec(spec), ONE) for spec in specs]
     buckets = [bucket for planned in plans for bucket in planned]
     wires, generator = network(2), Generator().manual_seed(0)
     frames = []

@@ -23,6 +23,7 @@ from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
 from atomo.communicators import Compressor, Report, Server
 from atomo.fusion import Bucket, named_slices, plan, shapes
+from atomo.grouping import megabytes
 from atomo.memory import make_memory
 from atomo.models import build_model
 from atomo.plotting import pyplot_for
@@ -32,7 +33,7 @@ from atomo.wire import Bytes, Compression, Header, Kind, pack
 CODES: Final = ("dgc(ratio=0.001)", "svd(rank=3)", "svd(rank=3, matricisation=filters)")
 WORKERS: Final = (2, 4, 8, 16, 32, 64)
 TIMEOUT_S: Final = 60.0
-BUCKET_BYTES: Final = 4_000_000
+BUCKET_MB: Final = 4.0
 DISTINCT: Final = 4  # gradients, of which each worker has one
 
 
@@ -64,7 +65,11 @@ def main() -> None:
 
 def buckets_of(network: str, code: str) -> tuple[Bucket, ...]:
     """The buckets of a network whose gradients are encoded so."""
-    return plan(shapes(build_model(network, (3, 32, 32), 10)), make_codec(code), BUCKET_BYTES)
+    return plan(
+        shapes(build_model(network, (3, 32, 32), 10)),
+        make_codec(code),
+        megabytes(BUCKET_MB),
+    )
 
 
 def gradient_of(buckets: Sequence[Bucket], number: int) -> Tensor:

@@ -31,6 +31,7 @@ from atomo.allocator import keep_freed_memory
 from atomo.codecs import CODECS, make_codec
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan
+from atomo.grouping import ONE, megabytes
 from atomo.measure import encoder
 
 keep_freed_memory()
@@ -39,7 +40,7 @@ shape = torch.Size([1000, 1000])
 flat = torch.randn(1_000_000, generator=torch.Generator().manual_seed(1)) * 0.001
 total = torch.zeros_like(flat)
 for name in CODECS:
-    (bucket,) = plan([("weight", shape)], make_codec(name), 2**62)
+    (bucket,) = plan([("weight", shape)], make_codec(name), ONE)
     encode = encoder(make_codec(name), None)
     for step in range(28):
         if step == 24:  # the heap has found its shape

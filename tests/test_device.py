@@ -11,6 +11,7 @@ from atomo.codecs import CODECS, Codec, make_codec
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan
+from atomo.grouping import megabytes
 from atomo.memory import MEMORIES, make_memory
 from atomo.wire.compression import Compression
 from atomo.wire.frame import Header, Kind, pack
@@ -128,7 +129,7 @@ def test_a_memory_keeps_and_takes_back_where_the_gradient_is(name, spec):
 def test_a_worker_sends_the_same_frames_from_any_device(spec):
     """Two steps with a residual, the second of which is taken back, and the sum of the frames."""
     parameters = [("a", torch.Size((20, 30))), ("b", torch.Size((30,)))]
-    (bucket,) = plan(parameters, make_codec(spec), 10_000)
+    (bucket,) = plan(parameters, make_codec(spec), megabytes(0.01))
     found = []
     for put in (placed, lambda tensor: tensor):
         compressor = Compressor(make_memory("residual"), Compression(), worker=1, seed=5)

@@ -22,7 +22,7 @@ ORDER = [
     ("names", "bounds", "surroundings"),
     ("arguments", "program", "rates", "setting_bounds"),
     "codecs",
-    ("memory", "wire", "schedule", "recipes", "downlink"),  # none knows of another
+    ("memory", "wire", "schedule", "recipes", "downlink", "grouping"),  # none knows of another
     ("transports", "fusion", "api", "setting_checks"),
     "communicators",
     "roles",

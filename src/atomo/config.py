@@ -15,6 +15,7 @@ from atomo.bounds import check
 from atomo.codecs import Codec, make_codec
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
+from atomo.grouping import Grouping, grouping, megabytes
 from atomo.memory import Forget, canonical, check_fits, default_memory
 from atomo.names import resolve
 from atomo.rates import SCHEDULES
@@ -137,6 +138,10 @@ class Settings:
         "what comes down: weights[(bf16)], updates (gradients), auto (the fewer), delta(CODEC)",
     )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
+    fusion: str = option(
+        "",
+        "what shares a message: layer, one, count:MESSAGES, bytes:MB; empty: bytes of --fusion-mb",
+    )
     fusion_mb: float = option(
         4.0, "gradient per message, MB; higher => fewer messages, less overlap"
     )
@@ -170,6 +175,7 @@ class Settings:
                 f"--compress-ratio must be above 0 and at most 1, got {self.compress_ratio}"
             )
         check_schedule(self.schedule, self.lr_milestones)
+        _ = self.grouping
         wants_gpu(self.enable_gpu)
         Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
 
@@ -208,6 +214,7 @@ class Settings:
             schedule=resolve("schedule", self.schedule, SCHEDULES),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             down=canonical_downlink(self.down),
+            fusion=str(self.grouping) if self.fusion else "",
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
             num_aggregate=self.num_aggregate or self.workers,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
@@ -222,6 +229,11 @@ class Settings:
     def share_of_step(self) -> int:
         """Images of one worker at a step."""
         return self.batch_size * self.batches_per_step
+
+    @property
+    def grouping(self) -> Grouping:
+        """Which gradients share a message."""
+        return grouping(self.fusion) if self.fusion else megabytes(self.fusion_mb)
 
     @property
     def peak_lr(self) -> float:

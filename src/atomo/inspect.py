@@ -13,6 +13,7 @@ from atomo.codecs.sketches.lss_model import SIDES, sample, train
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan
+from atomo.grouping import ONE
 from atomo.memory import Forget
 from atomo.wire import Compression
 
@@ -20,7 +21,6 @@ __all__ = ["Cluster", "Layer", "Losses", "clusters", "layers", "losses", "recons
 
 BIG = 0.95  # quantile of the magnitudes beyond which an entry counts as big
 BINS = 64
-WHOLE = 2**62  # bytes: one bucket, whatever the size
 
 
 def column(text: str) -> Any:
@@ -131,7 +131,7 @@ def reconstruct(
     codec: Codec[Any], gradient: Mapping[str, Tensor], seed: int = 1
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
     """The flat gradient, what arrives of it through the wire, and the bytes that this took."""
-    (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, WHOLE)
+    (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, ONE)
     wanted = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
     compressor = Compressor(Forget(), Compression(), worker=1, seed=seed)
     frame = compressor.compress(bucket, wanted.clone(), 1)

@@ -19,12 +19,11 @@ from atomo.codecs.small import goes_dense
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE
 from atomo.memory import MEMORIES, default_memory
 from atomo.wire import Bytes, Compression
 
 __all__ = ["Measurement", "copy_time", "measure"]
-
-WHOLE = 2**62  # bytes: one bucket, whatever the size
 
 
 @final
@@ -72,7 +71,7 @@ def measure(
         compression: blosc's settings.
     """
     shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
-    (bucket,) = plan(shapes, codec, WHOLE)
+    (bucket,) = plan(shapes, codec, ONE)
     flat = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
     first = encoder(codec, compression)(bucket, flat.clone(), 0)
     sent = torch.zeros_like(flat)

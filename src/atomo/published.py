@@ -74,7 +74,7 @@ ALL: Final = (
     works("--print-every", DRAGONN, "--log-interval"),
     works("--log-dir", HOROVOD, "--train-dir"),
     Spelling("--comm", HOROVOD, "nothing: the parameter server gathers"),
-    Spelling("--fusion-num", MERGECOMP, "`--fusion-mb`, in megabytes"),
+    Spelling("--fusion-num", MERGECOMP, "`--fusion count:GROUPS`"),
     Spelling("--scheduler", MERGECOMP, "`--fusion-mb`; nothing searches for the best groups"),
     Spelling("--scheduler-baseline", MERGECOMP, "`--fusion-mb`"),
     Spelling("--scheduler-epoch", MERGECOMP, "`--fusion-mb`"),
@@ -126,7 +126,7 @@ def successor(option: str) -> str:
     """What to give in place of an option, as the end of an error; empty: nobody published it.
 
     >>> successor("--fusion-num")
-    'in place of what MergeComp has: `--fusion-mb`, in megabytes (docs/from-other-systems.md)'
+    'in place of what MergeComp has: `--fusion count:GROUPS` (docs/from-other-systems.md)'
     """
     theirs = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
     if theirs is None or theirs.option:  # what works as one of ours is of another command

@@ -13,6 +13,7 @@ import atomo
 from atomo.codecs import CODECS, Law
 from atomo.errors import CodecError, ConfigError, FrameError
 from atomo.fusion import plan
+from atomo.grouping import ONE
 from atomo.wire.frame import CHECKSUM_AT, checksum
 
 every_codec = pytest.mark.parametrize("code", [*CODECS])
@@ -98,14 +99,14 @@ def test_small_vectors_of_a_list_are_dense_in_frames_and_in_training(code, param
     bias = normal(*parameter)
     decoded = atomo.decode(atomo.encode([bias], code, seed=0))[0]
     assert decoded.equal(bias)
-    (bucket,) = plan([("bias", bias.shape)], codec, 10**6)
+    (bucket,) = plan([("bias", bias.shape)], codec, ONE)
     assert [part.codec.id for part in bucket.parts] == ["sgd"]
 
 
 @every_codec
 @pytest.mark.parametrize("parameter", [(8192,), (3, 3)])
 def test_layers_and_flat_gradients_are_coded_in_frames_and_in_training(code, parameter):
-    (bucket,) = plan([("weight", torch.Size(parameter))], atomo.make_codec(code), 10**6)
+    (bucket,) = plan([("weight", torch.Size(parameter))], atomo.make_codec(code), ONE)
     assert [part.codec.id for part in bucket.parts] == [code]
 
 

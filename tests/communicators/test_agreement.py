@@ -12,6 +12,7 @@ from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Report, Server
 from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket, plan
+from atomo.grouping import megabytes
 from atomo.memory import Forget
 from atomo.training.events import Event, StepDone
 from atomo.transports import network
@@ -28,7 +29,7 @@ class Cast:
     """A server and clients with gradients of their own, in threads where they wait."""
 
     def __init__(self, needed: int, code: str) -> None:
-        self.buckets = plan(PARAMETERS, make_codec(code), 2600)
+        self.buckets = plan(PARAMETERS, make_codec(code), megabytes(0.0026))
         transports = network(4)
         self.transports = transports
         self.server = Server(transports[0], self.buckets, needed, TIMEOUT_S)

@@ -13,6 +13,7 @@ from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import BATCH, Compressor, add_frame, batch_of
 from atomo.communicators.parameter_server.total import Total
 from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE
 from atomo.memory import Forget
 from atomo.wire import Bytes, Compression
 
@@ -43,7 +44,7 @@ class Gathered(Collective):
 
 def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
     """A bucket, and what each worker sends of it."""
-    (bucket,) = plan(PARAMETERS, make_codec(code), 10**6)
+    (bucket,) = plan(PARAMETERS, make_codec(code), ONE)
     frames = {}
     for worker in range(1, WORKERS + 1):
         flat = torch.randn(bucket.size, generator=torch.Generator().manual_seed(worker))

@@ -23,6 +23,7 @@ from atomo.communicators.parameter_server.messages import (
 )
 from atomo.errors import FrameError
 from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE, megabytes
 from atomo.memory import Forget
 from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
@@ -42,7 +43,7 @@ class Cast:
     def __init__(
         self, tmp_path, workers: int, needed: int, code: str = "sgd", chooses: bool = False
     ) -> None:
-        self.buckets = plan(PARAMETERS, make_codec(code), 4000)
+        self.buckets = plan(PARAMETERS, make_codec(code), megabytes(0.004))
         self.settings = settings(tmp_path, momentum=0.9, n=workers + 1)
         self.transports = network(workers + 1)
         self.master = self.replica()
@@ -250,7 +251,7 @@ def test_rent_is_paid_until_it_would_have_bought():
 
 
 def follower(tmp_path) -> tuple[Follower, Sequence[Bucket], FlatOptimizer]:
-    buckets = plan(PARAMETERS, make_codec("sgd"), 10**6)
+    buckets = plan(PARAMETERS, make_codec("sgd"), ONE)
     chosen = settings(tmp_path)
     replica = FlatOptimizer(torch.zeros(ENTRIES), buckets, chosen, LearningRate(chosen))
     return Follower(replica.weights, lambda _: replica, lambda _: buckets, 1, 3), buckets, replica
@@ -341,8 +342,8 @@ def moved(buckets: Sequence[Bucket], number: int = 0, version: int = 1) -> Bytes
     return Coder(RAW, seed=1).frame(bucket, ones, torch.zeros(bucket.size), version)
 
 
-DIFFERENCES = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), 100)
-OTHERS = plan(PARAMETERS, make_codec("topk(ratio=0.1)"), 100)
+DIFFERENCES = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), megabytes(0.0001))
+OTHERS = plan(PARAMETERS, make_codec("topk(ratio=0.1)"), megabytes(0.0001))
 
 
 @pytest.mark.parametrize(
@@ -391,7 +392,7 @@ def ordered(down: Delta, worker: int) -> list[Bytes]:
 
 
 def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
-    buckets = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), 100)
+    buckets = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), megabytes(0.0001))
     down, weights = Delta(buckets, Coder(RAW, seed=1)), torch.zeros(ENTRIES)
     mine = [torch.zeros(ENTRIES) for _ in range(2)]
     workers = [

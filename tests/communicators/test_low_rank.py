@@ -16,6 +16,7 @@ from atomo.communicators.powersgd import PowerSGD
 from atomo.communicators.warm import Warm
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE
 from atomo.memory import make_memory
 from atomo.transports import network
 from atomo.wire import Compression
@@ -42,7 +43,7 @@ def gradients(rank: int, step: int) -> Gradients:
 
 def bucket_of(rank: int) -> Bucket:
     codec = PowerSGD.fitted(make_codec(f"svd(rank={rank})"))
-    (bucket,) = plan([*SHAPES.items()], codec, 10**9)
+    (bucket,) = plan([*SHAPES.items()], codec, ONE)
     return bucket
 
 

@@ -10,6 +10,7 @@ from atomo.communicators import Client, Compressor, Report, Server
 from atomo.communicators.state import read_state
 from atomo.errors import DeadlineExpired, FrameError
 from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE, megabytes
 from atomo.memory import Forget, Residual
 from atomo.transports import LocalTransport, network
 from atomo.wire import Compression, Header, Kind, pack
@@ -25,7 +26,7 @@ class Cast:
     """A server and its clients, played one message at a time from the test's own thread."""
 
     def __init__(self, workers: int, needed: int, code: str = "sgd", bucket_bytes: int = 10**6):
-        self.buckets = plan(PARAMETERS, make_codec(code), bucket_bytes)
+        self.buckets = plan(PARAMETERS, make_codec(code), megabytes(bucket_bytes / 1e6))
         self.transports = network(workers + 1)
         self.server = Server(self.transports[0], self.buckets, needed, TIMEOUT_S)
         self.memories = [Residual() for _ in range(workers)]
@@ -112,7 +113,7 @@ def test_a_late_gradient_is_discarded_and_its_worker_told():
 
 def test_late_gradients_that_come_back_weigh_what_they_would_in_a_step_of_all():
     """Two workers, one closes a step: a gradient weighs 1/2, and half of a late one waits."""
-    buckets = plan(PARAMETERS, make_codec("fp16"), 10**6)
+    buckets = plan(PARAMETERS, make_codec("fp16"), ONE)
     transports, memory = network(3), Residual()
     server = Server(transports[0], buckets, 1, TIMEOUT_S, share=0.5)
     clients = [
@@ -188,7 +189,7 @@ def test_states_are_asked_for_once_everybody_is_done():
 
 
 def test_a_silent_worker_is_named_with_the_step():
-    buckets = plan(PARAMETERS, make_codec("sgd"), 10**6)
+    buckets = plan(PARAMETERS, make_codec("sgd"), ONE)
     server = Server(network(3)[0], buckets, needed=2, timeout_s=0.01)
     server.broadcast(5, torch.zeros(ENTRIES))
     with pytest.raises(

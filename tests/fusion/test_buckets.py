@@ -11,6 +11,7 @@ from torch import Size, nn
 from atomo.codecs import make_codec
 from atomo.communicators.exchange import Compressor, add_frame
 from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
+from atomo.grouping import ONE, megabytes
 from atomo.memory import Forget
 from atomo.wire import Compression
 
@@ -20,7 +21,7 @@ SIZES = st.lists(st.lists(st.integers(1, 6), min_size=0, max_size=4), min_size=1
 @given(sizes=SIZES, bucket_bytes=st.integers(1, 2000), code=st.sampled_from(["sgd", "svd"]))
 def test_every_parameter_lies_in_exactly_one_place(sizes, bucket_bytes, code):
     parameters = [(f"p{number}", Size(shape)) for number, shape in enumerate(sizes)]
-    buckets = plan(parameters, make_codec(code), bucket_bytes)
+    buckets = plan(parameters, make_codec(code), megabytes(bucket_bytes / 1e6))
     slots = [slot for bucket in buckets for slot in bucket.slots]
     assert {(slot.name, slot.shape) for slot in slots} == set(parameters)
     assert len(slots) == len(parameters)
@@ -35,7 +36,7 @@ def test_every_parameter_lies_in_exactly_one_place(sizes, bucket_bytes, code):
 
 def test_first_buckets_hold_the_last_parameters():
     parameters = [(f"p{number}", Size((10, 10))) for number in range(6)]
-    buckets = plan(parameters, make_codec("sgd"), 800)
+    buckets = plan(parameters, make_codec("sgd"), megabytes(0.0008))
     assert [[s.name for s in b.slots] for b in buckets] == [
         ["p5", "p4"],
         ["p3", "p2"],
@@ -45,7 +46,7 @@ def test_first_buckets_hold_the_last_parameters():
 
 def test_one_dimensional_parameters_travel_dense():
     parameters = [("w", Size((4, 4))), ("b", Size((4,))), ("scale", Size(()))]
-    (bucket,) = plan(parameters, make_codec("svd"), 10**6)
+    (bucket,) = plan(parameters, make_codec("svd"), ONE)
     assert [(part.codec.id, part.shape) for part in bucket.parts] == [
         ("svd", Size((4, 4))),
         ("sgd", Size((5,))),
@@ -56,9 +57,9 @@ def test_one_dimensional_parameters_travel_dense():
 def test_a_ratio_as_published_is_that_of_each_layer(code):
     parameters = [("w", Size((40, 50))), ("v", Size((30, 50))), ("b", Size((4,)))]
     codec = make_codec(code)
-    (bucket,) = plan(parameters, codec, 10**6)
+    (bucket,) = plan(parameters, codec, ONE)
     assert [part.shape for part in bucket.parts] == [Size((30, 50)), Size((40, 50)), Size((4,))]
-    (joined,) = plan(parameters, replace(codec, scope="bucket"), 10**6)
+    (joined,) = plan(parameters, replace(codec, scope="bucket"), ONE)
     assert [part.shape for part in joined.parts] == [Size((3500,)), Size((4,))]
 
 
@@ -68,7 +69,7 @@ def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
     gradient = torch.cat([torch.full((2000,), 1.0), torch.linspace(1e-4, 2e-4, 2000)])
     sent = {}
     for scope in ("layer", "bucket"):
-        (bucket,) = plan(parameters, make_codec(f"dgc(ratio=0.01, least=1, scope={scope})"), 10**6)
+        (bucket,) = plan(parameters, make_codec(f"dgc(ratio=0.01, least=1, scope={scope})"), ONE)
         frame = Compressor(Forget(), Compression(), 1, 0).compress(bucket, gradient.clone(), 1)
         out = torch.zeros(4000)
         add_frame(bucket, frame, out, 1.0)
@@ -79,7 +80,7 @@ def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
 
 def test_layouts_differ_by_codec_name_and_shape():
     def layout(name: str, shape: tuple[int, ...], code: str) -> int:
-        return plan([(name, Size(shape))], make_codec(code), 10**6)[0].layout
+        return plan([(name, Size(shape))], make_codec(code), ONE)[0].layout
 
     one = layout("w", (4, 4), "svd")
     others = [
@@ -99,7 +100,7 @@ def model() -> nn.Module:
 
 def test_flat_weights_are_the_weights(model):
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    buckets = plan(shapes(model), make_codec("svd"), 60)
+    buckets = plan(shapes(model), make_codec("svd"), megabytes(6e-05))
     flat = flatten(model, buckets)
     assert all(view.equal(before[name]) for name, view in named_slices(flat, buckets))
     flat.zero_()
@@ -121,7 +122,7 @@ def test_buckets_arrive_in_backward_order_with_autograds_gradients(model):
             found[slot.name] = flat[slot.start : slot.stop].view(slot.shape).clone()
         flat.fill_(77.0)  # scratch space: the next pass must not see it
 
-    buckets = plan(shapes(model), make_codec("svd"), 60)
+    buckets = plan(shapes(model), make_codec("svd"), megabytes(6e-05))
     gradients = Gradients(model, buckets, ready)
     for _ in range(2):
         arrived.clear()
@@ -136,7 +137,7 @@ def test_buckets_arrive_in_backward_order_with_autograds_gradients(model):
 
 def test_parameters_that_the_loss_does_not_depend_on_arrive_as_zeros(model):
     arrived: dict[int, torch.Tensor] = {}
-    buckets = plan(shapes(model), make_codec("svd"), 60)
+    buckets = plan(shapes(model), make_codec("svd"), megabytes(6e-05))
     gradients = Gradients(
         model, buckets, lambda bucket, flat: arrived.update({bucket.number: flat})
     )

@@ -8,6 +8,7 @@ from atomo.codecs import CODECS, make_codec
 from atomo.communicators.exchange import Compressor, add_frame
 from atomo.errors import CheckpointError
 from atomo.fusion import plan
+from atomo.grouping import ONE
 from atomo.memory import MEMORIES, Forget, Residual, default_memory
 from atomo.wire import Compression
 
@@ -19,7 +20,7 @@ class Run:
 
     def __init__(self, code: str, memory: Residual) -> None:
         self.memory = memory
-        self.buckets = plan(PARAMETERS, make_codec(code), 10**6)
+        self.buckets = plan(PARAMETERS, make_codec(code), ONE)
         self.compressor = Compressor(memory, Compression(), worker=1, seed=0)
         self.came_in = torch.zeros(self.buckets[0].size)
         self.sent = torch.zeros(self.buckets[0].size)

@@ -13,6 +13,7 @@ import torch
 from atomo.codecs import make_codec
 from atomo.errors import CheckpointError
 from atomo.fusion import plan, shapes
+from atomo.grouping import ONE
 from atomo.training.dump import GradientDump
 from atomo.training.evaluator import Board
 from atomo.training.events import StepDone
@@ -63,7 +64,7 @@ def fail(log: MetricsLog) -> NoReturn:
 
 def test_a_gradient_that_has_no_room_leaves_nothing_behind(full, tmp_path):
     model = torch.nn.Linear(20, 20)
-    (bucket,) = plan(shapes(model), make_codec("sgd"), 10**6)
+    (bucket,) = plan(shapes(model), make_codec("sgd"), ONE)
     dump = GradientDump(tmp_path / "gradients", 1)
     dump.add(bucket, torch.zeros(bucket.size), 1)
     with pytest.raises(CheckpointError, match=r"cannot write .*000001\.safetensors: File too"):

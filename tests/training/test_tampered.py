@@ -16,6 +16,7 @@ from torch import Size, Tensor, nn
 from atomo.codecs import make_codec
 from atomo.errors import CheckpointError, ConfigError
 from atomo.fusion import flatten, plan
+from atomo.grouping import ONE
 from atomo.memory import kind_of, make_memory
 from atomo.training.contents import check_worker, load_model
 from atomo.training.learning_rate import LearningRate
@@ -123,7 +124,7 @@ def test_an_optimizer_takes_its_own_state_and_no_other(tmp_path, name, change, m
     def fresh() -> FlatOptimizer:
         own = nn.Linear(3, 2)
         named = [(f"0.{key}", Size(part.shape)) for key, part in own.named_parameters()]
-        buckets = plan(named, make_codec("sgd"), 10**6)
+        buckets = plan(named, make_codec("sgd"), ONE)
         weights = flatten(nn.Sequential(own), buckets)
         chosen = settings(tmp_path, optimizer=name)
         return FlatOptimizer(weights, buckets, chosen, LearningRate(chosen))

@@ -4,4 +4,13 @@ from atomo.fusion.buckets import Bucket, Part, Slot, plan
 from atomo.fusion.gradients import Gradients
 from atomo.fusion.weights import flatten, named_slices, shapes
 
-__all__ = ["Bucket", "Gradients", "Part", "Slot", "flatten", "named_slices", "plan", "shapes"]
+__all__ = [
+    "Bucket",
+    "Gradients",
+    "Part",
+    "Slot",
+    "flatten",
+    "named_slices",
+    "plan",
+    "shapes",
+]

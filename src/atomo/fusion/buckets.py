@@ -1,14 +1,15 @@
 """How the parameters of a model are divided into buckets, one message each.
 
 Parameters are taken in reverse order, which is about the order in which a backward pass finishes
-their gradients, so that the first bucket can travel while the rest is still computed. Small ones
-share a bucket. Within a bucket, what `codecs.small` says travels dense.
+their gradients, so that the first bucket can travel while the rest is still computed. Which of them
+share a bucket `grouping` says. Within a bucket, what `codecs.small` says travels dense.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from itertools import pairwise
+from typing import Any, Final, final
 
 import xxhash
 from torch import Size
@@ -16,8 +17,11 @@ from torch import Size
 from atomo.codecs import Codec, Field, Unit
 from atomo.codecs.shared import Shared, shared
 from atomo.codecs.small import DENSE, goes_dense
+from atomo.grouping import Grouping
 
 __all__ = ["Bucket", "Part", "Slot", "plan"]
+
+FLOAT_BYTES: Final = 4
 
 
 @final
@@ -111,22 +115,15 @@ class Bucket:
 
 
 def plan(
-    parameters: Sequence[tuple[str, Size]], codec: Codec[Any], bucket_bytes: int
+    parameters: Sequence[tuple[str, Size]], codec: Codec[Any], grouping: Grouping
 ) -> tuple[Bucket, ...]:
-    """Divides `parameters` (in forward order) into buckets of about `bucket_bytes` float32."""
-    groups: list[list[tuple[str, Size]]] = [[]]
-    filled = 0
-    for name, shape in reversed(parameters):
-        size = 4 * shape.numel()
-        if groups[-1] and filled + size > bucket_bytes:
-            groups.append([])
-            filled = 0
-        groups[-1].append((name, shape))
-        filled += size
+    """Divides `parameters` (in forward order) into buckets, in the order of the backward pass."""
+    backward = parameters[::-1]
+    cuts = grouping.cuts([FLOAT_BYTES * shape.numel() for _, shape in backward])
     buckets: list[Bucket] = []
-    for group in groups:
+    for start, stop in pairwise((0, *cuts)):
         offset = buckets[-1].offset + buckets[-1].size if buckets else 0
-        buckets.append(Bucket(len(buckets), offset, divide(group, codec)))
+        buckets.append(Bucket(len(buckets), offset, divide(backward[start:stop], codec)))
     return tuple(buckets)
 
 

@@ -12,6 +12,7 @@ from atomo.codecs import Codec
 from atomo.communicators.collective import Collective
 from atomo.errors import ConfigError
 from atomo.fusion import plan
+from atomo.grouping import megabytes
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.job import join_job
@@ -181,7 +182,7 @@ def grouped(
     if not bucket_mb > 0:
         raise ConfigError(f"bucket_mb must be above 0, got {bucket_mb}")
     shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
-    buckets = plan(shapes, codec, int(bucket_mb * 1e6))
+    buckets = plan(shapes, codec, megabytes(bucket_mb))
     return [{slot.name: parameters[slot.name] for slot in bucket.slots} for bucket in buckets]
 
 

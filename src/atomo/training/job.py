@@ -61,7 +61,7 @@ class Job:
         codec = delta_codec(self.settings.down)
         if codec is None:
             return ()
-        return plan(shapes(self.model), codec, int(self.settings.fusion_mb * 1e6))
+        return plan(shapes(self.model), codec, self.settings.grouping)
 
     def damps_at(self, step: int) -> bool:
         """Whether `step` is shortened by as much as its codec's noise makes gradients longer.
@@ -150,8 +150,8 @@ def check_rate(settings: Settings, last_step: int) -> None:
 
 def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
     """The stages of a run whose epochs have `steps` steps."""
-    bucket_bytes = int(settings.fusion_mb * 1e6)
+    tensors = shapes(model)
     return tuple(
-        Stage(1 + math.ceil(phase.epoch * steps), plan(shapes(model), phase.codec, bucket_bytes))
+        Stage(1 + math.ceil(phase.epoch * steps), plan(tensors, phase.codec, settings.grouping))
         for phase in phases(settings.code, settings.code_schedule)
     )

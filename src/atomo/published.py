@@ -41,6 +41,9 @@ def works(theirs: str, systems: str, option: str, value: str = "") -> Spelling:
 
 ALL: Final = (
     works("-n", "mpirun", "--n"),
+    Spelling("-host", "mpirun", "`--hostfile`"),
+    works("-hostfile", "horovodrun", "--hostfile"),
+    Spelling("--cycle-time-ms", "horovodrun", "nothing: a message leaves as soon as it is there"),
     Spelling("-np", "mpirun, horovodrun", "`--n`, in which the master counts as well"),
     Spelling("-H", "mpirun, horovodrun", "`--hostfile`"),
     Spelling("--host", "mpirun", "`--hostfile`"),
@@ -66,6 +69,10 @@ ALL: Final = (
     works("--model", HOROVOD, "--network"),
     works("--net-type", DRAGONN, "--network"),
     works("--base-lr", HOROVOD, "--lr"),
+    works("-lr", MERGECOMP, "--lr"),
+    works("-b", MERGECOMP, "--batch-size"),
+    works("-net", MERGECOMP, "--network"),
+    works("--epoch", DRAGONN, "--epochs"),
     works("--wd", HOROVOD, "--weight-decay"),
     works("--adam", MERGECOMP, "--optimizer", "adam"),
     works("--val-batch-size", HOROVOD, "--test-batch-size"),
@@ -73,7 +80,7 @@ ALL: Final = (
     works("--test-every", DRAGONN, "--eval-freq"),
     works("--print-every", DRAGONN, "--log-interval"),
     works("--log-dir", HOROVOD, "--train-dir"),
-    Spelling("--comm", HOROVOD, "nothing: the parameter server gathers"),
+    works("--comm", HOROVOD, "--comm-type"),
     Spelling("--fusion-num", MERGECOMP, "`--fusion count:GROUPS`"),
     Spelling("--scheduler", MERGECOMP, "`--fusion-mb`; nothing searches for the best groups"),
     Spelling("--scheduler-baseline", MERGECOMP, "`--fusion-mb`"),
@@ -96,7 +103,7 @@ ALL: Final = (
     Spelling("--checkpoint-format", HOROVOD, "`--train-dir`"),
     Spelling("--val-dir", HOROVOD, "`--data-dir`, in which each data set has its folder"),
     Spelling("--pretrained", DRAGONN, "nothing: models start from their seed"),
-    Spelling("--hidden-dim", DRAGONN, "nothing: networks have the published sizes"),
+    Spelling("--hidden-dim", DRAGONN, "`--task 'labels(hidden=N)'`"),
 )
 OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType({one.theirs: one for one in ALL})
 
@@ -112,6 +119,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
                 "qsvd": "svd(rank=3, factors=qsgd(bits=4))",
             }
         ),
+        "data set": MappingProxyType({"amz630k": "amz670k", "text8sub": "text8"}),
         "network": MappingProxyType(
             {
                 f"{name.lower()}imagenet": name

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
@@ -104,9 +105,15 @@ def parsed(path: Path) -> dict[str, Any]:
         ) from error
 
 
+@cache
+def kinds_of_settings() -> dict[str, Any]:
+    """What each field is, read once: it takes a millisecond, and files have many keys."""
+    return get_type_hints(Settings)
+
+
 def known(path: Path, key: str) -> str:
     """The field of a key, in which `-` and `_` are alike."""
-    names = get_type_hints(Settings)
+    names = kinds_of_settings()
     name = spelled(key, names)
     if not name:
         raise ConfigError(f"--config {path}: there is no setting {key!r}; {nearest(key, names)}")
@@ -115,7 +122,7 @@ def known(path: Path, key: str) -> str:
 
 def checked(path: Path, name: str, value: Any) -> Any:
     """A value of the field's type and within its range."""
-    hint = get_type_hints(Settings)[name]
+    hint = kinds_of_settings()[name]
     kinds = [kind for kind in get_args(hint) or (hint,) if kind in KINDS]
     if type(value) is int and kinds == [float]:
         value = float(value)

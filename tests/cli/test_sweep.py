@@ -20,12 +20,14 @@ from atomo.settings_file import settings_text
     ("words", "axes", "rest"),
     [
         ("--lr 2^-3..2^-1", {"--lr": "0.125 0.25 0.5"}, ""),
-        ("--lr=2^1..2^-1 --n 3", {"--lr": "2 1 0.5"}, "--n 3"),
+        ("--lr=2^1..2^-1 --n 3", {"--lr": "2 1 0.5"}, "--n=3"),
         ("--base-lr 0.1,0.2", {"--lr": "0.1 0.2"}, ""),
         ("--batch_size 10^0..10^2", {"--batch-size": "1 10 100"}, ""),
         ("--lr 1,2^2..2^3 --momentum 0,0.9", {"--lr": "1 4 8", "--momentum": "0 0.9"}, ""),
-        ("--lr 0.1 --nesterov yes --seed=3", {}, "--lr 0.1 --nesterov yes --seed 3"),
-        ("--lr-milestones 3,6", {}, "--lr-milestones 3,6"),  # no number, but a list of them
+        ("--lr 0.1 --nesterov yes --seed=3", {}, "--lr=0.1 --nesterov=yes --seed=3"),
+        ("--lr-milestones 3,6", {}, "--lr-milestones=3,6"),  # no number, but a list of them
+        ("--enable-gpu= --mpi-args=-x", {}, "--enable-gpu= --mpi-args=-x"),
+        ("--lr 1,2 --seed", {"--lr": "1 2"}, "--seed"),  # its value is missing, and it says so
         ("--config a.toml b.toml --lr 1,2", {"--lr": "1 2"}, "--config a.toml b.toml"),
     ],
 )

@@ -32,7 +32,7 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
     Numbers stand apart by commas, codecs by semicolons, and `2^-7..2^-1` has all powers between.
 
     >>> axes_of(["--lr", "2^-2..2^0", "--n", "3"])
-    ([Axis(option='--lr', values=('0.25', '0.5', '1'))], ['--n', '3'])
+    ([Axis(option='--lr', values=('0.25', '0.5', '1'))], ['--n=3'])
 
     Raises:
         ConfigError: a range cannot be read, or an option that takes several is there twice.
@@ -40,11 +40,11 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
     axes: list[Axis] = []
     rest: list[str] = []
     for option, value in paired(words):
-        values = several(option, value)
+        values = () if value is None else several(option, value)
         if len(values) > 1:
             axes.append(Axis(option, values))
-        else:
-            rest += [word for word in (option, *values) if word]
+        else:  # joined, for a value may be empty or begin with a dash
+            rest.append("=".join([option, *values]))
     doubled = {axis.option for axis in axes if [a.option for a in axes].count(axis.option) > 1}
     if doubled:
         raise ConfigError(f"{doubled.pop()} is there twice; give all of its values in one")
@@ -57,19 +57,19 @@ def points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
         yield dict(zip((axis.option for axis in axes), values, strict=True))
 
 
-def paired(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each option with its value, or words that are neither, with nothing."""
+def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each option with its value, which may be empty, or words that are neither, with None."""
     ours = [flag(field.name) for field in fields(Settings)]
     left = list(translated(words, ours))
     while left:
         word = left.pop(0)
         name, equals, value = word.partition("=")
         if name not in ours:
-            yield word, ""
+            yield word, None
         elif equals:
             yield name, value
         else:
-            yield name, left.pop(0) if left else ""
+            yield name, left.pop(0) if left else None
 
 
 def several(option: str, value: str) -> tuple[str, ...]:

@@ -1,0 +1,187 @@
+"""Each published command line of the systems that this one replaces starts here.
+
+`published_commands.txt` has them, as they were and as they are typed here. All are parsed; some
+take two steps, and with `python tests/test_published_commands.py` all do. Steps are small ones:
+two workers, two samples a batch, photographs of 64 pixels, CIFAR-10 for CIFAR-100, on the CPU.
+"""
+
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from published_data import write_data
+from selection import slow_but
+from support import run_threads
+
+from atomo.arguments import flag, parse, translated
+from atomo.cli.evaluate import EvaluateOptions, evaluator_settings
+from atomo.cli.throughput import planned
+from atomo.config import Settings
+from atomo.launch.given import given
+from atomo.launch.grid import axes_of, points
+from atomo.launch.place import canonical
+from atomo.published import OPTIONS
+from atomo.roles import trainers
+from atomo.training.checkpoint import latest
+from atomo.training.evaluator import evaluate
+
+ROOT = Path(__file__).parent.parent
+OURS = [flag(name) for name in Settings.__dataclass_fields__]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line of another system, and what became of it."""
+
+    system: str
+    file: str
+    published: str
+    ours: str = ""
+    why: str = ""
+
+    @property
+    def command(self) -> str:
+        """Which of ours it is."""
+        return shlex.split(self.ours)[1]
+
+    @property
+    def words(self) -> list[str]:
+        """Its options, with paths that do not depend on where a test runs."""
+        given = shlex.split(self.ours)[2:]
+        return [str(ROOT / word) if word.startswith("configs/") else word for word in given]
+
+
+def read_lines() -> list[Line]:
+    """All of them, in the order of the file."""
+    found: list[Line] = []
+    system, file = "", ""
+    for text in (ROOT / "tests/published_commands.txt").read_text().splitlines():
+        mark, rest = text[:2], text[2:].strip()
+        if mark == "==":
+            system, file = (part.strip() for part in rest.split(":"))
+        elif mark == "< ":
+            found.append(Line(system, file, rest))
+        elif mark in ("> ", ": "):
+            found[-1] = replace(found[-1], **{"ours" if mark == "> " else "why": rest})
+    return found
+
+
+LINES = read_lines()
+TRAINED = {"train", "sweep", "throughput"}
+# One of each system, by how it begins here; those of networks with millions of parameters are slow.
+LIGHT = ("atomo train -n 3 --hostfile=", "atomo train --config configs/dragonn/xml.toml",
+         "atomo train --n 9 --config")  # fmt: skip
+HEAVY = ("atomo evaluate", "atomo train -n 3 --hostfile hosts_address --lr=0.1",
+         "atomo train --n 3 --hostfile hosts_address", "atomo throughput --n 4")  # fmt: skip
+STEPPED = [next(line for line in LINES if line.ours.startswith(ours)) for ours in LIGHT + HEAVY]
+
+
+def identity(line: Line) -> str:
+    """A name for a test of it."""
+    return f"{LINES.index(line) + 1}-{line.system}-{line.file}"
+
+
+def settings_of(line: Line) -> Settings:
+    """What a line asks for, as `atomo` understands it."""
+    words = line.words
+    if line.command == "throughput":
+        words = ["--dataset=Noise", *planned(words)[1]]
+    elif line.command == "sweep":
+        axes, words = axes_of(words)
+        words += [f"{option}={value}" for option, value in next(iter(points(axes))).items()]
+    return canonical(given(words, line.command, "").settings)
+
+
+def options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each option and its values."""
+    name, values = "", list[str]()
+    for word in words:
+        if word.startswith("-"):
+            if name:
+                yield name, values
+            name, equals, value = word.partition("=")
+            values = [value] if equals else []
+        else:
+            values.append(word)
+    if name:
+        yield name, values
+
+
+def dropped(line: Line) -> list[str]:
+    """Options of the program that ours does not have with the same values."""
+    words = shlex.split(line.published)
+    script = next(i for i, word in enumerate(words) if word.endswith(".py"))
+    ours = list(options(translated(shlex.split(line.ours)[2:], OURS)))
+    return [
+        name
+        for name, values in options(words[script + 1 :])
+        if next(options(translated([name, *values], OURS))) not in ours
+    ]
+
+
+def short(line: Line, folder: Path) -> Settings:
+    """Two steps of a line's run, as small as its network and its codec allow."""
+    asked = settings_of(line)
+    smaller = {"image_size": 64} if asked.image_size else {}
+    if asked.dataset == "Cifar100":  # it is read with the published checksums alone
+        smaller = {"dataset": "Cifar10"}
+    return replace(
+        asked, n=2 + (asked.n - trainers(asked.n, asked.comm_type)), num_aggregate=0, hostfile="",
+        batch_size=2, max_steps=2, epochs=1000, eval_freq=1000, enable_gpu="", resume="never",
+        data_dir=str(folder / "data"), train_dir=str(folder / "run"), **smaller,
+    ).resolved()  # fmt: skip
+
+
+def take_two_steps(line: Line, folder: Path) -> int | None:
+    """The step of the last checkpoint of its run."""
+    write_data(folder / "data")
+    if line.command in TRAINED:
+        run_threads(short(line, folder))
+    else:
+        run_threads(short(LINES[0], folder))
+        asked = evaluator_settings(parse(EvaluateOptions, line.words, "evaluate", ""))
+        told = replace(asked, model_dir=folder / "run", data_dir=folder / "data", follow=False)
+        assert evaluate(told, lambda result: None) == 1
+    return latest(folder / "run")
+
+
+@pytest.mark.parametrize("system", sorted({line.system for line in LINES}))
+def test_every_published_line_is_understood_and_nothing_is_dropped_in_silence(system):
+    for line in (line for line in LINES if line.system == system):
+        if line.command in TRAINED:
+            assert settings_of(line).workers >= 1, line
+        else:
+            assert evaluator_settings(parse(EvaluateOptions, line.words, "evaluate", "")).follow
+        for name in dropped(line):
+            known = OPTIONS.get(name.replace("_", "-"))
+            assert name in line.why or (known is not None and not known.option), (name, line)
+
+
+@pytest.mark.parametrize("line", slow_but(STEPPED[: len(LIGHT)], STEPPED), ids=identity)
+def test_one_line_of_each_kind_takes_two_steps(line, tmp_path):
+    assert take_two_steps(line, tmp_path) == 2
+
+
+def main() -> int:
+    """Takes two steps of every line, and says how long each took; 1 if any fails."""
+    failed = 0
+    for number, line in enumerate(LINES, 1):
+        start, told = time.perf_counter(), "ok"
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                assert take_two_steps(line, Path(folder)) == 2
+            except Exception as error:
+                failed, told = 1, f"{type(error).__name__}: {error}"
+        took = time.perf_counter() - start
+        sys.stdout.write(f"{number:3} {took:5.1f} s {told}  {line.system}: {line.published}\n")
+        sys.stdout.flush()
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -46,7 +46,8 @@ OPTIMIZERS: Final = ("sgd", "adam")
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
 LAUNCH_ONLY: Final = {
-    "hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "log_format"
+    "hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
+    "log_format"
 }  # fmt: skip
 # What a run must have in common with a checkpoint that it continues from.
 IDENTITY: Final = (
@@ -73,6 +74,9 @@ class Settings:
     hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
     task: str = option("images", "what is trained; without it, what the data set is for")
     network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, torchvision:NAME, timm:NAME")
+    weights: str = option(
+        "", "file of weights to begin with, on every host: .npz (ViT, Mixer) or .safetensors"
+    )
     dataset: str = option(
         "Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet, Folder or Noise"
     )

@@ -1,6 +1,7 @@
 """Words as people type them: names in any case, with or without dashes, or as others have them."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from atomo.errors import ConfigError
@@ -25,7 +26,7 @@ def truth(word: str) -> bool:
 def resolve(kind: str, name: str, known: Iterable[str]) -> str:
     """The spelling in `known` of what `name` means, here or in another published system.
 
-    Case, `-` and `_` make no difference.
+    Case, `-`, `_` and `/` make no difference.
 
     >>> resolve("network", "resnet-18", ["LeNet", "ResNet18"])
     'ResNet18'
@@ -44,7 +45,7 @@ def resolve(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def spelled(name: str, known: Iterable[str]) -> str:
-    """The spelling in `known` that differs in case, `-` and `_` at most; empty: there is none."""
+    """The spelling in `known` that differs in case, `-`, `_` and `/` at most; empty: none does."""
     return next((spelling for spelling in known if fold(spelling) == fold(name)), "")
 
 
@@ -63,4 +64,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def fold(name: str) -> str:
     """What two spellings of one name have in common."""
-    return name.lower().replace("-", "").replace("_", "")
+    return re.sub("[-_/]", "", name.lower())

@@ -102,7 +102,7 @@ ALL: Final = (
     works("--batches-per-allreduce", HOROVOD, "--batches-per-step"),
     Spelling("--checkpoint-format", HOROVOD, "`--train-dir`"),
     Spelling("--val-dir", HOROVOD, "`--data-dir`, in which each data set has its folder"),
-    Spelling("--pretrained", DRAGONN, "nothing: models start from their seed"),
+    Spelling("--pretrained", DRAGONN, "`--weights FILE.npz`, the file itself"),
     Spelling("--hidden-dim", DRAGONN, "`--task 'labels(hidden=N)'`"),
 )
 OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType({one.theirs: one for one in ALL})

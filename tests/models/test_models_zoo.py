@@ -47,6 +47,13 @@ SIZES = {
     ("ResNet110", CIFAR, 10): 1_727_962,
     ("DenseNet", CIFAR, 10): 769_162,
     ("DenseNet", IMAGENET, 1000): 7_978_856,
+    ("ViT-Ti_16", IMAGENET, 1000): 5_717_416,
+    ("ViT-S_16", IMAGENET, 1000): 22_050_664,
+    ("ViT-B_16", IMAGENET, 1000): 86_567_656,
+    ("ViT-B_32", IMAGENET, 1000): 88_224_232,
+    ("ViT-L_16", IMAGENET, 1000): 304_326_632,
+    ("Mixer-B_16", IMAGENET, 1000): 59_880_472,
+    ("Mixer-L_16", IMAGENET, 1000): 208_196_168,
 }
 
 # The ones that one core trains a step of in about a second.

@@ -64,6 +64,7 @@ def located(settings: Settings, name: str = "") -> Settings:
         settings,
         train_dir=str(folder),
         data_dir=str(Path(settings.data_dir).absolute()),
+        weights=str(Path(settings.weights).absolute()) if settings.weights else "",
         resume=str(Path(settings.resume).absolute()) if elsewhere else settings.resume,
     )
 

@@ -11,9 +11,12 @@ from atomo.models.cifar_resnet import CIFAR_RESNETS
 from atomo.models.densenet import DENSENET
 from atomo.models.foreign import build_foreign, build_own, foreign_name, is_foreign, is_own, tried
 from atomo.models.lenet import LENET
+from atomo.models.mixer import MIXERS
 from atomo.models.perceptron import FC
 from atomo.models.resnet import RESNETS
 from atomo.models.vgg import VGGS
+from atomo.models.vit import VITS
+from atomo.models.weights import load_weights
 from atomo.names import resolve
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "build_model",
     "build_own",
     "is_own",
+    "load_weights",
     "network_named",
     "tried",
 ]
@@ -30,7 +34,10 @@ __all__ = [
 MODELS: Mapping[str, Builder] = MappingProxyType(
     {
         builder.name: builder
-        for builder in (LENET, FC, ALEXNET, *VGGS, *RESNETS, *CIFAR_RESNETS, DENSENET)
+        for builder in (
+            *(LENET, FC, ALEXNET, *VGGS, *RESNETS, *CIFAR_RESNETS, DENSENET),
+            *(*VITS, *MIXERS),
+        )
     }
 )
 

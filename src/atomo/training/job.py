@@ -13,6 +13,7 @@ from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.memory import Forget, kind_of
+from atomo.models import load_weights
 from atomo.randomness import derive
 from atomo.schedule import phases
 from atomo.setting_bounds import FLOAT
@@ -117,7 +118,7 @@ def make_job(settings: Settings, ranks: int) -> Job:
 
     Raises:
         ConfigError: the number of ranks is not what the settings say, or a setting does not fit.
-        DataError: the data set is missing or damaged.
+        DataError: the data set is missing or damaged, or the file of weights is.
     """
     if ranks != settings.n:
         raise ConfigError(f"--n {settings.n}, but this job has {ranks} processes")
@@ -130,6 +131,8 @@ def make_job(settings: Settings, ranks: int) -> Job:
     steps = steps_per_epoch(len(workload.train), workers, settings.share_of_step)
     torch.manual_seed(derive(settings.seed, "weights"))
     model = workload.build(settings.network)
+    if settings.weights:
+        load_weights(model, Path(settings.weights))
     compile_kernels(phase.codec for phase in phases(settings.code, settings.code_schedule))
     stages = make_stages(settings, model, steps)
     job = Job(settings, task, workload, model, stages, workers, steps)

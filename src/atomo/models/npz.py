@@ -1,0 +1,116 @@
+"""Weights as Google published them for Vision Transformers and Mixers, in `.npz` files.
+
+A key is a path such as `Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`, and a kernel has its
+inputs before its outputs. Here they become the names and the layouts of our networks, and timm's.
+"""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atomo.errors import ConfigError, DataError
+
+__all__ = ["read_npz"]
+
+Array = NDArray[Any]
+UNREADABLE: Final = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+UNUSED: Final = "pre_logits/"  # a layer before the head, which fine-tuning does without
+# In this order, each on what the former made of a key; the last turn paths into names.
+RENAMES: Final = tuple(
+    (re.compile(pattern), into)
+    for pattern, into in (
+        (r"^(opt/target|params)/", ""),
+        (r"^Transformer/encoderblock_(\d+)/", r"blocks/\1/"),
+        (r"^MixerBlock_(\d+)/", r"blocks/\1/"),
+        (r"/MultiHeadDotProductAttention_1/out/", "/attn/proj/"),
+        (r"/MultiHeadDotProductAttention_1/", "/attn/"),
+        (r"/MlpBlock_3/Dense_0/", "/mlp/fc1/"),
+        (r"/MlpBlock_3/Dense_1/", "/mlp/fc2/"),
+        (r"/(token|channel)_mixing/Dense_0/", r"/mlp_\1s/fc1/"),
+        (r"/(token|channel)_mixing/Dense_1/", r"/mlp_\1s/fc2/"),
+        (r"/LayerNorm_0/", "/norm1/"),
+        (r"/LayerNorm_[12]/", "/norm2/"),  # the second is called 2 in one and 1 in the other
+        (r"^(Transformer/encoder_norm|pre_head_layer_norm)/", "norm/"),
+        (r"^Transformer/posembed_input/pos_embedding$", "pos_embed"),
+        (r"^cls$", "cls_token"),
+        (r"^embedding/", "patch_embed/proj/"),
+        (r"^stem/", "stem/proj/"),
+        (r"/(kernel|scale)$", "/weight"),
+        (r"/", "."),
+    )
+)
+JOINED: Final = ("query", "key", "value")  # of which ours is one layer
+
+
+def read_npz(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a published file, by our names, in our layouts.
+
+    Raises:
+        DataError: it is no such file, is damaged, or holds what would have to be unpickled.
+        ConfigError: a layer of attention lacks its query, key or value, or they differ in shape.
+        OSError: it cannot be opened.
+    """
+    arrays = {key: array for key, array in read_arrays(path).items() if UNUSED not in key}
+    tensors = {renamed(key): laid_out(path, key, array) for key, array in arrays.items()}
+    return joined(path, tensors)
+
+
+def read_arrays(path: Path) -> Mapping[str, Array]:
+    """What the file holds, by its own keys."""
+    try:
+        # Opened here: numpy leaves a damaged file open.
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"--weights {path} is one array, and no .npz file of several")
+            return {key: file[key] for key in file.files}
+    except UNREADABLE as error:
+        raise DataError(f"--weights {path} is no .npz file of numbers: {error}") from error
+
+
+def renamed(key: str) -> str:
+    """Our name of a published key.
+
+    >>> renamed("Transformer/encoderblock_3/MlpBlock_3/Dense_1/kernel")
+    'blocks.3.mlp.fc2.weight'
+    """
+    for pattern, into in RENAMES:
+        key = pattern.sub(into, key)
+    return key
+
+
+def laid_out(path: Path, key: str, array: Array) -> Tensor:
+    """An array as torch's layers have it: outputs before inputs, heads side by side."""
+    if array.dtype.kind != "f":
+        raise DataError(f"--weights {path}: {key} is of type {array.dtype}, not of floating point")
+    tensor = torch.from_numpy(array.astype(np.float32))
+    if not key.endswith("/kernel"):
+        return tensor.flatten() if key.endswith("/bias") else tensor
+    if tensor.dim() < 2:
+        raise DataError(f"--weights {path}: {key} is of shape {array.shape}; kernels have inputs")
+    if tensor.dim() == 4:
+        return tensor.permute(3, 2, 0, 1)
+    flat = tensor.flatten(0, -2) if key.endswith("/out/kernel") else tensor.flatten(1)
+    return flat.T
+
+
+def joined(path: Path, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The same with queries, keys and values one after the other in one tensor."""
+    part = re.compile(rf"\.({'|'.join(JOINED)})\.(weight|bias)$")
+    whole = {name: tensor for name, tensor in tensors.items() if not part.search(name)}
+    for name in dict.fromkeys(part.sub(r".{}.\2", name) for name in tensors.keys() - whole.keys()):
+        names = [name.format(each) for each in JOINED]
+        shapes = [tuple(tensors[each].shape) if each in tensors else None for each in names]
+        if len({*shapes}) > 1:
+            told = ", ".join(f"{n} {s or 'missing'}" for n, s in zip(names, shapes, strict=True))
+            raise ConfigError(f"--weights {path}: queries, keys and values differ: {told}")
+        whole[name.format("qkv")] = torch.cat([tensors[each] for each in names])
+    return whole

@@ -34,7 +34,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "svd_rank": ANY,
     "quantization_level": COUNT,
     "bucket_size": ANY,
-    "fusion_mb": Bound(0, 2147, why_most="a message has at most 2^31 - 1 bytes", above=True),
+    "fusion_mb": Bound(0, 8589, why_most="a message has at most 2^31 - 1 entries", above=True),
     "threads": THREADS,
     "eval_freq": COUNT,
     "keep_checkpoints": ANY,

@@ -10,6 +10,7 @@ from torch import Size, nn
 
 from atomo.codecs import make_codec
 from atomo.communicators.exchange import Compressor, add_frame
+from atomo.errors import ConfigError
 from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
 from atomo.grouping import ONE, megabytes
 from atomo.memory import Forget
@@ -42,6 +43,16 @@ def test_first_buckets_hold_the_last_parameters():
         ["p3", "p2"],
         ["p1", "p0"],
     ]
+
+
+def test_what_no_message_takes_is_refused(monkeypatch):
+    monkeypatch.setattr("atomo.fusion.buckets.MOST", 20)
+    codec, layers = make_codec("topk"), [("one", Size([3, 5])), ("other", Size([2, 5]))]
+    assert len(plan(layers, codec, megabytes(1e-6))) == 2
+    with pytest.raises(ConfigError, match=r"2 parameters of 25 entries share .* at most 20: give"):
+        plan(layers, codec, ONE)
+    with pytest.raises(ConfigError, match=r"large \(3, 7\) has 21 entries, .* at most 20: make"):
+        plan([("large", Size([3, 7]))], codec, megabytes(1e-6))
 
 
 def test_one_dimensional_parameters_travel_dense():

@@ -73,6 +73,30 @@ def test_the_network_is_a_dense_one_whose_gradients_are_sparse(folder):
     torch.testing.assert_close(sparse.to_dense(), expected)
 
 
+def test_layers_too_large_for_a_message_are_several(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("atomo.fusion.buckets.MOST", 1000)
+        with pytest.raises(ConfigError, match=r"first.weight \(56, 64\) has 3584 entries, .* 1000"):
+            trained(folder, dataset="eurlex4k", task=SMALL)
+    work = opened(folder)
+    monkeypatch.setattr("atomo.tasks.labels.mlp.MOST", 1000)
+    torch.manual_seed(1)
+    wide, batch = work.build("MLP"), work.train.batch(torch.arange(6))
+    assert max(parameter.numel() for parameter in wide.parameters()) <= 1000
+    first = torch.cat([part.first.weight for part in wide.parts], 1)
+    last = torch.cat([part.last.weight for part in wide.parts], 1)
+    assert last.shape == (12, 64)
+    assert float(last.detach().std()) == pytest.approx(1 / (64 * 3) ** 0.5, rel=0.1)
+    features, starts, values = batch.inputs
+    dense = torch.zeros(6, 56)
+    dense[torch.arange(6).repeat_interleave(starts.diff()), features] = values
+    scores = relu(dense @ first) @ last.T + wide.parts[0].last.bias
+    torch.testing.assert_close(wide(*batch.inputs), scores)
+    monkeypatch.setattr("atomo.fusion.buckets.MOST", 1000)
+    few = {"fusion": "layer", "code": "topk(ratio=0.1)", "max_steps": 2}
+    assert trained(folder, dataset="eurlex4k", task=SMALL, **few)["loss"] > 0
+
+
 def test_precision_and_propensities_by_hand():
     inverse = inverse_propensities(
         torch.tensor([1.0, 10.0, 5.0], dtype=torch.double), 100, 0.5, 1.5

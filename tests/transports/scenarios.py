@@ -153,9 +153,10 @@ def beside(transport: Transport) -> None:
 
 
 def too_large(transport: Transport) -> None:
-    told = r"the weights: 2147483648 bytes .* at most 2147483647"
+    told = r"the weights: 1099511627776 bytes .* at most 1099511627775"
+    many = np.broadcast_to(np.zeros(1, np.uint8), LARGEST + 1)  # of one byte in memory
     with pytest.raises(TransportError, match=told):
-        transport.send(0, np.empty(LARGEST + 1, np.uint8), "the weights")
+        transport.send(0, many, "the weights")
 
 
 def nobody(transport: Transport) -> None:

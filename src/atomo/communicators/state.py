@@ -10,11 +10,12 @@ from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.errors import FrameError
+from atomo.transports.base import LARGEST
 from atomo.wire import Bytes, Kind, read_header, unpack
 
 __all__ = ["LIMIT", "State", "load_state", "read_state", "state_tensor"]
 
-LIMIT = 2**31 - 1  # bytes: one MPI message
+LIMIT = LARGEST  # bytes of a state: as many as travel
 
 State = Mapping[str, Tensor]
 

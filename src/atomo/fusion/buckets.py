@@ -17,11 +17,13 @@ from torch import Size
 from atomo.codecs import Codec, Field, Unit
 from atomo.codecs.shared import Shared, shared
 from atomo.codecs.small import DENSE, goes_dense
+from atomo.errors import ConfigError
 from atomo.grouping import Grouping
 
 __all__ = ["Bucket", "Part", "Slot", "plan"]
 
 FLOAT_BYTES: Final = 4
+MOST: Final = 2**31 - 1  # entries of a bucket: kernels and payloads count in 31 bits
 
 
 @final
@@ -117,14 +119,35 @@ class Bucket:
 def plan(
     parameters: Sequence[tuple[str, Size]], codec: Codec[Any], grouping: Grouping
 ) -> tuple[Bucket, ...]:
-    """Divides `parameters` (in forward order) into buckets, in the order of the backward pass."""
+    """Divides `parameters` (in forward order) into buckets, in the order of the backward pass.
+
+    Raises:
+        ConfigError: a bucket has more than `MOST` entries, all of one parameter or of several.
+    """
     backward = parameters[::-1]
     cuts = grouping.cuts([FLOAT_BYTES * shape.numel() for _, shape in backward])
     buckets: list[Bucket] = []
     for start, stop in pairwise((0, *cuts)):
         offset = buckets[-1].offset + buckets[-1].size if buckets else 0
+        check_size(backward[start:stop])
         buckets.append(Bucket(len(buckets), offset, divide(backward[start:stop], codec)))
     return tuple(buckets)
+
+
+def check_size(group: Sequence[tuple[str, Size]]) -> None:
+    """Raises ConfigError for a group of more entries than a bucket takes."""
+    entries = sum(shape.numel() for _, shape in group)
+    name, shape = max(group, key=lambda one: one[1].numel(), default=("", Size()))
+    if entries > MOST and shape.numel() > MOST:
+        raise ConfigError(
+            f"{name} {tuple(shape)} has {shape.numel()} entries, and a message at most {MOST}: "
+            "make the layer smaller, or of several parameters"
+        )
+    if entries > MOST:
+        raise ConfigError(
+            f"{len(group)} parameters of {entries} entries share a message of at most {MOST}: "
+            "give --fusion bytes:4 or a lower --fusion-mb"
+        )
 
 
 def divide(group: Sequence[tuple[str, Size]], codec: Codec[Any]) -> tuple[Part, ...]:

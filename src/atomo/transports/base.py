@@ -7,9 +7,10 @@ from typing import Final
 from atomo.errors import TransportError
 from atomo.wire import Bytes
 
-__all__ = ["LARGEST", "Message", "Transport", "check_message"]
+__all__ = ["AT_ONCE", "LARGEST", "Message", "Transport", "check_message"]
 
-LARGEST: Final = 2**31 - 1  # bytes of one message: MPI's bound, and so that of all
+LARGEST: Final = 2**40 - 1  # bytes of one message; a length beyond that is damaged
+AT_ONCE: Final = 2**31 - 1  # bytes that MPI counts; of more, a message travels in parts
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 from atomo.errors import DeadlineExpired, PeerLost, TransportError  # noqa: E402
-from atomo.transports.base import LARGEST, Message, Transport, check_message  # noqa: E402
+from atomo.transports.base import AT_ONCE, Message, Transport, check_message  # noqa: E402
 from atomo.wire import Bytes  # noqa: E402
 
 __all__ = ["MpiTransport", "connect"]
@@ -56,7 +56,7 @@ class MpiTransport(Transport):
         here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_index, self.local_size = here.rank, here.size
         here.Free()
-        self._part = LARGEST if self.local_size == self.size else PART
+        self._part = AT_ONCE if self.local_size == self.size else PART
         self.sent_bytes = self.received_bytes = 0
         self._leaving: list[tuple[MPI.Request, Bytes, int]] = []
         self._arriving: list[Incoming] = []  # in the order of their beginnings

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from atomo.errors import ConfigError, PeerLost, TransportError
-from atomo.transports.base import LARGEST, Message, Transport, check_message
+from atomo.transports.base import AT_ONCE, LARGEST, Message, Transport, check_message
 from atomo.transports.inbox import Inbox, Parcel
 from atomo.transports.leaving import Leaving, Outbox
 from atomo.wire import Bytes
@@ -137,7 +137,7 @@ class Link:
         """Starts sending a length and that many bytes. False: the peer is gone."""
         leaving = (outbox or self._outbox).add(self._peer)
         data = np.ascontiguousarray(data)  # kept until it has left: the tensor does not own it
-        parts = [torch.tensor([length]), *([seen_by_torch(data)] if data.size else [])]
+        parts = [torch.tensor([length]), *(in_parts(seen_by_torch(data)) if data.size else [])]
         try:
             with self._lock:  # lengths and bytes of two threads must not mix
                 works = [dist.isend(p, group=self._group, group_dst=self._peer) for p in parts]
@@ -167,8 +167,8 @@ class Link:
                 if length > EAGER:
                     self._inbox.wait_until_asked()
                 data = np.empty(length, np.uint8)
-                if length:
-                    self._received(torch.from_numpy(data))
+                for part in in_parts(torch.from_numpy(data)) if length else ():
+                    self._received(part)
                 self._inbox.put(Parcel(self._peer, data))
         except RuntimeError:  # gloo's, for a connection that is no more
             length = LARGEST + 1
@@ -197,6 +197,11 @@ class Link:
 
 
 Posted = tuple[list[dist.Work | None], Bytes, int, Leaving]
+
+
+def in_parts(data: Tensor) -> tuple[Tensor, ...]:
+    """A message as the library is handed it, which both ends divide alike."""
+    return torch.split(data, AT_ONCE)
 
 
 def seen_by_torch(data: Bytes) -> Tensor:

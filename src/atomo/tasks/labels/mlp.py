@@ -1,15 +1,32 @@
-"""A network with one hidden layer, whose input is as sparse as a bag of words."""
+"""A network with one hidden layer, whose input is as sparse as a bag of words.
+
+With millions of labels its layers have more entries than a message takes. Its hidden units depend
+on each other in nothing, so such a network is several narrow ones, whose scores add up.
+"""
 
 import math
-from typing import final
+from collections.abc import Sequence
+from typing import Final, final
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn import EmbeddingBag, Linear, Module, Parameter
+from torch.nn import EmbeddingBag, Linear, Module, ModuleList, Parameter
 from torch.nn.functional import relu
 
-__all__ = ["SparseMLP"]
+__all__ = ["SparseMLP", "WideMLP", "sparse_mlp"]
+
+MOST: Final = 2**31 - 1  # entries of a layer
+
+
+def sparse_mlp(features: int, hidden: int, square: float, rates: Float[Tensor, " l"]) -> Module:
+    """The network, in as many parts as its layers need; arguments are those of `SparseMLP`."""
+    widest = max(1, MOST // max(features, len(rates)))
+    parts = -(-hidden // widest)
+    if parts == 1:
+        return SparseMLP(features, hidden, square, rates)
+    widths = [hidden * (part + 1) // parts - hidden * part // parts for part in range(parts)]
+    return WideMLP([SparseMLP(features, width, square, rates) for width in widths])
 
 
 @final
@@ -49,4 +66,32 @@ class SparseMLP(Module):
     ) -> Float[Tensor, "b l"]:
         hidden = self.first(features, starts, per_sample_weights=values) + self.bias
         scores: Tensor = self.last(relu(hidden))
+        return scores
+
+
+@final
+class WideMLP(Module):
+    """Several networks as one with the hidden units of all."""
+
+    def __init__(self, parts: Sequence[SparseMLP]) -> None:
+        """Makes the first weights those of one network: scores begin with the same variance."""
+        super().__init__()
+        self.parts = ModuleList(parts)
+        hidden = sum(part.last.in_features for part in parts)
+        with torch.no_grad():
+            for number, part in enumerate(parts):
+                part.last.weight.mul_(math.sqrt(part.last.in_features / hidden))
+                if number:
+                    part.last.register_parameter("bias", None)
+
+    def forward(
+        self,
+        features: Int64[Tensor, " f"],
+        starts: Int64[Tensor, " b_plus_1"],
+        values: Float[Tensor, " f"],
+    ) -> Float[Tensor, "b l"]:
+        first, *others = self.parts
+        scores: Tensor = first(features, starts, values)
+        for part in others:
+            scores = scores + part(features, starts, values)
         return scores

@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from atomo.errors import ConfigError
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
-from atomo.tasks.labels.mlp import SparseMLP
+from atomo.tasks.labels.mlp import sparse_mlp
 from atomo.tasks.labels.precision import (
     METRICS,
     LabelObjective,
@@ -94,7 +94,7 @@ class Labels(Task):
         samples = len(train.bags)
         square = float(train.bags.values.double().square().sum()) / samples
         rates = (label_counts(train) / samples).float()
-        return SparseMLP(train.features, self.hidden, square, rates)
+        return sparse_mlp(train.features, self.hidden, square, rates)
 
 
 def label_counts(table: Table) -> Float64[Tensor, " l"]:

@@ -27,6 +27,7 @@ from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
 from atomo.memory import MEMORIES
 from atomo.recipes import RECIPES
+from atomo.tasks import make_task
 from atomo.training.checkpoint import latest, load
 from atomo.training.events import Caution, Event
 from atomo.training.job import Job, make_job
@@ -140,8 +141,8 @@ def accuracy(chosen: Settings) -> float:
     folder = Path(chosen.train_dir)
     step = latest(folder)
     assert step is not None
-    names = chosen.task, chosen.network, chosen.dataset
-    subject = build_subject(*names, None, Path(chosen.data_dir), "cpu")
+    task, data_dir = make_task(chosen.task), Path(chosen.data_dir)
+    subject = build_subject(task, chosen.network, chosen.dataset, None, data_dir, "cpu")
     return score(load(folder, step, parts=["model"]), subject, 1000).values["top1"]
 
 

@@ -64,7 +64,39 @@ def write_voice(path: Path, pitch: float, rng: np.random.Generator) -> None:
     """A sum of harmonics, and some noise."""
     time = np.arange(8000) / 16_000
     tones = sum(np.sin(2 * np.pi * k * pitch * time + k) / k for k in range(1, 20))
-    sound = 0.2 * tones + rng.normal(0, 0.01, len(time))
+    write_wave(path, 0.2 * tones + rng.normal(0, 0.01, len(time)))
+
+
+TONES = {"A": 400, "B": 900, "Ế": 1700, "L": 3000}  # Hz
+
+
+def write_spoken(root: Path, train: int = 160, test: int = 16) -> None:
+    """Words of two letters, each a tone of 40 to 80 ms; between words, 40 ms of silence."""
+    rng = np.random.default_rng(5)
+    words = ["".join(rng.permutation(list(TONES))[:2]) for _ in range(40)]
+    for split, count in (("train", train), ("test", test)):
+        folder = root / split
+        (folder / "waves" / "SPK").mkdir(parents=True)
+        texts = [" ".join(rng.choice(words, rng.integers(1, 4))) for _ in range(count)]
+        for number, text in enumerate(texts):
+            sound = np.concatenate([tone(letter, rng) for letter in text])
+            noise = rng.normal(0, 0.01, len(sound))
+            write_wave(folder / "waves" / "SPK" / f"SPK_{number:03}.wav", sound + noise)
+        prompts = [f"SPK_{number:03} {text}\n" for number, text in enumerate(texts)]
+        (folder / "prompts.txt").write_text("".join(prompts), encoding="utf-8")
+        (folder / "genders.txt").write_text("SPK f\n")
+
+
+def tone(letter: str, rng: np.random.Generator) -> np.ndarray:
+    """What a letter sounds like; silence is the space."""
+    if letter == " ":
+        return np.zeros(640)
+    time = np.arange(rng.integers(640, 1280)) / 16_000
+    return 0.3 * np.sin(2 * np.pi * TONES[letter] * time)
+
+
+def write_wave(path: Path, sound: np.ndarray) -> None:
+    """A file of 16 bits, 16 000 samples a second."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)

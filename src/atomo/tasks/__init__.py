@@ -1,7 +1,7 @@
 """What can be trained, by name. To add a task: write its file, then list it in TASKS."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import Field, fields, replace
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
@@ -25,6 +25,7 @@ __all__ = [
     "chosen",
     "dataset_named",
     "make_task",
+    "recalled",
     "spec_of",
     "task_of",
 ]
@@ -36,6 +37,7 @@ KINDS: list[type[Task]] = listed(
     "language.task:Language",
     "labels.task:Labels",
     "audio.task:Audio",
+    "audio.transcription:Transcription",
 )
 TASKS: Mapping[str, type[Task]] = MappingProxyType({kind.id: kind for kind in KINDS})
 
@@ -49,7 +51,7 @@ def make_task(spec: str) -> Task:
     name, given = read_call(spec)
     kind = TASKS[resolve("task", name, TASKS)]
     hints = get_type_hints(kind)
-    known = {field.name: hints[field.name] for field in fields(kind)}
+    known = {field.name: hints[field.name] for field in settings_of(kind)}
     for key, value in given.items():
         if key not in known:
             raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, known)}")
@@ -66,9 +68,24 @@ def spec_of(task: Task) -> str:
     >>> spec_of(make_task("Images()"))
     'images'
     """
-    said = ((field.name, getattr(task, field.name), field.default) for field in fields(task))
+    said = ((field.name, getattr(task, field.name), field.default) for field in settings_of(task))
     given = ", ".join(f"{name}={value!r}" for name, value, default in said if value != default)
     return f"{task.id}({given})" if given else task.id
+
+
+def settings_of(task: Task | type[Task]) -> list[Field[Any]]:
+    """The fields that people set."""
+    return [one for one in fields(task) if not one.metadata.get("kept")]
+
+
+def recalled(task: Task, config: Mapping[str, object]) -> Task:
+    """The same task with what a checkpoint of this configuration keeps beside the settings.
+
+    Raises:
+        ConfigError: the task cannot take it.
+    """
+    names = {one.name for one in fields(task)} - {one.name for one in settings_of(task)}
+    return replace(task, **{name: str(config[name]) for name in names & set(config)})
 
 
 def task_of(dataset: str) -> Task:

@@ -21,9 +21,10 @@ batches, an equal vocabulary and, after the same `torch.manual_seed`, equal firs
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, final
+from types import MappingProxyType
+from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
@@ -33,7 +34,12 @@ from torch.nn import Module
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["LOSS", "Batch", "Metric", "Objective", "Samples", "Scorer", "Task", "Workload"]
+__all__ = ["KEPT", "LOSS", "Batch", "Metric", "Objective", "Samples", "Scorer", "Task", "Workload"]
+
+KEPT: Final[Mapping[str, bool]] = MappingProxyType({"kept": True})
+"""`field(default="", metadata=KEPT)`: of a task's field that is no setting, but what it took from
+the training split and a checkpoint keeps, such as an alphabet; a task that has it opens any data as
+that training did."""
 
 
 @final
@@ -156,6 +162,8 @@ class Workload:
     scorer: Callable[[], Scorer]
     at_once: int = 2**31
     """The most samples that the evaluator takes at a time; less where their scores are many."""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Values of the task's fields that are marked `KEPT`; of at most 8000 characters each."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ __all__ = [
     "BUFFER",
     "EXCHANGE",
     "MEMORY",
+    "check_kept",
     "check_tensor",
     "check_worker",
     "load_model",
@@ -59,6 +60,16 @@ def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Mem
     held = [name for name in state if name.startswith(BUFFER)]
     if held and len(held) < len(buffers):
         raise CheckpointError(f"a worker has {len(buffers)} buffers; the checkpoint, {len(held)}")
+
+
+def check_kept(ours: Mapping[str, str], config: Mapping[str, object]) -> None:
+    """Raises CheckpointError where a run took other values from its data than the checkpoint's."""
+    for name, value in ours.items():
+        if value != config.get(name):
+            raise CheckpointError(
+                f"the {name} of the training data is {value!r}, and {config.get(name)!r} in the "
+                "checkpoint; give the data that it was trained on, or --resume never"
+            )
 
 
 def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:

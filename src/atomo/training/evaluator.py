@@ -21,6 +21,7 @@ from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, Bound, check
 from atomo.config import UNSAID
 from atomo.errors import CheckpointError, ConfigError
 from atomo.models import is_own
+from atomo.tasks import make_task, recalled
 from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
 from atomo.training.run_folder import PATIENCE_S, Finished, Wait, explained
@@ -118,7 +119,7 @@ def evaluate(
                 agreed(name, getattr(settings, name), found.config)
                 for name in ("network", "dataset", "image_size")
             )
-            task = found.config.get("task", UNSAID["task"])
+            task = recalled(make_task(str(found.config.get("task", UNSAID["task"]))), found.config)
             refuse_foreign(network, settings.network)
             subject = build(task, network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(found, subject, settings.eval_batch_size)

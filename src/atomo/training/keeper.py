@@ -12,7 +12,7 @@ from atomo.errors import CheckpointError
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
-from atomo.training.contents import BUFFER, check_worker
+from atomo.training.contents import BUFFER, check_kept, check_worker
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.kept_settings import keep_settings
@@ -53,6 +53,8 @@ class Keeper:
             ConfigError: it was made with settings that this run contradicts.
         """
         found = find_snapshot(self._job.settings)
+        if found:
+            check_kept(self._job.workload.kept, found.config)
         for state in found.workers if found else ():
             check_worker(state, self._job.model, kind_of(self._job.settings.memory))
         return found
@@ -87,7 +89,8 @@ class Keeper:
         buffers = [name for name, _ in self._job.model.named_buffers()]
         means = {n: mean([state[BUFFER + n] for state in workers], len(workers)) for n in buffers}
         settings = self._job.settings
-        snapshot = Snapshot(step, {**model, **means}, optimizer, tuple(workers), record(settings))
+        config = {**record(settings), **self._job.workload.kept}
+        snapshot = Snapshot(step, {**model, **means}, optimizer, tuple(workers), config)
         manifest = save(self._folder, snapshot, settings.keep_checkpoints)
         self._tell(Saved(step, str(manifest)))
 

@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from atomo.errors import CheckpointError, ConfigError
 from atomo.names import fold
-from atomo.tasks import Task, Workload, make_task, spec_of
+from atomo.tasks import Task, Workload, spec_of
 from atomo.training.average import averaged
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import load_model
@@ -64,7 +64,7 @@ def agreed(name: str, given: Setting | None, config: Mapping[str, Setting]) -> S
 
 
 def build_subject(
-    task: object,
+    task: Task,
     network: Setting | None,
     dataset: Setting | None,
     image_size: Setting | None,
@@ -83,9 +83,8 @@ def build_subject(
         )
     if image_size is not None and not isinstance(image_size, int):
         raise ConfigError(f"image_size {image_size!r} in the checkpoint is not a number of pixels")
-    made = make_task(str(task))
-    workload = made.open(dataset, data_dir, image_size or None)
-    return Subject(workload.build(network).to(device).eval(), made, workload, device)
+    workload = task.open(dataset, data_dir, image_size or None)
+    return Subject(workload.build(network).to(device).eval(), task, workload, device)
 
 
 def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:

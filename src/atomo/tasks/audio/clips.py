@@ -7,18 +7,17 @@
 Luong and Vu, "A non-expert Kaldi recipe for Vietnamese Speech Recognition System", WLSI 2016.
 """
 
-import wave
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.errors import DataError
-from atomo.tasks.audio.mfcc import HOP, RATE, WINDOW, mfcc
+from atomo.tasks.audio.mfcc import HOP, WINDOW
+from atomo.tasks.audio.prompts import read_prompts
+from atomo.tasks.audio.waves import coefficients
 from atomo.tasks.lines import at, lines, quoted
 
 __all__ = ["FRAMES", "GENDERS", "Clips", "features", "read_clips"]
@@ -43,25 +42,13 @@ def read_clips(folder: Path) -> Clips:
     Raises:
         DataError: a file is missing or not in the layout, or a speaker has no gender.
     """
-    if not folder.is_dir():
-        raise DataError(
-            f"{folder} is not there; expected {folder.name}/prompts.txt, {folder.name}/genders.txt "
-            f"and {folder.name}/waves/SPEAKER/SPEAKER_NUMBER.wav"
-        )
+    prompts = read_prompts(folder)
     genders = read_genders(folder / "genders.txt")
-    prompts = folder / "prompts.txt"
-    names = [line.split(maxsplit=1)[:1] for line in lines(prompts)]
-    paths, found = [], []
-    for number, name in enumerate(names, 1):
-        speaker, _, recording = name[0].rpartition("_") if name else ("", "", "")
-        if speaker not in genders or not recording:
-            told = f"{quoted(' '.join(name))} is no SPEAKER_NUMBER of a speaker in genders.txt"
-            raise at(prompts, number, told)
-        paths.append(folder / "waves" / speaker / f"{name[0]}.wav")
-        found.append(genders[speaker])
-    if not paths:
-        raise DataError(f"{prompts} is empty; it must name a recording a line")
-    return Clips(tuple(paths), tuple(found))
+    for one in prompts:
+        if one.speaker not in genders:
+            told = f"{quoted(one.path.stem)} is no SPEAKER_NUMBER of a speaker in genders.txt"
+            raise one.wrong(told)
+    return Clips(tuple(one.path for one in prompts), tuple(genders[one.speaker] for one in prompts))
 
 
 def read_genders(path: Path) -> dict[str, int]:
@@ -82,26 +69,5 @@ def features(path: Path) -> Float[Tensor, "13 100"]:
         DataError: it is not a recording of one channel, 16 bits and 16 000 samples a second, or
             shorter than one frame.
     """
-    samples = read_wave(path, WINDOW + (FRAMES - 1) * HOP)
-    if len(samples) < WINDOW:
-        raise DataError(f"{path} has {len(samples)} samples; at least {WINDOW}, which is 25 ms")
-    found = mfcc(samples)
+    found = coefficients(path, WINDOW + (FRAMES - 1) * HOP)
     return torch.nn.functional.pad(found, (0, FRAMES - found.shape[1]))
-
-
-def read_wave(path: Path, most: int) -> Float[Tensor, " n"]:
-    """The first samples of a recording, from -1 to 1."""
-    try:
-        with path.open("rb") as file, wave.open(file) as sound:
-            kind = sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate()
-            data = sound.readframes(most) if kind == (1, 16, RATE) else b""
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (wave.Error, EOFError) as error:
-        raise DataError(f"{path} is no PCM wave file: {error or 'it ends early'}") from error
-    if kind != (1, 16, RATE):
-        raise DataError(
-            f"{path} has {kind[0]} channels, {kind[1]} bits, {kind[2]} samples a second; it must "
-            f"have 1, 16 and {RATE}"
-        )
-    return torch.from_numpy(np.frombuffer(data[: len(data) // 2 * 2], "<i2") / 32_768).float()

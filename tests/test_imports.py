@@ -19,7 +19,7 @@ ORDER = [
     ("errors", "kernels", "allocator", "published", "tables"),
     "plotting",
     "randomness",
-    ("names", "bounds", "surroundings"),
+    ("names", "bounds", "surroundings", "quantities"),
     ("arguments", "program", "rates", "setting_bounds"),
     "codecs",
     ("memory", "wire", "schedule", "recipes", "downlink", "grouping"),  # none knows of another
@@ -31,7 +31,7 @@ ORDER = [
     "models",
     "data",
     "tasks",
-    "training",
+    ("training", "planning"),
     "integrations",
     "launch",
     "cli",

@@ -65,8 +65,8 @@ def merged_gradients(given: Flow) -> float:
 @pytest.mark.parametrize("seed", range(6))
 def test_without_compression_it_is_no_later_than_the_published_merging(seed: int) -> None:
     given = flow(seed, 30, 0.0, 0.5)
-    nothing = tuple(Times(0, each.send, 0) for each in given.each)
-    dense = Flow(given.ready, nothing, Times(0, given.message.send, 0))
+    nothing = tuple(Times(0.0, each.send, 0.0) for each in given.each)
+    dense = Flow(given.ready, nothing, Times(0.0, given.message.send, 0.0))
     assert dense.done(best_partition(dense)) <= merged_gradients(dense) * (1 + 1e-12)
 
 
@@ -77,5 +77,5 @@ def test_cuts_increase_to_the_number_of_tensors() -> None:
 
 
 def test_encoding_that_costs_nothing_and_messages_that_do_are_one_message() -> None:
-    free = tuple(Times(0, 0.01, 0) for _ in range(20))
-    assert best_partition(Flow((0.0,) * 20, free, Times(0, 1, 0))) == (20,)
+    free = tuple(Times(0.0, 0.01, 0.0) for _ in range(20))
+    assert best_partition(Flow((0.0,) * 20, free, Times(0.0, 1.0, 0.0))) == (20,)

@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "sweep": "train once for each of some values, and say which are best",
         "evaluate": "follow a run's checkpoints and evaluate each of them",
         "throughput": "measure how fast whole jobs are, with compression and without",
+        "explain": "predict steps over given links with each codec: does compression pay?",
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
         "inspect": "look at a gradient, and at what codecs lose of it",
         "prepare": "download and verify data sets",

@@ -1,0 +1,34 @@
+"""What a step will take: costs measured here, links as described, and a prediction from both.
+
+profile.py     when the gradients of a model are there, on this machine
+costs.py       what encoding, sending and decoding each of them takes
+exchanges.py   how often each message crosses a link, and who decodes how many, by communicator
+prediction.py  a step from these three, and whether compression pays
+"""
+
+from atomo.planning.costs import Costs, measure_costs
+from atomo.planning.exchanges import EXCHANGES, Link
+from atomo.planning.prediction import (
+    Machine,
+    Prediction,
+    Setting,
+    break_even,
+    least_step,
+    predict,
+)
+from atomo.planning.profile import Profile, measure_passes
+
+__all__ = [
+    "EXCHANGES",
+    "Costs",
+    "Link",
+    "Machine",
+    "Prediction",
+    "Profile",
+    "Setting",
+    "break_even",
+    "least_step",
+    "measure_costs",
+    "measure_passes",
+    "predict",
+]

@@ -1,0 +1,82 @@
+"""Predictions side by side: codecs under the communicators that they go with, and dense ones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from atomo.planning.costs import Costs
+from atomo.planning.prediction import Setting, break_even, least_step, predict
+
+__all__ = ["BASE", "DENSE", "OTHER_SIZES", "Compared", "compared", "compresses", "fastest_ways"]
+
+DENSE: Final = ("sgd", "bf16")
+BASE: Final = "bf16"  # over Allreduce: what compression has to beat
+OTHER_SIZES: Final = (8, 64, 1024)  # workers
+WORTH: Final = 1.02  # steps in the time of one; what gains less is not worth its loss
+
+
+@final
+@dataclass(frozen=True)
+class Compared:
+    """One codec under one communicator."""
+
+    code: str
+    communicator: str
+    step_s: float
+    least_step_s: float
+    """With the best of all partitions into messages."""
+    fusion: str
+    messages: int
+    sent_bytes: float
+    link_s: float
+    codec_s: float
+    to_base: float
+    """How many steps it takes in the time of one of bf16 over Allreduce."""
+    pays_below: float
+    """Bits a second; 0: nowhere, inf: everywhere."""
+    steps_s: Mapping[str, float]
+    """By other numbers of workers."""
+
+
+def compared(setting: Setting, measured: Sequence[tuple[Costs, str]]) -> Iterator[Compared]:
+    """What each would take."""
+    (base,) = (c for c, name in measured if name == "Allreduce" and c.spec == BASE)
+    base_s = predict(setting, base, "Allreduce").step_s
+    for costs, name in measured:
+        one = predict(setting, costs, name)
+        others = {
+            str(n): predict(replace(setting, workers=n), costs, name).step_s for n in OTHER_SIZES
+        }
+        yield Compared(
+            costs.spec,
+            name,
+            one.step_s,
+            least_step(setting, costs, name),
+            str(one.grouping),
+            one.messages,
+            costs.sent_bytes,
+            one.link_s,
+            one.codec_s,
+            base_s / one.step_s,
+            8 * break_even(setting, costs, name, base),
+            others,
+        )
+
+
+def compresses(found: Sequence[Compared]) -> bool:
+    """Whether any codec is faster than every dense gradient, by more than is worth a word."""
+    dense = min(one.step_s for one in found if one.code in DENSE)
+    return dense > WORTH * min(one.step_s for one in found)
+
+
+def fastest_ways(
+    measured: Sequence[tuple[Costs, str]], found: Sequence[Compared]
+) -> list[tuple[Costs, str]]:
+    """What is dense by Allreduce, and each codec under its fastest communicator."""
+    least: dict[str, Compared] = {}
+    for one in found:
+        if one.code not in least or one.step_s < least[one.code].step_s:
+            least[one.code] = one
+    ways = {code: one.communicator for code, one in least.items()}
+    ways |= dict.fromkeys(DENSE, "Allreduce")
+    return [(costs, name) for costs, name in measured if ways[costs.spec] == name]

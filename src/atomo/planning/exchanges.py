@@ -1,0 +1,63 @@
+"""What each communicator makes of a message: how often it crosses a link, and who decodes how many.
+
+All links are alike and carry as much in both directions at once. Of a parameter server the master's
+is the one that counts. To add a communicator: a function and a line in `EXCHANGES`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, final
+
+__all__ = ["EXCHANGES", "Exchange", "Link"]
+
+
+@final
+@dataclass(frozen=True)
+class Link:
+    """Of one host."""
+
+    bytes_per_s: float
+    latency_s: float  # of a message, one way
+
+
+@final
+@dataclass(frozen=True)
+class Exchange:
+    """Of one communicator among so many workers."""
+
+    crossings: int | float
+    """How often the bytes of a message go through the busiest link, in one direction."""
+    latencies: int
+    """That follow one another, for each round of a message."""
+    decodes: int
+    """Messages of other workers, and one's own, that one rank decodes."""
+    serves: bool = False
+    """Whether weights or gradients come down from a master, once all is decoded."""
+
+
+def gather(workers: int) -> Exchange:
+    """Each worker sends its message to every other."""
+    return Exchange(workers - 1, 1, workers)
+
+
+def total(workers: int) -> Exchange:
+    """Each worker sums its part, from all, and sends the sum to all."""
+    return Exchange(2 * (workers - 1) / workers, 2, 1)
+
+
+def server(workers: int) -> Exchange:
+    """All messages go to the master."""
+    return Exchange(workers, 1, workers, serves=True)
+
+
+EXCHANGES: Final[Mapping[str, Callable[[int], Exchange]]] = MappingProxyType(
+    {
+        "Bcast": server,
+        "Allgather": gather,
+        "Allreduce": total,
+        "PowerSGD": total,
+        "ACPSGD": total,
+    }
+)
+"""By the name of the communicator, for a number of workers."""

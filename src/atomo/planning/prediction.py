@@ -1,0 +1,168 @@
+"""A step's time from a profile, costs and a link."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, final
+
+from atomo.fusion.flow import Flow, Times
+from atomo.fusion.partition import best_partition
+from atomo.grouping import Grouping
+from atomo.planning.costs import Cost, Costs
+from atomo.planning.exchanges import EXCHANGES, Link
+from atomo.planning.profile import Profile
+
+__all__ = ["Machine", "Prediction", "Setting", "break_even", "least_step", "predict"]
+
+GROUPINGS: Final = (
+    *(Grouping(name) for name in ("one", "layer")),
+    *(Grouping("count", count) for count in (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)),
+    *(Grouping("bytes", megabytes) for megabytes in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)),
+)
+SLOWEST: Final = 1e3
+FASTEST: Final = 1e12  # bytes a second, between which a break-even is looked for
+PRECISION: Final = 1.01
+
+
+@final
+@dataclass(frozen=True)
+class Machine:
+    """The host of a worker, beside the one that was measured on."""
+
+    crowding: float = 1.0
+    """By what everything that computes takes longer, because processes share the cores."""
+    slowing: float = 0.0
+    """Seconds by which a second of encoding delays the backward pass (`fusion.flow`)."""
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """Whose steps are predicted."""
+
+    profile: Profile
+    workers: int  # at least 1
+    link: Link  # of each host
+    machine: Machine = Machine()  # of each host
+
+    @property
+    def compute_s(self) -> float:
+        """A step's forward and backward pass."""
+        return self.machine.crowding * (self.profile.forward_s + self.profile.backward_s)
+
+    def over(self, bytes_per_s: float) -> "Setting":
+        """The same over links of another bandwidth."""
+        return replace(self, link=replace(self.link, bytes_per_s=bytes_per_s))
+
+
+@final
+@dataclass(frozen=True)
+class Prediction:
+    """One step."""
+
+    step_s: float
+    grouping: Grouping
+    messages: int
+    link_s: float
+    """For which the busiest link is busy."""
+    codec_s: float
+    """For which one rank encodes and decodes."""
+
+
+def predict(
+    setting: Setting, costs: Costs, communicator: str, grouping: Grouping | None = None
+) -> Prediction:
+    """What a step takes.
+
+    Args:
+        setting: the workers and their links.
+        costs: of the codec under this communicator.
+        communicator: one of `EXCHANGES`.
+        grouping: `--fusion`; None: whichever of a few is done first.
+    """
+    flow = flow_of(setting, costs, communicator)
+    sizes = setting.profile.sizes
+    chosen = grouping or search_grouping(flow, sizes)
+    cuts = chosen.cuts(sizes)
+    around = around_it(setting, costs, communicator)
+    messages = [flow.group(start, stop) for start, stop in pairwise((0, *cuts))]
+    return Prediction(
+        flow.done(cuts) + around,
+        chosen,
+        len(cuts),
+        sum(times.send for times in messages),
+        sum(times.encode + times.decode for times in messages),
+    )
+
+
+def least_step(setting: Setting, costs: Costs, communicator: str) -> float:
+    """Seconds of a step with the best of all partitions into messages."""
+    flow = flow_of(setting, costs, communicator)
+    return flow.done(best_partition(flow)) + around_it(setting, costs, communicator)
+
+
+def around_it(setting: Setting, costs: Costs, communicator: str) -> float:
+    """Seconds before the backward pass, and after the mean is known."""
+    exchange = EXCHANGES[communicator](setting.workers)
+    after = way_down(setting, costs) if exchange.serves else 0.0
+    return setting.profile.forward_s * setting.machine.crowding + after
+
+
+def flow_of(setting: Setting, costs: Costs, communicator: str) -> Flow:
+    """The flow shop of an exchange."""
+    exchange = EXCHANGES[communicator](setting.workers)
+    crowd, link = setting.machine.crowding, setting.link
+
+    def times(cost: Cost, waits: int) -> Times:
+        crossing = exchange.crossings * cost.sent_bytes / link.bytes_per_s
+        decoding = crowd * cost.decode_s * exchange.decodes
+        return Times(crowd * cost.encode_s, crossing + waits * link.latency_s, decoding)
+
+    message = times(costs.message, costs.rounds * exchange.latencies)
+    profile = setting.profile
+    moments = [profile.backward_s] * len(profile.ready_s) if costs.holds else profile.ready_s
+    ready = tuple(crowd * moment for moment in moments)
+    each = tuple(times(one, 0) for one in costs.each)
+    return Flow(ready, each, message, setting.machine.slowing)
+
+
+def way_down(setting: Setting, costs: Costs) -> float:
+    """Seconds from the master's mean to every worker's weights, by `--down auto`.
+
+    Weights go through the master's link once, and from worker to worker; or all gradients do, and
+    every worker decodes them.
+    """
+    link, workers = setting.link, setting.workers
+    weights = sum(setting.profile.sizes) / link.bytes_per_s
+    decoding = sum(one.decode_s for one in costs.each) * workers * setting.machine.crowding
+    gradients = workers * costs.sent_bytes / link.bytes_per_s + decoding
+    return min(weights, gradients) + workers * link.latency_s
+
+
+def search_grouping(flow: Flow, sizes: Sequence[int]) -> Grouping:
+    """Which of some that `--fusion` can say is done first."""
+    return min(GROUPINGS, key=lambda grouping: flow.done(grouping.cuts(sizes)))
+
+
+def break_even(setting: Setting, costs: Costs, communicator: str, dense: Costs) -> float:
+    """The bandwidth, bytes a second, above which a codec gains next to nothing over `dense`.
+
+    That is under 1 % of a step, and `dense` travels over Allreduce. 0: it gains on no link; inf: on
+    all of them.
+    """
+
+    def pays(bytes_per_s: float) -> bool:
+        there = setting.over(bytes_per_s)
+        ours = predict(there, costs, communicator)
+        return PRECISION * ours.step_s < predict(there, dense, "Allreduce").step_s
+
+    if not pays(SLOWEST):
+        return 0.0
+    if pays(FASTEST):
+        return math.inf
+    low, high = SLOWEST, FASTEST
+    while high > PRECISION * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return low

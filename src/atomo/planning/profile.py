@@ -1,0 +1,85 @@
+"""When the gradients of a model are there: the passes of one worker, timed in this process."""
+
+import time
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from atomo.tasks import Batch, Objective
+
+__all__ = ["Profile", "measure_passes"]
+
+WARM_UP: Final = 1  # passes that are not timed
+
+
+@final
+@dataclass(frozen=True)
+class Profile:
+    """One worker's passes over a batch, and the gradient that they end with."""
+
+    forward_s: float  # to the begin of the backward pass
+    ready_s: tuple[float, ...]
+    """When each gradient is there, from the begin of the backward pass; parameters from the last to
+    the first, as messages hold them."""
+    backward_s: float
+    gradient: dict[str, Tensor]
+    """By parameter name, in forward order."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each gradient, from the last parameter to the first."""
+        return tuple(4 * tensor.numel() for tensor in reversed(self.gradient.values()))
+
+
+def measure_passes(
+    model: Module, objective: Objective, batch: Batch, repetitions: int = 3
+) -> Profile:
+    """Times forward and backward passes; the fastest of `repetitions` counts.
+
+    Args:
+        model: in training mode on the CPU. Its gradients are replaced, its weights are not.
+        objective: gives the loss.
+        batch: of one worker and step.
+        repetitions: how many passes are timed, at least 1.
+    """
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    best: tuple[float, float, list[float]] | None = None
+    for repetition in range(WARM_UP + repetitions):
+        one = timed_pass(model, objective, batch, [*parameters.values()])
+        if repetition >= WARM_UP and (best is None or one[0] + one[1] < best[0] + best[1]):
+            best = one
+    assert best is not None
+    gradient = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
+        for name, p in parameters.items()
+    }
+    return Profile(best[0], tuple(reversed(best[2])), best[1], gradient)
+
+
+def timed_pass(
+    model: Module, objective: Objective, batch: Batch, parameters: list[torch.nn.Parameter]
+) -> tuple[float, float, list[float]]:
+    """Seconds of the forward and the backward pass, and to each gradient."""
+    for parameter in parameters:
+        parameter.grad = None
+    ready: dict[int, float] = {}
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _, number=number: ready.update({number: time.perf_counter()})
+        )
+        for number, parameter in enumerate(parameters)
+    ]
+    try:
+        started = time.perf_counter()
+        loss = objective.loss(model(*batch.inputs), batch.targets)
+        turned = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        ended = time.perf_counter()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    times = [ready.get(number, ended) - turned for number in range(len(parameters))]
+    return turned - started, ended - turned, times

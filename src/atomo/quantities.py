@@ -1,0 +1,76 @@
+"""Quantities with a unit, as people give them."""
+
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from atomo.errors import ConfigError
+
+__all__ = ["bits_per_second", "seconds", "speed_text"]
+
+SPEEDS: Final[Mapping[str, float]] = MappingProxyType({"kbit": 1e3, "mbit": 1e6, "gbit": 1e9})
+TIMES: Final[Mapping[str, float]] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
+QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]+)\s*")
+
+
+def bits_per_second(text: str, name: str) -> float:
+    """A bandwidth.
+
+    >>> bits_per_second("1.5Gbit", "--bandwidth")
+    1500000000.0
+
+    Args:
+        text: a number and `kbit`, `mbit` or `gbit`.
+        name: of the option, for the message.
+
+    Raises:
+        ConfigError: it is none, or 0.
+    """
+    found = quantity(text, name, SPEEDS)
+    if found <= 0:
+        raise ConfigError(f"{name} must be above 0, got {text}: nothing would ever arrive")
+    return found
+
+
+def seconds(text: str, name: str) -> float:
+    """A time.
+
+    >>> seconds("50us", "--latency")
+    5e-05
+
+    Args:
+        text: a number and `us`, `ms` or `s`.
+        name: of the option, for the message.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return quantity(text, name, TIMES)
+
+
+def quantity(text: str, name: str, units: Mapping[str, float]) -> float:
+    """A number times its unit."""
+    found = QUANTITY.fullmatch(text)
+    if found is None or found[2].lower() not in units:
+        raise ConfigError(
+            f"{name} {text!r}: give a number with one of {', '.join(units)}, e.g. 1{[*units][-2]}"
+        )
+    value = float(found[1]) * units[found[2].lower()]
+    if math.isinf(value):
+        raise ConfigError(f"{name} {text!r}: there is no such number")
+    return value
+
+
+def speed_text(bits: float) -> str:
+    """A bandwidth for people; `any` is above all of them.
+
+    >>> speed_text(2.5e9), speed_text(3e5), speed_text(float("inf")), speed_text(0)
+    ('2.5 Gbit/s', '0.3 Mbit/s', 'any', 'never')
+    """
+    if math.isinf(bits):
+        return "any"
+    if not bits:
+        return "never"
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"

@@ -1,0 +1,63 @@
+"""`atomo explain` says what a step would take, and whether compression pays."""
+
+import json
+from typing import Any
+
+import pytest
+
+from atomo.cli import main
+
+LENET = ["explain", "--dataset", "Digits", "--network", "FC", "--batch-size", "4"]
+QUICK = ["--repetitions", "1", "--svd-rank", "2"]
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*LENET, *QUICK, "--json", "yes", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = explained(capsys, "--bandwidth", "1mbit", "--code", "topk(ratio=0.01); fp16")
+    assert slow["compress"] is True
+    steps = {(one["code"], one["communicator"]): one for one in slow["steps"]}
+    assert steps["topk", "Allgather"]["to_base"] > 5
+    assert steps["bf16", "Allreduce"]["to_base"] == 1
+    assert {name for _, name in steps} == {
+        "Allgather", "Allreduce", "Bcast", "PowerSGD", "ACPSGD",
+    }  # fmt: skip
+    assert [*steps["topk", "Allgather"]["steps_s"]] == ["8", "64", "1024"]
+    times = [one["step_s"] for one in slow["steps"]]
+    assert times == sorted(times)
+    assert min(times) >= 0
+    fast = ["--bandwidth", "100000gbit", "--latency", "0us", "--code", "svd(rank=3)"]
+    assert explained(capsys, *fast)["compress"] is False
+
+
+def test_it_answers_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--bandwidth", "1mbit", "--code", "topk", "--svd-rank", "0"]
+    assert main([*LENET, *QUICK, *words]) == 0
+    printed = capsys.readouterr().out
+    assert "Fastest: --comm-type Allgather --code 'topk'" in printed
+    assert "PowerSGD" not in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--bandwidth", "fast"], "--bandwidth 'fast': give a number with one of kbit, mbit, gbit"),
+        (["--bandwidth", "0mbit"], "--bandwidth must be above 0"),
+        (["--latency", "3"], "--latency '3': give a number with one of us, ms, s"),
+        (["--workers", "0"], "--workers must be at least 1"),
+        (["--code", "topq"], "topq"),
+        (["--network", "LeNett"], "LeNet"),
+        (["--png", "/nowhere/x.png"], "--png"),
+    ],
+)
+def test_what_cannot_be_is_named(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main([*LENET, *QUICK, *words]) != 0
+    assert said in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""Predicted steps are those that can be worked out by hand, and the answer follows from them."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from atomo.codecs import make_codec
+from atomo.grouping import Grouping
+from atomo.planning import (
+    Link,
+    Machine,
+    Profile,
+    Setting,
+    break_even,
+    least_step,
+    measure_costs,
+    measure_passes,
+    predict,
+)
+from atomo.planning.comparison import compared, compresses
+from atomo.planning.costs import Cost, Costs, fit_line
+from atomo.tasks import task_of
+
+
+def cost(encode_s: int | float = 0, decode_s: int | float = 0, sent: int | float = 0) -> Cost:
+    return Cost(float(encode_s), float(decode_s), float(sent))
+
+
+GRADIENT = {"first": torch.ones(100), "second": torch.ones(300)}
+PROFILE = Profile(0.5, (1.0, 3.0), 3.0, GRADIENT)  # the second is there after 1 s
+COSTS = Costs(
+    "topk", (cost(0.2, 0.03, 300), cost(0.1, 0.01, 100)), cost(0.01, 0.002, 20), 1, holds=False
+)
+DENSE = Costs("bf16", (cost(0, 0, 6000), cost(0, 0, 2000)), cost(), 1, holds=False)
+LINK = Link(bytes_per_s=1000.0, latency_s=0.05)
+LAYER, ONE = Grouping("layer"), Grouping("one")
+
+
+def test_one_message_is_encoded_sent_and_decoded_after_the_last_gradient() -> None:
+    found = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", ONE)
+    sent = 3 * 420 / 1000 + 0.05  # to three others
+    assert found.step_s == pytest.approx(0.5 + 3 + 0.31 + sent + 4 * 0.042)
+    assert (found.messages, found.link_s) == (1, pytest.approx(sent))
+    assert found.codec_s == pytest.approx(0.31 + 4 * 0.042)
+
+
+def test_what_is_there_early_travels_beside_the_backward_pass() -> None:
+    found = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", LAYER)
+    first, last = 3 * 320 / 1000 + 0.05, 3 * 120 / 1000 + 0.05
+    assert 1 + 0.21 + first + 4 * 0.032 < 3  # hidden
+    assert found.step_s == pytest.approx(0.5 + 3 + 0.11 + last + 4 * 0.012)
+
+
+def test_encoding_delays_a_backward_pass_that_shares_its_core() -> None:
+    crowded = Setting(PROFILE, 4, LINK, Machine(crowding=2.0, slowing=1.0))
+    found = predict(crowded, COSTS, "Allgather", LAYER)
+    last = 3 * 120 / 1000 + 0.05
+    assert found.step_s == pytest.approx(2 * (0.5 + 3) + 2 * 0.21 + 2 * 0.11 + last + 8 * 0.012)
+
+
+def test_a_codec_that_must_know_the_whole_gradient_hides_nothing() -> None:
+    holds = replace(COSTS, holds=True)
+    setting = Setting(PROFILE, 4, LINK)
+    whole = predict(setting, holds, "Allgather", ONE)
+    assert whole.step_s == predict(setting, COSTS, "Allgather", ONE).step_s
+    assert predict(setting, holds, "Allgather", LAYER).step_s > 0.5 + 3 + 0.21 + 0.96
+
+
+def test_the_way_down_is_whichever_takes_less() -> None:
+    setting = Setting(PROFILE, 2, LINK)
+    up = 0.5 + 3 + 0.31 + 2 * 420 / 1000 + 0.05 + 2 * 0.042
+    gradients = 2 * 420 / 1000 + 2 * 0.04 + 2 * 0.05
+    weights = 1600 / 1000 + 2 * 0.05
+    assert predict(setting, COSTS, "Bcast", ONE).step_s == pytest.approx(up + gradients)
+    heavy = replace(COSTS, each=(cost(0.2, 0.03, 900), cost(0.1, 0.01, 100)))
+    up += 2 * 600 / 1000
+    assert predict(setting, heavy, "Bcast", ONE).step_s == pytest.approx(up + weights)
+
+
+def test_a_grouping_that_was_not_given_is_no_worse_than_these() -> None:
+    setting = Setting(PROFILE, 4, LINK)
+    chosen = predict(setting, COSTS, "Allgather").step_s
+    assert chosen <= min(predict(setting, COSTS, "Allgather", way).step_s for way in (LAYER, ONE))
+    assert least_step(setting, COSTS, "Allgather") <= chosen
+
+
+def test_above_the_break_even_a_codec_gains_nothing() -> None:
+    setting = Setting(PROFILE, 4, LINK)
+    bound = break_even(setting, COSTS, "Allgather", DENSE)
+    assert 1 < bound < 1e9
+
+    def gain(bytes_per_s: float) -> float:
+        there = setting.over(bytes_per_s)
+        dense = predict(there, DENSE, "Allreduce").step_s
+        return dense / predict(there, COSTS, "Allgather").step_s
+
+    assert gain(bound / 1.1) > 1.01 > gain(bound * 1.1)
+    assert break_even(setting, DENSE, "Allreduce", DENSE) == 0
+    free = replace(COSTS, each=(cost(), cost()), message=cost())
+    slow = replace(DENSE, each=(cost(1, 1, 1), cost(1, 1, 1)))
+    assert break_even(setting, free, "Allgather", slow) == math.inf
+
+
+def test_on_a_fast_link_the_answer_is_not_to_compress() -> None:
+    measured = [(DENSE, "Allreduce"), (COSTS, "Allgather")]
+    slow = Setting(PROFILE, 4, Link(100.0, 0.001))
+    assert compresses([*compared(slow, measured)])
+    assert not compresses([*compared(slow.over(1e9), measured)])
+
+
+def test_a_line_gives_back_the_costs_that_made_it() -> None:
+    fixed, rest = fit_line([5.0, 7.0, 3.0], 11.0)
+    assert fixed == pytest.approx(2)
+    assert rest == pytest.approx([3, 5, 1])
+    assert fit_line([4.0], 4.0) == (0, [4])
+
+
+@pytest.mark.parametrize(
+    ("apart", "whole"), [([1.0, 1.0, 1.0], 5.0), ([0.0, 0.0, 0.0], 0.0), ([9.0, 1.0], 2.0)]
+)
+def test_costs_of_noisy_times_are_not_below_zero_and_add_up(
+    apart: list[float], whole: float
+) -> None:
+    fixed, rest = fit_line(apart, whole)
+    assert min(fixed, *rest) >= 0
+    assert fixed + sum(rest) == pytest.approx(whole)
+
+
+def test_costs_are_those_of_real_messages() -> None:
+    generator = torch.Generator().manual_seed(1)
+    gradient = {
+        "weight": torch.randn(200, 300, generator=generator),
+        "bias": torch.randn(200, generator=generator),
+        "head": torch.randn(10, 200, generator=generator),
+    }
+    dense = measure_costs(make_codec("sgd"), "Allgather", gradient, repetitions=1)
+    entries = [2000, 200, 60_000]  # from the last to the first
+    assert [one.sent_bytes for one in dense.each] == pytest.approx([4 * n for n in entries], abs=64)
+    assert 0 < dense.message.sent_bytes < 200
+    sums = measure_costs(make_codec("bf16"), "Allreduce", gradient, repetitions=1)
+    coded = 2 * 62_000 + 4 * 200  # a bias travels as it is
+    assert sums.sent_bytes == pytest.approx(coded)
+    factors = measure_costs(make_codec("svd(rank=2)"), "PowerSGD", gradient, repetitions=1)
+    assert factors.sent_bytes < dense.sent_bytes / 10
+    assert factors.rounds == 2
+    agreed = measure_costs(
+        make_codec("terngrad(scale=shared)"), "Allgather", gradient, repetitions=1
+    )
+    assert (agreed.holds, dense.holds) == (True, False)
+
+
+def test_passes_are_timed_without_a_change_to_the_weights() -> None:
+    torch.manual_seed(1)
+    work = task_of("Digits").open("Digits", Path())
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(20), nn.ReLU(), nn.Linear(20, 10))
+    batch = work.train.batch(torch.arange(8))
+    model(*batch.inputs)
+    before = [p.detach().clone() for p in model.parameters()]
+    found = measure_passes(model, work.objective, batch, repetitions=2)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert list(found.gradient) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert len(found.ready_s) == 4
+    assert 0 < max(found.ready_s) <= found.backward_s
+    assert found.sizes[0] == 4 * 10

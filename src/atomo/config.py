@@ -78,10 +78,11 @@ class Settings:
         "", "file of weights to begin with, on every host: .npz (ViT, Mixer) or .safetensors"
     )
     dataset: str = option(
-        "Digits", "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet, Folder or Noise"
+        "Digits",
+        "Digits, MNIST, Cifar10, Cifar100, SVHN, ImageNet, Imagenette, Folder or Noise",
     )
     data_dir: str = option("data", "where the data sets lie, on every host")
-    image_size: int | None = option(None, "side of ImageNet and Folder images, pixels")
+    image_size: int | None = option(None, "side of photographs, pixels")
     batch_size: int = option(32, "images per worker and step")
     batches_per_step: int = option(1, "batches whose gradients add up to one that is exchanged")
     test_batch_size: int = option(1000, "images per forward pass of the evaluator")

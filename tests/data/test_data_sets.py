@@ -76,7 +76,8 @@ def test_a_name_may_be_spelled_loosely_and_an_unknown_one_offers_the_nearest(tmp
 
 
 def test_the_table_is_read_only_and_complete():
-    names = ["Digits", "MNIST", "Cifar10", "Cifar100", "SVHN", "ImageNet", "Folder", "Noise"]
+    names = ["Digits", "MNIST", "Cifar10", "Cifar100", "SVHN", "ImageNet", "Imagenette", "Folder"]
+    names.append("Noise")
     assert [*DATASETS] == names == [source.name for source in DATASETS.values()]
     with pytest.raises(TypeError):
         DATASETS["other"] = DATASETS["MNIST"]

@@ -17,6 +17,7 @@ MNIST, CIFAR, IMAGENET = (1, 28, 28), (3, 32, 32), (3, 224, 224)
 SIZES = {
     ("LeNet", MNIST, 10): 431_080,
     ("FC", MNIST, 10): 784 * 800 + 800 + 800 * 500 + 500 + 500 * 10 + 10,
+    ("FourConv", IMAGENET, 30): 954_718,
     ("AlexNet", CIFAR, 10): 23_272_266,
     ("AlexNet", IMAGENET, 1000): 61_100_840,
     ("VGG11", CIFAR, 10): 9_750_922,

@@ -19,6 +19,7 @@ SOURCES: list[Source] = listed(
     "cifar:CIFAR100",
     "svhn:SVHN",
     "imagenet:IMAGENET",
+    "imagenette:IMAGENETTE",
     "folder:FOLDER",
     "noise:NOISE",
 )

@@ -95,5 +95,5 @@ def require_size(name: str, shape: tuple[int, int, int], image_size: int | None)
     if image_size is not None and (height, width) != (image_size, image_size):
         raise ConfigError(
             f"image size {image_size}: {name} comes in {height}x{width} only; "
-            "leave it out, or choose ImageNet or Folder"
+            "leave it out, or say how to scale it: --task 'images(augment=vit)'"
         )

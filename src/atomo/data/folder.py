@@ -18,7 +18,7 @@ from atomo.data.files import (
     list_tree,
     require_classes,
 )
-from atomo.data.photos import IMAGENET_NORMALISATION, PhotoSplit, photo_shape
+from atomo.data.photos import IMAGENET_NORMALISATION, INCEPTION, PhotoSplit, photo_shape
 
 __all__ = ["FOLDER", "find_trees", "photo_dataset", "small_dataset"]
 
@@ -93,7 +93,8 @@ def photo_dataset(
         read = afresh
         if size and fits(trees, size):
             read = Decoded(tree.paths, size, keep=True).image
-        return PhotoSplit(read, tree.labels, shape[1], IMAGENET_NORMALISATION, augment)
+        change = INCEPTION if augment else None
+        return PhotoSplit(read, tree.labels, shape[1], IMAGENET_NORMALISATION, change)
 
     train, test = split(trees[0], True), split(trees[1], False)
     return Dataset(name, len(trees[0].classes), shape, train, test)

@@ -15,7 +15,17 @@ from atomo.data.base import Split
 from atomo.data.hashing import uniforms
 from atomo.errors import ConfigError
 
-__all__ = ["IMAGENET_NORMALISATION", "PHOTO_SIZE", "PhotoSplit", "photo_shape"]
+__all__ = [
+    "IMAGENET_NORMALISATION",
+    "INCEPTION",
+    "PHOTO_SIZE",
+    "Augment",
+    "PhotoSplit",
+    "between",
+    "centre",
+    "crop",
+    "photo_shape",
+]
 
 PHOTO_SIZE = 224
 IMAGENET_NORMALISATION = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -40,6 +50,16 @@ def photo_shape(image_size: int | None) -> tuple[int, int, int]:
 
 
 @final
+@dataclass(frozen=True)
+class Augment:
+    """A random change of a photograph, which brings it to its final size."""
+
+    draws: int
+    """Numbers in [0, 1) that choose what happens."""
+    change: Callable[[UInt8[Tensor, "3 h w"], int, Sequence[float]], UInt8[Tensor, "3 s s"]]
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class PhotoSplit(Split):
     """Photographs of any size, decoded by a few threads that live only while `batch` runs."""
@@ -49,9 +69,10 @@ class PhotoSplit(Split):
     labels: Int64[Tensor, " n"]
     size: int
     normalise: Normalisation
-    augment: bool = False
-    """A random crop, resized, and mirrored half of the time (Szegedy et al., "Going deeper with
-    convolutions", CVPR 2015); otherwise, and without a seed, the centre."""
+    augment: Augment | None = None
+    """Where a seed is given; without one, and without this, `view`."""
+    view: Callable[[UInt8[Tensor, "3 h w"], int], UInt8[Tensor, "3 s s"]] | None = None
+    """What evaluation sees of a photograph; None: its centre."""
     threads: int = 4
 
     def __len__(self) -> int:
@@ -62,7 +83,7 @@ class PhotoSplit(Split):
     ) -> tuple[Float[Tensor, "b c h w"], Int64[Tensor, " b"]]:
         draws: Sequence[Sequence[float] | None] = [None] * len(indices)
         if self.augment and seed is not None:
-            draws = uniforms(seed, indices, DRAWS).tolist()
+            draws = uniforms(seed, indices, self.augment.draws).tolist()
         # Decoding and resizing release the interpreter's lock, so threads do run side by side.
         with ThreadPoolExecutor(min(self.threads, len(indices))) as pool:
             images = torch.stack([*pool.map(self.image, indices.tolist(), draws)])
@@ -71,7 +92,9 @@ class PhotoSplit(Split):
     def image(self, index: int, draws: Sequence[float] | None) -> UInt8[Tensor, "3 s s"]:
         """One photograph in its final size."""
         photo = self.read(index)
-        return centre(photo, self.size) if draws is None else crop(photo, self.size, draws)
+        if self.augment and draws is not None:
+            return self.augment.change(photo, self.size, draws)
+        return (self.view or centre)(photo, self.size)
 
 
 def centre(photo: UInt8[Tensor, "3 h w"], size: int) -> UInt8[Tensor, "3 s s"]:
@@ -83,20 +106,26 @@ def centre(photo: UInt8[Tensor, "3 h w"], size: int) -> UInt8[Tensor, "3 s s"]:
 
 
 def crop(
-    photo: UInt8[Tensor, "3 h w"], size: int, draws: Sequence[float]
+    photo: UInt8[Tensor, "3 h w"],
+    size: int,
+    draws: Sequence[float],
+    area: tuple[float, float] = AREA,
+    mirror: bool = True,
 ) -> UInt8[Tensor, "3 s s"]:
-    """The random crop that these `DRAWS` numbers in [0, 1) choose."""
+    """The random crop that these `DRAWS` numbers in [0, 1) choose, mirrored half of the time."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
-    box = crop_box(photo.shape[1], photo.shape[2], draws)
+    box = crop_box(photo.shape[1], photo.shape[2], draws, area)
     resized = transforms.resized_crop(photo, *box, [size, size], antialias=True)
-    return cast(Tensor, resized.flip(2) if draws[-1] < 0.5 else resized)
+    return cast(Tensor, resized.flip(2) if mirror and draws[-1] < 0.5 else resized)
 
 
-def crop_box(height: int, width: int, draws: Sequence[float]) -> tuple[int, int, int, int]:
+def crop_box(
+    height: int, width: int, draws: Sequence[float], area: tuple[float, float] = AREA
+) -> tuple[int, int, int, int]:
     """Top, left, height and width of the first crop drawn that fits, or else of a central one."""
-    for area, ratio in zip(draws[0 : 2 * TRIES : 2], draws[1 : 2 * TRIES : 2], strict=True):
-        pixels = height * width * between(AREA, area)
+    for share, ratio in zip(draws[0 : 2 * TRIES : 2], draws[1 : 2 * TRIES : 2], strict=True):
+        pixels = height * width * between(area, share)
         aspect = math.exp(between(LOG_RATIO, ratio))
         w, h = round(math.sqrt(pixels * aspect)), round(math.sqrt(pixels / aspect))
         if 0 < w <= width and 0 < h <= height:
@@ -116,3 +145,7 @@ def central_box(height: int, width: int) -> tuple[int, int, int, int]:
 def between(bounds: tuple[float, float], u: float) -> float:
     """The point at `u` in [0, 1) of the way from one bound to the other."""
     return bounds[0] + (bounds[1] - bounds[0]) * u
+
+
+INCEPTION = Augment(DRAWS, crop)
+"""Szegedy et al., "Going deeper with convolutions", CVPR 2015."""

@@ -10,6 +10,7 @@ from atomo.models.builder import Builder, Shape
 from atomo.models.cifar_resnet import CIFAR_RESNETS
 from atomo.models.densenet import DENSENET
 from atomo.models.foreign import build_foreign, build_own, foreign_name, is_foreign, is_own, tried
+from atomo.models.four_conv import FOUR_CONV
 from atomo.models.lenet import LENET
 from atomo.models.mixer import MIXERS
 from atomo.models.perceptron import FC
@@ -35,7 +36,7 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
     {
         builder.name: builder
         for builder in (
-            *(LENET, FC, ALEXNET, *VGGS, *RESNETS, *CIFAR_RESNETS, DENSENET),
+            *(LENET, FC, FOUR_CONV, ALEXNET, *VGGS, *RESNETS, *CIFAR_RESNETS, DENSENET),
             *(*VITS, *MIXERS),
         )
     }

@@ -8,7 +8,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from atomo.data import DATASETS, Split, load_dataset
+from atomo.data.preparation import PREPARATIONS, prepared
 from atomo.models import MODELS, build_model, network_named
+from atomo.names import resolve
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import TOP1, TOP5, CrossEntropy, TopScorer
 
@@ -35,11 +37,19 @@ class ImageSamples(Samples):
 class Images(Task):
     """Classification of images."""
 
+    augment: str = ""
+    """How photographs are changed and scaled, as published: `photos`, `vit` or `food`; empty: as
+    the data set has it."""
+
     id: ClassVar[str] = "images"
     samples: ClassVar[str] = "images"
     metrics: ClassVar[tuple[Metric, ...]] = (TOP1, TOP5)
     network: ClassVar[str] = "LeNet"
     dataset: ClassVar[str] = "Digits"
+
+    def __post_init__(self) -> None:
+        if self.augment:
+            resolve("augmentation", self.augment, PREPARATIONS)
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
@@ -53,7 +63,10 @@ class Images(Task):
         return network_named(name)
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
-        data = load_dataset(dataset, data_dir, image_size)
+        if self.augment:
+            data = prepared(load_dataset(dataset, data_dir), self.augment, image_size)
+        else:
+            data = load_dataset(dataset, data_dir, image_size)
         return Workload(
             ImageSamples(data.train),
             ImageSamples(data.test),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from atomo.cli import main
-from atomo.training.average import averaged
+from atomo.training.average import WeightAverage, averaged
 from atomo.training.checkpoint import load
 
 COMMON = {"network": "FC", "code": "sgd", "max_steps": 6, "batch_size": 16}
@@ -48,6 +48,21 @@ def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
     mean, expected = (averaged(one.model, one.optimizer) for one in (parts, whole))
     assert all(tensor.equal(mean[name]) for name, tensor in expected.items())
     assert not any(tensor.equal(whole.model[name]) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather"}], ids=str)
+def test_only_who_writes_checkpoints_keeps_it(way, tmp_path, monkeypatch):
+    update, kept = WeightAverage.update, list[WeightAverage]()
+
+    def counted(average: WeightAverage) -> None:
+        kept.append(average)
+        update(average)
+
+    monkeypatch.setattr(WeightAverage, "update", counted)
+    for steps in (2, 4):  # a resume hands out no average either
+        run_threads(settings(tmp_path, ema_decay=0.5, **(COMMON | way | {"max_steps": steps})))
+    assert len(kept) == 4
+    assert len(set(map(id, kept))) == 2  # one a run
 
 
 def test_a_run_may_begin_or_drop_it_on_a_resume(tmp_path):

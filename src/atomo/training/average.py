@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["AVERAGE", "WeightAverage", "averaged"]
+__all__ = ["AVERAGE", "WeightAverage", "averaged", "without_average"]
 
 AVERAGE: Final = "average"  # in the state of an optimiser: average/PARAMETER
 
@@ -41,3 +41,8 @@ def averaged(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> di
         name.removeprefix(prefix): t for name, t in optimizer.items() if name.startswith(prefix)
     }
     return {**model, **average} if average else {}
+
+
+def without_average(optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An optimiser's state for who only repeats its steps, and keeps no average."""
+    return {name: t for name, t in optimizer.items() if not name.startswith(AVERAGE + "/")}

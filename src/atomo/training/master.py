@@ -7,6 +7,7 @@ from typing import final
 from atomo.communicators import Coder, Exchanged, Report, Server, Source, make_down
 from atomo.downlink import weights_dtype
 from atomo.fusion import flatten
+from atomo.training.average import without_average
 from atomo.training.contents import load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import Caution, Event, StepDone
@@ -61,7 +62,7 @@ class Master:
         """What the ways down are made of."""
         return Source(
             self._transport.local_size == self._transport.size,
-            self._optimizer.state_dict,
+            lambda: without_average(self._optimizer.state_dict()),
             self._job.down_buckets,
             Coder(self._job.settings.compression, self._job.settings.seed),
             weights_dtype(self._job.settings.down),

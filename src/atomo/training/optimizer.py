@@ -39,7 +39,17 @@ class FlatOptimizer:
         buckets: Sequence[Bucket],
         settings: Settings,
         rate: LearningRate,
+        averages: bool = True,
     ) -> None:
+        """An optimiser before its first step.
+
+        Args:
+            weights: that it steps.
+            buckets: where each parameter lies.
+            settings: of the run.
+            rate: the learning rate of each step.
+            averages: whether to keep `--ema-decay`'s average; who writes checkpoints does.
+        """
         self.weights = weights
         self.gradient = torch.zeros_like(weights)
         self._buckets = buckets
@@ -47,7 +57,8 @@ class FlatOptimizer:
         self._rule = build(settings)
         self._decay = decay_momentum(weights, settings, buckets)
         self._apart = decay_of_some(weights, settings, buckets)
-        self._average = WeightAverage(weights, settings.ema_decay) if settings.ema_decay else None
+        decay = settings.ema_decay if averages else 0.0
+        self._average = WeightAverage(weights, decay) if decay else None
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`, which counts from 1."""

@@ -60,7 +60,8 @@ class Replica:
             collective, compressor, self._reduction, torch.get_num_threads()
         )
         self._passes = Passes(job, worker, device, self._communicator.push)
-        self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s, job.rate)
+        leads = collective.rank == 0  # and writes the checkpoints
+        self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s, job.rate, leads)
         self._damping = Damping()
 
     def take_step(self, *, ending: bool) -> Taken:

@@ -13,6 +13,7 @@ from torch import Tensor
 from atomo.communicators import Direct
 from atomo.communicators.rooted import collect, deal, take
 from atomo.errors import ReplicasDiffer
+from atomo.training.average import without_average
 from atomo.training.checkpoint import Snapshot
 from atomo.training.events import Event, StepDone
 from atomo.training.job import Job
@@ -85,7 +86,9 @@ class Replicated:
             states: list[dict[str, Tensor]] = [{}] * self._transport.size
         else:
             own = spread(snapshot.workers or [{}], self._transport.size)
-            states = [joined(snapshot.model, snapshot.optimizer, state) for state in own]
+            shared = without_average(snapshot.optimizer)
+            states = [joined(snapshot.model, shared, state) for state in own]
+            states[0] = joined(snapshot.model, snapshot.optimizer, own[0])
         step = snapshot.step if snapshot else 0
         self._begin(step, states[0])
         deal(self._transport, states, step)

@@ -56,7 +56,9 @@ class Worker:
         job = self._job
         return Follower(
             self._passes.weights.cpu(),  # no copy where that is where they are
-            lambda weights: FlatOptimizer(weights, job.buckets, job.settings, job.rate),
+            lambda weights: FlatOptimizer(
+                weights, job.buckets, job.settings, job.rate, averages=False
+            ),
             job.buckets_at,
             rank,
             job.workers,

@@ -16,7 +16,7 @@ from atomo.codecs import Codec, make_codec
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping, grouping, megabytes
-from atomo.memory import Forget, canonical, check_fits, default_memory
+from atomo.memory import Forget, canonical, check_fits, default_memory, kind_of
 from atomo.names import resolve
 from atomo.rates import SCHEDULES
 from atomo.recipes import RECIPES
@@ -241,9 +241,21 @@ class Settings:
         return grouping(self.fusion) if self.fusion else megabytes(self.fusion_mb)
 
     @property
+    def counted(self) -> int:
+        """Workers whose gradients a step stands for, of resolved settings.
+
+        All where what is late comes back, for then it counts in the end; else those that are waited
+        for.
+        """
+        waited_for = self.num_aggregate or self.workers
+        if waited_for == self.workers or kind_of(self.memory).feeds_back:
+            return self.workers
+        return waited_for
+
+    @property
     def peak_lr(self) -> float:
         """The learning rate before any schedule lowers it."""
-        return self.lr * (self.workers * self.batches_per_step if self.lr_scale_by_workers else 1)
+        return self.lr * (self.counted * self.batches_per_step if self.lr_scale_by_workers else 1)
 
     @property
     def warmup_from(self) -> float:

@@ -102,6 +102,14 @@ def test_a_rate_for_all_workers_begins_at_that_of_one():
     assert without_master == pytest.approx([0.4] * LAST, rel=1e-12)
 
 
+@pytest.mark.parametrize(("memory", "counted"), [("none", 2), ("residual", 4)])
+def test_a_rate_for_all_workers_is_for_those_whose_gradients_count(memory, counted, tmp_path):
+    given = {"n": 5, "num_aggregate": 2, "memory": memory, "code": "topk(ratio=0.1)"}
+    scaled = settings(tmp_path, lr=0.1, lr_scale_by_workers=True, **given)
+    assert scaled.peak_lr == pytest.approx(0.1 * counted)
+    assert scaled.warmup_from == pytest.approx(1 / counted)
+
+
 SCHEDULED = {
     "network": "FC",
     "batch_size": 70,  # 10 steps an epoch

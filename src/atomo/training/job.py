@@ -12,7 +12,7 @@ from atomo.config import Settings
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
-from atomo.memory import Forget, kind_of
+from atomo.memory import Forget
 from atomo.models import load_weights
 from atomo.randomness import derive
 from atomo.schedule import phases
@@ -80,8 +80,7 @@ class Job:
         Where what is late comes back, each weighs what it would in a step of all workers: it counts
         in the end, and a mean over the first K alone would make it count P / K times.
         """
-        comes_back = kind_of(self.settings.memory).feeds_back
-        return 1 / (self.workers if comes_back else self.settings.num_aggregate)
+        return 1 / self.settings.counted
 
     @property
     def late_share(self) -> float:

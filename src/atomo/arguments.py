@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from dataclasses import field as data_field
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -28,6 +29,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
+@cache  # it takes longer to make than to use, and keeps nothing of what it parses
 def parser(settings: type[Any], command: str, description: str) -> Parser:
     """The parser of a command whose options are the fields of `settings`."""
     built = Parser(

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from atomo.cli import main
 from atomo.cli.sweep import advice, name_of, sweep, trial_settings
@@ -14,6 +16,8 @@ from atomo.launch.grid import Axis, axes_of, points
 from atomo.launch.place import located
 from atomo.launch.sweep import best, results_table
 from atomo.settings_file import settings_text
+from atomo.tasks import make_task
+from atomo.tasks.classes import TOP1
 
 
 @pytest.mark.parametrize(
@@ -89,14 +93,43 @@ def test_the_best_has_the_lowest_loss_over_the_last_steps(tmp_path):
     assert [(trial.name, trial.loss) for trial in trials] == [
         ("lr=0.1", 2.0), ("lr=0.2", 0.5), ("lr=5", None)
     ]  # fmt: skip
-    first = best(trials)
+    first = best(trials, TOP1)
     assert first is not None
     assert first.name == "lr=0.2"
-    assert results_table(trials).row_count == 3
+    assert results_table(trials, TOP1).row_count == 3
     assert (
         advice({"--lr": "0.2", "--code": "svd(rank=3)"}) == "best: --lr 0.2 --code 'svd(rank=3)'\n"
     )
-    assert best(trials[2:]) is None
+    assert best(trials[2:], TOP1) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "first"), [("images", "top1", "lr=0.1"), ("transcription", "wer", "lr=0.2")]
+)
+def test_the_best_of_evaluated_trials_is_the_best_by_the_tasks_metric(task, key, first, tmp_path):
+    def run(settings: Settings) -> int:
+        code = write_metrics(settings)
+        if not code:
+            value = {0.1: 0.75, 0.2: 0.25}[settings.lr]  # a rate of errors, or one of what is right
+            line = json.dumps({"step": 21, key: value})
+            (Path(settings.train_dir) / "evaluations.jsonl").write_text(line + "\n")
+        return code
+
+    words = ["--lr=0.1,0.2,5", f"--task={task}", "--max-steps=21", "--evaluator=local"]
+    axes, rest = axes_of(words)
+    trials = {name_of(one): trial_settings(rest, one, tmp_path) for one in points(axes)}
+    code, found = sweep(trials, tmp_path, run)
+    metric = make_task(task).metrics[0]
+    chosen = best(found, metric)
+    assert code == 0
+    assert chosen is not None
+    assert chosen.name == first
+    console = Console(width=120, file=StringIO())
+    with console.capture() as shown:
+        console.print(results_table(found, metric))
+    assert f"test {metric.shown}" in shown.get()
+    (row,) = (line for line in shown.get().splitlines() if "best" in line)
+    assert first in row
 
 
 def test_the_same_sweep_goes_on_where_it_stopped(tmp_path):

@@ -17,13 +17,14 @@ from atomo.launch.place import located
 from atomo.launch.sweep import Trial, best, measured, past, remember, results_table
 from atomo.launch.trials import Recorder, run_trial
 from atomo.settings_file import SETTINGS_FILE, settings_text
+from atomo.tasks import make_task
 
 __all__ = ["main", "sweep"]
 
 DESCRIPTION: Final = """\
 Trains once for each value of an option, and each combination of several; options are those of
 `atomo train`. Numbers are separated by commas, codecs by semicolons; 2^-7..2^-1 has all powers
-between. Without an evaluator, unless --evaluator local is given.
+between. The best has the lowest training loss; with --evaluator local, the best test result.
 
   atomo sweep --lr 2^-7..2^-1 --max-steps 100
   atomo sweep --lr 0.01,0.1 --momentum 0,0.9 --code 'svd; qsgd' --train-dir runs/tune
@@ -43,11 +44,12 @@ def main(words: Sequence[str]) -> int:
     folder = Path(base.settings.train_dir or default_folder(base.settings, base.name))
     grid = {name_of(point): point for point in points(axes)}
     planned = {name: trial_settings(rest, point, folder) for name, point in grid.items()}
+    metric = make_task(base.settings.task).metrics[0]
     code, trials = sweep(planned, folder, lambda one: run_trial(one, Recorder()))
     if trials:
-        Console(width=None if sys.stdout.isatty() else 120).print(results_table(trials))
+        Console(width=None if sys.stdout.isatty() else 120).print(results_table(trials, metric))
     if not code:
-        first = best(trials)
+        first = best(trials, metric)
         sys.stdout.write(advice(grid[first.name] if first else {}))
     return code
 
@@ -71,7 +73,8 @@ def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int,
             code = run(settings if is_of(text, settings) else replace(settings, resume="never"))
             if code not in (0, Diverged.exit_code):
                 return code, trials
-            done[text] = measured(name, text, Path(settings.train_dir), bool(code))
+            metric = make_task(settings.task).metrics[0]
+            done[text] = measured(name, text, Path(settings.train_dir), bool(code), metric)
             remember(folder, done[text])
             say(done[text])
         trials.append(done[text])

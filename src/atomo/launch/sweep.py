@@ -9,6 +9,8 @@ from rich.table import Table
 
 from atomo.errors import CheckpointError
 from atomo.launch.text import bytes_text
+from atomo.tasks import Metric
+from atomo.training.evaluation_log import EVALUATIONS
 from atomo.training.json_lines import append_line, lines
 
 __all__ = ["Trial", "best", "measured", "past", "remember", "results_table"]
@@ -34,10 +36,12 @@ class Trial:
     step_s: float
     sent_bytes: float
     """Up, a step, by all workers."""
+    tested: float | None = None
+    """The headline of the task, of the last checkpoint; None: it was not evaluated."""
 
 
-def measured(name: str, settings: str, folder: Path, diverged: bool) -> Trial:
-    """What the steps in a run's folder come to.
+def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Metric) -> Trial:
+    """What the steps in a run's folder come to, and its checkpoints by `metric`.
 
     Raises:
         CheckpointError: they cannot be read.
@@ -50,7 +54,9 @@ def measured(name: str, settings: str, folder: Path, diverged: bool) -> Trial:
     accuracy = mean([step["accuracy"] for step in last])
     seconds = mean([step["step_s"] for step in steps])
     sent = mean([step["up_bytes"] for step in steps])
-    return Trial(name, settings, steps[-1]["step"], loss, accuracy, seconds, sent)
+    evaluated = lines(folder / EVALUATIONS)
+    tested = evaluated[-1].get(metric.key) if evaluated else None
+    return Trial(name, settings, steps[-1]["step"], loss, accuracy, seconds, sent, tested)
 
 
 def past(folder: Path) -> dict[str, Trial]:
@@ -75,29 +81,42 @@ def remember(folder: Path, trial: Trial) -> None:
     append_line(folder / RESULTS, asdict(trial))
 
 
-def best(trials: Sequence[Trial]) -> Trial | None:
-    """That of the lowest loss; None where all diverged."""
+def best(trials: Sequence[Trial], metric: Metric) -> Trial | None:
+    """That of the best `metric` where all were evaluated, else that of the lowest loss.
+
+    None where all diverged.
+    """
     whole = [trial for trial in trials if trial.loss is not None]
+    sign = -1 if metric.higher_is_better else 1
+    if all(trial.tested is not None for trial in whole):
+        return min(whole, key=lambda trial: sign * (trial.tested or 0.0), default=None)
     return min(whole, key=lambda trial: trial.loss or 0.0, default=None)
 
 
-def results_table(trials: Sequence[Trial]) -> Table:
+def results_table(trials: Sequence[Trial], metric: Metric) -> Table:
     """One row a trial, the best one marked."""
     table = Table(title="training loss and accuracy: means over the last tenth of the steps")
-    for column in ("trial", "loss", "accuracy", "steps", "ms/step", "sent/step", ""):
+    evaluated = any(trial.tested is not None for trial in trials)
+    shown = [f"test {metric.shown}"] if evaluated else []
+    for column in ("trial", "loss", "accuracy", *shown, "steps", "ms/step", "sent/step", ""):
         table.add_column(column, justify="left" if column == "trial" else "right")
-    first = best(trials)
+    first = best(trials, metric)
     for trial in trials:
         table.add_row(
             trial.name,
             "diverged" if trial.loss is None else f"{trial.loss:.4f}",
             f"{trial.accuracy:.2%}",
+            *(tested_text(trial, metric) for _ in shown),
             f"{trial.steps:,}",
             f"{1e3 * trial.step_s:.0f}",
             bytes_text(trial.sent_bytes),
             "best" if trial == first else "",
         )
     return table
+
+
+def tested_text(trial: Trial, metric: Metric) -> str:
+    return "" if trial.tested is None else metric.text(trial.tested)
 
 
 def mean(values: Sequence[int | float]) -> float:

@@ -7,6 +7,7 @@ from torch.nn import Module
 
 from atomo.models.alexnet import ALEXNET
 from atomo.models.builder import Builder, Shape
+from atomo.models.cifar_examples import CIFAR_EXAMPLES
 from atomo.models.cifar_resnet import CIFAR_RESNETS
 from atomo.models.densenet import DENSENET
 from atomo.models.foreign import build_foreign, build_own, foreign_name, is_foreign, is_own, tried
@@ -21,6 +22,7 @@ from atomo.models.weights import load_weights
 from atomo.names import resolve
 
 __all__ = [
+    "CIFAR_EXAMPLES",
     "MODELS",
     "Builder",
     "Shape",
@@ -42,6 +44,8 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
     }
 )
 
+ALL: Mapping[str, Builder] = MappingProxyType({**MODELS, **CIFAR_EXAMPLES})
+
 
 def build_model(name: str, input_shape: Shape, classes: int) -> Module:
     """Builds the network called `name`, in any case, for images of (channels, height, width).
@@ -59,7 +63,7 @@ def build_model(name: str, input_shape: Shape, classes: int) -> Module:
     """
     if is_foreign(name):
         return build_foreign(name, input_shape, classes)
-    return MODELS[resolve("network", name, MODELS)](input_shape, classes)
+    return ALL[resolve("network", name, ALL)](input_shape, classes)
 
 
 def network_named(name: str) -> str:
@@ -71,4 +75,4 @@ def network_named(name: str) -> str:
     Raises:
         ConfigError: there is no such network; the message offers the nearest.
     """
-    return foreign_name(name) if is_foreign(name) else resolve("network", name, MODELS)
+    return foreign_name(name) if is_foreign(name) else resolve("network", name, ALL)

@@ -70,9 +70,11 @@ def timm_names() -> Sequence[str]:
     return [str(name) for name in timm().list_models()]
 
 
-def timm_model(name: str, input_shape: Shape, classes: int) -> Module:
+def timm_model(name: str, input_shape: Shape, classes: int, drop_path: float = 0.0) -> Module:
+    # Not every network takes a rate, 0 or not.
+    rate = {"drop_path_rate": drop_path} if drop_path else {}
     model: Module = timm().create_model(
-        name, pretrained=False, num_classes=classes, in_chans=input_shape[0]
+        name, pretrained=False, num_classes=classes, in_chans=input_shape[0], **rate
     )
     return model
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.data import DATASETS, Split, load_dataset
 from atomo.data.preparation import PREPARATIONS, prepared
-from atomo.models import MODELS, build_model, network_named
+from atomo.models import CIFAR_EXAMPLES, MODELS, build_model, network_named
 from atomo.names import resolve
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import TOP1, TOP5, CrossEntropy, TopScorer
@@ -57,7 +57,7 @@ class Images(Task):
 
     @classmethod
     def networks(cls) -> tuple[str, ...]:
-        return tuple(MODELS)
+        return (*MODELS, *CIFAR_EXAMPLES)
 
     def network_named(self, name: str) -> str:
         return network_named(name)

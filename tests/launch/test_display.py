@@ -128,6 +128,11 @@ def test_a_long_path_stays_whole(tmp_path):
     assert f"{folder.rstrip('/')}/metrics.jsonl" in cells
 
 
+def test_a_folder_named_after_settings_files_keeps_its_brackets():
+    folder = "/runs/[cifar.resnet20]+[dgc.wm5]-20260101-000000"
+    assert f"{folder}/metrics.jsonl" in table(replace(STARTED, train_dir=folder), STEP)
+
+
 def test_the_best_checkpoint_is_named_where_it_is_not_the_last():
     worse = replace(SCORE, step=60, values={"top1": 0.5, "top5": 1.0, "loss": 0.1})
     assert "best test" not in table(SCORE, Ended(40, "done"))

@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
     show(console, "relative error of one encoding", Losses, lost)
     if pyplot is not None:
         draw(pyplot, gradient, Path(options.png))
-        console.print(f"wrote {options.png}")
+        console.print(f"wrote {options.png}", markup=False)
     return 0
 
 

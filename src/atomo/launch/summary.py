@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import final
 
 from rich.table import Table
+from rich.text import Text
 
 from atomo.communicators import PARAMETER_SERVER
 from atomo.launch.text import bytes_text, duration_text, ratio_text
@@ -140,7 +141,7 @@ class Summary:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")  # a path must be whole to be copied
         for name, value in self.rows():
-            table.add_row(name, value)
+            table.add_row(name, Text(value))  # of a string rich would take [x] for markup
         return table
 
 

@@ -68,7 +68,8 @@ def parse(
     # argparse would take `-host` for `-h`, and print the help.
     unknown = [word for word in ours if word[:2] != "--" and successor(word)]
     if not unknown:
-        known, unknown = parser(settings, command, description).parse_known_args(ours)
+        made = parser(settings, command, description)  # type: ignore[arg-type]
+        known, unknown = made.parse_known_args(ours)
     if unknown:
         name = unknown[0].partition("=")[0]
         raise ConfigError(f"unknown option {name!r}; {successor(name) or nearest(name, options)}")

@@ -170,7 +170,7 @@ class Link:
                 for part in in_parts(torch.from_numpy(data)) if length else ():
                     self._received(part)
                 self._inbox.put(Parcel(self._peer, data))
-        except RuntimeError:  # gloo's, for a connection that is no more
+        except (RuntimeError, MemoryError):  # gloo's, for a connection that is no more
             length = LARGEST + 1
         if length < GOODBYE:
             leave_at_once(-2 - length)

@@ -16,15 +16,16 @@ PACKAGE = Path(atomo.__file__).parent
 
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
-    ("errors", "kernels", "allocator", "published", "tables"),
+    ("errors", "kernels", "allocator", "published", "tables", "deferred"),
     "plotting",
     "randomness",
     ("names", "bounds", "surroundings", "quantities"),
-    ("arguments", "program", "rates", "setting_bounds"),
+    ("arguments", "program", "rates", "setting_bounds", "compression"),
     "codecs",
     ("memory", "wire", "schedule", "recipes", "downlink", "grouping"),  # none knows of another
     ("transports", "fusion", "api", "setting_checks"),
     "communicators",
+    "comm_types",
     "roles",
     "config",
     ("measure", "inspect", "settings_file"),
@@ -43,7 +44,7 @@ LEVEL = {
     for room in ([rooms] if isinstance(rooms, str) else rooms)
 }
 # These serve any training, not only ours.
-APART = {"models": {"errors", "names"}, "data": {"errors", "names", "tables"}}
+APART = {"models": {"errors", "names", "tables"}, "data": {"errors", "names", "tables"}}
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

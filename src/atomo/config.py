@@ -13,6 +13,8 @@ from typing import Any, Final, final
 from atomo.arguments import flag, option
 from atomo.bounds import check
 from atomo.codecs import Codec, make_codec
+from atomo.comm_types import COMM_TYPES
+from atomo.compression import Compression
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping, grouping, megabytes
@@ -21,7 +23,6 @@ from atomo.names import resolve
 from atomo.rates import SCHEDULES
 from atomo.recipes import RECIPES
 from atomo.roles import (
-    COMM_TYPES,
     check_memory,
     check_roles,
     check_way_down,
@@ -38,7 +39,6 @@ from atomo.setting_checks import (
     check_schedule,
     wants_gpu,
 )
-from atomo.wire import Compression
 
 __all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
 

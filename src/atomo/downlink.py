@@ -1,8 +1,8 @@
 """The setting that says how the weights come down to the workers of a parameter server."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -28,10 +28,8 @@ WEIGHTS: Final = "weights"
 UPDATES: Final = "updates"
 DELTA: Final = "delta"
 NAMES: Final = (AUTO, WEIGHTS, UPDATES, DELTA)
-DTYPES: Final[Mapping[str, torch.dtype]] = MappingProxyType(
-    {"fp32": torch.float32, "bf16": torch.bfloat16}
-)
-"""As what weights may travel."""
+WHOLE: Final = "fp32"
+ROUNDED: Final = "bf16"
 CALL: Final = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
@@ -72,12 +70,12 @@ def weights_as(spec: str, text: str) -> str:
         ConfigError: they do not travel as that.
     """
     name = spec.strip().lower()
-    if name not in DTYPES:
+    if name not in (WHOLE, ROUNDED):
         raise ConfigError(
             f"--down {text!r}: weights travel as fp32, which is {WEIGHTS}, or rounded to half the "
             f"bytes, which is {WEIGHTS}(bf16); codecs are for {DELTA}(CODEC)"
         )
-    return WEIGHTS if DTYPES[name] == torch.float32 else f"{WEIGHTS}({name})"
+    return WEIGHTS if name == WHOLE else f"{WEIGHTS}({name})"
 
 
 def checked(codec: Codec[Any]) -> Codec[Any]:
@@ -110,8 +108,7 @@ def name_of(downlink: str) -> str:
 
 def weights_dtype(downlink: str) -> torch.dtype:
     """As what weights travel that come whole, under a canonical setting."""
-    name, _, spec = downlink.partition("(")
-    return DTYPES[spec[:-1]] if name == WEIGHTS and spec else torch.float32
+    return torch.bfloat16 if downlink == f"{WEIGHTS}({ROUNDED})" else torch.float32
 
 
 def delta_codec(downlink: str) -> Codec[Any] | None:

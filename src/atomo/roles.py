@@ -3,14 +3,13 @@
 from typing import Any
 
 from atomo.codecs import Codec
-from atomo.communicators import PARAMETER_SERVER, REDUCTIONS
+from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS
 from atomo.downlink import AUTO
 from atomo.errors import ConfigError
 from atomo.memory import kind_of
 from atomo.names import resolve
 
 __all__ = [
-    "COMM_TYPES",
     "check_memory",
     "check_roles",
     "check_way_down",
@@ -19,8 +18,6 @@ __all__ = [
     "own_memory",
     "trainers",
 ]
-
-COMM_TYPES = (PARAMETER_SERVER, *REDUCTIONS)
 
 
 def has_master(comm_type: str) -> bool:

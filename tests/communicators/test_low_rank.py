@@ -8,7 +8,7 @@ from support import together
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import make_codec
-from atomo.communicators import REDUCTIONS
+from atomo.comm_types import REDUCTIONS
 from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.direct import Direct
 from atomo.communicators.exchange import Compressor

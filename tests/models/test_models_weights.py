@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 from atomo.config import Settings, record
 from atomo.errors import ConfigError, DataError
 from atomo.launch.place import located
-from atomo.models import build_model, load_weights
+from atomo.models import build_model
 from atomo.models.mixer import MixerSize, mixer
 from atomo.models.vit import VitSize, vit
-from atomo.models.weights import resized
+from atomo.models.weights import load_weights, resized
 
 LAYERS, HEADS, PATCH = 2, 2, 4
 IMAGE = (3, 12, 12)

@@ -9,7 +9,7 @@ from selection import slow_but
 from support import largest_difference, plain_sgd, run_threads, settings, together
 
 from atomo.codecs import CODECS, Law, make_codec
-from atomo.communicators import REDUCTIONS
+from atomo.comm_types import REDUCTIONS
 from atomo.config import Settings
 from atomo.errors import ConfigError, DeadlineExpired, Diverged, ReplicasDiffer
 from atomo.training import replicated

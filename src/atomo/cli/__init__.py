@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
+from typing import Final
 
+from atomo.deferred import defer
 from atomo.program import dispatch
 
 __all__ = ["main"]
@@ -22,6 +24,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "rank": "be one rank of a job; `train` starts these through mpirun",
     }
 )
+# They start the processes that compute, and compute nothing themselves.
+LAUNCHERS: Final = frozenset({"train", "sweep", "throughput"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def act(name: str, words: list[str]) -> int:
     """Runs the command of this name, and imports what it needs only now."""
+    if name in LAUNCHERS:
+        defer("torch")
     run: Callable[[Sequence[str]], int] = import_module(f"atomo.cli.{name}").main
     return run(words)
 

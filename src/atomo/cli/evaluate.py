@@ -19,9 +19,9 @@ from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display import evaluation_line
 from atomo.launch.published_lines import published_evaluation
 from atomo.launch.streams import EVENT_MARK
+from atomo.training.evaluation import Evaluation
 from atomo.training.evaluator import EvaluatorSettings, Missed, evaluate
 from atomo.training.ownership import LEASE_S
-from atomo.training.scoring import Evaluation
 
 __all__ = ["EvaluateOptions", "main"]
 

@@ -17,6 +17,7 @@ from atomo.bounds import ANY, COUNT, check
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.given import given
+from atomo.launch.place import located
 from atomo.launch.text import bytes_text
 from atomo.launch.trials import Recorder, run_trial
 from atomo.training.events import StepDone
@@ -70,6 +71,7 @@ def main(words: Sequence[str]) -> int:
     """Measures and prints."""
     plan, rest = planned(words)
     base = given(["--dataset=Noise", *rest], "throughput", DESCRIPTION).settings
+    located(base)  # what is wrong with it is said now, not when the dense run is over
     dense = replace(base, code=DENSE, code_schedule="", memory="none", warmup_epochs=0)
     dense = replace(dense, compress_ratio=None)
     found = []

@@ -1,45 +1,40 @@
 """Gradient codecs, by name. To add one: write its module in its family, then list it in CODECS."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.spec import parse
-from atomo.tables import listed
+from atomo.tables import Table
 
 __all__ = ["CODECS", "Codec", "Field", "Law", "Unit", "make_codec"]
 
-CODECS: Mapping[str, type[Codec[Any]]] = MappingProxyType(
+CODECS: Final[Table[type[Codec[Any]]]] = Table(
+    __name__,
     {
-        codec.id: codec
-        for codec in listed(
-            __name__,
-            "dense.dense:Dense",
-            "dense.fp16:Float16",
-            "dense.bf16:BFloat16",
-            "spectral.svd:SVD",
-            "spectral.entrywise:Entrywise",
-            "spectral.fourier:Fourier",
-            "spectral.atomo_auto:Atomo",
-            "sketches.sketchml:SketchML",
-            "sketches.lss:LSS",
-            "sketches.countsketch:CountSketch",
-            "levels.qsgd:QSGD",
-            "levels.terngrad:TernGrad",
-            "levels.natural:Natural",
-            "signs.signsgd:SignSGD",
-            "signs.signsgd:Signum",
-            "signs.efsignsgd:EFSignSGD",
-            "signs.onebit:OneBit",
-            "sparse.topk:TopK",
-            "sparse.threshold:Threshold",
-            "sparse.randk:RandK",
-            "sparse.chunktopk:ChunkTopK",
-            "sparse.dgc:DGC",
-            "sparse.dragonn:Dragonn",
-        )
-    }
+        "sgd": "dense.dense:Dense",
+        "fp16": "dense.fp16:Float16",
+        "bf16": "dense.bf16:BFloat16",
+        "svd": "spectral.svd:SVD",
+        "entrywise": "spectral.entrywise:Entrywise",
+        "fourier": "spectral.fourier:Fourier",
+        "atomo": "spectral.atomo_auto:Atomo",
+        "sketchml": "sketches.sketchml:SketchML",
+        "lss": "sketches.lss:LSS",
+        "countsketch": "sketches.countsketch:CountSketch",
+        "qsgd": "levels.qsgd:QSGD",
+        "terngrad": "levels.terngrad:TernGrad",
+        "natural": "levels.natural:Natural",
+        "signsgd": "signs.signsgd:SignSGD",
+        "signum": "signs.signsgd:Signum",
+        "efsignsgd": "signs.efsignsgd:EFSignSGD",
+        "onebit": "signs.onebit:OneBit",
+        "topk": "sparse.topk:TopK",
+        "threshold": "sparse.threshold:Threshold",
+        "randk": "sparse.randk:RandK",
+        "chunktopk": "sparse.chunktopk:ChunkTopK",
+        "dgc": "sparse.dgc:DGC",
+        "dragonn": "sparse.dragonn:Dragonn",
+    },
 )
 
 
@@ -57,7 +52,7 @@ def make_codec(spec: str) -> Codec[Any]:
 
 def __getattr__(name: str) -> Any:
     """The class of a listed codec: `from atomo.codecs import TopK`."""
-    for codec in CODECS.values():
-        if codec.__name__ == name:
-            return codec
+    for codec, place in CODECS.places.items():
+        if place.endswith(f":{name}"):
+            return CODECS[codec]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

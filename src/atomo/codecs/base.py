@@ -11,6 +11,8 @@ listed codec against every law it declares, so a new codec is tested the moment 
 `codecs/__init__.py`.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,7 +22,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.cost import BESIDE, VISITS, Cost
 
@@ -105,7 +106,7 @@ class Codec(ABC, Generic[Payload]):
         """The laws that this configuration obeys."""
 
     @abstractmethod
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Payload:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Payload:
         """Compresses `gradient`, which is left unchanged. The payload may be a view of it.
 
         Args:
@@ -119,11 +120,13 @@ class Codec(ABC, Generic[Payload]):
         """
 
     @abstractmethod
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         """What a payload for a gradient of `shape` may look like, in the order of its fields."""
 
     @abstractmethod
-    def add_decoded(self, payload: Payload, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Payload, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         """Adds `scale` times the decoded gradient to `out`, in place.
 
         The payload may lie on another device than `out`: frames are read on the CPU. Adding in
@@ -135,7 +138,7 @@ class Codec(ABC, Generic[Payload]):
         """
 
     def add_all(
-        self, payloads: Sequence[Payload], out: Float[Tensor, "..."], scale: float = 1.0
+        self, payloads: Sequence[Payload], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         """Adds `scale` times each of several decoded gradients to `out`, in place.
 
@@ -148,7 +151,7 @@ class Codec(ABC, Generic[Payload]):
         for payload in payloads:
             self.add_decoded(payload, out, scale)
 
-    def cost(self, payload: Payload, shape: Size) -> Cost:
+    def cost(self, payload: Payload, shape: torch.Size) -> Cost:
         """What `decode` takes, at most. Of a payload that `decode` refuses, it may be anything.
 
         It reads sizes and counts, allocates nothing, and raises nothing whatever they are. A codec
@@ -158,7 +161,10 @@ class Codec(ABC, Generic[Payload]):
         return Cost(VISITS * shape.numel(), BESIDE * shape.numel())
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Payload:
         """Error feedback in one go: adds `gradient` to `kept`, in place, encodes the sum, and
         leaves in `kept` what was not sent.
@@ -170,7 +176,7 @@ class Codec(ABC, Generic[Payload]):
         self.add_decoded(payload, kept, -1.0)
         return payload
 
-    def clear_sent(self, payload: Payload, entries: Float[Tensor, " n"]) -> None:
+    def clear_sent(self, payload: Payload, entries: Float[torch.Tensor, " n"]) -> None:
         """Makes those entries of another vector zero that a payload of our own carries, in place.
 
         All of them, unless the codec sends some entries and leaves others: then what it sent counts
@@ -179,7 +185,7 @@ class Codec(ABC, Generic[Payload]):
         del payload
         entries.zero_()
 
-    def finish(self, mean: Float[Tensor, "..."]) -> None:
+    def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """Turns the mean of the workers' decoded gradients into the aggregate, in place.
 
         The mean itself, unless a codec votes.
@@ -191,11 +197,11 @@ class Codec(ABC, Generic[Payload]):
         return Law.UNBIASED in self.laws and Law.LOSSLESS not in self.laws
 
     @property
-    def carrier(self) -> "Codec[Any]":
+    def carrier(self) -> Codec[Any]:
         """The fine codec that sums of addends travel in, where payloads add up."""
         raise NotImplementedError(f"payloads of {self.id} do not add up")
 
-    def addend(self, payload: Payload) -> Float[Tensor, " k"]:
+    def addend(self, payload: Payload) -> Float[torch.Tensor, " k"]:
         """What of a payload adds up, entry by entry, over workers that share a seed: float32.
 
         It may be a view of the payload, which is of no use once it was changed.
@@ -205,8 +211,8 @@ class Codec(ABC, Generic[Payload]):
     def add_summed(
         self,
         payload: Payload,
-        total: Float[Tensor, " k"],
-        out: Float[Tensor, "..."],
+        total: Float[torch.Tensor, " k"],
+        out: Float[torch.Tensor, "..."],
         scale: float = 1.0,
     ) -> None:
         """Adds `scale` times the sum of several workers' gradients to `out`, in place.
@@ -221,18 +227,18 @@ class Codec(ABC, Generic[Payload]):
         out.add_(total.to(out.device).view(out.shape), alpha=scale)
 
     @property
-    def inner(self) -> Mapping[str, "Codec[Any]"]:
+    def inner(self) -> Mapping[str, Codec[Any]]:
         """The codecs of those payload fields that are themselves coded, by field name."""
         return {}
 
-    def sections(self, payload: Payload) -> list[Tensor]:
+    def sections(self, payload: Payload) -> list[torch.Tensor]:
         """The tensors of a payload, in the order of `fields`."""
-        found: list[Tensor] = []
+        found: list[torch.Tensor] = []
         for name, value in vars(payload).items():
             found += self.inner[name].sections(value) if name in self.inner else [value]
         return found
 
-    def assemble(self, sections: Iterator[Tensor]) -> Payload:
+    def assemble(self, sections: Iterator[torch.Tensor]) -> Payload:
         """The inverse of `sections`. Takes as many tensors as it needs."""
         inner = self.inner
         parts = [
@@ -247,7 +253,7 @@ class Codec(ABC, Generic[Payload]):
         """The names of a payload's fields."""
         return tuple(field.name for field in fields(self.carries))
 
-    def decode(self, payload: Payload, shape: Size) -> Float[Tensor, "..."]:
+    def decode(self, payload: Payload, shape: torch.Size) -> Float[torch.Tensor, "..."]:
         """Rebuilds a float32 gradient of `shape` on its own."""
         out = torch.zeros(shape)
         self.add_decoded(payload, out)

@@ -1,9 +1,11 @@
 """What decoding takes, so that a stranger's payload can be refused before any of it is done."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Final, final
 
-from torch import Tensor
+import torch
 
 __all__ = ["BESIDE", "FUSED", "VISITS", "Cost", "number"]
 
@@ -22,10 +24,10 @@ class Cost:
     room: int = 0
     """Bytes allocated on the way, beside the payload itself and the decoded gradient."""
 
-    def __add__(self, other: "Cost") -> "Cost":
+    def __add__(self, other: "Cost") -> Cost:
         return Cost(self.work + other.work, self.room + other.room)
 
 
-def number(counts: Tensor, place: int = 0) -> int:
+def number(counts: torch.Tensor, place: int = 0) -> int:
     """A count that a payload claims: 0 where there is none, or a negative one."""
     return max(0, int(counts[place])) if place < len(counts) else 0

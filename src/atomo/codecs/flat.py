@@ -1,10 +1,12 @@
 """Gradients and sums as the contiguous vectors that kernels want."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from atomo.codecs.checks import as_codec_error
 from atomo.errors import CodecError
@@ -12,7 +14,7 @@ from atomo.errors import CodecError
 __all__ = ["adding_to", "flat"]
 
 
-def flat(gradient: Float[Tensor, "..."], codec: str) -> Float[Tensor, " n"]:
+def flat(gradient: Float[torch.Tensor, "..."], codec: str) -> Float[torch.Tensor, " n"]:
     """The entries of a gradient; a view where that is possible.
 
     Raises:
@@ -24,7 +26,7 @@ def flat(gradient: Float[Tensor, "..."], codec: str) -> Float[Tensor, " n"]:
 
 
 @contextmanager
-def adding_to(out: Float[Tensor, "..."], codec: str) -> Iterator[Float[Tensor, " n"]]:
+def adding_to(out: Float[torch.Tensor, "..."], codec: str) -> Iterator[Float[torch.Tensor, " n"]]:
     """The entries of `out`; what is done to them within this context is done to `out`.
 
     Raises:

@@ -5,11 +5,12 @@ seed is marked: its low 16 bits are the number of entries modulo a prime just be
 tells apart all sizes that lie within 65520 of each other.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Final
 
 import torch
-from torch import Generator
 
 __all__ = ["draw_marked_seed", "draw_seed", "is_marked"]
 
@@ -17,12 +18,12 @@ PRIME: Final = 65521
 MARK: Final = 16  # bits
 
 
-def draw_seed(generator: Generator) -> int:
+def draw_seed(generator: torch.Generator) -> int:
     """A seed, at least 0 and below 2^63 - 1."""
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
-def draw_marked_seed(generator: Generator, entries: int) -> int:
+def draw_marked_seed(generator: torch.Generator, entries: int) -> int:
     """A seed for a gradient of so many entries."""
     return draw_seed(generator) >> MARK << MARK | entries % PRIME
 

@@ -5,10 +5,12 @@ wants, and has all encode with the codec at the largest. Decoding needs no such 
 say their scale. A codec knows of no round: without one, each worker encodes at its own scale.
 """
 
+from __future__ import annotations
+
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from atomo.codecs.base import Codec
 
@@ -23,7 +25,7 @@ class Shared(Protocol):
     def is_shared(self) -> bool:
         """Whether this configuration wants one scale for all."""
 
-    def ask(self, gradient: Float[Tensor, "..."]) -> float:
+    def ask(self, gradient: Float[torch.Tensor, "..."]) -> float:
         """The scale that one worker's gradient wants; finite and not negative.
 
         Raises:

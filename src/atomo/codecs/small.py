@@ -9,9 +9,11 @@ smallest have some hundred entries. A vector that is longer is no bias but a gra
 flattened, and sending that dense would undo what a codec is for.
 """
 
+from __future__ import annotations
+
 from typing import Any, Final
 
-from torch import Size
+import torch
 
 from atomo.codecs.base import Codec
 from atomo.codecs.dense.dense import DENSE
@@ -21,11 +23,11 @@ __all__ = ["DENSE", "DENSE_BELOW", "codec_for", "goes_dense"]
 DENSE_BELOW: Final = 8192  # entries: 32 kB
 
 
-def goes_dense(shape: Size, dense_below: int = DENSE_BELOW) -> bool:
+def goes_dense(shape: torch.Size, dense_below: int = DENSE_BELOW) -> bool:
     """Whether a parameter of this shape travels as it is: a vector or scalar of fewer entries."""
     return len(shape) < 2 and shape.numel() < dense_below
 
 
-def codec_for(codec: Codec[Any], shape: Size, dense_below: int = DENSE_BELOW) -> Codec[Any]:
+def codec_for(codec: Codec[Any], shape: torch.Size, dense_below: int = DENSE_BELOW) -> Codec[Any]:
     """`codec`, or the dense one for what travels as it is."""
     return DENSE if goes_dense(shape, dense_below) else codec

@@ -14,7 +14,7 @@ which they are pushed; and timing. So is the law: after `average`, `out` is the 
 in every bit, and so are the reports.
 
 How one bucket gets from n gradients to their mean is a `Reduction`, a file each, listed in
-`communicators/__init__.py`.
+`comm_types.py`.
 """
 
 from abc import ABC, abstractmethod

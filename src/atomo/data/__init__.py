@@ -1,29 +1,29 @@
 """Data sets, by name. To add one: write its module, then list its source in DATASETS."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
+from typing import Final
 
 from atomo.data.base import Dataset, Source, Split
 from atomo.data.hashing import epoch_seed
 from atomo.names import resolve
-from atomo.tables import listed
+from atomo.tables import Table
 
 __all__ = ["DATASETS", "Dataset", "Source", "Split", "epoch_seed", "load_dataset"]
 
-SOURCES: list[Source] = listed(
+DATASETS: Final[Table[Source]] = Table(
     __name__,
-    "digits:DIGITS",
-    "mnist:MNIST",
-    "cifar:CIFAR10",
-    "cifar:CIFAR100",
-    "svhn:SVHN",
-    "imagenet:IMAGENET",
-    "imagenette:IMAGENETTE",
-    "folder:FOLDER",
-    "noise:NOISE",
+    {
+        "Digits": "digits:DIGITS",
+        "MNIST": "mnist:MNIST",
+        "Cifar10": "cifar:CIFAR10",
+        "Cifar100": "cifar:CIFAR100",
+        "SVHN": "svhn:SVHN",
+        "ImageNet": "imagenet:IMAGENET",
+        "Imagenette": "imagenette:IMAGENETTE",
+        "Folder": "folder:FOLDER",
+        "Noise": "noise:NOISE",
+    },
 )
-DATASETS: Mapping[str, Source] = MappingProxyType({source.name: source for source in SOURCES})
 
 
 def load_dataset(name: str, data_dir: Path, image_size: int | None = None) -> Dataset:

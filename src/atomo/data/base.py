@@ -5,13 +5,15 @@ indices of each batch, and the augmentation of an image depends on the seed and 
 So it does not matter how a batch is divided between workers, nor what was asked for before.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
 
@@ -27,8 +29,8 @@ class Split(ABC):
 
     @abstractmethod
     def batch(
-        self, indices: Int64[Tensor, " b"], seed: int | None = None
-    ) -> tuple[Float[Tensor, "b c h w"], Int64[Tensor, " b"]]:
+        self, indices: Int64[torch.Tensor, " b"], seed: int | None = None
+    ) -> tuple[Float[torch.Tensor, "b c h w"], Int64[torch.Tensor, " b"]]:
         """The images at `indices`, normalised, in float32, and their labels.
 
         Args:

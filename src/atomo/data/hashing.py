@@ -4,9 +4,10 @@ The generator is SplitMix64 on whole tensors, and each (seed, index) owns a stre
 Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 """
 
+from __future__ import annotations
+
 import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 __all__ = ["epoch_seed", "uniforms"]
 
@@ -31,25 +32,27 @@ def epoch_seed(run_seed: int, epoch: int) -> int:
     return int(mix(mix(word(run_seed)) + word(epoch))) & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def uniforms(seed: int, indices: Int64[Tensor, " b"], count: int) -> Float64[Tensor, "b {count}"]:
+def uniforms(
+    seed: int, indices: Int64[torch.Tensor, " b"], count: int
+) -> Float64[torch.Tensor, "b {count}"]:
     """`count` numbers in [0, 1) for each index, each a pure function of (seed, index, position)."""
     streams = mix(mix(word(seed)) + (indices + 1) * GAMMA)
     steps = torch.arange(1, count + 1) * GAMMA
     return shifted(mix(streams[:, None] + steps), 11).double() * 2.0**-53
 
 
-def word(value: int) -> Int64[Tensor, ""]:
+def word(value: int) -> Int64[torch.Tensor, ""]:
     """Any integer as a tensor, modulo 2**64."""
     return torch.tensor(signed(value))
 
 
-def mix(z: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+def mix(z: Int64[torch.Tensor, "*shape"]) -> Int64[torch.Tensor, "*shape"]:
     """SplitMix64's finaliser: a bijection in which every bit of the input reaches every output."""
     z = (z ^ shifted(z, 30)) * FIRST
     z = (z ^ shifted(z, 27)) * SECOND
     return z ^ shifted(z, 31)
 
 
-def shifted(z: Int64[Tensor, "*shape"], bits: int) -> Int64[Tensor, "*shape"]:
+def shifted(z: Int64[torch.Tensor, "*shape"], bits: int) -> Int64[torch.Tensor, "*shape"]:
     """`z` >> `bits` without the copies of the sign bit that torch shifts in."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

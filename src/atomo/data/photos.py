@@ -1,5 +1,7 @@
 """Splits of photographs of any size, each cropped and resized to one size as it is asked for."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +10,6 @@ from typing import cast, final
 
 import torch
 from jaxtyping import Float, Int64, UInt8
-from torch import Tensor
 
 from atomo.data.arrays import Normalisation
 from atomo.data.base import Split
@@ -56,7 +57,9 @@ class Augment:
 
     draws: int
     """Numbers in [0, 1) that choose what happens."""
-    change: Callable[[UInt8[Tensor, "3 h w"], int, Sequence[float]], UInt8[Tensor, "3 s s"]]
+    change: Callable[
+        [UInt8[torch.Tensor, "3 h w"], int, Sequence[float]], UInt8[torch.Tensor, "3 s s"]
+    ]
 
 
 @final
@@ -64,14 +67,14 @@ class Augment:
 class PhotoSplit(Split):
     """Photographs of any size, decoded by a few threads that live only while `batch` runs."""
 
-    read: Callable[[int], UInt8[Tensor, "3 h w"]]
+    read: Callable[[int], UInt8[torch.Tensor, "3 h w"]]
     """Decodes the photograph at one index."""
-    labels: Int64[Tensor, " n"]
+    labels: Int64[torch.Tensor, " n"]
     size: int
     normalise: Normalisation
     augment: Augment | None = None
     """Where a seed is given; without one, and without this, `view`."""
-    view: Callable[[UInt8[Tensor, "3 h w"], int], UInt8[Tensor, "3 s s"]] | None = None
+    view: Callable[[UInt8[torch.Tensor, "3 h w"], int], UInt8[torch.Tensor, "3 s s"]] | None = None
     """What evaluation sees of a photograph; None: its centre."""
     threads: int = 4
 
@@ -79,8 +82,8 @@ class PhotoSplit(Split):
         return len(self.labels)
 
     def batch(
-        self, indices: Int64[Tensor, " b"], seed: int | None = None
-    ) -> tuple[Float[Tensor, "b c h w"], Int64[Tensor, " b"]]:
+        self, indices: Int64[torch.Tensor, " b"], seed: int | None = None
+    ) -> tuple[Float[torch.Tensor, "b c h w"], Int64[torch.Tensor, " b"]]:
         draws: Sequence[Sequence[float] | None] = [None] * len(indices)
         if self.augment and seed is not None:
             draws = uniforms(seed, indices, self.augment.draws).tolist()
@@ -89,7 +92,7 @@ class PhotoSplit(Split):
             images = torch.stack([*pool.map(self.image, indices.tolist(), draws)])
         return self.normalise(images), self.labels[indices]
 
-    def image(self, index: int, draws: Sequence[float] | None) -> UInt8[Tensor, "3 s s"]:
+    def image(self, index: int, draws: Sequence[float] | None) -> UInt8[torch.Tensor, "3 s s"]:
         """One photograph in its final size."""
         photo = self.read(index)
         if self.augment and draws is not None:
@@ -97,27 +100,27 @@ class PhotoSplit(Split):
         return (self.view or centre)(photo, self.size)
 
 
-def centre(photo: UInt8[Tensor, "3 h w"], size: int) -> UInt8[Tensor, "3 s s"]:
+def centre(photo: UInt8[torch.Tensor, "3 h w"], size: int) -> UInt8[torch.Tensor, "3 s s"]:
     """The central square of the photograph, once its shorter side is a seventh above `size`."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     resized = transforms.resize(photo, [round(size * MARGIN)], antialias=True)
-    return cast(Tensor, transforms.center_crop(resized, [size, size]))
+    return cast(torch.Tensor, transforms.center_crop(resized, [size, size]))
 
 
 def crop(
-    photo: UInt8[Tensor, "3 h w"],
+    photo: UInt8[torch.Tensor, "3 h w"],
     size: int,
     draws: Sequence[float],
     area: tuple[float, float] = AREA,
     mirror: bool = True,
-) -> UInt8[Tensor, "3 s s"]:
+) -> UInt8[torch.Tensor, "3 s s"]:
     """The random crop that these `DRAWS` numbers in [0, 1) choose, mirrored half of the time."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     box = crop_box(photo.shape[1], photo.shape[2], draws, area)
     resized = transforms.resized_crop(photo, *box, [size, size], antialias=True)
-    return cast(Tensor, resized.flip(2) if mirror and draws[-1] < 0.5 else resized)
+    return cast(torch.Tensor, resized.flip(2) if mirror and draws[-1] < 0.5 else resized)
 
 
 def crop_box(

@@ -3,6 +3,8 @@
 It is an axis of its own: any data set of colour images takes any of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +13,6 @@ from typing import Final, cast, final
 
 import torch
 from jaxtyping import UInt8
-from torch import Tensor
 
 from atomo.data.arrays import ArraySplit, Normalisation
 from atomo.data.base import Dataset, Split
@@ -43,20 +44,20 @@ class Preparation:
     """What becomes of photographs: in training, in evaluation, and in both."""
 
     augment: Augment
-    view: Callable[[UInt8[Tensor, "3 h w"], int], UInt8[Tensor, "3 s s"]]
+    view: Callable[[UInt8[torch.Tensor, "3 h w"], int], UInt8[torch.Tensor, "3 s s"]]
     normalise: Normalisation
 
 
-def squash(photo: UInt8[Tensor, "3 h w"], size: int) -> UInt8[Tensor, "3 s s"]:
+def squash(photo: UInt8[torch.Tensor, "3 h w"], size: int) -> UInt8[torch.Tensor, "3 s s"]:
     """All of the photograph, whatever its aspect ratio was."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
-    return cast(Tensor, transforms.resize(photo, [size, size], antialias=True))
+    return cast(torch.Tensor, transforms.resize(photo, [size, size], antialias=True))
 
 
 def turn(
-    photo: UInt8[Tensor, "3 h w"], size: int, draws: Sequence[float]
-) -> UInt8[Tensor, "3 s s"]:
+    photo: UInt8[torch.Tensor, "3 h w"], size: int, draws: Sequence[float]
+) -> UInt8[torch.Tensor, "3 s s"]:
     """Mirrored half of the time in each direction, blurred and turned; corners become black."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
@@ -66,7 +67,7 @@ def turn(
     image = image.flip(1) if down < 0.5 else image
     sigma = between(BLUR, blur)
     blurred = transforms.gaussian_blur(image, list(KERNEL), [sigma, sigma])
-    return cast(Tensor, transforms.rotate(blurred, between(TURN, angle)))
+    return cast(torch.Tensor, transforms.rotate(blurred, between(TURN, angle)))
 
 
 VIT = Augment(INCEPTION.draws, partial(crop, area=(0.05, 1.0), mirror=False))

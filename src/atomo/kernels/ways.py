@@ -1,12 +1,14 @@
 """Which way a kernel goes: by the device of the tensor that it works on, and nowhere else."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from torch import Tensor
+import torch
 
 __all__ = ["ways_of"]
 
@@ -15,7 +17,7 @@ PREFERRED: Final = {"cpu": ("numba", "torch"), "cuda": ("triton", "torch")}
 ANY_DEVICE: Final = ("torch",)
 
 
-def ways_of(idea: str, *offered: str) -> Callable[[Tensor], Any]:
+def ways_of(idea: str, *offered: str) -> Callable[[torch.Tensor], Any]:
     """The `backend` of an idea: from a tensor to the module that serves its device.
 
     Args:
@@ -31,7 +33,7 @@ def ways_of(idea: str, *offered: str) -> Callable[[Tensor], Any]:
                 return import_module(f"{idea}.{way}_way")
         raise LookupError(f"{idea} has no way for tensors on {device}; it offers {offered}")
 
-    def backend(tensor: Tensor) -> Any:
+    def backend(tensor: torch.Tensor) -> Any:
         return module(tensor.device.type)
 
     return backend

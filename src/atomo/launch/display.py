@@ -10,12 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from atomo.communicators import PARAMETER_SERVER
+from atomo.comm_types import PARAMETER_SERVER
 from atomo.launch.summary import Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.tasks import LOSS, Task, make_task
+from atomo.training.evaluation import AVERAGED, Evaluation
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
-from atomo.training.scoring import AVERAGED, Evaluation
 
 __all__ = ["Display", "Live", "Plain"]
 

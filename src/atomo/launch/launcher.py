@@ -24,8 +24,8 @@ from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.program import handled
+from atomo.training.evaluation import Evaluation
 from atomo.training.events import Event, Started, from_json
-from atomo.training.scoring import Evaluation
 
 __all__ = ["launch"]
 

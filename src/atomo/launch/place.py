@@ -10,7 +10,7 @@ from pathlib import Path
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.tasks import dataset_named, make_task, spec_of
-from atomo.training.checkpoint import latest, load
+from atomo.training.listing import latest, recorded
 from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
 from atomo.training.run_folder import explained
 
@@ -42,7 +42,7 @@ def inherited(settings: Settings) -> Settings:
         return settings
     try:
         step = latest(Path(folder))
-        kept = {} if step is None else load(Path(folder), step, parts=()).config
+        kept = {} if step is None else recorded(Path(folder), step)
     except CheckpointError:
         return settings  # the master says so, in its place
     mine = settings.resolved()

@@ -3,8 +3,8 @@
 from typing import Final, final
 
 from atomo.launch.display import Output
+from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, StepDone
-from atomo.training.scoring import Evaluation
 
 __all__ = ["PublishedLines", "published_evaluation"]
 

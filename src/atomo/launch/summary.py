@@ -6,11 +6,11 @@ from typing import final
 from rich.table import Table
 from rich.text import Text
 
-from atomo.communicators import PARAMETER_SERVER
+from atomo.comm_types import PARAMETER_SERVER
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.tasks import make_task
+from atomo.training.evaluation import Evaluation
 from atomo.training.events import Ended, Event, Saved, Started, StepDone
-from atomo.training.scoring import Evaluation
 
 __all__ = ["Summary"]
 

@@ -8,8 +8,8 @@ from atomo.config import Settings
 from atomo.launch.launcher import Supervisor
 from atomo.launch.mpirun import command
 from atomo.launch.place import claimed, located
+from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, StepDone
-from atomo.training.scoring import Evaluation
 
 __all__ = ["Recorder", "run_trial"]
 

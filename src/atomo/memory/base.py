@@ -5,19 +5,21 @@ in plus what was kept. What a memory saves is keyed by parameter name, so that i
 another division into buckets, and another number of workers.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs import Codec
 
 __all__ = ["Layout", "Memory"]
 
-Layout = Mapping[str, Size]
+Layout = Mapping[str, "torch.Size"]
 """The parameters that a gradient joins, in the order in which they lie in it, and their shapes."""
 
 
@@ -64,9 +66,9 @@ class Memory(ABC):
     def encode(
         self,
         codec: Codec[Any],
-        gradient: Float[Tensor, "..."],
+        gradient: Float[torch.Tensor, "..."],
         layout: Layout,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Any:
         """The payload of a gradient together with what was kept of these parameters.
 
@@ -83,13 +85,13 @@ class Memory(ABC):
         """
 
     @abstractmethod
-    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+    def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         """Records that what was sent of these parameters never counted: it is kept instead."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """What a checkpoint must hold for training to resume exactly, by parameter name."""
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replaces what is kept by what `state_dict` returned."""

@@ -4,6 +4,8 @@ Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
 Training", ICLR 2018, sections 3.1 to 3.3.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +13,6 @@ from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.errors import CheckpointError, CodecError, ConfigError
@@ -87,9 +88,9 @@ class MomentumCorrection(Memory):
     def encode(
         self,
         codec: Codec[Any],
-        gradient: Float[Tensor, "..."],
+        gradient: Float[torch.Tensor, "..."],
         layout: Layout,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Any:
         if self._shrink != 1.0:
             gradient.mul_(self._shrink)
@@ -108,9 +109,9 @@ class MomentumCorrection(Memory):
     def _encode_rest(
         self,
         codec: Codec[Any],
-        grown: Float[Tensor, "..."],
+        grown: Float[torch.Tensor, "..."],
         layout: Layout,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Any:
         """Encodes v, once it has grown, and keeps of it what is not sent."""
         if Law.LOSSLESS in codec.laws:
@@ -119,8 +120,8 @@ class MomentumCorrection(Memory):
         return codec.encode_residual(grown, unsent, generator)
 
     def _accumulate(
-        self, velocity: Float[Tensor, "*s"], gradient: Float[Tensor, "*s"]
-    ) -> Float[Tensor, "*s"]:
+        self, velocity: Float[torch.Tensor, "*s"], gradient: Float[torch.Tensor, "*s"]
+    ) -> Float[torch.Tensor, "*s"]:
         """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
         if self._nesterov:
             velocity.add_(gradient).mul_(self._momentum)
@@ -128,7 +129,9 @@ class MomentumCorrection(Memory):
         # In one pass over memory, as mul_ and add_ would not be.
         return torch.add(gradient, velocity, alpha=self._momentum, out=velocity)
 
-    def _whole(self, gradient: Float[Tensor, "*s"], layout: Layout) -> Float[Tensor, "*s"]:
+    def _whole(
+        self, gradient: Float[torch.Tensor, "*s"], layout: Layout
+    ) -> Float[torch.Tensor, "*s"]:
         """All that waits, for a codec that leaves nothing behind."""
         if self._unsent.holds(layout):
             unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
@@ -136,16 +139,16 @@ class MomentumCorrection(Memory):
             unsent.zero_()
         return gradient
 
-    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+    def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._unsent.vector(layout, sent).add_(sent)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         velocity, unsent = self._velocity.state_dict(), self._unsent.state_dict()
         return {UNSENT + name: part for name, part in unsent.items()} | {
             VELOCITY + name: part for name, part in velocity.items()
         }
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         for prefix, store in ((VELOCITY, self._velocity), (UNSENT, self._unsent)):
             store.load_state_dict(
                 {

@@ -3,12 +3,14 @@
 Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, final
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.errors import ConfigError
@@ -47,9 +49,9 @@ class Momentum(Memory):
     def encode(
         self,
         codec: Codec[Any],
-        gradient: Float[Tensor, "..."],
+        gradient: Float[torch.Tensor, "..."],
         layout: Layout,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Any:
         average = self._average.vector(layout, gradient).view(gradient.shape)
         average.lerp_(gradient, 1 - self._beta)
@@ -57,11 +59,11 @@ class Momentum(Memory):
         lossless = Law.LOSSLESS in codec.laws
         return codec.encode(gradient.copy_(average) if lossless else average, generator)
 
-    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+    def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         """Drops it: the gradient is part of the average already."""
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         return self._average.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         self._average.load_state_dict(state)

@@ -1,10 +1,12 @@
 """No memory: what a codec drops is gone. Right for unbiased codecs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, ClassVar, final
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
 
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError
@@ -24,19 +26,19 @@ class Forget(Memory):
     def encode(
         self,
         codec: Codec[Any],
-        gradient: Float[Tensor, "..."],
+        gradient: Float[torch.Tensor, "..."],
         layout: Layout,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Any:
         del layout
         return codec.encode(gradient, generator)
 
-    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+    def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         """Drops it."""
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         if state:
             raise CheckpointError(f"memory 'none' cannot hold a state of {len(state)} tensors")

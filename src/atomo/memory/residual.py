@@ -5,6 +5,8 @@ Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019; Zheng
 "Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", NeurIPS 2019.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +14,6 @@ from typing import Any, ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.errors import CheckpointError, ConfigError
@@ -79,9 +80,9 @@ class Residual(Memory):
     def encode(
         self,
         codec: Codec[Any],
-        gradient: Float[Tensor, "..."],
+        gradient: Float[torch.Tensor, "..."],
         layout: Layout,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Any:
         # At their defaults neither factor costs a pass over memory.
         if self._gamma != 1:
@@ -98,7 +99,9 @@ class Residual(Memory):
             kept.zero_()
         return codec.encode(gradient, generator)
 
-    def hold(self, gradient: Float[Tensor, "..."], layout: Layout) -> Float[Tensor, "..."]:
+    def hold(
+        self, gradient: Float[torch.Tensor, "..."], layout: Layout
+    ) -> Float[torch.Tensor, "..."]:
         """The gradient together with what was kept of these parameters, where it is kept.
 
         For those who know only later what they send: what they subtract from it counts as sent.
@@ -108,14 +111,14 @@ class Residual(Memory):
             kept.mul_(self._beta)
         return kept.add_(gradient, alpha=self._gamma)
 
-    def take_back(self, layout: Layout, sent: Float[Tensor, " n"]) -> None:
+    def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._kept.vector(layout, sent).add_(sent)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         rate = {RATE: torch.tensor(self._rate, dtype=torch.float64)} if self._rate else {}
         return self._kept.state_dict() | rate
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         self._rate = float(state[RATE]) if RATE in state else 0.0
         if not 0 <= self._rate < math.inf:
             raise CheckpointError(f"memory 'residual' cannot hold a learning rate of {self._rate}")

@@ -1,12 +1,13 @@
 """Tensors by parameter name, held in contiguous vectors as codecs see them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from threading import Lock
 from typing import final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from atomo.memory.base import Layout
 
@@ -22,14 +23,14 @@ class Store:
 
     def __init__(self) -> None:
         self._regrouping = Lock()  # several threads may ask for different parameters
-        self._vectors: dict[tuple[str, ...], Tensor] = {}
-        self._parts: dict[str, Tensor] = {}
+        self._vectors: dict[tuple[str, ...], torch.Tensor] = {}
+        self._parts: dict[str, torch.Tensor] = {}
 
     def holds(self, layout: Layout) -> bool:
         """Whether there is anything for one of these parameters."""
         return any(name in self._parts for name in layout)
 
-    def vector(self, layout: Layout, like: Tensor) -> Float[Tensor, " n"]:
+    def vector(self, layout: Layout, like: torch.Tensor) -> Float[torch.Tensor, " n"]:
         """What is held of these parameters, joined; zeros where nothing was. Change it in place."""
         names = tuple(layout)
         with self._regrouping:
@@ -42,16 +43,16 @@ class Store:
         for part in self._parts.values():
             part.mul_(factor)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """A copy of all that is held, by name."""
         return {name: part.clone() for name, part in self._parts.items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replaces all that is held."""
         self._vectors = {}
         self._parts = {name: part.clone() for name, part in state.items()}
 
-    def _regroup(self, layout: Layout, like: Tensor) -> None:
+    def _regroup(self, layout: Layout, like: torch.Tensor) -> None:
         sizes = [shape.numel() for shape in layout.values()]
         vector = torch.zeros(sum(sizes), dtype=like.dtype, device=like.device)
         for (name, shape), part in zip(layout.items(), torch.split(vector, sizes), strict=True):

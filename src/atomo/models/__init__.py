@@ -1,25 +1,16 @@
 """The networks, by name. To add one: write its builder, then list it in MODELS."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from __future__ import annotations
 
-from torch.nn import Module
+from typing import Final
 
-from atomo.models.alexnet import ALEXNET
+import torch
+
 from atomo.models.builder import Builder, Shape
 from atomo.models.cifar_examples import CIFAR_EXAMPLES
-from atomo.models.cifar_resnet import CIFAR_RESNETS
-from atomo.models.densenet import DENSENET
 from atomo.models.foreign import build_foreign, build_own, foreign_name, is_foreign, is_own, tried
-from atomo.models.four_conv import FOUR_CONV
-from atomo.models.lenet import LENET
-from atomo.models.mixer import MIXERS
-from atomo.models.perceptron import FC
-from atomo.models.resnet import RESNETS
-from atomo.models.vgg import VGGS
-from atomo.models.vit import VITS
-from atomo.models.weights import load_weights
 from atomo.names import resolve
+from atomo.tables import Table
 
 __all__ = [
     "CIFAR_EXAMPLES",
@@ -29,25 +20,53 @@ __all__ = [
     "build_model",
     "build_own",
     "is_own",
-    "load_weights",
     "network_named",
     "tried",
 ]
 
-MODELS: Mapping[str, Builder] = MappingProxyType(
+MODELS: Final[Table[Builder]] = Table(
+    __name__,
     {
-        builder.name: builder
-        for builder in (
-            *(LENET, FC, FOUR_CONV, ALEXNET, *VGGS, *RESNETS, *CIFAR_RESNETS, DENSENET),
-            *(*VITS, *MIXERS),
-        )
-    }
+        "LeNet": "lenet:LENET",
+        "FC": "perceptron:FC",
+        "FourConv": "four_conv:FOUR_CONV",
+        "AlexNet": "alexnet:ALEXNET",
+        "VGG11": "vgg:VGGS",
+        "VGG13": "vgg:VGGS",
+        "VGG16": "vgg:VGGS",
+        "VGG19": "vgg:VGGS",
+        "VGG11_BN": "vgg:VGGS",
+        "VGG13_BN": "vgg:VGGS",
+        "VGG16_BN": "vgg:VGGS",
+        "VGG19_BN": "vgg:VGGS",
+        "ResNet18": "resnet:RESNETS",
+        "ResNet34": "resnet:RESNETS",
+        "ResNet50": "resnet:RESNETS",
+        "ResNet101": "resnet:RESNETS",
+        "ResNet152": "resnet:RESNETS",
+        "ResNet20": "cifar_resnet:CIFAR_RESNETS",
+        "ResNet32": "cifar_resnet:CIFAR_RESNETS",
+        "ResNet44": "cifar_resnet:CIFAR_RESNETS",
+        "ResNet56": "cifar_resnet:CIFAR_RESNETS",
+        "ResNet110": "cifar_resnet:CIFAR_RESNETS",
+        "DenseNet": "densenet:DENSENET",
+        "ViT-Ti_16": "vit:VITS",
+        "ViT-S_16": "vit:VITS",
+        "ViT-B_16": "vit:VITS",
+        "ViT-B_32": "vit:VITS",
+        "ViT-L_16": "vit:VITS",
+        "Mixer-B_16": "mixer:MIXERS",
+        "Mixer-L_16": "mixer:MIXERS",
+    },
 )
 
-ALL: Mapping[str, Builder] = MappingProxyType({**MODELS, **CIFAR_EXAMPLES})
+ALL: Final[Table[Builder]] = Table(
+    __name__,
+    {**MODELS.places, **dict.fromkeys(CIFAR_EXAMPLES, "cifar_examples:CIFAR_EXAMPLES")},
+)
 
 
-def build_model(name: str, input_shape: Shape, classes: int) -> Module:
+def build_model(name: str, input_shape: Shape, classes: int) -> torch.nn.Module:
     """Builds the network called `name`, in any case, for images of (channels, height, width).
 
     `torchvision:NAME`, `timm:NAME` and `module.path:callable` are those of other packages.

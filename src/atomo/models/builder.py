@@ -3,15 +3,18 @@
 Networks with an ImageNet and a CIFAR layout choose between them by the image: see `is_large`.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from torch.nn import Module
+import torch
 
 from atomo.errors import ConfigError
 
-__all__ = ["Builder", "Shape", "is_large", "published"]
+__all__ = ["Builder", "Shape", "by_name", "is_large", "published"]
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -23,12 +26,12 @@ class Builder:
     """Builds one network for images of any sufficient shape and any number of classes."""
 
     name: str
-    build: Callable[[Shape, int], Module]
+    build: Callable[[Shape, int], torch.nn.Module]
     """From a shape and a number of classes that it need not check."""
     smallest: int
     """Pixels of each side. Below, the last pooling or stride would have nothing left to reduce."""
 
-    def __call__(self, input_shape: Shape, classes: int) -> Module:
+    def __call__(self, input_shape: Shape, classes: int) -> torch.nn.Module:
         """Builds the network for images of `input_shape`: its outputs are logits, one a class.
 
         Raises:
@@ -45,6 +48,11 @@ class Builder:
         if classes < 1:
             raise ConfigError(f"{self.name}: {classes} classes; at least 1")
         return self.build(input_shape, classes)
+
+
+def by_name(builders: Iterable[Builder]) -> Mapping[str, Builder]:
+    """A family of networks, as the table of all refers to it."""
+    return MappingProxyType({builder.name: builder for builder in builders})
 
 
 def published(name: str) -> Any:

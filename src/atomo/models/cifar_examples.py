@@ -5,13 +5,15 @@ is 3x3 with stride 1, and layers between it and the first block do not stride. L
 network of the package as it is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from torch.nn import Conv2d, Identity, Module, init
+import torch
 
 from atomo.models.builder import Builder, Shape, is_large
 from atomo.models.foreign import timm_model, torchvision_model
@@ -40,25 +42,25 @@ RESNET: Final = Stem("conv1", ("maxpool",))
 
 
 def fitted(
-    make: Callable[[Shape, int], Module], stem: Stem, input_shape: Shape, classes: int
-) -> Module:
+    make: Callable[[Shape, int], torch.nn.Module], stem: Stem, input_shape: Shape, classes: int
+) -> torch.nn.Module:
     """The network with a stem for these images."""
     network, large = make(input_shape, classes), is_large(input_shape)
     old: Any = network.get_submodule(stem.first)
     if not large or old.in_channels != input_shape[0]:
         network.set_submodule(stem.first, first_layer(old, input_shape[0], large))
     for path in () if large else stem.pools:
-        network.set_submodule(path, Identity())
+        network.set_submodule(path, torch.nn.Identity())
     for path in () if large else stem.strides:
         layer: Any = network.get_submodule(path)
         layer.stride = (1, 1)
     return network
 
 
-def first_layer(old: Conv2d, channels: int, large: bool) -> Conv2d:
+def first_layer(old: torch.nn.Conv2d, channels: int, large: bool) -> torch.nn.Conv2d:
     """The first convolution for images of so many channels; 3x3 with stride 1 for small ones."""
     size, stride, padding = (old.kernel_size[0], old.stride[0], old.padding) if large else (3, 1, 1)
-    layer = Conv2d(
+    layer = torch.nn.Conv2d(
         channels,
         old.out_channels,
         size,
@@ -66,29 +68,29 @@ def first_layer(old: Conv2d, channels: int, large: bool) -> Conv2d:
         padding,  # type: ignore[arg-type]  # a tuple of two
         bias=old.bias is not None,
     )
-    init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    torch.nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
 
 
-def resnext(depths: tuple[int, ...], input_shape: Shape, classes: int) -> Module:
+def resnext(depths: tuple[int, ...], input_shape: Shape, classes: int) -> torch.nn.Module:
     """ResNeXt of 32 groups, 4 channels each: Xie et al., CVPR 2017."""
     from torchvision.models import resnet
 
-    network: Module = resnet.ResNet(
+    network: torch.nn.Module = resnet.ResNet(
         resnet.Bottleneck, list(depths), num_classes=classes, groups=32, width_per_group=4
     )
     return network
 
 
-def of_torchvision(name: str) -> Callable[[Shape, int], Module]:
+def of_torchvision(name: str) -> Callable[[Shape, int], torch.nn.Module]:
     return partial(torchvision_model, name)
 
 
-def of_timm(name: str, drop_path: float = 0.0) -> Callable[[Shape, int], Module]:
+def of_timm(name: str, drop_path: float = 0.0) -> Callable[[Shape, int], torch.nn.Module]:
     return partial(timm_model, name, drop_path=drop_path)
 
 
-def table() -> dict[str, tuple[Callable[[Shape, int], Module], Stem]]:
+def table() -> dict[str, tuple[Callable[[Shape, int], torch.nn.Module], Stem]]:
     """How each is made, and its stem."""
     dense = Stem("features.conv0", ("features.pool0",))
     every = (18, 34, 50, 101, 152)

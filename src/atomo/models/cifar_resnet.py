@@ -20,7 +20,7 @@ from torch.nn import (
 )
 from torch.nn.functional import pad, relu
 
-from atomo.models.builder import Builder, Shape
+from atomo.models.builder import Builder, Shape, by_name
 from atomo.models.initialise import he_normal
 
 __all__ = ["CIFAR_RESNETS"]
@@ -77,7 +77,7 @@ def stage(blocks: int, inputs: int, outputs: int) -> Module:
     return Sequential(*(Block(outputs if i else inputs, outputs) for i in range(blocks)))
 
 
-CIFAR_RESNETS = tuple(
+CIFAR_RESNETS = by_name(
     Builder(f"ResNet{layers}", partial(cifar_resnet, (layers - 2) // 6), smallest=3)
     for layers in (20, 32, 44, 56, 110)
 )

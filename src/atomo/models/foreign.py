@@ -4,6 +4,8 @@ Weights are drawn, never fetched. A callable of one's own is called with those o
 `input_shape` (channels, height, width) that it takes, and returns a module.
 """
 
+from __future__ import annotations
+
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +15,6 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 import torch
-from torch import Tensor
-from torch.nn import Module
 
 from atomo.errors import ConfigError
 from atomo.models.builder import Shape
@@ -31,7 +31,7 @@ class Zoo:
     """A package with many networks."""
 
     names: Callable[[], Sequence[str]]
-    build: Callable[[str, Shape, int], Module]
+    build: Callable[[str, Shape, int], torch.nn.Module]
     listing: str
     """What shows all of its names."""
 
@@ -42,13 +42,13 @@ def torchvision_names() -> Sequence[str]:
     return [str(name) for name in models.list_models(module=models)]
 
 
-def torchvision_model(name: str, input_shape: Shape, classes: int) -> Module:
+def torchvision_model(name: str, input_shape: Shape, classes: int) -> torch.nn.Module:
     from torchvision import models
 
     # In training these two would return scores of their side branches as well.
     branched = {"googlenet", "inception_v3"}
     plain = {"aux_logits": False, "init_weights": True} if name in branched else {}
-    model: Module = models.get_model(name, weights=None, num_classes=classes, **plain)
+    model: torch.nn.Module = models.get_model(name, weights=None, num_classes=classes, **plain)
     return model
 
 
@@ -70,10 +70,12 @@ def timm_names() -> Sequence[str]:
     return [str(name) for name in timm().list_models()]
 
 
-def timm_model(name: str, input_shape: Shape, classes: int, drop_path: float = 0.0) -> Module:
+def timm_model(
+    name: str, input_shape: Shape, classes: int, drop_path: float = 0.0
+) -> torch.nn.Module:
     # Not every network takes a rate, 0 or not.
     rate = {"drop_path_rate": drop_path} if drop_path else {}
-    model: Module = timm().create_model(
+    model: torch.nn.Module = timm().create_model(
         name, pretrained=False, num_classes=classes, in_chans=input_shape[0], **rate
     )
     return model
@@ -119,7 +121,7 @@ def foreign_name(name: str) -> str:
     )
 
 
-def build_foreign(name: str, input_shape: Shape, classes: int) -> Module:
+def build_foreign(name: str, input_shape: Shape, classes: int) -> torch.nn.Module:
     """Builds the network, and sees that it maps images of this shape to scores of the classes.
 
     Raises:
@@ -135,7 +137,7 @@ def build_foreign(name: str, input_shape: Shape, classes: int) -> Module:
     return model
 
 
-def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> Module:
+def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     """Builds a network that `module.path:callable` names, for samples of any shape.
 
     Raises:
@@ -145,13 +147,13 @@ def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> Module:
     return made(name, classes, lambda: call(build, input_shape, classes))
 
 
-def made(name: str, classes: int, build: Callable[[], object]) -> Module:
+def made(name: str, classes: int, build: Callable[[], object]) -> torch.nn.Module:
     """What is built, with its errors told as ours."""
     try:
         model = build()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise refusal(name, f"cannot be built for {classes} classes", error) from error
-    if not isinstance(model, Module):
+    if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"--network {name} made a {type(model).__name__}, not a torch.nn.Module")
     return model
 
@@ -185,7 +187,7 @@ def call(build: Callable[..., object], input_shape: tuple[int, ...], classes: in
     return build(**{name: value for name, value in ours.items() if name in takes})
 
 
-def check_scores(name: str, model: Module, input_shape: Shape, classes: int) -> None:
+def check_scores(name: str, model: torch.nn.Module, input_shape: Shape, classes: int) -> None:
     """Raises ConfigError unless an image becomes a row of scores."""
     got = tried(name, model, torch.zeros(1, *input_shape), f"images of {input_shape}")
     if got != (1, classes):
@@ -195,7 +197,9 @@ def check_scores(name: str, model: Module, input_shape: Shape, classes: int) -> 
         )
 
 
-def tried(name: str, model: Module, sample: Tensor, what: str) -> tuple[int, ...] | str:
+def tried(
+    name: str, model: torch.nn.Module, sample: torch.Tensor, what: str
+) -> tuple[int, ...] | str:
     """The shape of what the network makes of a sample, or the type of what is no tensor.
 
     Raises:
@@ -208,7 +212,7 @@ def tried(name: str, model: Module, sample: Tensor, what: str) -> tuple[int, ...
     except (TypeError, ValueError, RuntimeError, AssertionError, IndexError) as error:
         raise refusal(name, f"does not take {what}", error) from error
     model.train(training)
-    return tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    return tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
 
 
 def refusal(name: str, what: str, error: Exception) -> ConfigError:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import LayerNorm, Linear, Module, Sequential
 
-from atomo.models.builder import Builder, Shape
+from atomo.models.builder import Builder, Shape, by_name
 from atomo.models.patches import EPSILON, Mlp, Patches, first_weights
 
 __all__ = ["MIXERS", "MixerSize", "mixer"]
@@ -74,7 +74,9 @@ def sized(size: MixerSize) -> Callable[[Shape, int], Module]:
     return partial(mixer, size)
 
 
-MIXERS = (
-    Builder("Mixer-B_16", sized(MixerSize(768, 12, 384, 3072)), smallest=16),
-    Builder("Mixer-L_16", sized(MixerSize(1024, 24, 512, 4096)), smallest=16),
+MIXERS = by_name(
+    [
+        Builder("Mixer-B_16", sized(MixerSize(768, 12, 384, 3072)), smallest=16),
+        Builder("Mixer-L_16", sized(MixerSize(1024, 24, 512, 4096)), smallest=16),
+    ]
 )

@@ -6,7 +6,7 @@ from functools import partial
 
 from torch.nn import Conv2d, Identity, Module
 
-from atomo.models.builder import Builder, Shape, is_large, published
+from atomo.models.builder import Builder, Shape, by_name, is_large, published
 from atomo.models.initialise import he_normal
 
 __all__ = ["RESNETS"]
@@ -28,7 +28,7 @@ def resnet(name: str, input_shape: Shape, classes: int) -> Module:
     return network
 
 
-RESNETS = tuple(
+RESNETS = by_name(
     Builder(name, partial(resnet, name.lower()), smallest=5)
     for name in ("ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152")
 )

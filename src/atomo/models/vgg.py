@@ -18,7 +18,7 @@ from torch.nn import (
     Sequential,
 )
 
-from atomo.models.builder import Builder, Shape, is_large, published
+from atomo.models.builder import Builder, Shape, by_name, is_large, published
 from atomo.models.initialise import he_normal
 
 __all__ = ["VGGS"]
@@ -80,7 +80,7 @@ def head(classes: int) -> Module:
     )
 
 
-VGGS = tuple(
+VGGS = by_name(
     Builder(name + suffix, partial(vgg, depths, normalise), smallest=17)
     for suffix, normalise in (("", False), ("_BN", True))
     for name, depths in DEPTHS.items()

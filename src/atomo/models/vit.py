@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Dropout, LayerNorm, Linear, Module, Parameter, Sequential, init
 from torch.nn.functional import scaled_dot_product_attention
 
-from atomo.models.builder import Builder, Shape
+from atomo.models.builder import Builder, Shape, by_name
 from atomo.models.patches import EPSILON, Mlp, Patches, first_weights
 
 __all__ = ["VITS", "VitSize", "vit"]
@@ -102,10 +102,12 @@ def sized(size: VitSize) -> Callable[[Shape, int], Module]:
     return partial(vit, size)
 
 
-VITS = (
-    Builder("ViT-Ti_16", sized(VitSize(192, 12, 3, 768)), smallest=16),
-    Builder("ViT-S_16", sized(VitSize(384, 12, 6, 1536)), smallest=16),
-    Builder("ViT-B_16", sized(VitSize(768, 12, 12, 3072)), smallest=16),
-    Builder("ViT-B_32", sized(VitSize(768, 12, 12, 3072, patch=32)), smallest=32),
-    Builder("ViT-L_16", sized(VitSize(1024, 24, 16, 4096)), smallest=16),
+VITS = by_name(
+    [
+        Builder("ViT-Ti_16", sized(VitSize(192, 12, 3, 768)), smallest=16),
+        Builder("ViT-S_16", sized(VitSize(384, 12, 6, 1536)), smallest=16),
+        Builder("ViT-B_16", sized(VitSize(768, 12, 12, 3072)), smallest=16),
+        Builder("ViT-B_32", sized(VitSize(768, 12, 12, 3072, patch=32)), smallest=32),
+        Builder("ViT-L_16", sized(VitSize(1024, 24, 16, 4096)), smallest=16),
+    ]
 )

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from atomo.codecs import Codec
-from atomo.communicators import REDUCTIONS, Collective, Compressor, Reduction
+from atomo.comm_types import REDUCTIONS
+from atomo.communicators import Collective, Compressor, Reduction
 from atomo.communicators.collective import Addend
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE, Grouping

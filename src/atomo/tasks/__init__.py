@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
-from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from atomo.codecs.spec import read_call
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.names import nearest, resolve, spelled
-from atomo.tables import listed
+from atomo.tables import Table
 from atomo.tasks.base import LOSS, Batch, Metric, Objective, Samples, Scorer, Task, Workload
 
 __all__ = [
@@ -30,16 +29,17 @@ __all__ = [
     "task_of",
 ]
 
-KINDS: list[type[Task]] = listed(
+TASKS: Final[Table[type[Task]]] = Table(
     __name__,
-    "images:Images",
-    "text.task:Text",
-    "language.task:Language",
-    "labels.task:Labels",
-    "audio.task:Audio",
-    "audio.transcription:Transcription",
+    {
+        "images": "images:Images",
+        "text": "text.task:Text",
+        "language": "language.task:Language",
+        "labels": "labels.task:Labels",
+        "audio": "audio.task:Audio",
+        "transcription": "audio.transcription:Transcription",
+    },
 )
-TASKS: Mapping[str, type[Task]] = MappingProxyType({kind.id: kind for kind in KINDS})
 
 
 def make_task(spec: str) -> Task:
@@ -94,8 +94,9 @@ def task_of(dataset: str) -> Task:
     >>> task_of("cifar-10").id
     'images'
     """
-    found = (kind for kind in KINDS if spelled(dataset, kind.datasets()))
-    return next(found, KINDS[0])()
+    kinds = TASKS.values() if dataset else ()  # none of them is imported but for a reason
+    found = (kind for kind in kinds if spelled(dataset, kind.datasets()))
+    return next(found, next(iter(TASKS.values())))()
 
 
 def dataset_named(task: Task, name: str) -> str:
@@ -105,9 +106,10 @@ def dataset_named(task: Task, name: str) -> str:
         ConfigError: the task has no such data set; the message says which task has, or offers the
             nearest.
     """
-    other = task_of(name)
-    if spelled(name, other.datasets()) and not spelled(name, task.datasets()):
-        raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
+    if not spelled(name, task.datasets()):
+        other = task_of(name)
+        if spelled(name, other.datasets()):
+            raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
     return task.dataset_named(name)
 
 

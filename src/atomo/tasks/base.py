@@ -18,6 +18,8 @@ batches, an equal vocabulary and, after the same `torch.manual_seed`, equal firs
 - **Metrics** say which way is better. The first is the task's headline.
 """
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -28,8 +30,6 @@ from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
-from torch.nn import Module
 
 from atomo.errors import ConfigError
 from atomo.names import resolve
@@ -76,15 +76,15 @@ LOSS = Metric("loss", "loss", "loss", higher_is_better=False, percent=False)
 class Batch:
     """Some samples."""
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[torch.Tensor, ...]
     """What the network is called with."""
-    targets: Tensor
+    targets: torch.Tensor
     """What it should say; the first dimension counts the samples."""
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def to(self, device: torch.device | str) -> "Batch":
+    def to(self, device: torch.device | str) -> Batch:
         """The same batch there."""
         return Batch(tuple(one.to(device) for one in self.inputs), self.targets.to(device))
 
@@ -97,7 +97,7 @@ class Samples(ABC):
         """How many there are."""
 
     @abstractmethod
-    def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
+    def batch(self, indices: Int64[torch.Tensor, " b"], seed: int | None = None) -> Batch:
         """The samples at `indices`.
 
         Args:
@@ -113,7 +113,7 @@ class Objective(ABC):
     """What training minimises. Abstract; subclasses are final."""
 
     @abstractmethod
-    def loss(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> Float[torch.Tensor, ""]:
         """The mean loss of a batch.
 
         Args:
@@ -121,7 +121,7 @@ class Objective(ABC):
             targets: of the batch.
         """
 
-    def smoothed(self, share: float) -> "Objective":
+    def smoothed(self, share: float) -> Objective:
         """The same with so much of each label spread over all classes.
 
         Raises:
@@ -132,7 +132,7 @@ class Objective(ABC):
         )
 
     @abstractmethod
-    def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """How many samples of the batch are right, a scalar: whole samples, or parts of them."""
 
 
@@ -140,7 +140,7 @@ class Scorer(ABC):
     """Adds up how good a checkpoint is; made anew for each. Abstract; subclasses are final."""
 
     @abstractmethod
-    def add(self, outputs: Tensor, targets: Tensor) -> None:
+    def add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Takes in what the network says of a batch of the test split."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class Workload:
 
     train: Samples
     test: Samples
-    build: Callable[[str], Module]
+    build: Callable[[str], torch.nn.Module]
     """Builds the network of this name; its weights come from torch's global generator. Raises
     ConfigError where there is none, or it does not fit the data."""
     objective: Objective

@@ -1,13 +1,13 @@
 """One class a sample: cross entropy, and the shares of samples whose class is the likeliest."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from atomo.tasks.base import LOSS, Metric, Objective, Scorer
 
@@ -28,14 +28,16 @@ class CrossEntropy(Objective):
     """The share of each label that is spread over all classes."""
 
     def loss(
-        self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]
-    ) -> Float[Tensor, ""]:
-        return cross_entropy(outputs, targets, label_smoothing=self.smoothing)
+        self, outputs: Float[torch.Tensor, "b c"], targets: Int64[torch.Tensor, " b"]
+    ) -> Float[torch.Tensor, ""]:
+        return torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=self.smoothing)
 
     def smoothed(self, share: float) -> Objective:
         return replace(self, smoothing=share)
 
-    def right(self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]) -> Tensor:
+    def right(
+        self, outputs: Float[torch.Tensor, "b c"], targets: Int64[torch.Tensor, " b"]
+    ) -> torch.Tensor:
         """Samples whose likeliest class is the right one."""
         return (outputs.argmax(1) == targets).sum()
 
@@ -45,13 +47,13 @@ class TopScorer(Scorer):
     """Top-1 and top-5, fractions of the samples, and the mean cross entropy, nats."""
 
     def __init__(self) -> None:
-        self._sums: list[Tensor] = []
+        self._sums: list[torch.Tensor] = []
         self._samples = 0
 
-    def add(self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]) -> None:
+    def add(self, outputs: Float[torch.Tensor, "b c"], targets: Int64[torch.Tensor, " b"]) -> None:
         best = outputs.topk(min(5, outputs.shape[1])).indices
         right = best == targets[:, None]
-        loss = cross_entropy(outputs, targets, reduction="none").double().sum()
+        loss = torch.nn.functional.cross_entropy(outputs, targets, reduction="none").double().sum()
         sums = [right[:, 0].sum().double(), right.sum().double(), loss]
         self._sums.append(torch.stack(sums).cpu())
         self._samples += len(targets)
@@ -75,11 +77,13 @@ class FScorer(Scorer):
         self._counts = torch.zeros(classes, classes, dtype=torch.float64)  # class by what was said
         self._loss = 0.0
 
-    def add(self, outputs: Float[Tensor, "b c"], targets: Int64[Tensor, " b"]) -> None:
+    def add(self, outputs: Float[torch.Tensor, "b c"], targets: Int64[torch.Tensor, " b"]) -> None:
         pairs = targets * len(self._counts) + outputs.argmax(1)
         counts = pairs.cpu().bincount(minlength=self._counts.numel())
         self._counts += counts.view_as(self._counts)
-        self._loss += float(cross_entropy(outputs, targets, reduction="none").double().sum())
+        self._loss += float(
+            torch.nn.functional.cross_entropy(outputs, targets, reduction="none").double().sum()
+        )
 
     def values(self) -> Mapping[str, float]:
         right, samples = self._counts.diagonal(), float(self._counts.sum())

@@ -1,11 +1,13 @@
 """Images of one class each: the data sets of `atomo.data`, the networks of `atomo.models`."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, final
 
+import torch
 from jaxtyping import Int64
-from torch import Tensor
 
 from atomo.data import DATASETS, Split, load_dataset
 from atomo.data.preparation import PREPARATIONS, prepared
@@ -27,7 +29,7 @@ class ImageSamples(Samples):
     def __len__(self) -> int:
         return len(self.split)
 
-    def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
+    def batch(self, indices: Int64[torch.Tensor, " b"], seed: int | None = None) -> Batch:
         images, labels = self.split.batch(indices, seed)
         return Batch((images,), labels)
 

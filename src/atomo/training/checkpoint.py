@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from atomo.errors import CheckpointError
+from atomo.training.listing import CheckpointGone, found, latest, read_manifest, steps
 from atomo.training.manifest import (
     Entry,
     Manifest,
@@ -31,22 +32,18 @@ from atomo.training.manifest import (
     encode_manifest,
     file_names,
     manifest_name,
-    parse_manifest,
     step_of_data,
-    step_of_manifest,
 )
-from atomo.training.plain_file import opened, read_whole
+from atomo.training.plain_file import opened
 from atomo.training.run_folder import (
     PATIENCE_S,
     TEMPORARY,
-    TRANSIENT,
     Finished,
     Staging,
     Wait,
     finish,
     finished,
     names,
-    patiently,
     sync_folder,
     unfinish,
 )
@@ -66,10 +63,6 @@ __all__ = [
 ]
 
 Part = Literal["model", "optimizer", "workers"]
-
-
-class CheckpointGone(CheckpointError):
-    """The checkpoint is not there, or no longer: older ones are deleted as training goes on."""
 
 
 @dataclass(frozen=True)
@@ -116,25 +109,6 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
     return path
 
 
-def steps(folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[int]:
-    """The steps that have a checkpoint, in order; none when there is no such folder.
-
-    Raises:
-        CheckpointError: the folder cannot be listed.
-    """
-    found = map(step_of_manifest, names(folder, patience_s, wait))
-    return sorted(step for step in found if step is not None)
-
-
-def latest(folder: Path) -> int | None:
-    """The last step that has a checkpoint.
-
-    Raises:
-        CheckpointError: the folder cannot be listed.
-    """
-    return max(steps(folder), default=None)
-
-
 def load(
     folder: Path,
     step: int,
@@ -149,17 +123,7 @@ def load(
         CheckpointGone: there is none for this step, and none came within `patience_s`.
         CheckpointError: it cannot be read, or is not what its manifest says.
     """
-    try:
-        return patiently(lambda: attempt(folder, step, parts), patience_s, wait)
-    except OSError as error:
-        # Gone is what no listing shows: a file that is only unreadable is an error of another kind.
-        there = steps(folder, patience_s=patience_s, wait=wait)
-        if error.errno in TRANSIENT and step not in there:
-            raise CheckpointGone(
-                f"{folder} has no checkpoint of step {step}; it has {there or 'none'}"
-            ) from error
-        path = error.filename or folder / manifest_name(step)
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    return found(folder, step, lambda: attempt(folder, step, parts), patience_s, wait)
 
 
 def sweep(folder: Path) -> list[str]:
@@ -195,8 +159,7 @@ def copy(tensor: Tensor) -> Tensor:
 
 def attempt(folder: Path, step: int, parts: Collection[Part]) -> Snapshot:
     """Reads a checkpoint, once."""
-    path = folder / manifest_name(step)
-    manifest = parse_manifest(read_whole(path), path, step)
+    manifest = read_manifest(folder, step)
     model, optimizer, *workers = manifest.files
     return Snapshot(
         step=step,

@@ -7,10 +7,10 @@ from typing import final
 
 from atomo.errors import CheckpointError
 from atomo.tasks import make_task
+from atomo.training.evaluation import Evaluation
 from atomo.training.json_lines import append_line, lines
 from atomo.training.ownership import EVALUATOR, FolderTaken, Ownership, own
 from atomo.training.run_folder import Wait
-from atomo.training.scoring import Evaluation
 
 __all__ = ["EVALUATIONS", "EvaluationLog"]
 

@@ -13,7 +13,7 @@ from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.memory import Forget
-from atomo.models import load_weights
+from atomo.models.weights import load_weights
 from atomo.randomness import derive
 from atomo.schedule import phases
 from atomo.setting_bounds import FLOAT

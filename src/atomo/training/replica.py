@@ -12,7 +12,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from atomo.communicators import REDUCTIONS, Collective, Compressor, Exchanged, Pipeline, Report
+from atomo.comm_types import REDUCTIONS
+from atomo.communicators import Collective, Compressor, Exchanged, Pipeline, Report
 from atomo.memory import make_memory
 from atomo.training.contents import EXCHANGE, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,25 +14,10 @@ from atomo.tasks import Task, Workload, spec_of
 from atomo.training.average import averaged
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import load_model
+from atomo.training.evaluation import AVERAGED, Evaluation
 from atomo.training.manifest import Setting
 
-__all__ = ["AVERAGED", "Evaluation", "Subject", "agreed", "build_subject", "score"]
-
-
-AVERAGED: Final = "average_"  # before the key of a value
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How well one checkpoint does on the test split."""
-
-    step: int
-    values: Mapping[str, float]
-    """The task's metrics and the loss, by their keys; the loss is NaN or infinite once the training
-    has diverged. Those of averaged weights stand beside them, their keys after `average_`."""
-    samples: int
-    task: str
-    """Its specification, which says what the values are."""
+__all__ = ["Evaluation", "Subject", "agreed", "build_subject", "score"]
 
 
 @dataclass(frozen=True)

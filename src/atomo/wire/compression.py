@@ -1,22 +1,21 @@
 """blosc for the sections of a frame: only where it pays, and only when its header is believable."""
 
-from dataclasses import dataclass
 from functools import cache
-from typing import Final, final
+from typing import Final
 
 import blosc
 import blosc.blosc_extension
 import numpy as np
 from jaxtyping import UInt8
 
-from atomo.errors import ConfigError, FrameError
+from atomo.compression import Compression
+from atomo.errors import FrameError
 
 __all__ = ["MOST_GAIN", "Bytes", "Compression", "compress", "decompress_into"]
 
 Bytes = UInt8[np.ndarray, "_"]
 
-CODECS: Final = ("none", "blosclz", "lz4", "lz4hc", "zlib", "zstd")
-SHUFFLES: Final = {"none": blosc.NOSHUFFLE, "byte": blosc.SHUFFLE, "bit": blosc.BITSHUFFLE}
+FILTERS: Final = {"none": blosc.NOSHUFFLE, "byte": blosc.SHUFFLE, "bit": blosc.BITSHUFFLE}
 SMALLEST = 128  # bytes; below it blosc's own header eats what it saves
 PROBE = 1 << 14  # bytes of each piece that is tried before the rest is
 PROBES = 3
@@ -26,24 +25,6 @@ GAIN = 0.9
 PROBE_GAIN = 0.92  # small pieces compress less well
 HEADER = 16  # bytes, of a blosc buffer
 MOST_GAIN = 2**15  # raw over compressed; zstd makes zeros 18,400 times smaller, the others 930
-
-
-@final
-@dataclass(frozen=True)
-class Compression:
-    """How sections are compressed."""
-
-    codec: str = "lz4"
-    level: int = 5  # 0 to 9; higher => smaller and slower
-    shuffle: str = "byte"
-
-    def __post_init__(self) -> None:
-        if self.codec not in CODECS:
-            raise ConfigError(f"blosc codec {self.codec!r}; known: {', '.join(CODECS)}")
-        if self.shuffle not in SHUFFLES:
-            raise ConfigError(f"blosc shuffle {self.shuffle!r}; known: {', '.join(SHUFFLES)}")
-        if not 0 <= self.level <= 9:
-            raise ConfigError(f"blosc level must be in 0..9, got {self.level}")
 
 
 def compress(raw: Bytes, item_size: int, how: Compression) -> Bytes | None:
@@ -66,7 +47,7 @@ def promising(raw: Bytes, item_size: int, how: Compression) -> bool:
 def pays(raw: Bytes, item_size: int, how: Compression, gain: float) -> Bytes | None:
     """`raw` compressed, if that made it smaller by enough."""
     single_thread()
-    items, shuffle = raw.size // item_size, SHUFFLES[how.shuffle]
+    items, shuffle = raw.size // item_size, FILTERS[how.shuffle]
     packed = blosc.compress_ptr(raw.ctypes.data, items, item_size, how.level, shuffle, how.codec)
     return np.frombuffer(packed, np.uint8) if len(packed) < gain * raw.size else None
 

@@ -5,13 +5,14 @@ residual memory keeps what it drops. Bits: 16 an entry, and fewer on the wire, w
 the exponents.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
@@ -26,7 +27,7 @@ __all__ = ["BFloat16"]
 class Rounded:
     """The entries of the flattened gradient."""
 
-    values: Float[Tensor, " n"]
+    values: Float[torch.Tensor, " n"]
 
 
 @final
@@ -43,19 +44,22 @@ class BFloat16(Codec[Rounded]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION, Law.SUMMABLE})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Rounded:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Rounded:
         del generator  # deterministic
         values, peak = cast.to_brain(flat(gradient, self.id))
         return self.fitting(values, peak)
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Rounded:
         if not kept.is_contiguous():
             return super().encode_residual(gradient, kept, generator)
         return self.fitting(*cast.add_to_brain(flat(kept, self.id), flat(gradient, self.id)))
 
-    def fitting(self, values: Tensor, peak: float) -> Rounded:
+    def fitting(self, values: torch.Tensor, peak: float) -> Rounded:
         """The payload, once its largest entry before rounding is seen to be within reach."""
         check_finite(self.id, math.isfinite(peak))
         if peak > torch.finfo(torch.bfloat16).max:
@@ -66,13 +70,15 @@ class BFloat16(Codec[Rounded]):
     def carrier(self) -> "BFloat16":
         return self
 
-    def addend(self, payload: Rounded) -> Float[Tensor, " n"]:
+    def addend(self, payload: Rounded) -> Float[torch.Tensor, " n"]:
         return payload.values.float()
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return (Field(torch.bfloat16, (shape.numel(),)),)
 
-    def add_decoded(self, payload: Rounded, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Rounded, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         if payload.values.numel() != out.numel():
             raise CodecError(f"bf16: {payload.values.numel()} values for {out.numel()} entries")
         out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)

@@ -3,12 +3,13 @@
 Law: lossless, and so unbiased, a contraction and summable. Bits: 32 an entry.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import Cost
@@ -22,7 +23,7 @@ __all__ = ["DENSE", "Dense", "Entries"]
 class Entries:
     """Every entry of the flattened gradient."""
 
-    values: Float[Tensor, " n"]
+    values: Float[torch.Tensor, " n"]
 
 
 @final
@@ -38,12 +39,15 @@ class Dense(Codec[Entries]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION, Law.SUMMABLE})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Entries:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Entries:
         del generator  # deterministic
         return Entries(flat(gradient, self.id))
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Entries:
         # Not a view of what is kept, which has nothing left.
         payload = self.encode(kept + gradient, generator)
@@ -51,19 +55,21 @@ class Dense(Codec[Entries]):
         return payload
 
     @property
-    def carrier(self) -> "Dense":
+    def carrier(self) -> Dense:
         return self
 
-    def addend(self, payload: Entries) -> Float[Tensor, " n"]:
+    def addend(self, payload: Entries) -> Float[torch.Tensor, " n"]:
         return payload.values
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return (Field(torch.float32, (shape.numel(),)),)
 
-    def cost(self, payload: Entries, shape: Size) -> Cost:
+    def cost(self, payload: Entries, shape: torch.Size) -> Cost:
         return Cost(shape.numel())
 
-    def add_decoded(self, payload: Entries, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Entries, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         if payload.values.numel() != out.numel():
             raise CodecError(f"sgd: {payload.values.numel()} values for {out.numel()} entries")
         out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)

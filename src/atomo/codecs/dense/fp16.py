@@ -9,13 +9,14 @@ residual memory keeps what it drops. Bits: 16 an entry.
 Micikevicius et al., "Mixed Precision Training", ICLR 2018, on why such gradients need a scale.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
@@ -34,8 +35,8 @@ ROOM: Final = 16  # times the largest of the sample; more => small entries lose 
 class Scaled:
     """The entries of the flattened gradient over `scale`, a power of two."""
 
-    values: Float[Tensor, " n"]
-    scale: Float[Tensor, " 1"]
+    values: Float[torch.Tensor, " n"]
+    scale: Float[torch.Tensor, " 1"]
 
 
 @final
@@ -56,7 +57,7 @@ class Float16(Codec[Scaled]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION, Law.SUMMABLE})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Scaled:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Scaled:
         del generator  # deterministic
         entries = flat(gradient, self.id)
         scale = guessed_scale(entries, None)
@@ -68,7 +69,10 @@ class Float16(Codec[Scaled]):
         return Scaled(values, gradient.new_tensor([scale]))
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Scaled:
         if not kept.is_contiguous():
             return super().encode_residual(gradient, kept, generator)
@@ -87,13 +91,15 @@ class Float16(Codec[Scaled]):
     def carrier(self) -> "Float16":
         return self
 
-    def addend(self, payload: Scaled) -> Float[Tensor, " n"]:
+    def addend(self, payload: Scaled) -> Float[torch.Tensor, " n"]:
         return payload.values.float().mul_(payload.scale)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return Field(torch.float16, (shape.numel(),)), Field(torch.float32, (1,))
 
-    def add_decoded(self, payload: Scaled, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Scaled, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         values, unit = payload.values, payload.scale
         if values.numel() != out.numel() or unit.numel() != 1:
             raise CodecError(
@@ -102,7 +108,9 @@ class Float16(Codec[Scaled]):
         out.add_(values.to(out.device).view(out.shape), alpha=scale * float(unit))
 
 
-def guessed_scale(entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None) -> float:
+def guessed_scale(
+    entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
+) -> float:
     """A scale that likely has room for all entries, or for their sums: told by some of them."""
     stride = max(1, len(entries) // SAMPLED)
     some = entries[::stride] if added is None else entries[::stride] + added[::stride]

@@ -8,13 +8,14 @@ Law: unbiased, with a variance of at most ||g||^2 / 8. Bits: 9 an entry packed, 
 Horvath et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int32
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_known
@@ -34,10 +35,10 @@ LARGE = 2.0**127  # the largest power of two in float32
 class Powers:
     """sign * 2^(exponent - 127 - shift); an exponent of 0 stands for 0."""
 
-    words: Int32[Tensor, " words"]
+    words: Int32[torch.Tensor, " words"]
     """What `kernels.entropy.compress` made of the exponents, a byte each."""
-    signs: Int32[Tensor, " signs"]
-    shift: Int32[Tensor, " one"]
+    signs: Int32[torch.Tensor, " signs"]
+    shift: Int32[torch.Tensor, " one"]
     """0 or 80."""
 
 
@@ -68,7 +69,7 @@ class Natural(Codec[Powers]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Powers:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Powers:
         values, seed, shift = flat(gradient, self.id), draw_seed(generator), 0
         signs, largest = sign.pack_signs(values)
         if not largest < LARGE:  # NaN included
@@ -79,7 +80,7 @@ class Natural(Codec[Powers]):
         words = entropy.compress(exponents, self.coding == "entropy")
         return Powers(words, signs, torch.tensor([shift], dtype=torch.int32))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
         return (
             Field(torch.int32, (entries // 4 + 1 + entropy.OVERHEAD,)),
@@ -87,12 +88,14 @@ class Natural(Codec[Powers]):
             Field(torch.int32, (1,)),
         )
 
-    def add_decoded(self, payload: Powers, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Powers, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
             add_powers(payload, entries, scale)
 
 
-def add_powers(payload: Powers, out: Float[Tensor, " n"], scale: float) -> None:
+def add_powers(payload: Powers, out: Float[torch.Tensor, " n"], scale: float) -> None:
     """Adds `scale` times the decoded entries to `out`, in place.
 
     Raises:

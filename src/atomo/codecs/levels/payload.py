@@ -5,12 +5,13 @@ many digits of some base. A form whose digits hold nearly all levels of a gradie
 the few levels that it cannot hold travel apart, as escapes.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from jaxtyping import Float, Int16, Int32, UInt8
-from torch import Generator, Tensor
 
 from atomo.codecs.base import Field
 from atomo.codecs.cost import Cost
@@ -28,24 +29,24 @@ TAIL: Final = 3.2  # standard deviations; beyond it a level may cost more than i
 class Levels:
     """Signed levels, several to a byte, of buckets with a norm each."""
 
-    norms: Float[Tensor, " buckets"]
-    form: UInt8[Tensor, " one"]
+    norms: Float[torch.Tensor, " buckets"]
+    form: UInt8[torch.Tensor, " one"]
     """Which of `kernels.quantise.FORMS` the levels are packed in."""
-    words: Int32[Tensor, " words"]
+    words: Int32[torch.Tensor, " words"]
     """What `kernels.entropy.compress` made of the packed levels."""
-    escapes: Int16[Tensor, " escaped"]
+    escapes: Int16[torch.Tensor, " escaped"]
     """The levels of those bytes that could not hold theirs."""
 
 
 def to_levels(
-    values: Float[Tensor, " n"],
-    norms: Float[Tensor, " buckets"],
+    values: Float[torch.Tensor, " n"],
+    norms: Float[torch.Tensor, " buckets"],
     bucket: int,
     kind: int,
     most: int,
     spread: float,
     coding: str,
-    generator: Generator,
+    generator: torch.Generator,
 ) -> Levels:
     """Rounds and packs, in the first form in which few levels are expected to be out of reach.
 
@@ -92,7 +93,7 @@ def level_cost(payload: Levels) -> Cost:
 
 
 def add_levels(
-    payload: Levels, bucket: int, most: int, out: Float[Tensor, " n"], scale: float
+    payload: Levels, bucket: int, most: int, out: Float[torch.Tensor, " n"], scale: float
 ) -> None:
     """Adds `scale` times the decoded entries to `out`, in place.
 

@@ -11,12 +11,14 @@ Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization an
 NIPS 2017.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import as_codec_error, check_known
@@ -82,7 +84,7 @@ class QSGD(Codec[Levels]):
         """The number s of levels above zero."""
         return self.levels or 2**self.bits - 1
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Levels:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
         bucket = self.bucket(len(values))
         norms = values.new_empty(-(-len(values) // bucket))
@@ -98,14 +100,16 @@ class QSGD(Codec[Levels]):
         """How many entries share a norm."""
         return min(self.bucket_size or entries, entries)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
         return level_fields(entries, -(-entries // max(1, self.bucket(entries))))
 
-    def cost(self, payload: Levels, shape: Size) -> Cost:
+    def cost(self, payload: Levels, shape: torch.Size) -> Cost:
         return super().cost(payload, shape) + level_cost(payload)
 
-    def add_decoded(self, payload: Levels, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Levels, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         bucket = self.bucket(out.numel())
         with adding_to(out, self.id) as entries:
             add_levels(payload, bucket, self.most, entries, scale)

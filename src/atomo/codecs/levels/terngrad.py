@@ -10,13 +10,14 @@ Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed 
 NIPS 2017.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite, check_known
@@ -36,6 +37,7 @@ from atomo.kernels import quantise
 __all__ = ["TernGrad"]
 
 SCALES = ("own", "shared")
+LARGEST = 2.0**128 - 2.0**104  # of float32
 
 
 @final
@@ -71,7 +73,7 @@ class TernGrad(Codec[Levels]):
             raise ConfigError(f"terngrad: clip must be 0 or more, got {self.clip}")
         check_known(self.id, "coding", self.coding, CODINGS)
         check_known(self.id, "scale", self.scale, SCALES)
-        if not 0 <= self.given <= torch.finfo(torch.float32).max:
+        if not 0 <= self.given <= LARGEST:
             raise ConfigError(f"terngrad: given must be 0 or more, of float32; got {self.given}")
 
     @property
@@ -87,13 +89,13 @@ class TernGrad(Codec[Levels]):
         """Whether m is one for all workers."""
         return self.scale == "shared"
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Levels:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
         asked = self.ask(values)  # in any case: it finds what is not finite
         norms = values.new_tensor([self.given or asked])
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
-    def ask(self, gradient: Float[Tensor, "..."]) -> float:
+    def ask(self, gradient: Float[torch.Tensor, "..."]) -> float:
         """The magnitude that stands for all others."""
         values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
@@ -102,16 +104,18 @@ class TernGrad(Codec[Levels]):
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
 
-    def at(self, scale: float) -> "TernGrad":
+    def at(self, scale: float) -> TernGrad:
         """With m as it was agreed on."""
         return replace(self, given=scale)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return level_fields(shape.numel(), 1)
 
-    def cost(self, payload: Levels, shape: Size) -> Cost:
+    def cost(self, payload: Levels, shape: torch.Size) -> Cost:
         return super().cost(payload, shape) + level_cost(payload)
 
-    def add_decoded(self, payload: Levels, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Levels, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
             add_levels(payload, len(entries), 1, entries, scale)

@@ -7,12 +7,14 @@ Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
 2019.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
@@ -37,12 +39,15 @@ class EFSignSGD(Codec[Signs]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Signs:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Signs:
         del generator  # deterministic
         return self.of(flat(gradient, self.id))
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Signs:
         if not kept.is_contiguous():
             return super().encode_residual(gradient, kept, generator)
@@ -52,16 +57,20 @@ class EFSignSGD(Codec[Signs]):
         sign.add_signs(payload.words, -unit, unit, entries)
         return payload
 
-    def of(self, values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None = None) -> Signs:
+    def of(
+        self, values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None = None
+    ) -> Signs:
         """The payload of `values`, once `added` is added to it, in place."""
         words, positive, negative, _ = sign.add_pack_sum(values, added)
         check_finite(self.id, math.isfinite(positive - negative))
         return Signs(words, values.new_tensor([(positive - negative) / len(values)]))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sign_fields(shape)
 
-    def add_decoded(self, payload: Signs, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Signs, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         if len(payload.scale) != 1:
             raise CodecError(f"efsignsgd: {len(payload.scale)} scales; 1 is expected")
         unit = scale * float(payload.scale)

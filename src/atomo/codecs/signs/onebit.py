@@ -7,12 +7,13 @@ Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Par
 Training of Speech DNNs", Interspeech 2014.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int32
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite, check_known
@@ -28,8 +29,8 @@ SCOPES: Final = ("column", "layer")
 class Halves:
     """One of two values: the bit is 1 for a negative entry, -0.0 included, and 0 for all others."""
 
-    words: Int32[Tensor, " words"]
-    means: Float[Tensor, " means"]
+    words: Int32[torch.Tensor, " words"]
+    means: Float[torch.Tensor, " means"]
     """Of the entries whose bit is 0, and of those whose bit is 1; for each column, or once."""
 
 
@@ -59,12 +60,15 @@ class OneBit(Codec[Halves]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Halves:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Halves:
         del generator  # deterministic
         return self.of(flat(gradient, self.id), None, self.row(gradient.shape))
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Halves:
         if not kept.is_contiguous():
             return super().encode_residual(gradient, kept, generator)
@@ -74,26 +78,28 @@ class OneBit(Codec[Halves]):
         return payload
 
     def of(
-        self, values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, row: int
+        self, values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, row: int
     ) -> Halves:
         """The payload of `values`, once `added` is added to it, in place."""
         words, means = sign.add_pack_means(values, added, row)
         check_finite(self.id, bool(means.isfinite().all()))
         return Halves(words, means)
 
-    def row(self, shape: Size) -> int:
+    def row(self, shape: torch.Size) -> int:
         """How many entries share two means."""
         columns = shape[0] if self.scope == "column" and len(shape) > 1 else 1
         return max(1, shape.numel() // max(1, columns))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
         return (
             Field(torch.int32, (sign.word_count(entries),)),
             Field(torch.float32, (2 * -(-entries // self.row(shape)),)),
         )
 
-    def add_decoded(self, payload: Halves, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Halves, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         # Two means speak for the whole layer, whatever the setting: so did the first frames.
         row = out.numel() if len(payload.means) == 2 else self.row(out.shape)
         with adding_to(out, self.id) as entries:

@@ -9,12 +9,14 @@ Law: none; a vote says nothing about magnitudes, and its direction is biased. Bi
 Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.flat import adding_to, flat
@@ -38,24 +40,26 @@ class Voting(Codec[Signs]):
         """None: a vote says nothing about magnitudes, and its direction is biased."""
         return frozenset()
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Signs:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Signs:
         del generator  # deterministic
         words, largest = sign.pack_signs(flat(gradient, self.id))
         if not math.isfinite(largest):
             raise CodecError(f"{self.id}: the gradient holds {largest}, which has no sign to send")
         return Signs(words, gradient.new_tensor([float(largest > 0)]))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sign_fields(shape)
 
-    def add_decoded(self, payload: Signs, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Signs, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         if payload.scale.tolist() not in ([0.0], [1.0]):
             raise CodecError(f"{self.id}: scale {payload.scale.tolist()[:4]}; 0 or 1 is expected")
         unit = scale * float(payload.scale)
         with adding_to(out, self.id) as entries:
             sign.add_signs(payload.words, unit, -unit, entries)
 
-    def finish(self, mean: Float[Tensor, "..."]) -> None:
+    def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """The majority: its sign, or 0 on a tie, which rounding in the mean must not decide."""
         # What is no tie is at least 1 / workers away from 0: four decimals keep that of thousands
         # of workers, and drop what rounding left of a tie.

@@ -14,12 +14,13 @@ Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams", ICAL
 al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_ratio
@@ -38,9 +39,9 @@ MOST: Final = 2**31  # cells
 class Cells:
     """The sums in the cells that `seed` stands for."""
 
-    seed: Int64[Tensor, " seeds"]
+    seed: Int64[torch.Tensor, " seeds"]
     """Its low 16 bits are those of a gradient of so many entries, and of no other size near it."""
-    sums: Float[Tensor, " cells"]
+    sums: Float[torch.Tensor, " cells"]
 
 
 @final
@@ -68,7 +69,7 @@ class CountSketch(Codec[Cells]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED, Law.SUMMABLE})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Cells:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Cells:
         entries = flat(gradient, self.id)
         seed = draw_marked_seed(generator, len(entries))
         sums = entries.new_zeros(self.cells(len(entries)))
@@ -85,23 +86,25 @@ class CountSketch(Codec[Cells]):
     def carrier(self) -> Dense:
         return Dense()
 
-    def addend(self, payload: Cells) -> Float[Tensor, " cells"]:
+    def addend(self, payload: Cells) -> Float[torch.Tensor, " cells"]:
         return payload.sums
 
     def add_summed(
         self,
         payload: Cells,
-        total: Float[Tensor, " cells"],
-        out: Float[Tensor, "..."],
+        total: Float[torch.Tensor, " cells"],
+        out: Float[torch.Tensor, "..."],
         scale: float = 1.0,
     ) -> None:
         self.add_decoded(replace(payload, sums=total), out, scale)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         cells = self.cells(shape.numel())
         return Field(torch.int64, (1,)), Field(torch.float32, (cells,))
 
-    def add_decoded(self, payload: Cells, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Cells, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         seeds, sums = payload.seed.tolist(), payload.sums
         if len(sums) != self.cells(out.numel()) or not is_marked(seeds, out.numel()):
             raise CodecError(

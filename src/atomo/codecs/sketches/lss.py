@@ -12,12 +12,13 @@ Ge et al., "CASQ: Accelerate Distributed Deep Learning with Sketch-based Gradien
 CLUSTER 2021.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int32, Int64, UInt8
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite, check_known
@@ -36,13 +37,13 @@ SHARES: Final = ("entropy", "centre", "density")
 class Means:
     """A cluster for each entry, and a mean for each bucket of a cluster."""
 
-    seed: Int64[Tensor, " seeds"]
+    seed: Int64[torch.Tensor, " seeds"]
     """Of the hash."""
-    sizes: Int32[Tensor, " clusters"]
+    sizes: Int32[torch.Tensor, " clusters"]
     """Buckets of each cluster, at least 1."""
-    words: Int32[Tensor, " words"]
+    words: Int32[torch.Tensor, " words"]
     """What `kernels.entropy.compress` made of the clusters, two to a byte."""
-    means: Float[Tensor, " buckets"]
+    means: Float[torch.Tensor, " buckets"]
 
 
 @final
@@ -81,11 +82,14 @@ class LSS(Codec[Means]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Means:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Means:
         return self.of(flat(gradient, self.id), generator)[0]
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Means:
         if not kept.is_contiguous():
             return super().encode_residual(gradient, kept, generator)
@@ -96,8 +100,8 @@ class LSS(Codec[Means]):
         return payload
 
     def of(
-        self, values: Float[Tensor, " n"], generator: Generator
-    ) -> tuple[Means, UInt8[Tensor, " symbols"]]:
+        self, values: Float[torch.Tensor, " n"], generator: torch.Generator
+    ) -> tuple[Means, UInt8[torch.Tensor, " symbols"]]:
         """The payload, and the clusters before they were coded."""
         seed = draw_seed(generator)
         model = train(sample(values, generator), self.clusters, generator)
@@ -108,7 +112,7 @@ class LSS(Codec[Means]):
         words = entropy.compress(packed)
         return Means(torch.tensor([seed]), sizes.int(), words, means), packed
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
         words = clusters.symbol_count(entries) // 4 + 1 + entropy.OVERHEAD
         buckets = min(self.buckets, entries) + clusters.MOST
@@ -119,7 +123,9 @@ class LSS(Codec[Means]):
             Field(torch.float32, (buckets,)),
         )
 
-    def add_decoded(self, payload: Means, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Means, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
             if len(payload.seed) != 1:
                 raise ValueError(f"{len(payload.seed)} seeds; one is expected")

@@ -5,6 +5,8 @@ and k-means, started by k-means++ (Arthur and Vassilvitskii, SODA 2007), finds t
 both are cheap: what is nearest to a centre is a run of the ordered values.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +15,6 @@ from typing import Final
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from torch import Generator, Tensor
 
 from atomo.codecs.seeds import draw_seed
 from atomo.kernels import clusters
@@ -32,16 +33,18 @@ BINS: Final = 64  # of the histogram whose entropy a cluster has
 class Clusters:
     """A trained model: 8 clusters of negative entries, then 8 of positive ones, by value."""
 
-    thresholds: Float[Tensor, " 15"]
+    thresholds: Float[torch.Tensor, " 15"]
     """Between them; infinite around clusters that are not used."""
-    entropies: Float[Tensor, " 16"]
+    entropies: Float[torch.Tensor, " 16"]
     """Of a histogram of what lies in the cluster, bits."""
-    centres: Float[Tensor, " 16"]
-    shares: Float[Tensor, " 16"]
+    centres: Float[torch.Tensor, " 16"]
+    shares: Float[torch.Tensor, " 16"]
     """Of all entries."""
 
 
-def sample(values: Float[Tensor, " n"], generator: Generator) -> Float[Tensor, " s"]:
+def sample(
+    values: Float[torch.Tensor, " n"], generator: torch.Generator
+) -> Float[torch.Tensor, " s"]:
     """Some entries, on the CPU: runs that start at random, or all of a short gradient."""
     if len(values) <= SAMPLED:
         return values.cpu()
@@ -52,10 +55,10 @@ def sample(values: Float[Tensor, " n"], generator: Generator) -> Float[Tensor, "
     return values[places.to(values.device)].cpu()
 
 
-def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clusters:
+def train(sampled: Float[torch.Tensor, " s"], count: int, generator: torch.Generator) -> Clusters:
     """The clusters of a sample, `count` for each sign."""
     finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
-    draws = Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
+    draws = torch.Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
     # Zeros are in neither: they go with the positive cluster of least value.
     below, above = (int(torch.searchsorted(finite, 0.0, right=r)) for r in (False, True))
     positive = centres(finite[above:], count, draws)
@@ -71,8 +74,8 @@ def train(sampled: Float[Tensor, " s"], count: int, generator: Generator) -> Clu
 
 
 def thresholds_between(
-    negative: Float[Tensor, " a"], positive: Float[Tensor, " b"]
-) -> Float[Tensor, " 15"]:
+    negative: Float[torch.Tensor, " a"], positive: Float[torch.Tensor, " b"]
+) -> Float[torch.Tensor, " 15"]:
     """The middles between centres, given by rising magnitude, and 0 between the signs.
 
     Clusters lie by value, the negative ones first. Those that are not used lie outermost, behind
@@ -89,8 +92,8 @@ def thresholds_between(
 
 
 def centres(
-    magnitudes: Float[Tensor, " m"], count: int, generator: Generator
-) -> Float[Tensor, " c"]:
+    magnitudes: Float[torch.Tensor, " m"], count: int, generator: torch.Generator
+) -> Float[torch.Tensor, " c"]:
     """At most `count` increasing centres of one sign: k-means++, and the mean of the outliers.
 
     Args:
@@ -104,12 +107,14 @@ def centres(
     usual = max(1, math.ceil(OUTLIERS * len(wide)))
     inner = lloyd(wide[:usual], plus_plus(wide[:usual], count - 1, generator))
     outer = wide[usual:].mean()[None] if usual < len(wide) else wide[:0]
-    every: Tensor = torch.cat([inner, outer]).float()
+    every: torch.Tensor = torch.cat([inner, outer]).float()
     # Equal centres would leave a cluster that no entry is nearest to.
     return every[torch.cat([every[1:] > every[:-1], torch.tensor([True])])]
 
 
-def plus_plus(values: Float[Tensor, " m"], count: int, generator: Generator) -> Float[Tensor, " c"]:
+def plus_plus(
+    values: Float[torch.Tensor, " m"], count: int, generator: torch.Generator
+) -> Float[torch.Tensor, " c"]:
     """First centres, far from each other by chance: each drawn by its squared distance."""
     # Far from what is chosen is likely to be chosen, which keeps the expected error within
     # 8 (ln c + 2) of the least.
@@ -126,7 +131,9 @@ def plus_plus(values: Float[Tensor, " m"], count: int, generator: Generator) -> 
     return chosen.sort().values
 
 
-def lloyd(values: Float[Tensor, " m"], chosen: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
+def lloyd(
+    values: Float[torch.Tensor, " m"], chosen: Float[torch.Tensor, " c"]
+) -> Float[torch.Tensor, " c"]:
     """Centres moved to the means of what is nearest to them, until they stay.
 
     What is nearest to a centre on a line is a run of the ordered values, and the sum of a run is a
@@ -145,7 +152,7 @@ def lloyd(values: Float[Tensor, " m"], chosen: Float[Tensor, " c"]) -> Float[Ten
     return chosen
 
 
-def spread(values: Float[Tensor, " m"]) -> Float[Tensor, ""]:
+def spread(values: Float[torch.Tensor, " m"]) -> Float[torch.Tensor, ""]:
     """The entropy of a histogram of ordered values, bits; 0 of fewer than two."""
     if len(values) < 2 or values[0] == values[-1]:
         return torch.zeros(())
@@ -154,7 +161,7 @@ def spread(values: Float[Tensor, " m"]) -> Float[Tensor, ""]:
     return -(p * p.log2()).sum()
 
 
-def share_buckets(model: Clusters, buckets: int, share: str) -> Int64[Tensor, " 16"]:
+def share_buckets(model: Clusters, buckets: int, share: str) -> Int64[torch.Tensor, " 16"]:
     """How many buckets each cluster gets: at least 1, and at most 16 more than `buckets` in all."""
     weights = model.entropies.double()
     if share != "entropy":

@@ -13,13 +13,14 @@ off than zero is. Bits: 4 + 16 `cells` an entry packed, 5.7 by default when code
 Jiang et al., "SketchML: Accelerating Distributed Machine Learning with Data Sketches", SIGMOD 2018.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int16, Int32, Int64, UInt8
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
@@ -44,15 +45,15 @@ QUANTILES: Final = quantiles.BUCKETS // 2  # of either sign
 class Sketched:
     """Which entries are not zero, the groups of these, and a sketch of the rest."""
 
-    head: Int64[Tensor, " head"]
+    head: Int64[torch.Tensor, " head"]
     """How many entries are not zero, and the seed of the hashes."""
-    places: UInt8[Tensor, " bytes"]
+    places: UInt8[torch.Tensor, " bytes"]
     """What `kernels.rice` made of the fewer: the places of these, or those of the zeros."""
-    groups: Int32[Tensor, " words"]
+    groups: Int32[torch.Tensor, " words"]
     """What `kernels.entropy.compress` made of the groups; none without entries, as for `cells`."""
-    cells: Int32[Tensor, " more_words"]
-    cell_count: Int64[Tensor, " counts"]
-    means: Float[Tensor, " buckets"]
+    cells: Int32[torch.Tensor, " more_words"]
+    cell_count: Int64[torch.Tensor, " counts"]
+    means: Float[torch.Tensor, " buckets"]
     """Of each bucket: 256 of negative entries by magnitude, then 256 of positive ones."""
 
 
@@ -88,11 +89,14 @@ class SketchML(Codec[Sketched]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sketched:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sketched:
         return self.of(flat(gradient, self.id).cpu(), None, draw_seed(generator))
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Sketched:
         if not kept.is_contiguous() or kept.device.type != "cpu":
             return super().encode_residual(gradient, kept, generator)
@@ -100,7 +104,7 @@ class SketchML(Codec[Sketched]):
         return self.of(entries, entries, draw_seed(generator))
 
     def of(
-        self, values: Float[Tensor, " n"], kept: Float[Tensor, " n"] | None, seed: int
+        self, values: Float[torch.Tensor, " n"], kept: Float[torch.Tensor, " n"] | None, seed: int
     ) -> Sketched:
         """The payload of `values`; what it decodes to is taken off `kept`, in place."""
         chosen, places = nonzero(values)
@@ -117,7 +121,7 @@ class SketchML(Codec[Sketched]):
         packed, count = entropy.compress(groups), torch.tensor([len(cells)])
         return Sketched(head, places, packed, entropy.compress(cells), count, means)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
         symbols = symbol_count(entries) // 4 + 1 + entropy.OVERHEAD
         cells = quantiles.most_cells(entries, self.cells) // 4 + 1 + entropy.OVERHEAD
@@ -130,14 +134,16 @@ class SketchML(Codec[Sketched]):
             Field(torch.float32, (quantiles.BUCKETS,)),
         )
 
-    def cost(self, payload: Sketched, shape: Size) -> Cost:
+    def cost(self, payload: Sketched, shape: torch.Size) -> Cost:
         entries = shape.numel()
         block = Cost(FIXED, FIXED)
         if number(payload.head) == entries:  # no entry is zero: nothing is gathered
             return super().cost(payload, shape) + block
         return super().cost(payload, shape) + Cost(VISITS * entries, GATHERED * entries) + block
 
-    def add_decoded(self, payload: Sketched, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Sketched, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
             if payload.head.shape != (2,) or payload.cell_count.shape != (1,):
                 raise ValueError(f"a head of {len(payload.head)} numbers")
@@ -153,7 +159,7 @@ class SketchML(Codec[Sketched]):
                 entries[where] += held.to(entries.device)
 
     def add_held(
-        self, payload: Sketched, count: int, held: Float[Tensor, " k"], scale: float
+        self, payload: Sketched, count: int, held: Float[torch.Tensor, " k"], scale: float
     ) -> None:
         """Adds the entries that are not zero, which lie together, in place.
 
@@ -175,8 +181,8 @@ class SketchML(Codec[Sketched]):
 
 
 def nonzero(
-    values: Float[Tensor, " n"],
-) -> tuple[Bool[Tensor, " n"] | None, UInt8[Tensor, " bytes"]]:
+    values: Float[torch.Tensor, " n"],
+) -> tuple[Bool[torch.Tensor, " n"] | None, UInt8[torch.Tensor, " bytes"]]:
     """Which entries have an upper half that is not zero, None where all have; and the Rice code of
     these or of the others.
 
@@ -193,8 +199,8 @@ def nonzero(
 
 
 def places_of(
-    data: UInt8[Tensor, " bytes"], count: int, entries: int
-) -> Int64[Tensor, " count"] | None:
+    data: UInt8[torch.Tensor, " bytes"], count: int, entries: int
+) -> Int64[torch.Tensor, " count"] | None:
     """Where the `count` entries belong; None: everywhere.
 
     Raises:
@@ -212,7 +218,9 @@ def places_of(
     return kept.nonzero().squeeze(1)
 
 
-def train(values: Float[Tensor, " k"]) -> tuple[Int16[Tensor, " halves"], Float[Tensor, " 512"]]:
+def train(
+    values: Float[torch.Tensor, " k"],
+) -> tuple[Int16[torch.Tensor, " halves"], Float[torch.Tensor, " 512"]]:
     """The table of the halves' groups and buckets, and the mean of each bucket."""
     # One histogram over the upper halves of the floats serves twice: halves rise with magnitude, so
     # its running sum gives the quantiles and its sums the means, without sorting the gradient.

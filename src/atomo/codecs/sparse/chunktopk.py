@@ -10,12 +10,13 @@ Performance for Distributed DNN Training on GPU Clusters: ImageNet/AlexNet Train
 chooses its own.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite, check_ratio
@@ -59,14 +60,17 @@ class ChunkTopK(Codec[Sparse]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
         del generator  # deterministic
         entries = flat(gradient, self.id)
         numbers = self.choose(entries, None)
         return self.packed(numbers, entries[self.positions(numbers, len(entries))], len(entries))
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Sparse:
         del generator
         added, entries = flat(gradient, self.id), kept.view(-1)
@@ -77,8 +81,8 @@ class ChunkTopK(Codec[Sparse]):
         return payload
 
     def choose(
-        self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None
-    ) -> Int64[Tensor, " k"]:
+        self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
+    ) -> Int64[torch.Tensor, " k"]:
         """The numbers of the chunks to send of the sum, which `entries` becomes; increasing."""
         sums = select.chunk_sums(entries, added, self.chunk)
         check_finite(self.id, bool(sums.isfinite().all()))
@@ -87,13 +91,15 @@ class ChunkTopK(Codec[Sparse]):
         return order[: self.most(len(entries))].sort().values
 
     def packed(
-        self, numbers: Int64[Tensor, " k"], values: Float[Tensor, " v"], entries: int
+        self, numbers: Int64[torch.Tensor, " k"], values: Float[torch.Tensor, " v"], entries: int
     ) -> Sparse:
         """The payload of some chunks."""
         count = torch.tensor([len(numbers)])
         return Sparse(count, rice.encode(numbers, self.chunks(entries)), values)
 
-    def positions(self, numbers: Int64[Tensor, " k"], entries: int) -> Int64[Tensor, " v"]:
+    def positions(
+        self, numbers: Int64[torch.Tensor, " k"], entries: int
+    ) -> Int64[torch.Tensor, " v"]:
         """The indices of the entries in some chunks; the last chunk may be short."""
         # A chunk longer than the gradient is as long as that: the rest of it is never made.
         offsets = torch.arange(min(self.chunk, entries), device=numbers.device)
@@ -108,28 +114,30 @@ class ChunkTopK(Codec[Sparse]):
         """How many of them may be sent."""
         return count_for(self.ratio, self.chunks(entries))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
         most = self.most(entries)
         values = Field(torch.float32, (most * min(self.chunk, max(1, entries)),))
         return *index_fields(self.chunks(entries), most), values
 
-    def cost(self, payload: Sparse, shape: Size) -> Cost:
+    def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
         entries = shape.numel()
         _, found = index_cost(payload, self.most(entries), min(self.chunk, entries))
         return super().cost(payload, shape) + found
 
-    def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
             positions = self.carried(payload, len(entries))
             if len(positions) != len(payload.values):
                 raise ValueError(f"{len(payload.values)} values for {len(positions)} entries")
             select.add_at(entries, positions, payload.values, scale)
 
-    def carried(self, payload: Sparse, entries: int) -> Int64[Tensor, " v"]:
+    def carried(self, payload: Sparse, entries: int) -> Int64[torch.Tensor, " v"]:
         """The indices of the entries in a payload, which may be a stranger's."""
         numbers = indices_of(payload, self.chunks(entries), self.most(entries))
         return self.positions(numbers, entries)
 
-    def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
+    def clear_sent(self, payload: Sparse, entries: Float[torch.Tensor, " n"]) -> None:
         entries[self.carried(payload, len(entries)).to(entries.device)] = 0

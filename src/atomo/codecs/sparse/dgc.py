@@ -10,13 +10,14 @@ Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for
 Training", ICLR 2018.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
 import torch
-from jaxtyping import Float
-from torch import Generator, Tensor
+from jaxtyping import Float, Int64
 
 from atomo.codecs.base import Codec, Unit
 from atomo.codecs.checks import check_known, check_ratio
@@ -95,18 +96,18 @@ class DGC(Selector):
 
     def find(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
-    ) -> select.Found:
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         threshold = self.sampled_threshold(entries, added, generator)
         return self.adapt(entries, added, threshold)
 
     def sampled_threshold(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
     ) -> int:
         """The bits of the smallest of the top `ratio` of every so manyth magnitude."""
         n = len(entries)
@@ -126,8 +127,11 @@ class DGC(Selector):
         return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
 
     def adapt(
-        self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, threshold: int
-    ) -> select.Found:
+        self,
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        threshold: int,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         """Lowers a threshold that finds too few; of too many it takes the largest."""
         k = self.wanted(len(entries))
         bits = max(1, threshold)

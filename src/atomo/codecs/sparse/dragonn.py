@@ -8,13 +8,14 @@ Law: contraction. Bits: those of `topk` at about the same ratio, 64 entries a la
 Wang et al., "DRAGONN: Distributed Randomized Approximate Gradients of Neural Networks", ICML 2022.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import torch
-from jaxtyping import Float
-from torch import Generator, Tensor
+from jaxtyping import Float, Int64
 
 from atomo.codecs.base import Unit
 from atomo.codecs.checks import check_known, check_ratio
@@ -73,10 +74,10 @@ class Dragonn(Selector):
 
     def find(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
-    ) -> select.Found:
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         whole = len(entries) <= self.threshold
         low = 1 if whole else self.sampled_threshold(entries, added, generator)
         indices, found = select.above(entries, added, low)
@@ -88,9 +89,9 @@ class Dragonn(Selector):
 
     def sampled_threshold(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
     ) -> int:
         """Bits that about k magnitudes are not below: one sample from each equal stretch."""
         # Stretches rather than places drawn from everywhere: layers of large and of small entries

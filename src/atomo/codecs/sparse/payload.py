@@ -1,12 +1,13 @@
 """What all sparsifiers send: a few values, and where they belong as Rice-coded gaps."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from jaxtyping import Int64, UInt8
-from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.codecs.cost import Cost, number
@@ -29,8 +30,8 @@ INDEX: Final = 32  # bytes that an index and its value take while they are read
 class Sparse:
     """Some entries of a flattened gradient."""
 
-    count: Int64[Tensor, " 1"]
-    indices: UInt8[Tensor, " bytes"]
+    count: Int64[torch.Tensor, " 1"]
+    indices: UInt8[torch.Tensor, " bytes"]
     """What `kernels.rice` made of the increasing indices."""
     values: Any
     """The payload of the codec that codes them, of one zero where count is 0; or float32."""
@@ -59,7 +60,7 @@ def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, Cost]:
     return count, Cost(2 * count * size, INDEX * count * size)
 
 
-def indices_of(payload: Sparse, entries: int, most: int) -> Int64[Tensor, " k"]:
+def indices_of(payload: Sparse, entries: int, most: int) -> Int64[torch.Tensor, " k"]:
     """Where the values belong, on the CPU.
 
     Raises:
@@ -70,7 +71,7 @@ def indices_of(payload: Sparse, entries: int, most: int) -> Int64[Tensor, " k"]:
 
 def all_indices_of(
     payloads: Sequence[Sparse], entries: int, most: int
-) -> tuple[list[int], Int64[Tensor, " total"]]:
+) -> tuple[list[int], Int64[torch.Tensor, " total"]]:
     """How many indices each payload has, and all of them one behind the other, on the CPU.
 
     Raises:

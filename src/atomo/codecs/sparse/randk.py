@@ -8,12 +8,13 @@ summable. Bits: 32 k / n an entry.
 Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import as_codec_error, check_ratio
@@ -34,9 +35,9 @@ DRAW: Final = 16  # visits that drawing an entry is worth
 class Drawn:
     """Values of the entries that `seed` stands for."""
 
-    seed: Int64[Tensor, " 1"]
+    seed: Int64[torch.Tensor, " 1"]
     """Its low 16 bits are those of a gradient of so many entries, and of no other size near it."""
-    values: Float[Tensor, " k"]
+    values: Float[torch.Tensor, " k"]
 
 
 @final
@@ -69,7 +70,7 @@ class RandK(Codec[Drawn]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.SUMMABLE, Law.UNBIASED if self.unbiased else Law.CONTRACTION})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Drawn:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Drawn:
         entries = flat(gradient, self.id)
         with as_codec_error(self.id, "the gradient holds"):
             select.check_finite(entries)
@@ -88,27 +89,29 @@ class RandK(Codec[Drawn]):
     def carrier(self) -> Dense:
         return Dense()
 
-    def addend(self, payload: Drawn) -> Float[Tensor, " k"]:
+    def addend(self, payload: Drawn) -> Float[torch.Tensor, " k"]:
         return payload.values
 
     def add_summed(
         self,
         payload: Drawn,
-        total: Float[Tensor, " k"],
-        out: Float[Tensor, "..."],
+        total: Float[torch.Tensor, " k"],
+        out: Float[torch.Tensor, "..."],
         scale: float = 1.0,
     ) -> None:
         self.add_decoded(replace(payload, values=total), out, scale)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         k = self.count(shape.numel())
         return Field(torch.int64, (1,)), Field(torch.float32, (k,))
 
-    def cost(self, payload: Drawn, shape: Size) -> Cost:
+    def cost(self, payload: Drawn, shape: torch.Size) -> Cost:
         k = self.count(shape.numel())
         return super().cost(payload, shape) + Cost(DRAW * k, INDEX * k)
 
-    def add_decoded(self, payload: Drawn, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Drawn, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         k = self.count(out.numel())
         seeds, values = payload.seed.tolist(), payload.values
         if values.shape != (k,) or not is_marked(seeds, out.numel()):
@@ -119,6 +122,6 @@ class RandK(Codec[Drawn]):
             indices = draws.draw(seeds[0], k, len(entries), entries.device)
             select.add_at(entries, indices, values, scale)
 
-    def clear_sent(self, payload: Drawn, entries: Float[Tensor, " n"]) -> None:
+    def clear_sent(self, payload: Drawn, entries: Float[torch.Tensor, " n"]) -> None:
         k = self.count(len(entries))
         entries[draws.draw(int(payload.seed), k, len(entries), entries.device)] = 0

@@ -4,6 +4,8 @@ Another codec may code the values; what it loses counts as not sent. A law of th
 contract, unless what codes the values may throw these farther off than zero is.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,7 +13,6 @@ from typing import Any, ClassVar, Final
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import as_codec_error
@@ -47,10 +48,10 @@ class Selector(Codec[Sparse]):
     @abstractmethod
     def find(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
-    ) -> select.Found:
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         """The entries to send of the sum, which `entries` becomes: indices, increasing, and values.
 
         Raises:
@@ -69,13 +70,16 @@ class Selector(Codec[Sparse]):
     def inner(self) -> Mapping[str, Codec[Any]]:
         return {"values": self.coded_by}
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sparse:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
         entries = flat(gradient, self.id)
         indices, found = self.found(entries, None, generator)
         return self.pack(indices, found, len(entries), generator)
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Sparse:
         added, entries = flat(gradient, self.id), kept.view(-1)
         indices, found = self.found(entries, added, generator)
@@ -83,7 +87,7 @@ class Selector(Codec[Sparse]):
         entries[indices] = self.lost(payload, found)
         return payload
 
-    def lost(self, payload: Sparse, found: Float[Tensor, " k"]) -> Float[Tensor, "..."]:
+    def lost(self, payload: Sparse, found: Float[torch.Tensor, " k"]) -> Float[torch.Tensor, "..."]:
         """What coding lost of the values that were found."""
         if Law.LOSSLESS in self.coded_by.laws or not len(found):
             return found.new_zeros(())
@@ -93,25 +97,25 @@ class Selector(Codec[Sparse]):
 
     def found(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
-    ) -> select.Found:
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         with as_codec_error(self.id, "the gradient holds"):
             return self.find(entries, added, generator)
 
     def pack(
         self,
-        indices: Int64[Tensor, " k"],
-        found: Float[Tensor, " k"],
+        indices: Int64[torch.Tensor, " k"],
+        found: Float[torch.Tensor, " k"],
         entries: int,
-        generator: Generator,
+        generator: torch.Generator,
     ) -> Sparse:
         """The payload of what was found among so many entries."""
         packed = rice.encode(indices, entries)
         return Sparse(torch.tensor([len(found)]), packed, self.coded(found, generator))
 
-    def coded(self, found: Float[Tensor, " k"], generator: Generator) -> Any:
+    def coded(self, found: Float[torch.Tensor, " k"], generator: torch.Generator) -> Any:
         if len(found):
             with as_codec_error(self.id, "values:"):
                 return self.coded_by.encode(found, generator)
@@ -119,17 +123,19 @@ class Selector(Codec[Sparse]):
         empty = self.coded_by == DENSE
         return Entries(found) if empty else self.coded_by.encode(found.new_zeros(1), generator)
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         most = self.most(shape.numel())
-        values = self.coded_by.fields(Size([max(1, most)]))
+        values = self.coded_by.fields(torch.Size([max(1, most)]))
         return *index_fields(shape.numel(), most), *values
 
-    def cost(self, payload: Sparse, shape: Size) -> Cost:
+    def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
         count, indices = index_cost(payload, self.most(shape.numel()))
-        values = self.coded_by.cost(payload.values, Size([max(1, count)]))
+        values = self.coded_by.cost(payload.values, torch.Size([max(1, count)]))
         return super().cost(payload, shape) + indices + values
 
-    def add_decoded(self, payload: Sparse, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
             indices = indices_of(payload, len(entries), self.most(len(entries)))
             values = entries.new_zeros(len(indices))
@@ -139,7 +145,7 @@ class Selector(Codec[Sparse]):
             select.add_at(entries, indices, values, scale)
 
     def add_all(
-        self, payloads: Sequence[Sparse], out: Float[Tensor, "..."], scale: float = 1.0
+        self, payloads: Sequence[Sparse], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         if out.device.type != "cpu":  # where indices that come twice are added in any order
             super().add_all(payloads, out, scale)
@@ -149,7 +155,9 @@ class Selector(Codec[Sparse]):
             values = self.all_values([payload.values for payload in payloads], counts)
             select.add_at(entries, indices, values, scale)
 
-    def all_values(self, coded: Sequence[Any], counts: Sequence[int]) -> Float[Tensor, " total"]:
+    def all_values(
+        self, coded: Sequence[Any], counts: Sequence[int]
+    ) -> Float[torch.Tensor, " total"]:
         """The values of several payloads, which have so many each, one behind the other."""
         with as_codec_error("values"):
             if self.coded_by == DENSE and [len(one.values) for one in coded] == [*counts]:
@@ -160,6 +168,6 @@ class Selector(Codec[Sparse]):
                     self.coded_by.add_decoded(one, part)
         return values
 
-    def clear_sent(self, payload: Sparse, entries: Float[Tensor, " n"]) -> None:
+    def clear_sent(self, payload: Sparse, entries: Float[torch.Tensor, " n"]) -> None:
         indices = indices_of(payload, len(entries), len(entries))
         entries[indices.to(entries.device)] = 0

@@ -8,12 +8,14 @@ where the sign alone is sent; here it is the value, as Dutta et al., "On the Dis
 Theoretical Analysis and Practical Implementations of Compressed Communication", AAAI 2020, have it.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from jaxtyping import Float
-from torch import Generator, Tensor
+import torch
+from jaxtyping import Float, Int64
 
 from atomo.codecs.base import Codec, Law
 from atomo.codecs.checks import as_codec_error
@@ -55,7 +57,10 @@ class Threshold(Selector):
         return self.values
 
     def encode_residual(
-        self, gradient: Float[Tensor, "*s"], kept: Float[Tensor, "*s"], generator: Generator
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
     ) -> Sparse:
         if Law.LOSSLESS not in self.values.laws:
             return super().encode_residual(gradient, kept, generator)
@@ -67,16 +72,19 @@ class Threshold(Selector):
 
     def find(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
-    ) -> select.Found:
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         del generator  # deterministic
         return self.above(entries, added, False)
 
     def above(
-        self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, clear: bool
-    ) -> select.Found:
+        self,
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        clear: bool,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         """The entries to send of the sum, which `entries` becomes; cleared there if asked to."""
         return select.above(entries, added, select.bits_of(self.value), clear)
 

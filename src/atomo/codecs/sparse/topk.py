@@ -6,11 +6,13 @@ Law: contraction: what is left is at most (1 - k / n) ||g||^2. Bits: rho (32 + b
 Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from jaxtyping import Float
-from torch import Generator, Tensor
+import torch
+from jaxtyping import Float, Int64
 
 from atomo.codecs.base import Codec, Unit
 from atomo.codecs.checks import check_known, check_ratio
@@ -55,10 +57,10 @@ class TopK(Selector):
 
     def find(
         self,
-        entries: Float[Tensor, " n"],
-        added: Float[Tensor, " n"] | None,
-        generator: Generator,
-    ) -> select.Found:
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         del generator  # deterministic
         return select.largest(entries, added, self.most(len(entries)))
 

@@ -16,13 +16,14 @@ Law: unbiased, in all three. Bits: those of the basis that was chosen.
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import as_codec_error, check_known
@@ -46,7 +47,7 @@ BASES = ("svd", "entrywise", "fourier")  # their places are on the wire
 class Choice:
     """A basis and the payload in it; the other payload has no entries at all."""
 
-    basis: UInt8[Tensor, " basis"]
+    basis: UInt8[torch.Tensor, " basis"]
     factors: Factors
     sample: Sample
 
@@ -79,20 +80,23 @@ class Atomo(Codec[Choice]):
         check_known(self.id, "basis", self.basis, ("auto", *BASES))
         if self.rank < 1:
             raise ConfigError(f"atomo: rank must be >= 1, got {self.rank}")
-        self.codecs(Size((1, 1)))  # they check their own settings
+        self.candidates(1, 1)  # they check their own settings
 
     @property
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
 
-    def codecs(self, shape: Size) -> tuple[SVD, Entrywise, Fourier]:
+    def codecs(self, shape: torch.Size) -> tuple[SVD, Entrywise, Fourier]:
         """The three candidates for a parameter of `shape`, in the order of BASES."""
-        m, n = matrix_shapes(shape, self.matricisation)[0]
+        return self.candidates(*matrix_shapes(shape, self.matricisation)[0])
+
+    def candidates(self, m: int, n: int) -> tuple[SVD, Entrywise, Fourier]:
+        """The same for a parameter that is read as an m x n matrix."""
         budget = float(self.rank * (m + n))
         spectral = SVD(self.rank, self.matricisation)
         return spectral, Entrywise(budget), Fourier(budget, self.block)
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Choice:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Choice:
         gradient = flat(gradient, self.id).view(gradient.shape)
         with as_codec_error(self.id):
             chosen = self.choose(gradient, generator)
@@ -101,7 +105,7 @@ class Atomo(Codec[Choice]):
         factors, sample = nothing()
         return Choice(basis, payload, sample) if chosen == 0 else Choice(basis, factors, payload)
 
-    def choose(self, gradient: Float[Tensor, "..."], generator: Generator) -> int:
+    def choose(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> int:
         """The place in BASES of the one to use."""
         if self.basis != "auto":
             return BASES.index(self.basis)
@@ -115,7 +119,7 @@ class Atomo(Codec[Choice]):
         ]
         return figures.index(min(figures))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         spectral, entrywise, fourier = (codec.fields(shape) for codec in self.codecs(shape))
         # Cosines of whole blocks: never fewer than there are entries.
         del entrywise
@@ -126,14 +130,16 @@ class Atomo(Codec[Choice]):
         # `fourier` would serve as well as `entrywise`: a sample is a sample.
         return {"factors": SVD(), "sample": Entrywise()}
 
-    def cost(self, payload: Choice, shape: Size) -> Cost:
+    def cost(self, payload: Choice, shape: torch.Size) -> Cost:
         codecs: tuple[Codec[Any], ...] = self.codecs(shape)
         chosen = number(payload.basis)
         if chosen >= len(codecs):
             return super().cost(payload, shape)  # refused
         return codecs[chosen].cost(payload.sample if chosen else payload.factors, shape)
 
-    def add_decoded(self, payload: Choice, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Choice, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         chosen = int(payload.basis) if len(payload.basis) == 1 else len(BASES)
         if chosen >= len(BASES):
             raise CodecError(f"atomo: basis {payload.basis.tolist()}; known are 0 to 2")

@@ -7,16 +7,19 @@ sum_i c_i^2 (1 / p_i - 1). The basis is free: singular vectors, coordinates, cos
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 import torch
 from jaxtyping import Bool, Float
-from torch import Generator, Tensor
 
 from atomo.errors import ConfigError
 
 __all__ = ["draw", "probabilities", "relative_probabilities", "variance"]
 
 
-def probabilities(coefficients: Float[Tensor, " r"], budget: float) -> Float[Tensor, " r"]:
+def probabilities(
+    coefficients: Float[torch.Tensor, " r"], budget: float
+) -> Float[torch.Tensor, " r"]:
     """The probabilities of least variance among those whose sum is `budget` (Algorithm 1).
 
     With |c| in descending order and a budget s, Algorithm 1 makes the largest atom certain and
@@ -53,20 +56,24 @@ def probabilities(coefficients: Float[Tensor, " r"], budget: float) -> Float[Ten
     return (sizes * ((budget - certain) / tails[len(sizes) - 1 - certain])).clamp(max=1)
 
 
-def relative_probabilities(coefficients: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+def relative_probabilities(coefficients: Float[torch.Tensor, " r"]) -> Float[torch.Tensor, " r"]:
     """|c_i| over the largest |c|, in float64: the largest atom is certain and no budget is set."""
     sizes = coefficients.double().abs()
     largest = sizes.max() if len(sizes) else sizes.new_zeros(())
     return torch.where(sizes > 0, sizes / largest, 0.0)
 
 
-def variance(coefficients: Float[Tensor, " r"], probabilities: Float[Tensor, " r"]) -> float:
+def variance(
+    coefficients: Float[torch.Tensor, " r"], probabilities: Float[torch.Tensor, " r"]
+) -> float:
     """E||decoded - g||^2 for orthogonal atoms: sum_i c_i^2 (1 / p_i - 1) over the non-zero c_i."""
     squares = coefficients.double().square()
     return float(torch.where(squares > 0, squares * (1 / probabilities.double() - 1), 0.0).sum())
 
 
-def draw(probabilities: Float[Tensor, " r"], generator: Generator) -> Bool[Tensor, " r"]:
+def draw(
+    probabilities: Float[torch.Tensor, " r"], generator: torch.Generator
+) -> Bool[torch.Tensor, " r"]:
     """Which atoms to send: each on its own, atom i with probability p_i.
 
     None at all is a possible draw and stands for zero; to draw again would inflate the gradient.

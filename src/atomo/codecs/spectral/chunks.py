@@ -1,17 +1,19 @@
 """A matrix a few rows at a time, so that what is made of them stays small."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Final
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
 
 __all__ = ["chunks"]
 
 CHUNK: Final = 2**20  # entries
 
 
-def chunks(matrix: Float[Tensor, "m n"]) -> Iterator[Float[Tensor, "_ n"]]:
+def chunks(matrix: Float[torch.Tensor, "m n"]) -> Iterator[Float[torch.Tensor, "_ n"]]:
     """The rows of `matrix`, some at a time."""
     step = max(1, CHUNK // matrix.shape[1])
     for start in range(0, len(matrix), step):

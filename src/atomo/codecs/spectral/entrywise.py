@@ -13,12 +13,14 @@ Law: unbiased. Bits: rho (b + 1) an entry for a budget that is the share rho, wi
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_known
@@ -68,11 +70,11 @@ class Entrywise(Codec[Sample]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sample:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sample:
         entries = flat(gradient, self.id)
         return draw_sample(entries, self.rate(entries), generator, self.id, len(entries))
 
-    def rate(self, entries: Float[Tensor, " n"]) -> float:
+    def rate(self, entries: Float[torch.Tensor, " n"]) -> float:
         """The probability of an entry over its magnitude, where that is below 1."""
         if self.mode == "budget":
             return best_rate(entries, atoms_for(self.budget, len(entries)))
@@ -82,13 +84,15 @@ class Entrywise(Codec[Sample]):
             return math.nan
         return 1 / norm if norm else math.inf
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sample_fields(shape.numel())
 
-    def cost(self, payload: Sample, shape: Size) -> Cost:
+    def cost(self, payload: Sample, shape: torch.Size) -> Cost:
         return super().cost(payload, shape) + sample_cost(payload, shape.numel())
 
-    def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Sample, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         places, values = read_sample(payload, out.numel(), self.id, out.numel())
         with adding_to(out, self.id) as entries:
             entries.index_add_(0, places.to(out.device), values.to(out.device), alpha=scale)

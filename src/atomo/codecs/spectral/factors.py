@@ -1,12 +1,13 @@
 """The two factors of a sum of atoms, as they are or coded by another codec."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int32
-from torch import Generator, Tensor
 
 from atomo.codecs.base import Codec
 from atomo.codecs.checks import as_codec_error
@@ -19,22 +20,22 @@ __all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "join", "pla
 class Factors:
     """The matrix left^T right: one atom for each row, its weight in `left` or in `right`."""
 
-    left: Float[Tensor, "k m"]
-    right: Float[Tensor, "k n"]
+    left: Float[torch.Tensor, "k m"]
+    right: Float[torch.Tensor, "k n"]
 
 
 @dataclass(frozen=True)
 class CodedFactors:
     """`scale` times left^T right, each coded as one vector of its rows."""
 
-    sizes: Int32[Tensor, " sizes"]
+    sizes: Int32[torch.Tensor, " sizes"]
     """The number of atoms, at least 1, and m."""
-    scale: Float[Tensor, " scale"]
+    scale: Float[torch.Tensor, " scale"]
     left: Any
     right: Any
 
 
-def code_factors(atoms: Factors, codec: Codec[Any], generator: Generator) -> CodedFactors:
+def code_factors(atoms: Factors, codec: Codec[Any], generator: torch.Generator) -> CodedFactors:
     """Codes both factors, one after the other: the draws of one say nothing of the other's."""
     left, right = at_least_one(atoms.left), at_least_one(atoms.right)
     sizes = torch.tensor(left.shape, dtype=torch.int32)
@@ -42,7 +43,7 @@ def code_factors(atoms: Factors, codec: Codec[Any], generator: Generator) -> Cod
     return CodedFactors(sizes, left.new_ones(1), *coded)
 
 
-def at_least_one(factor: Float[Tensor, "k m"]) -> Float[Tensor, "_ m"]:
+def at_least_one(factor: Float[torch.Tensor, "k m"]) -> Float[torch.Tensor, "_ m"]:
     """The factor, or one row of zeros for none: no codec takes an empty vector."""
     return factor if len(factor) else factor.new_zeros(1, factor.shape[1])
 
@@ -66,7 +67,7 @@ def plain_factors(
 
 def join(
     several: Sequence[tuple[Factors, float]],
-) -> tuple[Float[Tensor, "k m"], Float[Tensor, "k n"]]:
+) -> tuple[Float[torch.Tensor, "k m"], Float[torch.Tensor, "k n"]]:
     """The left and right factors of a sum: each of `several` times its number."""
     lefts, rights = [atoms.left for atoms, _ in several], [atoms.right for atoms, _ in several]
     scales = [scale for _, scale in several]
@@ -78,15 +79,15 @@ def join(
 
 
 def scaled(
-    factors: Sequence[Float[Tensor, "_ m"]], scales: Sequence[float]
-) -> Float[Tensor, "k m"]:
+    factors: Sequence[Float[torch.Tensor, "_ m"]], scales: Sequence[float]
+) -> Float[torch.Tensor, "k m"]:
     """Each factor times its number, one below the other."""
     joined = torch.cat([*factors])
     rows = torch.tensor(scales).repeat_interleave(torch.tensor([len(one) for one in factors]))
     return joined.mul_(rows.to(joined.device)[:, None])
 
 
-def best_scale(atoms: Factors, matrix: Float[Tensor, "m n"]) -> float:
+def best_scale(atoms: Factors, matrix: Float[torch.Tensor, "m n"]) -> float:
     """The multiple of the atoms nearest to `matrix`, which is never farther from it than zero."""
     left, right = atoms.left.double(), atoms.right.double()
     # ||L^T R||^2 = sum_ij (L L^T)_ij (R R^T)_ij, and <L^T R, G> = <L, R G^T>: no m x n product.

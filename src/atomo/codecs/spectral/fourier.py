@@ -11,6 +11,8 @@ Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification"
 name the Fourier basis as future work.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +20,6 @@ from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import Cost
@@ -69,21 +70,23 @@ class Fourier(Codec[Sample]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
 
-    def encode(self, gradient: Float[Tensor, "..."], generator: Generator) -> Sample:
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sample:
         coefficients = transform(flat(gradient, self.id), self.block)
         rate = best_rate(coefficients, atoms_for(self.budget, len(coefficients)))
         return draw_sample(coefficients, rate, generator, self.id, gradient.numel())
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sample_fields(padded(shape.numel(), self.block))
 
-    def cost(self, payload: Sample, shape: Size) -> Cost:
+    def cost(self, payload: Sample, shape: torch.Size) -> Cost:
         atoms = padded(shape.numel(), self.block)
         # The cosines are computed for the first tensor only: their work is not that of each.
         found = sample_cost(payload, atoms, self.block) + Cost(0, WAVE * self.block**2)
         return super().cost(payload, shape) + found
 
-    def add_decoded(self, payload: Sample, out: Float[Tensor, "..."], scale: float = 1.0) -> None:
+    def add_decoded(
+        self, payload: Sample, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         atoms = padded(out.numel(), self.block)
         places, values = read_sample(payload, atoms, self.id, out.numel())
         waves = cosines(self.block).to(out.device)
@@ -96,7 +99,7 @@ def padded(entries: int, block: int) -> int:
     return -(-entries // block) * block
 
 
-def transform(entries: Float[Tensor, " n"], block: int) -> Float[Tensor, " padded"]:
+def transform(entries: Float[torch.Tensor, " n"], block: int) -> Float[torch.Tensor, " padded"]:
     """The cosine coefficients of each block."""
     waves = cosines(block).to(entries.device)
     whole = len(entries) // block * block
@@ -108,7 +111,7 @@ def transform(entries: Float[Tensor, " n"], block: int) -> Float[Tensor, " padde
 
 
 @lru_cache(maxsize=8)
-def cosines(block: int) -> Float[Tensor, "block block"]:
+def cosines(block: int) -> Float[torch.Tensor, "block block"]:
     """The orthonormal functions of the DCT-II on `block` points, one a row."""
     place = torch.arange(block, dtype=torch.float64)
     waves = torch.cos(math.pi / block * place[:, None] * (place + 0.5)) * math.sqrt(2 / block)

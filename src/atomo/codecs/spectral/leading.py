@@ -10,9 +10,10 @@ G by exactly the sum of their ||G v_i||^2, and what vectors that are nearly sing
 the memory as all else does.
 """
 
+from __future__ import annotations
+
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
 
 from atomo.codecs.spectral.spectrum import (
     LEAST,
@@ -31,7 +32,7 @@ LANES = 16  # columns of which products are fast
 POWER_ITERATIONS = 2  # more => closer to the singular vectors, two more passes each
 
 
-def leading(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> Spectrum:
+def leading(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
     """The `atoms` largest atoms of a tall matrix, nearly; or more of them, where that is cheaper.
 
     Args:
@@ -55,8 +56,8 @@ def leading(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> S
 
 
 def directions(
-    matrix: Float[Tensor, "m n"], size: int, generator: Generator
-) -> Float[Tensor, "n size"]:
+    matrix: Float[torch.Tensor, "m n"], size: int, generator: torch.Generator
+) -> Float[torch.Tensor, "n size"]:
     """Orthonormal columns close to the first right singular vectors, the largest first."""
     probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
     probe = probe.to(matrix)
@@ -64,5 +65,5 @@ def directions(
         probe = matrix.T @ orthonormal(matrix @ probe)
         probe = orthonormal(probe)
     spanned = matrix.T @ orthonormal(matrix @ probe)
-    vectors: Tensor = torch.linalg.svd(spanned, full_matrices=False).U
+    vectors: torch.Tensor = torch.linalg.svd(spanned, full_matrices=False).U
     return vectors

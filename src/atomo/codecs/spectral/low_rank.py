@@ -12,9 +12,10 @@ Gaussian combination of all rows: what is left of the matrix shows in it at abou
 norm, and ten times as much as is allowed hides from all eight with a chance of 10^-8.
 """
 
+from __future__ import annotations
+
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
 
 from atomo.codecs.spectral.chunks import chunks
 
@@ -24,13 +25,13 @@ MOST_RANK = 128
 SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
 WITNESSES = 8  # of them: each overlooks one large remainder in ten
 SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
-ROUNDING = 8 * torch.finfo(torch.float32).eps  # that computing a gradient in float32 has
+ROUNDING = 8 * 2.0**-23  # that computing a gradient in float32 has
 SPANNED = 4 * ROUNDING  # what products in float32 cannot tell from nothing
 
 
 def low_rank(
-    matrix: Float[Tensor, "m n"], generator: Generator
-) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]] | None:
+    matrix: Float[torch.Tensor, "m n"], generator: torch.Generator
+) -> tuple[Float[torch.Tensor, " k"], Float[torch.Tensor, "n k"]] | None:
     """Singular values in rising order, float64, and right singular vectors; None: its rank is high.
 
     What the vectors do not span of the matrix is below SPANNED of its Frobenius norm.
@@ -62,7 +63,7 @@ def low_rank(
     return squares.clamp(min=0).sqrt(), wide @ (straight @ turns)
 
 
-def sampled_rank(matrix: Float[Tensor, "m n"]) -> int:
+def sampled_rank(matrix: Float[torch.Tensor, "m n"]) -> int:
     """The rank of some of its rows and columns, which is hardly ever less than that of all."""
     m, n = matrix.shape
     sample = matrix[:: max(1, m // SIZE), :: max(1, n // SIZE)][:SIZE, :SIZE].double()
@@ -71,8 +72,8 @@ def sampled_rank(matrix: Float[Tensor, "m n"]) -> int:
 
 
 def combinations(
-    matrix: Float[Tensor, "m n"], count: int, generator: Generator
-) -> Float[Tensor, "n count"]:
+    matrix: Float[torch.Tensor, "m n"], count: int, generator: torch.Generator
+) -> Float[torch.Tensor, "n count"]:
     """Random combinations of the rows, as columns."""
     total = matrix.new_zeros(matrix.shape[1], count)
     for rows in chunks(matrix):

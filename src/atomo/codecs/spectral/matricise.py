@@ -14,13 +14,14 @@ matrix as near to a square as they go, where an atom takes the fewest numbers. Z
 last rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from math import isqrt, prod
 from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
-from torch import Size, Tensor
 
 __all__ = ["MATRICISATIONS", "add_matrix", "as_matrix", "matrix_shapes"]
 
@@ -38,7 +39,7 @@ MATRICISATIONS: Mapping[str, tuple[Callable[[int, int, int], tuple[int, int]], .
 )
 
 
-def matrix_shapes(shape: Size, matricisation: str) -> tuple[tuple[int, int], ...]:
+def matrix_shapes(shape: torch.Size, matricisation: str) -> tuple[tuple[int, int], ...]:
     """The different (m, n) in which `matricisation` may read a parameter of `shape`."""
     if len(shape) < 2:
         return (folded(shape.numel()),)
@@ -58,7 +59,7 @@ def folded(entries: int) -> tuple[int, int]:
     return m, max(1, -(-entries // m))
 
 
-def as_matrix(gradient: Float[Tensor, "..."], m: int, n: int) -> Float[Tensor, "m n"]:
+def as_matrix(gradient: Float[torch.Tensor, "..."], m: int, n: int) -> Float[torch.Tensor, "m n"]:
     """The entries of a contiguous gradient as an m x n matrix: a view, unless zeros fill it up."""
     missing = m * n - gradient.numel()
     if missing:
@@ -67,9 +68,9 @@ def as_matrix(gradient: Float[Tensor, "..."], m: int, n: int) -> Float[Tensor, "
 
 
 def add_matrix(
-    out: Float[Tensor, "..."],
-    left: Float[Tensor, "k m"],
-    right: Float[Tensor, "k n"],
+    out: Float[torch.Tensor, "..."],
+    left: Float[torch.Tensor, "k m"],
+    right: Float[torch.Tensor, "k n"],
     scale: float,
 ) -> None:
     """Adds `scale` times left^T right to the tensor that is read as this matrix, in place."""

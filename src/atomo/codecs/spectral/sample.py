@@ -4,13 +4,14 @@ An atom that is drawn with probability |c| t is sent as c / p = sign(c) / t, the
 all of them: a sign bit each is enough. Only atoms with probability 1 need a number of their own.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int32, Int64, UInt8
-from torch import Generator, Tensor
 
 from atomo.codecs.base import Field
 from atomo.codecs.checks import as_codec_error
@@ -30,22 +31,26 @@ ROOM = 32  # bytes that an atom takes while it is read
 class Sample:
     """Which atoms were drawn, and what each is worth."""
 
-    counts: Int32[Tensor, " counts"]
+    counts: Int32[torch.Tensor, " counts"]
     """Entries of the gradient, modulo 2^31; atoms that chance chose; atoms that are always sent."""
-    drawn: UInt8[Tensor, " drawn"]
+    drawn: UInt8[torch.Tensor, " drawn"]
     """The places of those that chance chose, under a Rice code."""
-    signs: UInt8[Tensor, " signs"]
+    signs: UInt8[torch.Tensor, " signs"]
     """1 for a negative one of these; the first is the lowest bit of the first byte."""
-    magnitude: Float[Tensor, " magnitude"]
+    magnitude: Float[torch.Tensor, " magnitude"]
     """Of each of these."""
-    certain: UInt8[Tensor, " certain"]
+    certain: UInt8[torch.Tensor, " certain"]
     """The places of those that are always sent, under a Rice code."""
-    values: Float[Tensor, " k"]
+    values: Float[torch.Tensor, " k"]
     """The coefficients of these."""
 
 
 def draw_sample(
-    coefficients: Float[Tensor, " n"], rate: float, generator: Generator, codec: str, entries: int
+    coefficients: Float[torch.Tensor, " n"],
+    rate: float,
+    generator: torch.Generator,
+    codec: str,
+    entries: int,
 ) -> Sample:
     """Draws each coefficient c, of a gradient with `entries`, with probability min(1, |c| rate).
 
@@ -90,7 +95,7 @@ def sample_cost(payload: Sample, atoms: int, each: int = 1) -> Cost:
 
 def read_sample(
     payload: Sample, atoms: int, codec: str, entries: int
-) -> tuple[Int64[Tensor, " k"], Float[Tensor, " k"]]:
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """The places and the coefficients of a sample among so many atoms, on the CPU.
 
     Raises:
@@ -119,11 +124,11 @@ def bytes_for(bits: int) -> int:
     return (bits + 7) // 8
 
 
-def packed(bits: Bool[Tensor, " n"]) -> UInt8[Tensor, " bytes"]:
+def packed(bits: Bool[torch.Tensor, " n"]) -> UInt8[torch.Tensor, " bytes"]:
     """Eight truth values a byte."""
     return torch.from_numpy(np.packbits(bits.cpu().numpy(), bitorder="little"))
 
 
-def unpacked(octets: UInt8[Tensor, " bytes"], count: int) -> Bool[Tensor, " n"]:
+def unpacked(octets: UInt8[torch.Tensor, " bytes"], count: int) -> Bool[torch.Tensor, " n"]:
     bits = np.unpackbits(octets.numpy(), count=count, bitorder="little")
     return torch.from_numpy(bits.view(np.bool_))

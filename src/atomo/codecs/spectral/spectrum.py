@@ -18,13 +18,14 @@ that the basis is orthonormal. Hence no singular value decomposition is needed:
   for Gaussian noise and 1.8 times for sigma_i close to 1 / i.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Generator, Tensor
 
 from atomo.codecs.spectral.chunks import chunks
 from atomo.codecs.spectral.low_rank import low_rank
@@ -42,7 +43,7 @@ POWER_ITERATIONS = 1  # more => closer to the singular vectors, two more passes 
 TRUST = 1e-5
 THIN = 96  # columns
 LEAST, MOST = 1e-16, 1e30  # sum of squares for which no square that counts leaves float32
-FLOOR = torch.finfo(torch.float32).eps  # of the largest: below it a singular value is rounding
+FLOOR = 2.0**-23  # of the largest, as float32 rounds: below it a singular value is rounding
 
 BLOCK = 4096  # rows summed in float32
 LANES = 16  # columns of which products are much faster than of 17
@@ -53,13 +54,15 @@ FEW_ROWS = 4  # of a product that cost no more than two
 class Spectrum:
     """The atoms of a matrix: coefficient i is ||matrix v_i||."""
 
-    coefficients: Float[Tensor, " r"]
+    coefficients: Float[torch.Tensor, " r"]
     """float64; 0 for an atom that is only rounding."""
-    vectors: Callable[[Int[Tensor, " k"]], Float[Tensor, "k n"]]
+    vectors: Callable[[Int[torch.Tensor, " k"]], Float[torch.Tensor, "k n"]]
     """From indices to those v_i, as rows in float32."""
 
 
-def decompose(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> Spectrum:
+def decompose(
+    matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator
+) -> Spectrum:
     """Splits a tall matrix, m >= n, into orthogonal atoms: n, or fewer where its rank is low.
 
     Args:
@@ -76,7 +79,7 @@ def decompose(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) ->
     return exact(matrix) if matrix.shape[1] <= EXACT else sketched(matrix, atoms, generator)
 
 
-def exact(matrix: Float[Tensor, "m n"]) -> Spectrum:
+def exact(matrix: Float[torch.Tensor, "m n"]) -> Spectrum:
     """The singular vectors of `matrix`, from its Gram matrix."""
     if matrix.shape[1] <= THIN:
         gram = gram_in_blocks(matrix)
@@ -90,13 +93,15 @@ def exact(matrix: Float[Tensor, "m n"]) -> Spectrum:
     return from_gram(*torch.linalg.eigh(gram))
 
 
-def from_gram(squares: Float[Tensor, " n"], basis: Float[Tensor, "n n"]) -> Spectrum:
+def from_gram(squares: Float[torch.Tensor, " n"], basis: Float[torch.Tensor, "n n"]) -> Spectrum:
     """The spectrum whose Gram matrix has these eigenvalues, and eigenvectors as columns."""
     coefficients = squares.clamp(min=0).sqrt()
     return Spectrum(without_rounding(coefficients), lambda chosen: basis.T[chosen].float())
 
 
-def sketched(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> Spectrum:
+def sketched(
+    matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator
+) -> Spectrum:
     """The top singular vectors of `matrix`, nearly, and an arbitrary completion to a basis."""
     low, high = (float(end) for end in matrix.aminmax())
     check_finite(high - low)
@@ -109,7 +114,7 @@ def sketched(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> 
         turned = torch.ormqr(reflectors, scales, rows, left=False)
         squares += turned.square_().sum(0, dtype=torch.float64)
 
-    def vectors(chosen: Tensor) -> Tensor:
+    def vectors(chosen: torch.Tensor) -> torch.Tensor:
         units = torch.nn.functional.one_hot(chosen, matrix.shape[1]).to(matrix.dtype)
         return torch.ormqr(reflectors, scales, units, left=False, transpose=True).float()
 
@@ -117,25 +122,25 @@ def sketched(matrix: Float[Tensor, "m n"], atoms: int, generator: Generator) -> 
 
 
 def top_vectors(
-    matrix: Float[Tensor, "m n"], atoms: int, generator: Generator
-) -> Float[Tensor, "n size"]:
+    matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator
+) -> Float[torch.Tensor, "n size"]:
     """Orthonormal columns close to the right singular vectors of the largest singular values."""
     size = min(max(SKETCH, atoms + OVERSAMPLING), matrix.shape[1])
     probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
     probe = probe.to(matrix)
     for _ in range(1 + POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ orthonormal(probe))
-    vectors: Tensor = torch.linalg.svd(probe, full_matrices=False).U
+    vectors: torch.Tensor = torch.linalg.svd(probe, full_matrices=False).U
     return vectors
 
 
-def orthonormal(columns: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
+def orthonormal(columns: Float[torch.Tensor, "m k"]) -> Float[torch.Tensor, "m k"]:
     """A basis of what the columns span, without which all of them turn to the largest vector."""
-    basis: Tensor = torch.linalg.qr(columns).Q
+    basis: torch.Tensor = torch.linalg.qr(columns).Q
     return basis
 
 
-def gram_in_blocks(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
+def gram_in_blocks(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n n"]:
     """matrix^T matrix, float64 sums of products in float32."""
     if len(matrix) <= BLOCK:
         return (matrix.T @ matrix).double()
@@ -146,7 +151,9 @@ def gram_in_blocks(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
     return torch.cat([side, torch.cat([side[whole:].T, corner])], dim=1)
 
 
-def product_in_blocks(a: Float[Tensor, "m k"], b: Float[Tensor, "m n"]) -> Float[Tensor, "k n"]:
+def product_in_blocks(
+    a: Float[torch.Tensor, "m k"], b: Float[torch.Tensor, "m n"]
+) -> Float[torch.Tensor, "k n"]:
     """a^T b. Products of a million rows add up in float32 otherwise, with 1e-5 of error."""
     count, whole = len(a) // BLOCK, len(a) // BLOCK * BLOCK
     left = a[:whole].view(count, BLOCK, a.shape[1])
@@ -155,7 +162,7 @@ def product_in_blocks(a: Float[Tensor, "m k"], b: Float[Tensor, "m n"]) -> Float
     return total.add_(a[whole:].T @ b[whole:])
 
 
-def gram_in_double(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
+def gram_in_double(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n n"]:
     """matrix^T matrix in float64, without a float64 copy of the whole matrix."""
     total = matrix.new_zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64)
     for rows in chunks(matrix):
@@ -164,7 +171,7 @@ def gram_in_double(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "n n"]:
     return total
 
 
-def without_rounding(coefficients: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+def without_rounding(coefficients: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, " n"]:
     """Zero for every coefficient that the rounding of the float32 matrix explains."""
     return torch.threshold(coefficients, FLOOR * float(coefficients.max()), 0.0)
 
@@ -176,7 +183,7 @@ def check_finite(value: float) -> None:
         )
 
 
-def tall(matrix: Float[Tensor, "m n"]) -> Float[Tensor, "..."]:
+def tall(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "..."]:
     """The matrix or its transpose, with no fewer rows than columns."""
     return matrix if len(matrix) >= matrix.shape[1] else matrix.T
 
@@ -187,7 +194,9 @@ def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
     return float(spectrum.coefficients.sum()) * math.sqrt(m + n)
 
 
-def times(rows: Float[Tensor, "k n"], matrix: Float[Tensor, "m n"]) -> Float[Tensor, "k m"]:
+def times(
+    rows: Float[torch.Tensor, "k n"], matrix: Float[torch.Tensor, "m n"]
+) -> Float[torch.Tensor, "k m"]:
     """The product rows @ matrix^T, with rows of zeros added where that is faster."""
     few = len(rows)
     if 1 < few < FEW_ROWS:

@@ -10,13 +10,14 @@ Law: unbiased, with the variance sum_i c_i^2 (1 / p_i - 1) over the singular val
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Size, Tensor
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_known
@@ -97,7 +98,7 @@ class SVD(Codec[Factors | CodedFactors]):
         return {} if self.factors is None else {"left": self.factors, "right": self.factors}
 
     def encode(
-        self, gradient: Float[Tensor, "..."], generator: Generator
+        self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator
     ) -> Factors | CodedFactors:
         entries = flat(gradient, self.id)
         shapes = matrix_shapes(gradient.shape, self.matricisation)
@@ -112,15 +113,15 @@ class SVD(Codec[Factors | CodedFactors]):
         return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)
 
     @property
-    def split(self) -> Callable[[Tensor, int, Generator], Spectrum]:
+    def split(self) -> Callable[[torch.Tensor, int, torch.Generator], Spectrum]:
         """How a matrix that has one reading becomes atoms; of two, all atoms are compared."""
         return leading if self.selection == "top" else decompose
 
     def coded(
         self,
         atoms: Factors,
-        matrix: Float[Tensor, "m n"],
-        generator: Generator,
+        matrix: Float[torch.Tensor, "m n"],
+        generator: torch.Generator,
         factors: Codec[Any],
     ) -> CodedFactors:
         """The atoms of `matrix` with coded factors; no farther from it than zero where biased."""
@@ -131,8 +132,8 @@ class SVD(Codec[Factors | CodedFactors]):
         return payload
 
     def select(
-        self, matrix: Float[Tensor, "m n"], spectrum: Spectrum, generator: Generator
-    ) -> tuple[Float[Tensor, "k m"], Float[Tensor, "k n"]]:
+        self, matrix: Float[torch.Tensor, "m n"], spectrum: Spectrum, generator: torch.Generator
+    ) -> tuple[Float[torch.Tensor, "k m"], Float[torch.Tensor, "k n"]]:
         """The atoms to send of a tall matrix: weighted on its long side, of norm 1 on the other."""
         chances = self.chances(spectrum.coefficients)
         chosen = draw(chances, generator).nonzero().squeeze(1)
@@ -146,7 +147,7 @@ class SVD(Codec[Factors | CodedFactors]):
             raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
         return weighted, basis
 
-    def chances(self, coefficients: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def chances(self, coefficients: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, " n"]:
         """The probability of each atom."""
         if self.selection == "top":
             largest = coefficients.topk(min(self.rank, len(coefficients))).indices
@@ -155,7 +156,7 @@ class SVD(Codec[Factors | CodedFactors]):
             return relative_probabilities(coefficients)
         return probabilities(coefficients, float(self.rank))
 
-    def fields(self, shape: Size) -> tuple[Field, ...]:
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         shapes = matrix_shapes(shape, self.matricisation)
         most = max(min(m, n) for m, n in shapes)
         longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
@@ -164,10 +165,12 @@ class SVD(Codec[Factors | CodedFactors]):
         if self.factors is None:
             return tuple(Field(torch.float32, (most, size), entries) for size in longest)
         head = Field(torch.int32, (2,)), Field(torch.float32, (1,))
-        left, right = (self.factors.fields(Size([min(most * size, entries)])) for size in longest)
+        left, right = (
+            self.factors.fields(torch.Size([min(most * size, entries)])) for size in longest
+        )
         return *head, *left, *right
 
-    def cost(self, payload: Factors | CodedFactors, shape: Size) -> Cost:
+    def cost(self, payload: Factors | CodedFactors, shape: torch.Size) -> Cost:
         usual = super().cost(payload, shape)
         if isinstance(payload, Factors):
             return usual + Cost(product(len(payload.left), shape))
@@ -177,12 +180,12 @@ class SVD(Codec[Factors | CodedFactors]):
             return usual  # refused before anything is decoded
         coded = (payload.left, atoms * m), (payload.right, atoms * sides[m])
         factors = (
-            self.factors.cost(part, Size([size])) + Cost(0, 4 * size) for part, size in coded
+            self.factors.cost(part, torch.Size([size])) + Cost(0, 4 * size) for part, size in coded
         )
         return sum(factors, usual + Cost(product(atoms, shape)))
 
     def add_decoded(
-        self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float = 1.0
+        self, payload: Factors | CodedFactors, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         atoms, scale = self.plain(payload, out, scale)
         add_matrix(out, atoms.left, atoms.right, scale)
@@ -190,7 +193,7 @@ class SVD(Codec[Factors | CodedFactors]):
     def add_all(
         self,
         payloads: Sequence[Factors | CodedFactors],
-        out: Float[Tensor, "..."],
+        out: Float[torch.Tensor, "..."],
         scale: float = 1.0,
     ) -> None:
         # The atoms of all in one product: `out` is read and written once, whoever sends how many.
@@ -202,7 +205,7 @@ class SVD(Codec[Factors | CodedFactors]):
             add_matrix(out, *join(some), 1.0)
 
     def plain(
-        self, payload: Factors | CodedFactors, out: Float[Tensor, "..."], scale: float
+        self, payload: Factors | CodedFactors, out: Float[torch.Tensor, "..."], scale: float
     ) -> tuple[Factors, float]:
         """The factors of a payload where `out` is, and what to multiply them with.
 
@@ -216,7 +219,7 @@ class SVD(Codec[Factors | CodedFactors]):
         self.check(atoms.left, atoms.right, out.shape)
         return Factors(atoms.left.to(out.device), atoms.right.to(out.device)), scale
 
-    def uncoded(self, payload: CodedFactors, out: Float[Tensor, "..."]) -> Factors:
+    def uncoded(self, payload: CodedFactors, out: Float[torch.Tensor, "..."]) -> Factors:
         """The decoded factors, once their sizes are seen to be ones that `out` allows."""
         if self.factors is not None and payload.sizes.shape == (2,) and payload.scale.shape == (1,):
             k, m = payload.sizes.tolist()
@@ -228,7 +231,7 @@ class SVD(Codec[Factors | CodedFactors]):
             f" for shape {tuple(out.shape)}"
         )
 
-    def check(self, left: Tensor, right: Tensor, shape: Size) -> None:
+    def check(self, left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> None:
         """Raises CodecError unless both factors agree on an (m, n) that `shape` allows."""
         if left.ndim == right.ndim == 2 and len(left) == len(right):
             m, n = left.shape[1], right.shape[1]
@@ -240,6 +243,6 @@ class SVD(Codec[Factors | CodedFactors]):
         )
 
 
-def product(atoms: int, shape: Size) -> int:
+def product(atoms: int, shape: torch.Size) -> int:
     """The visits that adding up so many atoms of `shape` is worth."""
     return atoms * shape.numel() // FUSED

@@ -5,10 +5,12 @@ The entries of each tile that starts at entry s, of 1024, draw from key mix(seed
 53 upper bits of mix(key + i), so that the smallest probability is exact too.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
+import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -19,7 +21,7 @@ TILE: Final = 1024
 backend = ways_of(__name__, "numba", "torch")
 
 
-def best_rate(values: Float[Tensor, " n"], budget: float) -> float:
+def best_rate(values: Float[torch.Tensor, " n"], budget: float) -> float:
     """The rate t for which the probabilities min(1, |v_i| t) add up to `budget`.
 
     That is Algorithm 1 of ATOMO without its sort: of all probabilities with this sum, these make
@@ -36,7 +38,9 @@ def best_rate(values: Float[Tensor, " n"], budget: float) -> float:
     return backend(values).best_rate(values, budget)
 
 
-def sample_entries(values: Float[Tensor, " n"], rate: float, seed: int) -> Int64[Tensor, " k"]:
+def sample_entries(
+    values: Float[torch.Tensor, " n"], rate: float, seed: int
+) -> Int64[torch.Tensor, " k"]:
     """Each entry on its own, entry i with probability min(1, |v_i| rate) and never where it is 0.
 
     Args:
@@ -51,10 +55,10 @@ def sample_entries(values: Float[Tensor, " n"], rate: float, seed: int) -> Int64
 
 
 def add_cosines(
-    out: Float[Tensor, " n"],
-    indices: Int64[Tensor, " k"],
-    values: Float[Tensor, " k"],
-    waves: Float[Tensor, "block block"],
+    out: Float[torch.Tensor, " n"],
+    indices: Int64[torch.Tensor, " k"],
+    values: Float[torch.Tensor, " k"],
+    waves: Float[torch.Tensor, "block block"],
 ) -> None:
     """Adds values[i] times row (indices[i] mod block) of `waves` to block indices[i] // block.
 

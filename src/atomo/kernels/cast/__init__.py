@@ -5,8 +5,10 @@ functions also return the largest magnitude of what was rounded, which is NaN or
 is, so that nobody has to look for it before: who was wrong about it starts again.
 """
 
+from __future__ import annotations
+
+import torch
 from jaxtyping import BFloat16, Float, Float16
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -15,7 +17,9 @@ __all__ = ["add_to_brain", "add_to_half", "backend", "to_brain", "to_half"]
 backend = ways_of(__name__, "numba", "torch")
 
 
-def to_half(values: Float[Tensor, " n"], scale: float) -> tuple[Float16[Tensor, " n"], float]:
+def to_half(
+    values: Float[torch.Tensor, " n"], scale: float
+) -> tuple[Float16[torch.Tensor, " n"], float]:
     """Contiguous values over `scale`, a power of two, as float16; what is beyond its largest
     becomes that.
     """
@@ -23,8 +27,8 @@ def to_half(values: Float[Tensor, " n"], scale: float) -> tuple[Float16[Tensor, 
 
 
 def add_to_half(
-    kept: Float[Tensor, " n"], added: Float[Tensor, " n"], scale: float
-) -> tuple[Float16[Tensor, " n"], float]:
+    kept: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"], scale: float
+) -> tuple[Float16[torch.Tensor, " n"], float]:
     """The same of kept + added; `kept` becomes what rounding lost of it, in place.
 
     Where all sums are within reach, the halves times the scale and what is in `kept` afterwards add
@@ -33,13 +37,13 @@ def add_to_half(
     return backend(kept).add_to_half(kept, added, scale)
 
 
-def to_brain(values: Float[Tensor, " n"]) -> tuple[BFloat16[Tensor, " n"], float]:
+def to_brain(values: Float[torch.Tensor, " n"]) -> tuple[BFloat16[torch.Tensor, " n"], float]:
     """Contiguous values as bfloat16; what is beyond its largest becomes infinity."""
     return backend(values).to_brain(values)
 
 
 def add_to_brain(
-    kept: Float[Tensor, " n"], added: Float[Tensor, " n"]
-) -> tuple[BFloat16[Tensor, " n"], float]:
+    kept: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"]
+) -> tuple[BFloat16[torch.Tensor, " n"], float]:
     """The same of kept + added; `kept` becomes what rounding lost of it, in place."""
     return backend(kept).add_to_brain(kept, added)

@@ -6,10 +6,12 @@ its low bits, and of the second. Each cluster has buckets of its own, and a hash
 index, below 2^32 with the low word of the seed as its key, says which.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
+import torch
 from jaxtyping import Float, Int64, UInt8
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -40,8 +42,8 @@ def symbol_count(entries: int) -> int:
 
 
 def assign(
-    values: Float[Tensor, " n"], thresholds: Float[Tensor, " t"]
-) -> UInt8[Tensor, " symbols"]:
+    values: Float[torch.Tensor, " n"], thresholds: Float[torch.Tensor, " t"]
+) -> UInt8[torch.Tensor, " symbols"]:
     """The clusters, packed: of each entry the number of thresholds that it is not below.
 
     Args:
@@ -52,11 +54,11 @@ def assign(
 
 
 def mean_of_buckets(
-    values: Float[Tensor, " n"],
-    packed: UInt8[Tensor, " symbols"],
-    sizes: Int64[Tensor, " 16"],
+    values: Float[torch.Tensor, " n"],
+    packed: UInt8[torch.Tensor, " symbols"],
+    sizes: Int64[torch.Tensor, " 16"],
     seed: int,
-) -> Float[Tensor, " buckets"]:
+) -> Float[torch.Tensor, " buckets"]:
     """The mean of each bucket, 0 where it is empty; not finite where one of its entries is not.
 
     Args:
@@ -70,11 +72,11 @@ def mean_of_buckets(
 
 
 def add_means(
-    packed: UInt8[Tensor, " symbols"],
-    sizes: Int64[Tensor, " clusters"],
+    packed: UInt8[torch.Tensor, " symbols"],
+    sizes: Int64[torch.Tensor, " clusters"],
     seed: int,
-    means: Float[Tensor, " buckets"],
-    out: Float[Tensor, " n"],
+    means: Float[torch.Tensor, " buckets"],
+    out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
     """Adds `scale` times the mean of its bucket to each entry, in place.

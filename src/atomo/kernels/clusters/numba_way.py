@@ -4,10 +4,11 @@ Byte j of a tile holds the clusters of entry j of either row, so that packing ne
 between vector lanes.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from atomo.kernels.clusters import MASK, TILE, symbol_count
 from atomo.kernels.jit import jit
@@ -23,20 +24,27 @@ U15, U16 = np.uint32(15), np.uint32(16)
 ONE, S32 = np.uint64(1), np.uint64(32)
 
 
-def assign(values: Tensor, thresholds: Tensor) -> Tensor:
+def assign(values: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
     packed = torch.empty(symbol_count(len(values)), dtype=torch.uint8)
     pack_clusters(values.numpy(), thresholds.numpy(), packed.numpy())
     return packed
 
 
-def mean_of_buckets(values: Tensor, packed: Tensor, sizes: Tensor, seed: int) -> Tensor:
+def mean_of_buckets(
+    values: torch.Tensor, packed: torch.Tensor, sizes: torch.Tensor, seed: int
+) -> torch.Tensor:
     means, key = torch.empty(int(sizes.sum())), np.uint32(seed & MASK)
     find_means(values.numpy(), packed.numpy(), sizes.numpy(), key, means.numpy())
     return means
 
 
 def add_means(
-    packed: Tensor, sizes: Tensor, seed: int, means: Tensor, out: Tensor, scale: float
+    packed: torch.Tensor,
+    sizes: torch.Tensor,
+    seed: int,
+    means: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
 ) -> None:
     key = np.uint32(seed & MASK)
     parts = packed.numpy(), sizes.numpy(), key, means.numpy()

@@ -9,11 +9,12 @@ two that holds all entries, walked until it is back among them. Of its words, wh
 round is x -> (x ^ key) * factor, then x ^= x >> half the bits. The last word is a key once more.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
 import torch
 from jaxtyping import Bool, Int64
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -24,12 +25,14 @@ ROUNDS: Final = 4
 backend = ways_of(__name__, "numba", "torch")
 
 
-def survivors(indices: Int64[Tensor, " k"], seed: int, slots: int) -> Bool[Tensor, " k"]:
+def survivors(
+    indices: Int64[torch.Tensor, " k"], seed: int, slots: int
+) -> Bool[torch.Tensor, " k"]:
     """Which indices keep their slot of a hash table where the last to claim one gets it."""
     return backend(indices).survivors(indices, seed, slots)
 
 
-def draw(seed: int, k: int, entries: int, where: torch.device) -> Int64[Tensor, " k"]:
+def draw(seed: int, k: int, entries: int, where: torch.device) -> Int64[torch.Tensor, " k"]:
     """Distinct indices below `entries`, each as likely as any other; the same everywhere.
 
     Args:

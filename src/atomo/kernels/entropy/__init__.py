@@ -7,12 +7,13 @@ coded as gaps between those that are not. Whoever packs a frame does so on the h
 version for devices: their messages come to the host here.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
 import numpy as np
 import torch
 from jaxtyping import Int32, Int64, UInt8
-from torch import Tensor
 
 from atomo.kernels.entropy import codes, huffman
 from atomo.kernels.entropy import numba_way as loops
@@ -31,8 +32,8 @@ OFTEN: Final = 0.5  # of the bytes are five zeros: from there on, gaps are the s
 
 
 def compress(
-    symbols: UInt8[Tensor, " n"], coded: bool = True, trits: bool = False
-) -> Int32[Tensor, " words"]:
+    symbols: UInt8[torch.Tensor, " n"], coded: bool = True, trits: bool = False
+) -> Int32[torch.Tensor, " words"]:
     """The words of a message of at least one symbol.
 
     Args:
@@ -89,7 +90,7 @@ def encoded(
     return words
 
 
-def decompress(words: Int32[Tensor, " words"], count: int) -> UInt8[Tensor, " n"]:
+def decompress(words: Int32[torch.Tensor, " words"], count: int) -> UInt8[torch.Tensor, " n"]:
     """The `count` symbols of a message, which may come from anyone.
 
     Raises:

@@ -4,11 +4,13 @@ Both in one pass over memory: whoever collects a gradient wants to know at once 
 zero throughout and which is not finite.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Final
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -20,7 +22,9 @@ INFINITY: Final = 0x7F800000
 backend = ways_of(__name__, "numba", "torch")
 
 
-def join(sources: Sequence[Tensor], out: Float[Tensor, " n"], scale: float) -> list[int]:
+def join(
+    sources: Sequence[torch.Tensor], out: Float[torch.Tensor, " n"], scale: float
+) -> list[int]:
     """Fills `out` with one tensor after the other, over `scale`.
 
     Args:

@@ -5,10 +5,12 @@ The entries of each tile t of 2048 draw from the words of key mix(seed ^ mix(t))
 exponent as often as rounding up should happen; so it does for denormals, which go to 0 or 2^-126.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
+import torch
 from jaxtyping import Float, Int32, UInt8
-from torch import Tensor
 
 from atomo.kernels.quantise import largest_and_count
 from atomo.kernels.sign import word_count
@@ -22,7 +24,7 @@ INFINITE: Final = 255  # the exponent of infinity and NaN
 backend = ways_of(__name__, "numba", "torch")
 
 
-def round_to_powers(values: Float[Tensor, " n"], seed: int) -> UInt8[Tensor, " n"]:
+def round_to_powers(values: Float[torch.Tensor, " n"], seed: int) -> UInt8[torch.Tensor, " n"]:
     """The exponents of contiguous values below 2^127, each rounded at random to a power of two.
 
     An exponent e stands for 2^(e - 127), and 0 for zero; denormals go to zero or 2^-126.
@@ -31,9 +33,9 @@ def round_to_powers(values: Float[Tensor, " n"], seed: int) -> UInt8[Tensor, " n
 
 
 def add_powers(
-    symbols: UInt8[Tensor, " n"],
-    signs: Int32[Tensor, " words"],
-    out: Float[Tensor, " n"],
+    symbols: UInt8[torch.Tensor, " n"],
+    signs: Int32[torch.Tensor, " words"],
+    out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
     """Adds scale * sign * 2^(symbol - 127) to each entry, in place; nothing where it is 0.

@@ -12,12 +12,13 @@ group that occurs, in turn, two rows of ceil(count * share) cells.
 Jiang et al., "SketchML", SIGMOD 2018, for the sketch.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int16, Int64, UInt8, UInt32
-from torch import Tensor
 
 from atomo.kernels.clusters import MASK, symbol_count
 from atomo.kernels.quantiles import numba_way as loops
@@ -42,14 +43,14 @@ SAMPLED: Final = 2**19  # entries from which on an eighth of them stands for all
 BLOCK: Final = 2**12
 
 
-def extremes(values: Float[Tensor, " n"]) -> tuple[int, int]:
+def extremes(values: Float[torch.Tensor, " n"]) -> tuple[int, int]:
     """The upper halves of the least and of the greatest magnitude; NaN is above infinity."""
     least, greatest = loops.extremes(values.numpy().view(np.uint32))
     return least >> 16, greatest >> 16
 
 
 def histogram(
-    values: Float[Tensor, " n"],
+    values: Float[torch.Tensor, " n"],
 ) -> tuple[Int64[np.ndarray, " halves"], Float64[np.ndarray, " halves"]]:
     """How many entries have each upper half, and their sums; of a long vector, of an eighth."""
     counts, sums = np.zeros(HALVES, np.int64), np.zeros(HALVES)
@@ -65,13 +66,13 @@ def most_cells(entries: int, share: float) -> int:
 
 
 def sketch(
-    values: Float[Tensor, " n"],
-    table: Int16[Tensor, " halves"],
+    values: Float[torch.Tensor, " n"],
+    table: Int16[torch.Tensor, " halves"],
     share: float,
     seed: int,
-    means: Float[Tensor, " buckets"],
-    rest: Float[Tensor, " n"] | None = None,
-) -> tuple[UInt8[Tensor, " symbols"], UInt8[Tensor, " cells"]]:
+    means: Float[torch.Tensor, " buckets"],
+    rest: Float[torch.Tensor, " n"] | None = None,
+) -> tuple[UInt8[torch.Tensor, " symbols"], UInt8[torch.Tensor, " cells"]]:
     """The groups of some values, and the cells of their sketch.
 
     Args:
@@ -93,12 +94,12 @@ def sketch(
 
 
 def add_sketched(
-    packed: UInt8[Tensor, " symbols"],
-    cells: UInt8[Tensor, " cells"],
+    packed: UInt8[torch.Tensor, " symbols"],
+    cells: UInt8[torch.Tensor, " cells"],
     share: float,
     seed: int,
-    means: Float[Tensor, " buckets"],
-    out: Float[Tensor, " n"],
+    means: Float[torch.Tensor, " buckets"],
+    out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
     """Adds `scale` times the mean of the bucket that the sketch says to each entry, in place.

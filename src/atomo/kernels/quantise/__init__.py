@@ -8,11 +8,13 @@ The entries of tile t draw from the words of key mix(seed ^ mix(t)) of `kernels/
 24 bits of the word of an entry's place in its tile are its uniform number.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Final
 
+import torch
 from jaxtyping import Float, Int16, UInt8
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -79,14 +81,14 @@ def room_for_escapes(entries: int, most: int, form: Form) -> int:
 
 
 def quantise(
-    values: Float[Tensor, " n"],
-    norms: Float[Tensor, " buckets"],
+    values: Float[torch.Tensor, " n"],
+    norms: Float[torch.Tensor, " buckets"],
     bucket: int,
     kind: int,
     most: int,
     form: Form,
     seed: int,
-) -> tuple[UInt8[Tensor, " bytes"], Int16[Tensor, " escaped"]] | None:
+) -> tuple[UInt8[torch.Tensor, " bytes"], Int16[torch.Tensor, " escaped"]] | None:
     """Rounds sign * |value| * most / norm at random to one of its two neighbouring integers.
 
     Its expectation is the number itself wherever |value| is no more than the norm; above, it is
@@ -112,13 +114,13 @@ def quantise(
 
 
 def add_levels(
-    symbols: UInt8[Tensor, " bytes"],
-    escapes: Int16[Tensor, " escaped"],
-    norms: Float[Tensor, " buckets"],
+    symbols: UInt8[torch.Tensor, " bytes"],
+    escapes: Int16[torch.Tensor, " escaped"],
+    norms: Float[torch.Tensor, " buckets"],
     bucket: int,
     most: int,
     form: Form,
-    out: Float[Tensor, " n"],
+    out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
     """Adds scale * norm * level / most for each level, in place.
@@ -135,11 +137,11 @@ def add_levels(
     backend(out).add_levels(held, escaped, units, bucket, most, form, out, scale)
 
 
-def largest_and_count(symbols: UInt8[Tensor, " bytes"], code: int) -> tuple[int, int]:
+def largest_and_count(symbols: UInt8[torch.Tensor, " bytes"], code: int) -> tuple[int, int]:
     """The largest of some symbols, 0 where there are none, and how many equal `code`."""
     return backend(symbols).largest_and_count(symbols, code)
 
 
-def moments(values: Float[Tensor, " n"]) -> tuple[float, float]:
+def moments(values: Float[torch.Tensor, " n"]) -> tuple[float, float]:
     """The largest magnitude and the sum of squares, not finite where an entry is not."""
     return backend(values).moments(values)

@@ -7,13 +7,14 @@ more, it is 24 zeros, a one and g in 48 bits.
 S. W. Golomb, "Run-length encodings", 1966; R. F. Rice, 1979.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
-from torch import Tensor
 
 from atomo.kernels.rice import numba_way as loops
 
@@ -31,7 +32,7 @@ def most_bytes(entries: int, count: int) -> int:
     return int(bits / 8) + 17
 
 
-def encode(indices: Int64[Tensor, " k"], entries: int) -> UInt8[Tensor, " bytes"]:
+def encode(indices: Int64[torch.Tensor, " k"], entries: int) -> UInt8[torch.Tensor, " bytes"]:
     """The bytes of strictly increasing indices below `entries`, as ours are: it does not check.
 
     Raises:
@@ -44,7 +45,9 @@ def encode(indices: Int64[Tensor, " k"], entries: int) -> UInt8[Tensor, " bytes"
     return torch.from_numpy(words.view(np.uint8)[: (bits + 7) // 8].copy())
 
 
-def decode(data: UInt8[Tensor, " bytes"], count: int, entries: int) -> Int64[Tensor, " count"]:
+def decode(
+    data: UInt8[torch.Tensor, " bytes"], count: int, entries: int
+) -> Int64[torch.Tensor, " count"]:
     """The indices that `encode` was given, on the CPU.
 
     Args:
@@ -59,8 +62,8 @@ def decode(data: UInt8[Tensor, " bytes"], count: int, entries: int) -> Int64[Ten
 
 
 def decode_all(
-    data: Sequence[UInt8[Tensor, " _"]], counts: Sequence[int], entries: int
-) -> Int64[Tensor, " total"]:
+    data: Sequence[UInt8[torch.Tensor, " _"]], counts: Sequence[int], entries: int
+) -> Int64[torch.Tensor, " total"]:
     """The indices of several sets, one behind the other. The rest is as with `decode`."""
     raw = [part.cpu().numpy() for part in data]
     for part, count in zip(raw, counts, strict=True):

@@ -4,13 +4,14 @@ Magnitudes are compared as the integers that their bits are, which orders finite
 values and puts infinity and NaN above them all. Vectors are contiguous float32.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int32, Int64
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -33,7 +34,6 @@ SAMPLES: Final = 65536
 RUN: Final = 16  # sampled entries that lie together: a line of the cache
 MARGIN: Final = 5.0  # standard deviations
 
-Found = tuple[Int64[Tensor, " k"], Float[Tensor, " k"]]
 
 backend = ways_of(__name__, "numba", "torch")
 
@@ -49,8 +49,11 @@ def bits_of(value: float) -> int:
 
 
 def above(
-    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, low: int, clear: bool = False
-) -> Found:
+    values: Float[torch.Tensor, " n"],
+    added: Float[torch.Tensor, " n"] | None,
+    low: int,
+    clear: bool = False,
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """The indices, increasing, and the values of the entries whose magnitude has bits >= `low`.
 
     Args:
@@ -67,30 +70,34 @@ def above(
     return indices, found
 
 
-def check_finite(values: Float[Tensor, " n"]) -> None:
+def check_finite(values: Float[torch.Tensor, " n"]) -> None:
     """Raises ValueError where there is NaN or infinity."""
     if largest_bits(values) >= INFINITY:
         raise ValueError("NaN or infinity")
 
 
-def largest_bits(values: Float[Tensor, " n"]) -> int:
+def largest_bits(values: Float[torch.Tensor, " n"]) -> int:
     """The bits of the largest magnitude, 0 where there is no entry."""
     return backend(values).largest_bits(values)
 
 
 def magnitudes(
-    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, positions: Int64[Tensor, " s"]
-) -> Int32[Tensor, " s"]:
+    values: Float[torch.Tensor, " n"],
+    added: Float[torch.Tensor, " n"] | None,
+    positions: Int64[torch.Tensor, " s"],
+) -> Int32[torch.Tensor, " s"]:
     """The bits of the magnitudes at `positions`, of the sum where `added` is given."""
     return backend(values).magnitudes(values, added, positions.to(values.device))
 
 
-def kth_largest(values: Int32[Tensor, " n"], k: int) -> tuple[int, int]:
+def kth_largest(values: Int32[torch.Tensor, " n"], k: int) -> tuple[int, int]:
     """The bits of the k-th largest magnitude, and how many are above it; 1 <= k <= n."""
     return backend(values).kth_largest(values, k)
 
 
-def largest(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, k: int) -> Found:
+def largest(
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """The k entries of largest magnitude, or all that are not zero where those are fewer.
 
     A sample bounds the k-th from below, one pass finds all above the bound, and only these are
@@ -107,7 +114,9 @@ def largest(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, k: i
     return first_largest(indices, found, k) if len(found) > k else (indices, found)
 
 
-def lower_bound(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, k: int) -> int:
+def lower_bound(
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
+) -> int:
     """Bits that the k-th largest magnitude is very probably not below."""
     runs, n = SAMPLES // RUN, len(values)
     if n <= 2 * SAMPLES:
@@ -125,15 +134,17 @@ def lower_bound(values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, 
     return max(1, kth_largest(magnitudes(values, added, positions), rank)[0])
 
 
-def first_largest(indices: Int64[Tensor, " c"], found: Float[Tensor, " c"], k: int) -> Found:
+def first_largest(
+    indices: Int64[torch.Tensor, " c"], found: Float[torch.Tensor, " c"], k: int
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """The k largest of some entries, the first of those that are equal to the smallest."""
     return backend(found).first_largest(indices, found, k)
 
 
 def add_at(
-    out: Float[Tensor, " n"],
-    indices: Int64[Tensor, " k"],
-    values: Float[Tensor, " k"],
+    out: Float[torch.Tensor, " n"],
+    indices: Int64[torch.Tensor, " k"],
+    values: Float[torch.Tensor, " k"],
     scale: float,
 ) -> None:
     """out[indices] += scale * values, in place. Each index below n.
@@ -145,7 +156,7 @@ def add_at(
 
 
 def chunk_sums(
-    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, chunk: int
-) -> Float64[Tensor, " chunks"]:
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, chunk: int
+) -> Float64[torch.Tensor, " chunks"]:
     """The L1 norm of each run of `chunk` entries; `values` becomes the sum with `added`."""
     return backend(values).chunk_sums(values, added, chunk)

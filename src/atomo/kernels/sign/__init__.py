@@ -4,10 +4,12 @@ The entries go by tiles of 32 rows of 64 (a last tile has shorter rows): bit i o
 sign bit of entry j of row i, so that -0.0 counts as negative and 0.0 as positive.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
+import torch
 from jaxtyping import Float, Int32
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -34,14 +36,14 @@ def word_count(entries: int) -> int:
     return (entries + 31) // 32
 
 
-def pack_signs(values: Float[Tensor, " n"]) -> tuple[Int32[Tensor, " words"], float]:
+def pack_signs(values: Float[torch.Tensor, " n"]) -> tuple[Int32[torch.Tensor, " words"], float]:
     """The signs of contiguous values, and the largest magnitude: NaN or infinity where one is."""
     return backend(values).pack_signs(values)
 
 
 def add_pack_sum(
-    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None = None
-) -> tuple[Int32[Tensor, " words"], float, float, int]:
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None = None
+) -> tuple[Int32[torch.Tensor, " words"], float, float, int]:
     """The signs, the sums of the entries without and with a sign bit, and how many are without.
 
     Args:
@@ -55,7 +57,10 @@ def add_pack_sum(
 
 
 def add_signs(
-    words: Int32[Tensor, " words"], positive: float, negative: float, out: Float[Tensor, " n"]
+    words: Int32[torch.Tensor, " words"],
+    positive: float,
+    negative: float,
+    out: Float[torch.Tensor, " n"],
 ) -> None:
     """Adds `positive` where the sign bit is 0 and `negative` where it is 1, in place.
 
@@ -68,8 +73,8 @@ def add_signs(
 
 
 def add_pack_means(
-    values: Float[Tensor, " n"], added: Float[Tensor, " n"] | None, row: int
-) -> tuple[Int32[Tensor, " words"], Float[Tensor, " means"]]:
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, row: int
+) -> tuple[Int32[torch.Tensor, " words"], Float[torch.Tensor, " means"]]:
     """The signs, and the means of the entries without and with a sign bit, run by run.
 
     Args:
@@ -84,11 +89,11 @@ def add_pack_means(
 
 
 def add_row_signs(
-    words: Int32[Tensor, " words"],
-    means: Float[Tensor, " means"],
+    words: Int32[torch.Tensor, " words"],
+    means: Float[torch.Tensor, " means"],
     row: int,
     scale: float,
-    out: Float[Tensor, " n"],
+    out: Float[torch.Tensor, " n"],
 ) -> None:
     """Adds `scale` times what `add_pack_means` found for its sign and run to each entry, in place.
 

@@ -5,8 +5,10 @@ Entry i has the random word w = mix(seed + i) of `kernels/random`: it lies in ce
 need not have the sender's.
 """
 
+from __future__ import annotations
+
+import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from atomo.kernels.ways import ways_of
 
@@ -15,7 +17,9 @@ __all__ = ["add_cells", "backend", "fill_cells"]
 backend = ways_of(__name__, "numba", "torch")
 
 
-def fill_cells(values: Float[Tensor, " n"], seed: int, cells: Float[Tensor, " cells"]) -> None:
+def fill_cells(
+    values: Float[torch.Tensor, " n"], seed: int, cells: Float[torch.Tensor, " cells"]
+) -> None:
     """Adds each value, with its sign, to its cell, in place.
 
     Args:
@@ -27,7 +31,7 @@ def fill_cells(values: Float[Tensor, " n"], seed: int, cells: Float[Tensor, " ce
 
 
 def add_cells(
-    cells: Float[Tensor, " cells"], seed: int, out: Float[Tensor, " n"], scale: float
+    cells: Float[torch.Tensor, " cells"], seed: int, out: Float[torch.Tensor, " n"], scale: float
 ) -> None:
     """Adds scale * sign * cell to each entry of `out`, in place. Arguments as in `fill_cells`."""
     backend(out).add_cells(cells.to(out.device), seed, out, scale)

@@ -1,0 +1,29 @@
+"""How the sections of a frame are compressed: settings alone; `wire` does it."""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from atomo.errors import ConfigError
+
+__all__ = ["CODECS", "SHUFFLES", "Compression"]
+
+CODECS: Final = ("none", "blosclz", "lz4", "lz4hc", "zlib", "zstd")
+SHUFFLES: Final = ("none", "byte", "bit")
+
+
+@final
+@dataclass(frozen=True)
+class Compression:
+    """How blosc is asked to compress."""
+
+    codec: str = "lz4"
+    level: int = 5  # 0 to 9; higher => smaller and slower
+    shuffle: str = "byte"
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise ConfigError(f"blosc codec {self.codec!r}; known: {', '.join(CODECS)}")
+        if self.shuffle not in SHUFFLES:
+            raise ConfigError(f"blosc shuffle {self.shuffle!r}; known: {', '.join(SHUFFLES)}")
+        if not 0 <= self.level <= 9:
+            raise ConfigError(f"blosc level must be in 0..9, got {self.level}")

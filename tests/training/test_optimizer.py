@@ -7,10 +7,11 @@ from torch import Size, Tensor
 from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.fusion import plan
+from atomo.grouping import ONE
 from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
 
-(BUCKET,) = plan([("weight", Size((3, 4))), ("bias", Size((4,)))], make_codec("sgd"), 10**6)
+(BUCKET,) = plan([("weight", Size((3, 4))), ("bias", Size((4,)))], make_codec("sgd"), ONE)
 
 
 def optimizer(memory: str, nesterov: bool = False) -> tuple[FlatOptimizer, Tensor]:

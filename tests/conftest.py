@@ -1,10 +1,14 @@
 """Which tests run, in which process they do, and what all of them find."""
 
+import gc
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+import checks
 import pytest
+
+checks.install()
 
 # Below tests/: where all tests are slow. Elsewhere the mark stands at the test.
 SLOW = (
@@ -37,10 +41,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[left_out] = 0
+    gc.disable()  # until all tests are collected: what is made until then stays
     # A shell starts what it puts in the background with SIGINT ignored. Whatever is started here
     # inherits that, and jobs could not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests and all modules: nothing to look through again and again
+    gc.enable()
 
 
 def is_in(nodeid: str, places: tuple[str, ...]) -> bool:

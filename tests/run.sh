@@ -11,4 +11,5 @@ export ATOMO_EXTRAS=dev
 source "$(dirname "${BASH_SOURCE[0]}")/../tools/environment.sh"
 cd "$atomo_root"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # tests start several processes on few cores
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes would each compile every file they import
 exec "$ATOMO_PYTHON" -m pytest -n auto --maxprocesses 8 "$@"

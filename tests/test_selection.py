@@ -1,5 +1,6 @@
 """Slow tests are left out and counted, jobs take turns, and every process of a run is strict."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -40,7 +41,10 @@ def test_job(n):
     note("job")
 """
 SETTINGS = "[pytest]\npythonpath = tests\naddopts = --strict-markers\nmarkers =\n    slow: s\n"
-TORCH = "def set_num_threads(n): pass\n"  # stands in for the real one, which takes its time
+# These stand in for the real ones, which take their time; so do plugins that nothing here needs.
+TORCH = "def set_num_threads(n): pass\n"
+CHECKS = "def install(): pass\n"
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 @pytest.fixture
@@ -56,6 +60,7 @@ def suite(tmp_path: Path) -> Path:
     )
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "tests" / "checks.py").write_text(CHECKS)
     return tmp_path
 
 
@@ -64,8 +69,8 @@ def played(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
     (suite / "log").write_text("")
     line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "pytest"]
     done = subprocess.run(
-        [*line, "-p", "no:cacheprovider", *words],
-        cwd=suite, capture_output=True, text=True, check=False,
+        [*line, "-p", "no:cacheprovider", "-p", "xdist", *words],
+        cwd=suite, env=os.environ | ALONE, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     end = "\n".join(done.stdout.splitlines()[-2:])

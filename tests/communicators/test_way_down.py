@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import support
 import torch
+from networks import SMALL, SMALL_MB
 from selection import slow_but
 from support import run_threads, settings
 from torch import Tensor
@@ -46,7 +47,7 @@ def trained(
     folder, down: str, tell: Callable[[Event], None] = lambda event: None, **changes: object
 ) -> dict[str, Tensor]:
     """All that a checkpoint holds after a few steps."""
-    short = {"network": "FC", "batch_size": 8, "n": 3, "max_steps": STEPS, "fusion_mb": 0.5}
+    short = {"network": SMALL, "batch_size": 8, "max_steps": STEPS, "fusion_mb": SMALL_MB}
     chosen = settings(folder, **(short | {"down": down} | changes))
     run_threads(chosen, tell)
     snapshot = load(folder, chosen.max_steps)
@@ -124,7 +125,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, sent, down):
 
 @pytest.mark.slow
 def test_the_way_down_may_change_on_a_resume(tmp_path, sent):
-    changes = {"code": "topk(ratio=0.05)", "network": "FC"}
+    changes = {"code": "topk(ratio=0.05)"}
     trained(tmp_path / "parts", "updates", max_steps=2, **changes)
     trained(tmp_path / "parts", "weights", max_steps=3, **changes)
     parts = trained(tmp_path / "parts", "updates", **changes)
@@ -133,14 +134,14 @@ def test_the_way_down_may_change_on_a_resume(tmp_path, sent):
 
 def test_weights_leave_the_master_about_once_whatever_the_number_of_workers(tmp_path, sent):
     told: list[Event] = []
-    trained(tmp_path, "weights", told.append, code="topk(ratio=0.01)", n=5)
+    trained(tmp_path, "weights", told.append, code="topk(ratio=0.01)", network="FC", n=5)
     steps = [event for event in told if isinstance(event, StepDone)]
     assert all(step.down_bytes < 1.01 * step.dense_bytes / 4 for step in steps)
 
 
 def test_the_steps_of_a_run_say_how_many_bytes_came_down(tmp_path, sent):
     told: list[Event] = []
-    trained(tmp_path, "updates", told.append, code="topk(ratio=0.01)", n=3)
+    trained(tmp_path, "updates", told.append, code="topk(ratio=0.01)", network="FC")
     steps = [event for event in told if isinstance(event, StepDone)]
     # Each worker gets the other's gradient, once there is one.
     assert steps[1].down_bytes < 1.1 * steps[0].up_bytes

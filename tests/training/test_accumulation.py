@@ -8,7 +8,7 @@ from atomo.errors import ConfigError
 from atomo.training.checkpoint import load
 from atomo.training.events import Event, StepDone
 
-SHORT = {"network": "LeNet", "code": "sgd", "max_steps": 6, "fusion_mb": 0.2}
+SHORT = {"network": "LeNet", "code": "sgd", "max_steps": 4, "fusion_mb": 0.2}
 
 
 @pytest.mark.parametrize("way", [{}, {"comm_type": "Allreduce", "n": 2}], ids=str)
@@ -17,10 +17,10 @@ def test_batches_of_a_step_are_one_large_batch(way, tmp_path):
     parts = settings(tmp_path / "parts", batch_size=8, batches_per_step=3, **SHORT, **way)
     told: list[Event] = []
     run_threads(parts, told.append)
-    model = load(tmp_path / "parts", 6).model
+    model = load(tmp_path / "parts", 4).model
     assert largest_difference(plain_sgd(whole), model) < 1e-6
     done = [event for event in told if isinstance(event, StepDone)]
-    assert len(done) == 6
+    assert len(done) == 4
     # One exchange a step: the bytes of one gradient of each worker, not of three.
     assert all(event.up_bytes < 1.1 * event.dense_bytes for event in done)
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from networks import SMALL
 from support import run_threads, settings
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -12,7 +13,7 @@ from atomo.cli import main
 from atomo.training.average import WeightAverage, averaged
 from atomo.training.checkpoint import load
 
-COMMON = {"network": "FC", "code": "sgd", "max_steps": 6, "batch_size": 16}
+COMMON = {"network": SMALL, "code": "sgd", "max_steps": 6, "batch_size": 16}
 
 
 def test_it_is_pytorchs_average_of_the_weights_after_each_step(tmp_path):
@@ -74,10 +75,10 @@ def test_a_run_may_begin_or_drop_it_on_a_resume(tmp_path):
 
 
 def test_both_are_evaluated(tmp_path, capfd):
-    run_threads(settings(tmp_path, ema_decay=0.99, **(COMMON | {"max_steps": 20})))
+    run_threads(settings(tmp_path, ema_decay=0.99, **(COMMON | {"network": "FC", "max_steps": 12})))
     assert main(["evaluate", f"--model-dir={tmp_path}"]) == 0
     line = capfd.readouterr().out
-    assert line.startswith("step 20: test top-1 ")
+    assert line.startswith("step 12: test top-1 ")
     assert "; average top-1 " in line
     (found,) = map(json.loads, (tmp_path / "evaluations.jsonl").read_text().splitlines())
     assert found["average_loss"] > found["loss"]  # it trails behind

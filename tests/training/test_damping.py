@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from networks import SMALL
 from support import run_threads, settings
 
 from atomo.codecs import CODECS, make_codec
@@ -46,7 +47,7 @@ def test_a_checkpoint_has_all_it_knows():
 
 def run(tmp_path, **changes) -> list[StepDone]:
     told: list[Event] = []
-    run_threads(settings(tmp_path, network="FC", **changes), told.append)
+    run_threads(settings(tmp_path, network=SMALL, **changes), told.append)
     return [event for event in told if isinstance(event, StepDone)]
 
 
@@ -90,5 +91,5 @@ def test_a_codec_is_noisy_where_it_is_unbiased_and_not_lossless(code, tmp_path):
     out = [codec.decode(codec.encode(gradient, generator), gradient.shape) for _ in range(20)]
     longer = sum(float(one.norm()) ** 2 for one in out) / 20 > 1.001 * float(gradient.norm()) ** 2
     assert longer == codec.noisy or codec.votes
-    job = make_job(settings(tmp_path, code=code, network="FC"), 3)
+    job = make_job(settings(tmp_path, code=code, network=SMALL), 3)
     assert job.damps_at(1) == codec.noisy

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from networks import SMALL
 from selection import slow_but
 from support import largest_difference, plain_sgd, run_threads, settings
 from torch.optim.lr_scheduler import (
@@ -111,7 +112,7 @@ def test_a_rate_for_all_workers_is_for_those_whose_gradients_count(memory, count
 
 
 SCHEDULED = {
-    "network": "FC",
+    "network": SMALL,
     "batch_size": 70,  # 10 steps an epoch
     "max_steps": 14,
     "schedule": "cosine",

@@ -21,7 +21,7 @@ from atomo.training.checkpoint import load
 from atomo.training.precision import LossScale
 from atomo.training.shard import Shard
 
-STEPS = 8
+STEPS = 5
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from networks import SMALL, SMALL_MB
 from selection import slow_but
 from support import largest_difference, plain_sgd, run_threads, settings, together
 
@@ -41,7 +42,7 @@ def ended(chosen: Settings) -> Snapshot:
 @pytest.mark.parametrize("comm_type", REDUCTIONS)
 def test_dense_equals_plain_sgd(comm_type, workers, tmp_path):
     chosen = settings(
-        tmp_path, n=workers, code="sgd", comm_type=comm_type, batch_size=24 // workers
+        tmp_path, n=workers, code="sgd", comm_type=comm_type, batch_size=24 // workers, max_steps=8
     )
     assert largest_difference(plain_sgd(chosen), ended(chosen).model) < 1e-5
 
@@ -58,7 +59,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
 def test_allgather_has_the_bits_of_the_parameter_server(case, tmp_path):
-    common = {"max_steps": 6} | case
+    common = {"max_steps": 4} | case
     served = ended(settings(tmp_path / "served", n=4, **common))
     replicas = ended(settings(tmp_path / "replicas", n=3, comm_type="Allgather", **common))
     assert same(served, replicas)
@@ -67,7 +68,7 @@ def test_allgather_has_the_bits_of_the_parameter_server(case, tmp_path):
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))
 def test_every_codec_takes_a_step(code, tmp_path):
     run_threads(
-        settings(tmp_path, n=2, code=code, comm_type="allgather", network="FC", max_steps=1)
+        settings(tmp_path, n=2, code=code, comm_type="allgather", network=SMALL, max_steps=1)
     )
     assert steps(tmp_path) == [1]
 
@@ -77,7 +78,7 @@ SUMMABLE = [name for name in CODECS if Law.SUMMABLE in make_codec(name).laws]
 
 @pytest.mark.parametrize("code", slow_but({"randk"}, SUMMABLE))
 def test_a_sum_of_payloads_is_the_sum_of_gradients(code, tmp_path):
-    common = {"n": 3, "code": code, "network": "FC", "max_steps": 3, "fusion_mb": 0.2}
+    common = {"n": 3, "code": code, "network": SMALL, "max_steps": 3, "fusion_mb": SMALL_MB}
     gathered = ended(settings(tmp_path / "gathered", comm_type="Allgather", **common))
     added = ended(settings(tmp_path / "added", comm_type="Allreduce", **common))
     assert largest_difference(gathered.model, added.model) < 1e-3 * largest(gathered)
@@ -89,17 +90,17 @@ def largest(snapshot: Snapshot) -> float:
 
 RESUMED = [
     {"n": 2, "comm_type": "Allgather", "code": "svd", "network": "ResNet20", "batch_size": 4},
-    {"n": 3, "comm_type": "Allreduce", "code": "bf16", "network": "FC", "optimizer": "adam",
+    {"n": 3, "comm_type": "Allreduce", "code": "bf16", "network": SMALL, "optimizer": "adam",
      "lr": 0.001, "memory": "residual(units=update)", "lr_shrinkage": 0.9, "lr_shrink_freq": 3},
-    {"n": 2, "comm_type": "PowerSGD", "svd_rank": 2, "network": "FC"},
-    {"n": 2, "comm_type": "ACPSGD", "svd_rank": 2, "network": "FC",
+    {"n": 2, "comm_type": "PowerSGD", "svd_rank": 2, "network": SMALL},
+    {"n": 2, "comm_type": "ACPSGD", "svd_rank": 2, "network": SMALL,
      "code_schedule": "0: sgd; 0.07: svd(rank=1); 0.13: svd"},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", slow_but(RESUMED[1:2], RESUMED), ids=str)
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
-    common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": 0.2} | case
+    common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": SMALL_MB} | case
     whole = ended(settings(tmp_path / "whole", **common))
     told: list[Event] = []
     stopped = settings(tmp_path / "parts", **common)
@@ -115,7 +116,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
 
 @pytest.mark.slow
 def test_it_goes_on_where_a_parameter_server_stopped(tmp_path):
-    common = {"code": "dgc", "network": "FC"}
+    common = {"code": "dgc", "network": SMALL}
     whole = ended(settings(tmp_path / "whole", n=3, max_steps=8, **common))
     run_threads(settings(tmp_path / "parts", n=3, max_steps=5, **common))
     after = settings(tmp_path / "parts", n=2, max_steps=8, comm_type="Allgather", **common)
@@ -126,7 +127,7 @@ def test_it_goes_on_where_a_parameter_server_stopped(tmp_path):
 
 @pytest.mark.slow
 def test_low_rank_factors_do_not_keep_a_run_from_going_on_otherwise(tmp_path):
-    common = {"network": "FC", "code": "svd(rank=2, selection=top)", "memory": "residual"}
+    common = {"network": SMALL, "code": "svd(rank=2, selection=top)", "memory": "residual"}
     run_threads(settings(tmp_path, n=2, max_steps=2, comm_type="PowerSGD", **common))
     run_threads(settings(tmp_path, n=3, max_steps=4, comm_type="ACPSGD", **common))
     run_threads(settings(tmp_path, n=2, max_steps=6, comm_type="Bcast", **common))
@@ -135,7 +136,7 @@ def test_low_rank_factors_do_not_keep_a_run_from_going_on_otherwise(tmp_path):
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
-    chosen = settings(tmp_path, n=2, network="FC", comm_type="Allreduce", code="sgd", max_steps=2)
+    chosen = settings(tmp_path, n=2, network=SMALL, comm_type="Allreduce", code="sgd", max_steps=2)
     run_threads(chosen)
     told: list[Event] = []
     run_threads(chosen, told.append)
@@ -172,7 +173,7 @@ def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
     monkeypatch.setattr(Replica, "take_step", planted)
     told = rf"at step 3 rank \[{odd}\] has other weights than rank {1 if odd == 0 else 0}"
     with pytest.raises(ReplicasDiffer, match=told):
-        run_threads(settings(tmp_path, n=3, network="FC", comm_type="Allgather", code="sgd"))
+        run_threads(settings(tmp_path, n=3, network=SMALL, comm_type="Allgather", code="sgd"))
 
 
 def test_a_rank_that_does_not_answer_is_named(tmp_path):

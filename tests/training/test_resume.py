@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from networks import SMALL
 from selection import slow_but
 from support import run_threads, settings
 
@@ -24,10 +25,10 @@ def same(one: Snapshot, other: Snapshot) -> bool:
 
 
 CASES = [
-    {"n": 2, "code": "svd"},
+    {"n": 2, "code": "svd", "batch_size": 8},
     {"n": 3, "code": "svd(selection=top)", "network": "ResNet20", "batch_size": 4},
     {"n": 3, "code": "fp16", "optimizer": "adam", "lr": 0.001},
-    {"n": 4, "code": "bf16", "network": "FC", "lr_shrinkage": 0.9, "lr_shrink_freq": 3,
+    {"n": 4, "code": "bf16", "network": SMALL, "lr_shrinkage": 0.9, "lr_shrink_freq": 3,
      "memory": "residual(units=update)"},
 ]  # fmt: skip
 
@@ -62,7 +63,7 @@ def damage(folder: Path, step: int) -> None:
 
 def test_a_damaged_checkpoint_names_the_command_that_falls_back(tmp_path):
     folder = tmp_path / "a run"
-    common = {"n": 2, "network": "FC", "code": "sgd", "batch_size": 8, "eval_freq": 1}
+    common = {"n": 2, "network": SMALL, "code": "sgd", "batch_size": 8, "eval_freq": 1}
     run_threads(settings(folder, max_steps=3, **common))
     damage(folder, 2)
     damage(folder, 3)
@@ -77,7 +78,7 @@ def test_a_damaged_checkpoint_names_the_command_that_falls_back(tmp_path):
 
 
 def test_where_no_checkpoint_is_whole_it_says_so(tmp_path):
-    common = {"n": 2, "network": "FC", "code": "sgd", "batch_size": 8}
+    common = {"n": 2, "network": SMALL, "code": "sgd", "batch_size": 8}
     run_threads(settings(tmp_path, max_steps=1, **common))
     damage(tmp_path, 1)
     with pytest.raises(CheckpointError, match="none before it is whole; --resume never starts"):
@@ -85,9 +86,9 @@ def test_where_no_checkpoint_is_whole_it_says_so(tmp_path):
 
 
 def test_more_workers_take_over_what_fewer_kept(tmp_path):
-    before = settings(tmp_path, n=2, code="fp16", max_steps=3, network="FC")
+    before = settings(tmp_path, n=2, code="fp16", max_steps=3, network=SMALL)
     run_threads(before)
-    after = settings(tmp_path, n=4, code="fp16", max_steps=5, network="FC")
+    after = settings(tmp_path, n=4, code="fp16", max_steps=5, network=SMALL)
     assert started(after).first_step == 4
     assert len(load(tmp_path, 5).workers) == 3
 
@@ -101,14 +102,14 @@ def test_the_mean_of_the_memories_is_kept_when_the_number_of_workers_changes():
 
 
 def test_another_run_can_be_continued_in_a_new_folder(tmp_path):
-    run_threads(settings(tmp_path / "a", max_steps=2))
-    again = settings(tmp_path / "b", max_steps=4, resume=str(tmp_path / "a"))
+    run_threads(settings(tmp_path / "a", max_steps=2, network=SMALL))
+    again = settings(tmp_path / "b", max_steps=4, network=SMALL, resume=str(tmp_path / "a"))
     assert started(again).first_step == 3
     assert steps(tmp_path / "b") == [4]
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
-    chosen = settings(tmp_path, max_steps=2)
+    chosen = settings(tmp_path, max_steps=2, network=SMALL)
     run_threads(chosen)
     told: list[Event] = []
     run_threads(chosen, told.append)
@@ -117,9 +118,9 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path):
 
 
 def test_contradicting_settings_are_named(tmp_path):
-    run_threads(settings(tmp_path, max_steps=1))
+    run_threads(settings(tmp_path, max_steps=1, network=SMALL))
     with pytest.raises(ConfigError, match=r"--seed is 9, but .* made with 1"):
-        run_threads(settings(tmp_path, max_steps=2, seed=9))
+        run_threads(settings(tmp_path, max_steps=2, network=SMALL, seed=9))
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import xxhash
+from networks import SMALL
 from safetensors.torch import load, save
 from support import run_threads, settings
 from torch import Size, Tensor, nn
@@ -160,7 +161,7 @@ def reconfigure(folder: Path, key: str, value: object) -> None:
 def run(tmp_path_factory):
     """The folder of a run of one step."""
     folder = tmp_path_factory.mktemp("run")
-    run_threads(settings(folder, max_steps=1, code="topk(ratio=0.1)", n=3))
+    run_threads(settings(folder, max_steps=1, network=SMALL, code="topk(ratio=0.1)", n=3))
     (folder / "finished.json").unlink()
     return folder
 
@@ -175,7 +176,7 @@ def test_a_run_refuses_what_does_not_belong_to_it(run, tmp_path, number):
     shutil.copytree(run, folder)
     forge(folder, number, changed("x", ANY))
     with pytest.raises(CheckpointError):
-        run_threads(settings(folder, max_steps=1, code="topk(ratio=0.1)", n=3))
+        run_threads(settings(folder, max_steps=1, network=SMALL, code="topk(ratio=0.1)", n=3))
 
 
 def test_any_setting_in_a_manifest_is_taken_or_refused(run, tmp_path):
@@ -193,7 +194,7 @@ def test_any_setting_in_a_manifest_is_taken_or_refused(run, tmp_path):
 def identity_or_nothing(folder: Path) -> None:
     """What a resumed run compares with its own settings, without the run."""
     try:
-        found = find_snapshot(settings(folder, code="topk(ratio=0.1)", n=3))
+        found = find_snapshot(settings(folder, network=SMALL, code="topk(ratio=0.1)", n=3))
     except (CheckpointError, ConfigError) as refused:
         found = None if len(str(refused)) < 10_000 else "a message without end"
     assert found != "a message without end"

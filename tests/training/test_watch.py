@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from networks import SMALL
 from support import run_threads, settings
 
 from atomo.config import Settings
@@ -47,7 +48,7 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
 )
 def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, words, tmp_path):
     told: list[Event] = []
-    run_threads(settings(tmp_path, network="FC", max_steps=1, **changes), told.append)
+    run_threads(settings(tmp_path, network=SMALL, max_steps=1, **changes), told.append)
     assert isinstance(told[1], Caution)
     assert isinstance(told[2], StepDone)
     assert re.search(words, told[1].text)
@@ -97,6 +98,6 @@ def test_a_run_that_diverges_says_so_first_and_ends_with_the_cause(tmp_path):
 
 
 def test_a_gradient_that_overflows_has_diverged_whatever_its_codec_says(tmp_path):
-    chosen = settings(tmp_path, network="FC", code="topk", lr=1e30, momentum=0.0)
+    chosen = settings(tmp_path, network=SMALL, code="topk", lr=1e30, momentum=0.0)
     with pytest.raises(Diverged):
         run_threads(chosen)

@@ -149,7 +149,7 @@ def test_a_learning_rate_that_grows_beyond_float32_is_refused_before_the_first_s
         ("--blosc-level=10", r"10"),
         ("--blosc-codec=gzip", r"gzip.*known: none, blosclz"),
         ("--svdrank=3", r"unknown option '--svdrank'; did you mean '--svd-rank'\? known: --n,"),
-        ("--epoch 3", r"unknown option '--epoch'; did you mean '--epochs'"),
+        ("--epoc 3", r"unknown option '--epoc'; did you mean '--epochs'"),
         ("lenet", r"unknown option 'lenet'"),
         ("--lr", r"--lr: expected one argument"),
     ],

@@ -2,9 +2,12 @@
 
 import random
 import wave
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
+import torch
+from safetensors.torch import load_file
 
 WORDS = {"0": ["dở", "chán", "tệ"], "1": ["bình_thường", "tạm"], "2": ["hay", "tốt", "tuyệt_vời"]}
 COMMON = ["thầy", "cô", "dạy", "môn", "này", "rất", "."]
@@ -21,6 +24,39 @@ def write_sentences(root: Path, train: int = 192, test: int = 60) -> None:
         sentences = [" ".join(rng.sample(words, 5)) for words in told]
         (folder / "sents.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
         (folder / "sentiments.txt").write_text("\n".join(classes) + "\n")
+
+
+def write_encoder(folder: Path, words: Collection[str], safe: bool = True) -> None:
+    """A RoBERTa of one small layer, with a tokeniser, in PhoBERT's layout.
+
+    Args:
+        folder: is made.
+        words: which the tokeniser knows, whole or as pieces.
+        safe: whether the weights are in safetensors; else in a .bin.
+    """
+    import transformers as library
+
+    library.logging.disable_progress_bar()
+    folder.mkdir(parents=True, exist_ok=True)
+    merges = [f"{word[:n]} {word[n]}" for word in words for n in range(1, len(word) - 1)]
+    merges += [f"{word[:-1]} {word[-1]}</w>" for word in words if len(word) > 1]
+    (folder / "bpe.codes").write_text("".join(f"{pair} 1\n" for pair in merges), encoding="utf-8")
+    (folder / "vocab.txt").write_text("")
+    pieces = library.PhobertTokenizer(str(folder / "vocab.txt"), str(folder / "bpe.codes"))
+    known = sorted({piece for word in words for piece in pieces.bpe(word).split()})
+    (folder / "vocab.txt").write_text("".join(f"{piece} 9\n" for piece in known), encoding="utf-8")
+    config = library.RobertaConfig(
+        vocab_size=len(known) + 5, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1,
+        bos_token_id=0, eos_token_id=2, tokenizer_class="PhobertTokenizer",
+        initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    torch.manual_seed(6)
+    library.RobertaForMaskedLM(config).save_pretrained(folder)
+    if not safe:
+        weights = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
 
 
 def label_lines(count: int, labels: int, seed: int) -> list[str]:

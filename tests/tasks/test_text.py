@@ -1,5 +1,7 @@
 """Sentences: what is read, what the network sees of it, and that it is learnt."""
 
+import sys
+
 import pytest
 import torch
 from tasks.real_format import write_sentences
@@ -8,6 +10,7 @@ from tasks.training import trained
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.classes import FScorer
+from atomo.tasks.text.tokens import splitter
 from atomo.tasks.text.vectors import read_vectors
 from atomo.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary
 
@@ -54,6 +57,40 @@ def test_vectors_are_where_the_network_begins(corpus):
     assert not weight[PADDING].any()
     rows = {tuple(row) for row in weight.tolist()}
     assert {(1.0, 2.0, 3.0, 4.0), tuple(torch.tensor([0.5, -1, 1e-3, 0]).tolist())} <= rows
+
+
+WITHOUT = "needs the extra atomo[text]: pip install transformers"
+
+
+def test_a_tokeniser_divides_words(corpus):
+    library = pytest.importorskip("tokenizers", reason=WITHOUT)
+    pieces = {"<unk>": 0, "tuyệt": 1, "_": 2, "vời": 3, "▁": 4}
+    made = library.Tokenizer(library.models.WordLevel(pieces, unk_token="<unk>"))
+    made.pre_tokenizer = library.pre_tokenizers.Punctuation()
+    made.enable_truncation(1)
+    made.enable_padding(length=9)
+    made.save(str(corpus / "pieces.json"))
+    divide = splitter(corpus / "pieces.json")
+    assert divide("tuyệt_vời") == ["tuyệt", "_", "vời"]
+    (corpus / "UIT-VSFC/test/sents.txt").write_text("tuyệt_vời\n" * 60, encoding="utf-8")
+    work = opened(corpus, "text(tokenizer='pieces.json', length=2)")
+    tokens, lengths = work.test.batch(torch.tensor([0])).inputs
+    assert (tokens.shape, lengths.tolist()) == ((1, 2), [2])
+
+
+def test_what_is_no_tokeniser_is_named(corpus, monkeypatch):
+    with pytest.raises(DataError, match=r"no.json is not there; expected a tokeniser of `tokeniz"):
+        opened(corpus, "text(tokenizer='no.json')")
+    (corpus / "bad.json").write_text("{}")
+    with monkeypatch.context() as context:
+        context.setitem(sys.modules, "tokenizers", None)
+        with pytest.raises(
+            ConfigError, match=r"bad.json needs the package tokenizers .*atomo\[text"
+        ):
+            opened(corpus, "text(tokenizer='bad.json')")
+    pytest.importorskip("tokenizers", reason=WITHOUT)
+    with pytest.raises(DataError, match=r"bad.json is no tokeniser of `tokenizers`: "):
+        opened(corpus, "text(tokenizer='bad.json')")
 
 
 def test_accuracy_and_f1_by_hand():

@@ -13,6 +13,7 @@ from support import run_threads, settings
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import Snapshot, load, steps
+from atomo.training.evaluator import EvaluatorSettings, evaluate
 from atomo.training.events import Event, Started, StepDone
 from atomo.training.resume import find_snapshot, spread
 
@@ -52,6 +53,36 @@ def started(chosen: Settings) -> Started:
     told: list[Event] = []
     run_threads(chosen, told.append)
     return next(event for event in told if isinstance(event, Started))
+
+
+TABLED = """
+import torch
+
+class Tabled(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.head = torch.nn.Linear(1024, num_classes)
+        self.register_buffer("kept", torch.zeros(1))
+        self.register_buffer("table", torch.ones(1024), persistent=False)
+
+    def forward(self, images):
+        return self.head(images.flatten(1) * self.table)
+"""
+
+
+def test_buffers_that_a_network_does_not_keep_are_in_no_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tabled.py").write_text(TABLED)
+    common = {"n": 2, "network": "tabled:Tabled", "code": "sgd", "batch_size": 8}
+    run_threads(settings(tmp_path / "run", max_steps=1, **common))
+    told = started(settings(tmp_path / "run", max_steps=2, **common))
+    assert told.first_step == 2
+    kept = load(tmp_path / "run", 2)
+    assert sorted(kept.model) == ["head.bias", "head.weight", "kept"]
+    assert [name for name in kept.workers[0] if name.startswith("buffer/")] == ["buffer/kept"]
+    assert (
+        evaluate(EvaluatorSettings(tmp_path / "run", "tabled:Tabled", None, tmp_path), print) == 2
+    )
 
 
 def damage(folder: Path, step: int) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "check_kept",
     "check_tensor",
     "check_worker",
+    "kept_buffers",
     "load_model",
     "without_exchange",
 ]
@@ -43,9 +44,17 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise CheckpointError(f"the checkpoint is of another model: {reason}") from error
 
 
+def kept_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that are part of a checkpoint; others, such as tables of positions, are what the
+    network makes them.
+    """
+    kept = model.state_dict()
+    return {name: tensor for name, tensor in model.named_buffers() if name in kept}
+
+
 def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Memory]) -> None:
     """Raises CheckpointError unless a worker with this model and memory can go on from `state`."""
-    buffers, parameters = dict(model.named_buffers()), dict(model.named_parameters())
+    buffers, parameters = kept_buffers(model), dict(model.named_parameters())
     for name, tensor in state.items():
         if name.startswith(BUFFER) and name.removeprefix(BUFFER) in buffers:
             check_tensor(name, tensor, buffers[name.removeprefix(BUFFER)])

@@ -12,7 +12,7 @@ from atomo.errors import CheckpointError
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
-from atomo.training.contents import BUFFER, check_kept, check_worker
+from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.kept_settings import keep_settings
@@ -86,7 +86,7 @@ class Keeper:
         workers: Sequence[Mapping[str, Tensor]],
     ) -> None:
         """Writes a checkpoint. The buffers of its model are the mean of those of the workers."""
-        buffers = [name for name, _ in self._job.model.named_buffers()]
+        buffers = list(kept_buffers(self._job.model))
         means = {n: mean([state[BUFFER + n] for state in workers], len(workers)) for n in buffers}
         settings = self._job.settings
         config = {**record(settings), **self._job.workload.kept}

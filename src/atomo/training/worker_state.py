@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from atomo.memory import Memory
-from atomo.training.contents import BUFFER, MEMORY, check_worker
+from atomo.training.contents import BUFFER, MEMORY, check_worker, kept_buffers
 
 __all__ = ["restore", "worker_state"]
 
@@ -13,7 +13,7 @@ __all__ = ["restore", "worker_state"]
 def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint keeps of a worker, by flat names."""
     kept = {MEMORY + name: tensor for name, tensor in memory.state_dict().items()}
-    return kept | {BUFFER + name: tensor for name, tensor in model.named_buffers()}
+    return kept | {BUFFER + name: tensor for name, tensor in kept_buffers(model).items()}
 
 
 def restore(state: Mapping[str, Tensor], memory: Memory, model: nn.Module) -> None:
@@ -23,7 +23,7 @@ def restore(state: Mapping[str, Tensor], memory: Memory, model: nn.Module) -> No
         CheckpointError: the state is of another model or memory.
     """
     check_worker(state, model, type(memory))
-    buffers = dict(model.named_buffers())
+    buffers = kept_buffers(model)
     for name, tensor in state.items():
         if name.startswith(BUFFER):
             buffers[name.removeprefix(BUFFER)].copy_(tensor)

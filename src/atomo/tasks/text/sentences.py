@@ -11,11 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
 from atomo.errors import DataError
 from atomo.tasks.lines import at, lines, quoted
+from atomo.tasks.text.tokens import Split
 
-__all__ = ["Sentences", "read_split"]
+__all__ = ["DATASETS", "Sentences", "numbered", "read_splits"]
 
+CORPUS: Final = "UIT-VSFC"
+ANY: Final = "Sentences"  # in the same layout, in the data directory itself
+DATASETS: Final = (CORPUS, ANY)
 SENTENCES: Final = "sents.txt"
 
 
@@ -32,19 +40,48 @@ class Sentences:
     """The file of the classes."""
 
 
-def read_split(root: Path, names: Sequence[str], labels: str, length: int) -> Sentences:
-    """Reads the first of some folders that is there.
+def read_splits(
+    dataset: str, data_dir: Path, labels: str, length: int, divide: Split
+) -> tuple[Sentences, Sentences]:
+    """Reads the training and the test split.
 
     Args:
-        root: where the folders are.
-        names: of the folder, as it may be called.
+        dataset: one of `DATASETS`.
+        data_dir: the folder that holds the data sets.
         labels: name of the file of the classes, without `.txt`.
         length: the most tokens of a sentence; what comes after them is left out.
+        divide: a sentence to its tokens.
 
     Raises:
-        DataError: there is none, a file is missing or not text, a sentence is empty, or the two
-            files differ in length.
+        DataError: a folder or a file is missing or not text, a sentence is empty, or two files
+            differ in length.
     """
+    root = data_dir / CORPUS if dataset == CORPUS else data_dir
+    train, test = (
+        read_split(root, names, labels, length, divide)
+        for names in (("train", "Train"), ("test", "Test"))
+    )
+    return train, test
+
+
+def numbered(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " n"]:
+    """The class of each sentence, as its place in a list.
+
+    Raises:
+        DataError: one is not in the list.
+    """
+    known = {name: number for number, name in enumerate(classes)}
+    for number, name in enumerate(split.classes, 1):
+        if name not in known:
+            told = f"class {quoted(name)} is not one of training, {', '.join(known)}"
+            raise at(split.source, number, told[:500])
+    return torch.tensor([known[name] for name in split.classes])
+
+
+def read_split(
+    root: Path, names: Sequence[str], labels: str, length: int, divide: Split
+) -> Sentences:
+    """Reads the first of some folders that is there."""
     folder = next((root / name for name in names if (root / name).is_dir()), None)
     if folder is None:
         raise DataError(
@@ -53,7 +90,8 @@ def read_split(root: Path, names: Sequence[str], labels: str, length: int) -> Se
         )
     sentences, classes = folder / SENTENCES, folder / f"{labels}.txt"
     tokens = tuple(
-        split(line, sentences, number, length) for number, line in enumerate(lines(sentences), 1)
+        divided(line, divide, sentences, number)[:length]
+        for number, line in enumerate(lines(sentences), 1)
     )
     found = tuple(one_word(line, classes, number) for number, line in enumerate(lines(classes), 1))
     if len(tokens) != len(found) or not tokens:
@@ -64,9 +102,9 @@ def read_split(root: Path, names: Sequence[str], labels: str, length: int) -> Se
     return Sentences(tokens, found, classes)
 
 
-def split(line: str, path: Path, number: int, length: int) -> tuple[str, ...]:
-    """The tokens of a sentence, which white space divides."""
-    tokens = tuple(line.split()[:length])
+def divided(line: str, divide: Split, path: Path, number: int) -> tuple[str, ...]:
+    """The tokens of a sentence."""
+    tokens = tuple(divide(line))
     if not tokens:
         raise at(path, number, "an empty sentence; each line must have at least one word")
     return tokens

@@ -14,17 +14,13 @@ from torch.nn.utils.rnn import pad_sequence
 from atomo.errors import ConfigError
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import ACCURACY, F1, CrossEntropy, FScorer
-from atomo.tasks.lines import at, quoted
 from atomo.tasks.text.bilstm import BiLSTM
-from atomo.tasks.text.sentences import Sentences, read_split
+from atomo.tasks.text.sentences import DATASETS, Sentences, numbered, read_splits
+from atomo.tasks.text.tokens import splitter
 from atomo.tasks.text.vectors import dimension_of, read_vectors
 from atomo.tasks.text.vocabulary import PADDING, Vocabulary
 
 __all__ = ["Text"]
-
-CORPUS = "UIT-VSFC"
-ANY = "Sentences"
-DATASETS = (CORPUS, ANY)
 
 
 @final
@@ -38,12 +34,7 @@ class SentenceSamples(Samples):
             DataError: a class is not among `classes`.
         """
         self._tokens = [torch.tensor([vocabulary[w] for w in words]) for words in split.tokens]
-        known = {name: number for number, name in enumerate(classes)}
-        for number, name in enumerate(split.classes, 1):
-            if name not in known:
-                told = f"class {quoted(name)} is not one of training, {', '.join(known)}"
-                raise at(split.source, number, told[:500])
-        self._labels = torch.tensor([known[name] for name in split.classes])
+        self._labels = numbered(split, classes)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -59,7 +50,7 @@ class SentenceSamples(Samples):
 @final
 @dataclass(frozen=True)
 class Text(Task):
-    """Classification of sentences. Words are what white space divides."""
+    """Classification of sentences. Words are what white space divides, or a tokeniser."""
 
     labels: str = "sentiments"
     """The file of the classes, without `.txt`."""
@@ -73,12 +64,14 @@ class Text(Task):
     """The most words of a sentence."""
     least: int = 1
     """Occurrences in training below which a word is unknown."""
+    tokenizer: str = ""
+    """A tokeniser in the JSON format of `tokenizers`, a path below the data directory."""
 
     id: ClassVar[str] = "text"
     samples: ClassVar[str] = "sentences"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1)
     network: ClassVar[str] = "BiLSTM"
-    dataset: ClassVar[str] = CORPUS
+    dataset: ClassVar[str] = DATASETS[0]
 
     def __post_init__(self) -> None:
         for name in ("dimension", "hidden", "length", "least"):
@@ -95,9 +88,9 @@ class Text(Task):
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
-        root = data_dir / CORPUS if self.dataset_named(dataset) == CORPUS else data_dir
-        train = read_split(root, ("train", "Train"), self.labels, self.length)
-        test = read_split(root, ("test", "Test"), self.labels, self.length)
+        name = self.dataset_named(dataset)
+        divide = splitter(data_dir / self.tokenizer if self.tokenizer else None)
+        train, test = read_splits(name, data_dir, self.labels, self.length, divide)
         vocabulary = Vocabulary(train.tokens, self.least)
         classes = sorted(set(train.classes))
         return Workload(

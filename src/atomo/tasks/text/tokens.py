@@ -1,6 +1,7 @@
 """Lines to tokens: what white space divides, or what a tokeniser of one's own makes of them."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,13 @@ def tokeniser(path: Path) -> Split:
 
 def loaded(path: Path) -> Any:
     try:
-        from tokenizers import Tokenizer
+        package: Any = import_module("tokenizers")
     except ImportError as error:
         raise ConfigError(
             f"{path} needs the package tokenizers ({error}); an extra has it: {EXTRA}"
         ) from error
     try:
-        return Tokenizer.from_file(str(path))
+        return package.Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises nothing more special
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} is no tokeniser of `tokenizers`: {reason}") from error

@@ -1,0 +1,1 @@
+"""Sentences of one class each, by a pretrained Transformer encoder."""

@@ -225,7 +225,7 @@ def evaluation_line(event: Evaluation) -> str:
 
 def values_text(task: Task, event: Evaluation, prefix: str) -> str:
     """The values of some weights, those whose keys begin so."""
-    shown = (*task.metrics, LOSS)
+    shown = [one for one in (*task.metrics, LOSS) if prefix + one.key in event.values]
     return " ".join(f"{one.shown} {one.text(event.values[prefix + one.key])}" for one in shown)
 
 

@@ -39,6 +39,7 @@ TASKS: Final[Table[type[Task]]] = Table(
         "labels": "labels.task:Labels",
         "audio": "audio.task:Audio",
         "transcription": "audio.transcription:Transcription",
+        "detection": "detection.task:Detection",
     },
 )
 

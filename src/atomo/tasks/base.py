@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
@@ -140,12 +140,16 @@ class Scorer(ABC):
     """Adds up how good a checkpoint is; made anew for each. Abstract; subclasses are final."""
 
     @abstractmethod
-    def add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Takes in what the network says of a batch of the test split."""
+    def add(self, outputs: Any, targets: torch.Tensor) -> None:
+        """Takes in what the network says of a batch of the test split: a tensor of scores, or
+        whatever else it says in evaluation.
+        """
 
     @abstractmethod
     def values(self) -> Mapping[str, float]:
-        """The task's metrics and the loss, by their keys, over all that was added."""
+        """The task's metrics and the loss, by their keys, over all that was added; less those that
+        this network or these data have not, but never the headline.
+        """
 
 
 @final
@@ -179,6 +183,8 @@ class Task(ABC):
     """The one that is trained unless another is asked for."""
     dataset: ClassVar[str]
     """The one that is trained on unless another is asked for."""
+    scores_training: ClassVar[bool] = True
+    """Whether the scorer takes what the network says in training, too."""
 
     @classmethod
     @abstractmethod

@@ -75,7 +75,7 @@ class Passes:
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._step, self._square = 0, 0.0
         self._scale = LossScale() if job.settings.precision == "fp16" else None
-        self._scores = job.settings.log_format == "atomo"
+        self._scores = job.task.scores_training and job.settings.log_format == "atomo"
         self._scorer: Scorer | None = None
 
     def run(self, step: int) -> Outcome:

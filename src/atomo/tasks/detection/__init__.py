@@ -1,0 +1,1 @@
+"""Objects on images: a box each, a category, and an outline."""

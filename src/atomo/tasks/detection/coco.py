@@ -1,0 +1,23 @@
+"""pycocotools, which is an extra: how the field reads outlines, and counts average precision."""
+
+from importlib import import_module
+from typing import Any
+
+from atomo.errors import ConfigError
+
+__all__ = ["pycocotools"]
+
+
+def pycocotools(module: str) -> Any:
+    """One of its modules: `mask`, `coco` or `cocoeval`.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module(f"pycocotools.{module}")
+    except ImportError as error:
+        raise ConfigError(
+            f"--task detection needs the package pycocotools ({error}); "
+            "`pip install 'atomo[detection]'` or `pip install pycocotools`"
+        ) from error

@@ -1,0 +1,141 @@
+"""A detector of torchvision's as the loops call networks: tensors in, losses or detections out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+from torch.nn import Module
+
+from atomo.errors import DataError
+
+__all__ = ["Detector", "Found"]
+
+Target = dict[str, Tensor]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a detector sees on some images, one image after the other, the surest first."""
+
+    counts: Int64[Tensor, " b"]
+    """How many detections each image has."""
+    boxes: Float[Tensor, "n 4"]
+    """Left, top, right, bottom; pixels of the image as it lies on disk."""
+    scores: Float[Tensor, " n"]
+    categories: Int64[Tensor, " n"]
+    """The ids of the annotations."""
+    masks: Float[Tensor, "n s s"] | None
+    """How probably a point is of the object, on a grid over its box; None: no detector of masks."""
+
+
+@final
+class Detector(Module):
+    """Losses in training, and detections in evaluation, of a `GeneralizedRCNN`.
+
+    It numbers categories from 1; which id each number stands for is kept with the weights.
+    """
+
+    category_ids: Tensor
+
+    def __init__(self, model: Any, category_ids: Sequence[int]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("category_ids", torch.tensor(category_ids))
+
+    def forward(
+        self,
+        pixels: UInt8[Tensor, " p"],
+        sizes: Int64[Tensor, "b 2"],
+        counts: Int64[Tensor, " b"] | None = None,
+        boxes: Float[Tensor, "n 4"] | None = None,
+        categories: Int64[Tensor, " n"] | None = None,
+        masks: UInt8[Tensor, " m"] | None = None,
+    ) -> Float[Tensor, " l"] | Found:
+        """The losses in training, in the order of their names; else what is seen.
+
+        Args:
+            pixels: of all images, one after the other, each of 3 channels.
+            sizes: their heights and widths.
+            counts: how many objects each has. From here on, for training alone.
+            boxes: of all objects.
+            categories: their ids.
+            masks: pixels of all of them, 1 where the object is; empty: there are boxes alone.
+
+        Raises:
+            DataError: a category is not one that the network was made for, or the network has masks
+                to learn, and there are none.
+        """
+        shapes = [(3, *size) for size in sizes.tolist()]
+        images = [one.float() / 255 for one in divided(pixels, shapes)]
+        if not self.training:
+            return self.seen(images)
+        assert counts is not None and boxes is not None and categories is not None  # noqa: PT018
+        labels = self.labels(categories)
+        split = counts.tolist()
+        both = zip(torch.split(boxes, split), torch.split(labels, split), strict=True)
+        targets = [{"boxes": box, "labels": label} for box, label in both]
+        if self.model.roi_heads.has_mask():
+            add_masks(targets, masks, sizes)
+        losses = self.model(images, targets)
+        return torch.stack([losses[name].float() for name in sorted(losses)])
+
+    def labels(self, categories: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """The numbers of categories, from 1: 0 is the background."""
+        same = categories[:, None] == self.category_ids
+        if not same.any(1).all():
+            odd = int(categories[~same.any(1)][0])
+            raise DataError(
+                f"category {odd} is not among the {len(self.category_ids)} that the network was "
+                "made for; give the annotations that it was trained with, or --resume never"
+            )
+        return same.int().argmax(1) + 1
+
+    def seen(self, images: Sequence[Float[Tensor, "3 _ _"]]) -> Found:
+        """What is seen on each image, as if it were alone: others in its batch change its edges."""
+        found = [self.seen_on(image) for image in images]
+        masks = [one["masks"][:, 0] for one in found if "masks" in one]
+        return Found(
+            torch.tensor([len(one["boxes"]) for one in found]),
+            torch.cat([one["boxes"] for one in found]),
+            torch.cat([one["scores"] for one in found]),
+            self.category_ids[torch.cat([one["labels"] for one in found]) - 1],
+            torch.cat(masks) if masks else None,
+        )
+
+    def seen_on(self, image: Float[Tensor, "3 h w"]) -> Target:
+        """The steps of the model itself, but for the last: masks stay on the grids of their boxes,
+        for a hundred of the image's size are a hundred times the image.
+        """
+        model = self.model
+        scaled, _ = model.transform([image])
+        features = model.backbone(scaled.tensors)
+        proposals, _ = model.rpn(scaled, features)
+        (found,), _ = model.roi_heads(features, proposals, scaled.image_sizes)
+        boxes = [{"boxes": found["boxes"]}]
+        size = (image.shape[1], image.shape[2])
+        final: Target = model.transform.postprocess(boxes, scaled.image_sizes, [size])[0]
+        return {**found, **final}
+
+
+def divided(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Tensors of these shapes, from one that has them in a row."""
+    lengths = [torch.Size(shape).numel() for shape in shapes]
+    return [one.view(shape) for one, shape in zip(torch.split(flat, lengths), shapes, strict=True)]
+
+
+def add_masks(targets: Sequence[Target], masks: Tensor | None, sizes: Tensor) -> None:
+    """Gives each image the masks of its objects."""
+    counts = [len(one["boxes"]) for one in targets]
+    if sum(counts) and (masks is None or not len(masks)):
+        raise DataError(
+            "the network has masks to learn, and not every object of the annotations has a "
+            "`segmentation`; give them one, or --network fasterrcnn_resnet50_fpn"
+        )
+    assert masks is not None
+    shapes = [(n, *size) for n, size in zip(counts, sizes.tolist(), strict=True)]
+    for target, own in zip(targets, divided(masks, shapes), strict=True):
+        target["masks"] = own

@@ -1,0 +1,61 @@
+"""What a detector normalises with.
+
+torchvision's detectors are published with batch norms that are frozen, because the few images of a
+step say little about a distribution. That needs a network that was trained before: with a variance
+of 1 where there is another, activations of drawn weights vanish or burst. So what is trained from
+drawn weights has batch norms that learn (torchvision does the same), or group norms, which do not
+mind how many images there are.
+
+Wu and He, "Group Normalization", ECCV 2018.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch.nn import BatchNorm2d, GroupNorm, Module, Parameter
+
+__all__ = ["NORMS", "freeze", "renormalise"]
+
+GROUPS: Final = 32
+
+
+def frozen(norm: BatchNorm2d) -> Module:
+    """The same with statistics, scale and shift that stay."""
+    from torchvision.ops import FrozenBatchNorm2d  # slow to import
+
+    made: Module = FrozenBatchNorm2d(norm.num_features, norm.eps)
+    made.load_state_dict(norm.state_dict())
+    return made
+
+
+def grouped(norm: BatchNorm2d) -> Module:
+    """Statistics of groups of an image's own channels."""
+    return GroupNorm(math.gcd(GROUPS, norm.num_features), norm.num_features, norm.eps)
+
+
+NORMS: Final[Mapping[str, Callable[[BatchNorm2d], Module]]] = MappingProxyType(
+    {"batch": lambda norm: norm, "group": grouped, "frozen": frozen}
+)
+
+
+def renormalise(model: Module, norm: str) -> None:
+    """Puts these norms in the place of batch norms."""
+    for part in list(model.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, BatchNorm2d):
+                setattr(part, name, NORMS[norm](child))
+
+
+def freeze(part: Module) -> None:
+    """Makes all weights of a part constants: neither steps nor weight decay reach them."""
+    for module in part.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            module.register_buffer(name, constant(parameter))
+
+
+def constant(parameter: Parameter) -> torch.Tensor:
+    return parameter.detach().clone()

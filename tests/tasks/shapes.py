@@ -27,7 +27,7 @@ def draw(rng: np.random.Generator, height: int, width: int) -> tuple[Image.Image
     pen, found = ImageDraw.Draw(image), []
     halves = rng.permutation(2)[: rng.integers(1, 3)]
     for half in halves:
-        kind, radius = [18, 3][rng.integers(2)], rng.uniform(14, 17)
+        kind, radius = [18, 3][rng.integers(2)], rng.uniform(12, 14)
         x = width * (0.25 + 0.5 * half) + rng.uniform(-1, 1)
         y = rng.uniform(radius + 1, height - radius - 1)
         outline = corners(kind, x, y, radius)
@@ -40,14 +40,14 @@ def draw(rng: np.random.Generator, height: int, width: int) -> tuple[Image.Image
 
 
 def write_shapes(root: Path, train: int = 48, val: int = 16) -> None:
-    """Images of 68 to 80 pixels a side, `train2017`, `val2017`, and their annotations."""
+    """Images of 58 to 64 pixels a side, `train2017`, `val2017`, and their annotations."""
     rng = np.random.default_rng(5)
     (root / "annotations").mkdir(parents=True)
     for split, count in (("train2017", train), ("val2017", val)):
         (root / split).mkdir()
         images, annotations = [], []
         for number in range(1, count + 1):
-            height, width = (int(side) for side in rng.integers(68, 81, 2))
+            height, width = (int(side) for side in rng.integers(58, 65, 2))
             image, found = draw(rng, height, width)
             name = f"{number:012d}.png"
             image.save(root / split / name)

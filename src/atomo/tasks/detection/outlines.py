@@ -28,9 +28,7 @@ class Polygons:
     def encoded(self, height: int, width: int) -> Any:
         """Runs of pixels as pycocotools compresses them."""
         mask = pycocotools("mask")
-        # One by one: of several, it looks at the first alone to tell polygons from boxes.
-        parts = [mask.frPyObjects([list(one)], height, width)[0] for one in self.corners]
-        return mask.merge(parts)
+        return mask.merge(mask.frPyObjects(list(map(list, self.corners)), height, width))
 
 
 @final
@@ -74,7 +72,7 @@ def read_polygon(given: Any) -> "array[float]":
         corners = given if isinstance(given, array) else array("d", given)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"has a polygon that is no list of numbers: {error}") from error
-    if len(corners) < 4 or len(corners) % 2:
+    if len(corners) < 6 or len(corners) % 2:
         raise ValueError(
             f"has a polygon of {len(corners)} numbers; must be x and y of three corners or more"
         )
@@ -121,5 +119,7 @@ def decompressed(text: str) -> list[int]:
 
 def mask_of(outline: Outline, height: int, width: int) -> UInt8[np.ndarray, "h w"]:
     """1 where the object is."""
-    found: np.ndarray = pycocotools("mask").decode(outline.encoded(height, width))
-    return found
+    # pycocotools' own `decode` warns of what it does with NumPy 2.
+    counts = decompressed(outline.encoded(height, width)["counts"].decode())
+    inside = (np.arange(len(counts)) % 2).astype(np.uint8)
+    return inside.repeat(counts).reshape(width, height).T

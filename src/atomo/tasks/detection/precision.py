@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -140,15 +139,15 @@ class PrecisionScorer(Scorer):
         """Each mask on its image, in runs of pixels."""
         pictures = self._truth.annotations.pictures
         sizes = [(pictures[place].height, pictures[place].width) for place in places]
-        each = zip(named, torch.split(boxes, 1), torch.split(masks, 1), sizes, strict=True)
+        each = zip(named, boxes, masks, sizes, strict=True)
         return [one | {"segmentation": pasted(box, mask, size)} for one, box, mask, size in each]
 
 
-def pasted(box: Float[Tensor, "1 4"], mask: Float[Tensor, "1 s s"], size: tuple[int, int]) -> Any:
+def pasted(box: Float[Tensor, " 4"], mask: Float[Tensor, "s s"], size: tuple[int, int]) -> Any:
     """A mask over its box, on an image of this size."""
     from torchvision.models.detection.roi_heads import paste_masks_in_image  # slow to import
 
-    whole = paste_masks_in_image(mask[None], box, size)[0, 0] > SOLID
+    whole = paste_masks_in_image(mask[None, None], box[None], size)[0, 0] > SOLID
     return pycocotools("mask").encode(np.asfortranarray(whole.cpu().numpy().astype(np.uint8)))
 
 

@@ -67,6 +67,7 @@ class Detection(Task):
     metrics: ClassVar[tuple[Metric, ...]] = METRICS
     network: ClassVar[str] = DETECTORS[0].name
     dataset: ClassVar[str] = COCO
+    scores_training: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

@@ -11,6 +11,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tasks.shapes import write_shapes
 
+from atomo.errors import DataError
 from atomo.tasks.detection.annotations import read_annotations
 from atomo.tasks.detection.network import Found
 from atomo.tasks.detection.outlines import mask_of
@@ -107,6 +108,14 @@ def test_boxes_beside_their_place_count_as_pycocotools_counts_them(path):
     assert 0 < plain.stats[0] < 1
     told = [values[key] for key in ("box_ap", "box_ap50", "box_ap75")]
     assert told == pytest.approx(list(plain.stats[:3]))
+
+
+def test_categories_of_other_annotations_are_named(path):
+    annotations = read_annotations(path)
+    one = found_as_annotated(annotations)[1]
+    other = Found(one.counts, one.boxes, one.scores, one.categories * 0 + 7, None)
+    with pytest.raises(DataError, match="has no category 7, and the checkpoint does"):
+        PrecisionScorer(Truth(annotations)).add(other, torch.tensor([0]))
 
 
 def test_nothing_found_and_nothing_to_be_found(path):

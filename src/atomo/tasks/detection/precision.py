@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from atomo.errors import DataError
 from atomo.tasks.base import Metric, Objective, Scorer
 from atomo.tasks.detection.annotations import Annotations, Instance, Picture
 from atomo.tasks.detection.coco import pycocotools
@@ -57,6 +58,15 @@ class Truth:
 
     def __init__(self, annotations: Annotations) -> None:
         self.annotations = annotations
+
+    def check(self, categories: Int64[Tensor, " n"]) -> None:
+        """Raises DataError where the annotations have not these categories."""
+        odd = sorted(set(categories.tolist()) - self.annotations.categories.keys())
+        if odd:
+            raise DataError(
+                f"{self.annotations.source} has no category {odd[0]}, and the checkpoint does; "
+                "evaluate it on annotations with the categories that it was trained with"
+            )
 
     @cached_property
     def coco(self) -> Any:
@@ -109,6 +119,7 @@ class PrecisionScorer(Scorer):
         self._masked = False
 
     def add(self, outputs: Found, targets: Int64[Tensor, " b"]) -> None:
+        self._truth.check(outputs.categories)
         places = targets.cpu().repeat_interleave(outputs.counts.cpu()).tolist()
         boxes = outputs.boxes.double().cpu()
         rows = zip(places, outputs.categories.tolist(), outputs.scores.tolist(), strict=True)

@@ -18,8 +18,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 # What a published overlay lies over.
 OVER = {"imagenet": ["imagenet/resnet50"], "dgc": ["cifar/resnet20", "dgc/wm5"],
         "atomo": ["atomo/cifar10"], "mergecomp": ["mergecomp/cifar100"],
-        "dragonn": ["cifar/resnet20"], "language": ["language/ptb"],
-        "detection": ["detection/maskrcnn"]}  # fmt: skip
+        "dragonn": ["cifar/resnet20"], "language": ["language/ptb"]}  # fmt: skip
 
 
 def read(*words: str) -> Settings:

@@ -14,8 +14,13 @@ checks.install()
 SLOW = (
     "cluster/virtual/",
     "cluster/ec2/test_bootstrap.py",
+    "cluster/ec2/test_document_json.py",
     "cluster/ec2/test_lifecycle.py",
+    "cluster/ec2/test_money.py",
+    "cluster/ec2/test_network.py",
+    "cluster/ec2/test_owner.py",
     "cluster/ec2/test_remote.py",
+    "cluster/ec2/test_throttling.py",
     "cluster/ec2/test_user_data.py",
 )
 # Below tests/: where tests start processes enough for two cores, or change the machine. One of them

@@ -11,6 +11,7 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
+from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
 from atomo.codecs import make_codec
@@ -113,4 +114,6 @@ def test_a_warning_a_wrong_type_and_a_hang_fail_a_test(request):
         warnings.warn("planted", UserWarning, stacklevel=1)
     with pytest.raises(TypeCheckError):
         make_codec("fp16").encode(torch.ones(2, 3), "no generator")  # type: ignore[arg-type]
+    with pytest.raises(BeartypeCallHintViolation):  # where there are no shapes
+        make_codec(16)  # type: ignore[arg-type]
     assert float(request.config.getini("timeout")) > 0

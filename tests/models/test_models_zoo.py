@@ -60,8 +60,10 @@ SIZES = {
 # The ones that one core trains a step of in about a second.
 LIGHT = ["LeNet", "FC", "AlexNet", "VGG11", "VGG19_BN", "ResNet18", "ResNet20", "DenseNet"]
 
+LIGHTEST = ["LeNet", "FC", "ResNet20", "DenseNet"]
+
 every_model = pytest.mark.parametrize("name", slow_but(LIGHT, MODELS))
-light_model = pytest.mark.parametrize("name", LIGHT)
+light_model = pytest.mark.parametrize("name", slow_but(LIGHTEST, LIGHT))
 
 
 def build_shapes_only(name: str, shape: tuple[int, int, int], classes: int) -> Module:

@@ -22,7 +22,7 @@ ONCE = {
 }
 
 
-@pytest.mark.parametrize("what", slow_but(["one worker", "efsignsgd"], ONCE))
+@pytest.mark.parametrize("what", slow_but(["efsignsgd"], ONCE))
 def test_what_once_diverged_trains(what, tmp_path):
     changes, steps = ONCE[what]
     told: list[Event] = []

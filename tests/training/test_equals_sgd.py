@@ -1,12 +1,13 @@
 """With dense gradients, a master and N workers are one process on the joined batch."""
 
 import pytest
+from selection import slow_but
 from support import largest_difference, plain_sgd, run_threads, settings
 
 from atomo.training.checkpoint import load
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", slow_but([3], [1, 2, 3]))
 def test_dense_equals_plain_sgd(workers, tmp_path):
     chosen = settings(tmp_path, n=workers + 1, code="sgd", batch_size=24 // workers, max_steps=8)
     run_threads(chosen)

@@ -79,7 +79,10 @@ def test_a_clipped_gradient_is_pytorchs_mean_gradient_clipped(way, tmp_path):
     assert largest_difference(plain(chosen), model) > 1e-4
 
 
-@pytest.mark.parametrize("optimizer", [{"optimizer": "sgd"}, {"optimizer": "adam", "lr": 1e-3}])
+OPTIMIZERS = [{"optimizer": "sgd"}, {"optimizer": "adam", "lr": 1e-3}]
+
+
+@pytest.mark.parametrize("optimizer", slow_but(OPTIMIZERS[:1], OPTIMIZERS))
 def test_decay_of_weights_alone_is_that_of_two_groups(optimizer, tmp_path):
     decay = {"weight_decay": 0.1, "decay_norms": False, "network": "LeNet", **optimizer}
     chosen, model = trained(tmp_path, fusion_mb=0.1, **decay)

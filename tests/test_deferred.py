@@ -31,7 +31,8 @@ assert main(["throughput", "--code", "topc"]) == 2
 
 from rich.console import Console
 from atomo.codecs import CODECS
-from atomo.launch.display import Live, Plain
+from atomo.launch.display import Live
+from atomo.launch.lines import Plain
 from atomo.launch.given import given
 from atomo.launch.launcher import Supervisor
 from atomo.launch.place import located

@@ -216,7 +216,8 @@ def test_every_public_name_is_found_where_it_is_said_to_live():
 
 def test_starting_a_rank_waits_for_nothing_as_slow_as_torch_itself():
     """Each takes as long to import as torch, and a run has as many processes as ranks."""
-    start = "import sys, atomo.cli.train, atomo.cli.rank, atomo.cli.evaluate\n"
+    start = "import sys, atomo.cli.rank, atomo.cli.evaluate\n"
+    start += "assert 'rich' not in sys.modules\nimport atomo.cli.train\n"  # which shows the run
     used = "from atomo.data import load_dataset\nfrom atomo.models import build_model\n"
     used += "data = load_dataset('digits', None)\nbuild_model('LeNet', data.input_shape, 10)\n"
     slow = {"torchvision", "sklearn", "scipy", "torch._dynamo"}

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from atomo.launch.display import Display, Live, Plain
+from atomo.launch.display import Live
+from atomo.launch.lines import Display, Plain
 from atomo.launch.summary import Summary
 from atomo.training.events import Ended, Event, Saved, Started, StepDone
 from atomo.training.scoring import Evaluation

@@ -8,7 +8,7 @@ from tasks.shapes import write_shapes
 from tasks.training import trained
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from atomo.launch.display import evaluation_line
+from atomo.launch.lines import evaluation_line
 from atomo.tasks import Workload, make_task
 from atomo.tasks.detection.samples import has_extent
 from atomo.training.scoring import Evaluation

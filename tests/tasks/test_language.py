@@ -9,7 +9,7 @@ from tasks.training import trained
 from torch.nn.functional import cross_entropy
 
 from atomo.errors import ConfigError, DataError
-from atomo.launch.display import evaluation_line
+from atomo.launch.lines import evaluation_line
 from atomo.launch.summary import Summary
 from atomo.tasks import Workload, make_task
 from atomo.tasks.language.perplexity import NextWord, PerplexityScorer

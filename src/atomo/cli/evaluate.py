@@ -16,7 +16,7 @@ from atomo.arguments import flag, option, parse
 from atomo.bounds import THREADS, check
 from atomo.config import wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
-from atomo.launch.display import evaluation_line
+from atomo.launch.lines import evaluation_line
 from atomo.launch.published_lines import published_evaluation
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.evaluation import Evaluation

@@ -9,8 +9,8 @@ from atomo.allocator import keep_freed_memory
 from atomo.arguments import Parser
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.display import Plain
 from atomo.launch.given import given
+from atomo.launch.lines import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK

@@ -1,7 +1,7 @@
-"""What a run looks like while it goes on: plain lines, or a live panel on a terminal."""
+"""A run on a terminal, while it goes on: a live panel, and lines above it."""
 
 import time
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 from rich.console import Console, Group
 from rich.live import Live as RichLive
@@ -10,77 +10,24 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from atomo.comm_types import PARAMETER_SERVER
+from atomo.launch.lines import (
+    back_text,
+    evaluation_line,
+    foot_text,
+    headline,
+    hidden_text,
+    phases_ms,
+    rate_text,
+)
 from atomo.launch.summary import Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
-from atomo.tasks import LOSS, Task, make_task
-from atomo.training.evaluation import AVERAGED, Evaluation
-from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
+from atomo.training.evaluation import Evaluation
+from atomo.training.events import Caution, Ended, Event, Started, StepDone
 
-__all__ = ["Display", "Live", "Plain"]
+__all__ = ["Live"]
 
 REFRESH_PER_S = 5
 ECHO = "^C^C"  # what a terminal shows of Ctrl-C must not wrap: the panel would lose its place
-# Of a step: `StepDone` has the seconds of each.
-PHASES = ("compute", "encode", "send", "wait", "follow", "decode", "update")
-
-
-@runtime_checkable
-class Output(Protocol):
-    """Takes text, as `sys.stdout` does."""
-
-    def write(self, text: str, /) -> object:
-        """Takes in some text."""
-
-    def flush(self) -> None:
-        """Lets it be seen."""
-
-
-@runtime_checkable
-class Display(Protocol):
-    """Shows a run to a person."""
-
-    def show(self, event: Event | Evaluation) -> None:
-        """Takes in what happened."""
-
-    def note(self, line: str) -> None:
-        """Shows a line that is no event."""
-
-    def close(self) -> None:
-        """Leaves the terminal as it was."""
-
-
-@final
-class Plain:
-    """One line for everything worth one."""
-
-    def __init__(self, out: Output, log_interval: int) -> None:
-        self._out, self._log_interval = out, log_interval
-        self._last_step, self._samples = 0, ""
-
-    def show(self, event: Event | Evaluation) -> None:
-        match event:
-            case Started():
-                self._last_step, self._samples = event.last_step, event.samples
-                self.note(headline(event))
-            case StepDone():
-                if event.step % self._log_interval == 0 or event.step == self._last_step:
-                    self.note(step_line(event, self._last_step, self._samples))
-            case Evaluation():
-                self.note(evaluation_line(event))
-            case Caution():
-                self.note(f"caution: {event.text}")
-            case Saved():
-                self.note(f"checkpoint {event.manifest}")
-            case Ended():
-                self.note(f"training ended at step {event.step}: {event.reason}")
-
-    def note(self, line: str) -> None:
-        self._out.write(line + "\n")
-        self._out.flush()
-
-    def close(self) -> None:
-        """Nothing to leave."""
 
 
 @final
@@ -163,73 +110,3 @@ def times_table(step: StepDone) -> Table:
     cells = [f"{name} {ms:.1f} ms" for name, ms in phases_ms(step)]
     table.add_row(*cells, *filter(None, [hidden_text(step)]))
     return table
-
-
-def phases_ms(step: StepDone) -> list[tuple[str, float]]:
-    """The parts of a step that took any time, or always would."""
-    named = [(name, 1e3 * float(getattr(step, f"{name}_s"))) for name in PHASES]
-    return [(name, ms) for name, ms in named if ms or name != "follow"]
-
-
-def headline(event: Started) -> str:
-    begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
-    return (
-        f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
-        f"{event.samples}), code {event.code}, memory {event.memory}, {processes_text(event)}, "
-        f"{event.steps_per_epoch} steps an epoch, {event.last_step} steps{begin}; {event.train_dir}"
-    )
-
-
-def step_line(event: StepDone, last_step: int, samples: str) -> str:
-    times = [f"{name} {ms:.1f}" for name, ms in phases_ms(event)]
-    times += filter(None, [hidden_text(event)])
-    return (
-        f"step {event.step}/{last_step} epoch {event.epoch:.2f} loss {event.loss:.4f} "
-        f"lr {rate_text(event)} {event.images_per_s:.0f} {samples}/s "
-        f"sent {bytes_text(event.up_bytes)} (dense {bytes_text(event.dense_bytes)}, "
-        f"{ratio_text(event.dense_bytes, event.up_bytes)}) {back_text(event)} "
-        f"ms: {' '.join(times)} ETA {duration_text(event.eta_s)}"
-    )
-
-
-def processes_text(event: Started) -> str:
-    """Who takes part."""
-    if event.comm_type == PARAMETER_SERVER:
-        return f"1 master + {event.workers} workers"
-    return f"{event.workers} workers, {event.comm_type}"
-
-
-def back_text(step: StepDone) -> str:
-    """What comes from the master, or from the other ranks."""
-    return f"{'received' if step.exchange_s else 'down'} {bytes_text(step.down_bytes)}"
-
-
-def hidden_text(step: StepDone) -> str:
-    """How much of the exchange the backward pass hid, where that is known."""
-    return f"hidden {step.hidden_s / step.exchange_s:.0%}" if step.exchange_s else ""
-
-
-def rate_text(step: StepDone) -> str:
-    """The learning rate, and what the noise of the codec makes of it."""
-    return f"{step.lr:.4g}" + (f" x {step.damping:.2g}" if step.damping < 1 else "")
-
-
-def evaluation_line(event: Evaluation) -> str:
-    """One line for a checkpoint's test results."""
-    task = make_task(event.task)
-    told = values_text(task, event, "")
-    if any(key.startswith(AVERAGED) for key in event.values):
-        told += f"; average {values_text(task, event, AVERAGED)}"
-    return f"step {event.step}: test {told} on {event.samples:,} {task.samples}"
-
-
-def values_text(task: Task, event: Evaluation, prefix: str) -> str:
-    """The values of some weights, those whose keys begin so."""
-    shown = [one for one in (*task.metrics, LOSS) if prefix + one.key in event.values]
-    return " ".join(f"{one.shown} {one.text(event.values[prefix + one.key])}" for one in shown)
-
-
-def foot_text(event: Evaluation) -> str:
-    """The headline of a checkpoint's test results."""
-    metric = make_task(event.task).metrics[0]
-    return f"test {metric.shown} {metric.text(event.values[metric.key])} at step {event.step}"

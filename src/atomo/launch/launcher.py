@@ -16,8 +16,9 @@ from rich.console import Console
 from atomo.arguments import to_arguments
 from atomo.config import Settings
 from atomo.errors import INTERRUPTED, TransportError
-from atomo.launch.display import Display, Live, Plain
+from atomo.launch.display import Live
 from atomo.launch.last_words import abandoned, last_words, stopped
+from atomo.launch.lines import Display, Plain
 from atomo.launch.mpirun import command, evaluator_command
 from atomo.launch.place import claimed, located
 from atomo.launch.published_lines import PublishedLines

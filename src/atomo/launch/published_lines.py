@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from atomo.launch.display import Output
+from atomo.launch.lines import Output
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, StepDone
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from tasks.real_format import write_labels, write_sentences, write_speech
+from tasks.shapes import write_shapes
 
 from atomo.data.cifar import CIFAR10_CLASSES
 
@@ -27,6 +28,7 @@ def write_data(root: Path) -> None:
         write_labels(root / name, train=16, test=8)
     write_sentences(root / "UIT-VSFC", 16, 6)
     write_speech(root / "vivos", 8, 4)
+    write_shapes(root / "coco", 4, 2)
 
 
 def write_images(

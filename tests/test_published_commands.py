@@ -131,6 +131,8 @@ def short(line: Line, folder: Path) -> Settings:
     smaller = {"image_size": 64} if asked.image_size else {}
     if asked.dataset == "Cifar100":  # it is read with the published checksums alone
         smaller = {"dataset": "Cifar10"}
+    if asked.task.startswith("detection"):
+        smaller = {"task": "detection(min_size=64, max_size=64)"}
     return replace(
         asked, n=2 + (asked.n - trainers(asked.n, asked.comm_type)), num_aggregate=0, hostfile="",
         weights="", batch_size=2, max_steps=2, epochs=1000, eval_freq=1000, enable_gpu="",

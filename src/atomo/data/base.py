@@ -75,6 +75,8 @@ class Source:
     """Downloads it into a data directory and verifies it. None: there is nothing to download."""
     host: Callable[[], str] = str
     """Where `fetch` downloads from."""
+    unpack: Callable[[Path], bool] | None = None
+    """Makes it from archives that were put into a data directory; whether they are there."""
 
 
 def missing(source: Source, data_dir: Path, looked: Sequence[str]) -> DataError:

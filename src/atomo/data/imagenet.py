@@ -4,6 +4,7 @@ from pathlib import Path
 
 from atomo.data.base import Dataset, Source, missing
 from atomo.data.folder import find_trees, photo_dataset
+from atomo.data.imagenet_archives import ARCHIVES, unpack
 from atomo.data.photos import PHOTO_SIZE, photo_shape
 
 __all__ = ["IMAGENET"]
@@ -25,8 +26,10 @@ IMAGENET = Source(
     input_shape=(3, PHOTO_SIZE, PHOTO_SIZE),
     classes=None,  # a subset of the classes is common
     load=load,
+    unpack=lambda data_dir: unpack(data_dir / "imagenet") or unpack(data_dir),
     by_hand=(
         "the ILSVRC2012 images, which image-net.org gives out to those who register, in "
-        "{data_dir}/imagenet/train/CLASS/ and {data_dir}/imagenet/val/CLASS/"
+        "{data_dir}/imagenet/train/CLASS/ and {data_dir}/imagenet/val/CLASS/, or its "
+        f"archives ({', '.join(ARCHIVES)}) in {{data_dir}}/imagenet, for `atomo prepare`"
     ),
 )

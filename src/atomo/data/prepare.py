@@ -18,8 +18,8 @@ Report = Callable[[str], None]
 def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
     """Sees to it that `load_dataset` will find each of these data sets in `data_dir`.
 
-    One that is there and sound is left alone. One that cannot be downloaded (ImageNet, Folder) is
-    explained.
+    One that is there and sound is left alone. One whose archives are there is unpacked (ImageNet);
+    one that cannot be downloaded is explained.
 
     Args:
         names: keys of `DATASETS`, in any case, with or without `-` and `_`.
@@ -39,6 +39,10 @@ def prepare_one(source: Source, data_dir: Path, report: Report) -> None:
     try:
         source.load(data_dir, None)
     except DataError as problem:
+        if source.unpack and source.unpack(data_dir):
+            source.load(data_dir, None)
+            report(f"{source.name}: unpacked in {data_dir}")
+            return
         if not source.fetch:
             report(f"{source.name} cannot be downloaded. {problem}")
             return

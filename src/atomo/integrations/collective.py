@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Final, final
@@ -16,6 +17,7 @@ from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.pieces import Turn, cut, packed
 from atomo.communicators.summation import Summation
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
+from atomo.integrations.turns import sum_in_turns
 from atomo.wire import Bytes
 
 __all__ = ["TorchCollective"]
@@ -94,7 +96,11 @@ class TorchCollective(Collective):
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         if any(Law.LOSSLESS not in addend.carrier.laws for addend in addends):
-            self._sum_carried(addends, what)
+            if self._device.type == "cpu":
+                with self._waiting(what):
+                    sum_in_turns(addends, self._group, what, self._timeout)
+            else:
+                self._sum_at_once(addends, what)
             return
         for addend in addends:
             values = addend.values.to(self._device)
@@ -102,7 +108,7 @@ class TorchCollective(Collective):
             if values is not addend.values:
                 addend.values.copy_(values)
 
-    def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
+    def _sum_at_once(self, addends: Sequence[Addend], what: str) -> None:
         """Pieces as the carriers have them, added up in float32: a process group would add up what
         is rounded, and overflow.
 
@@ -133,11 +139,21 @@ class TorchCollective(Collective):
         return [*came.cpu().numpy()]
 
     def _run(self, operation: Callable[..., dist.Work | None], what: str) -> None:
-        who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
-        try:
+        with self._waiting(what):
             work = operation(group=self._group, async_op=True)
             assert work is not None  # this rank is one of the group
-            work.wait(timedelta(seconds=self._timeout_s))
+            work.wait(self._timeout)
+
+    @property
+    def _timeout(self) -> timedelta:
+        return timedelta(seconds=self._timeout_s)
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Counts the time, and says in our words what the process group has to complain of."""
+        who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
+        try:
+            yield
         except RuntimeError as error:
             if DEADLINE in str(error):
                 raise DeadlineExpired(

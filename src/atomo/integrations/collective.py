@@ -11,20 +11,25 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import UInt8
+from torch import Tensor
 
 from atomo.codecs import Law
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.pieces import Turn, cut, packed
+from atomo.communicators.pieces import Turn, chunks_of, cut, packed
 from atomo.communicators.summation import Summation
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
-from atomo.integrations.turns import sum_in_turns
 from atomo.wire import Bytes
 
 __all__ = ["TorchCollective"]
 
 LENGTH: Final = 8  # bytes: an integer
 STEP: Final = " of step "  # what is named so is gathered at every step
+CHUNKS: Final = 4  # of a sum; more => links idle for less of it, and more to wake up for
 DEADLINE: Final = "imed out"  # in what gloo and NCCL say of a wait that was too long
+
+Rows = UInt8[np.ndarray, "ranks length"]
+Coming = Callable[[], Rows]
+Operation = Callable[..., dist.Work | None]
 
 
 @final
@@ -85,22 +90,20 @@ class TorchCollective(Collective):
             whole = np.concatenate([whole, self._rows(data[room:], longest - room, what)], 1)
         return (row[:size] for row, size in zip(whole, sizes, strict=True))
 
-    def _rows(self, data: Bytes, length: int, what: str) -> UInt8[np.ndarray, "ranks length"]:
+    def _rows(self, data: Bytes, length: int, what: str) -> Rows:
         """What each rank gave, in rows of one length, which its own padding fills."""
+        return self._begin_rows(data, length, what)()
+
+    def _begin_rows(self, data: Bytes, length: int, what: str) -> Coming:
         padded = torch.zeros(length, dtype=torch.uint8)
         padded.numpy()[: data.size] = data  # which may be read-only
         rows = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
-        self._run(partial(dist.all_gather, [*rows.unbind()], padded.to(self._device)), what)
-        found: UInt8[np.ndarray, "ranks length"] = rows.cpu().numpy()
-        return found
+        gather = partial(dist.all_gather, [*rows.unbind()], padded.to(self._device))
+        return self._begin(gather, rows, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         if any(Law.LOSSLESS not in addend.carrier.laws for addend in addends):
-            if self._device.type == "cpu":
-                with self._waiting(what):
-                    sum_in_turns(addends, self._group, what, self._timeout)
-            else:
-                self._sum_at_once(addends, what)
+            self._sum_carried(addends, what)
             return
         for addend in addends:
             values = addend.values.to(self._device)
@@ -108,26 +111,35 @@ class TorchCollective(Collective):
             if values is not addend.values:
                 addend.values.copy_(values)
 
-    def _sum_at_once(self, addends: Sequence[Addend], what: str) -> None:
+    def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
         """Pieces as the carriers have them, added up in float32: a process group would add up what
         is rounded, and overflow.
 
-        A reduce-scatter and an all-gather: what a rank sends does not grow with the ranks.
+        A reduce-scatter and an all-gather: what a rank sends does not grow with the ranks. All
+        begins before it is waited for, so that links are busy while chunks are added up.
         """
-        work = Summation(addends, self.rank, self.size, 1, what)
-        pieces = [packed(piece, what) for piece in cut(addends, self.size, 1)[0]]
-        for source, frame in enumerate(self._swap(pieces, what)):
-            if source != self.rank:
-                work.take(Turn(0, False, 0), source, frame)
-        own = work.frame(Turn(0, True, 0), self.rank)
-        assert own is not None  # all addends came
-        longest = max(piece.size for piece in pieces)
-        for source, row in enumerate(self._rows(own, longest, what)):
-            if source != self.rank:
-                work.take(Turn(0, True, 0), source, row[: pieces[source].size])
+        chunks = min(CHUNKS, chunks_of(addends, self.size))
+        work = Summation(addends, self.rank, self.size, chunks, what)
+        pieces = [[packed(one, what) for one in row] for row in cut(addends, self.size, chunks)]
+        sizes = [[one.size for one in row] for row in pieces]
+        swaps = [self._swap(one, what) for one in pieces]
+        gathers: list[Coming] = []
+        for chunk, came in enumerate(swaps):
+            self._take(work, Turn(chunk, False, 0), came(), [sizes[chunk][self.rank]] * self.size)
+            own = work.frame(Turn(chunk, True, 0), self.rank)
+            assert own is not None  # all addends came
+            gathers.append(self._begin_rows(own, max(sizes[chunk]), what))
+        for chunk, came in enumerate(gathers):
+            self._take(work, Turn(chunk, True, 0), came(), sizes[chunk])
 
-    def _swap(self, pieces: Sequence[Bytes], what: str) -> list[Bytes]:
-        """What each rank has for this one, given what this one has for each.
+    def _take(self, work: Summation, turn: Turn, rows: Rows, sizes: Sequence[int]) -> None:
+        """Takes in what all others sent at a turn, of these sizes."""
+        for source, size in enumerate(sizes):
+            if source != self.rank:
+                work.take(turn, source, rows[source, :size])
+
+    def _swap(self, pieces: Sequence[Bytes], what: str) -> Coming:
+        """Begins to get what each rank has for this one, for what this one has for each.
 
         What is for one rank is as long wherever it comes from.
         """
@@ -135,18 +147,29 @@ class TorchCollective(Collective):
         sent = torch.from_numpy(np.concatenate(pieces)).to(self._device)
         came = torch.empty(self.size, mine, dtype=torch.uint8, device=self._device)
         swap = partial(dist.all_to_all_single, came.view(-1), sent, [mine] * self.size, sizes)
-        self._run(swap, what)
-        return [*came.cpu().numpy()]
+        return self._begin(swap, came, what)
 
-    def _run(self, operation: Callable[..., dist.Work | None], what: str) -> None:
+    def _begin(self, operation: Operation, rows: Tensor, what: str) -> Coming:
+        """Begins something that fills rows, and returns what waits for them."""
         with self._waiting(what):
             work = operation(group=self._group, async_op=True)
-            assert work is not None  # this rank is one of the group
-            work.wait(self._timeout)
 
-    @property
-    def _timeout(self) -> timedelta:
-        return timedelta(seconds=self._timeout_s)
+        def finished() -> Rows:
+            self._finish(work, what)
+            found: Rows = rows.cpu().numpy()
+            return found
+
+        return finished
+
+    def _run(self, operation: Operation, what: str) -> None:
+        with self._waiting(what):
+            work = operation(group=self._group, async_op=True)
+        self._finish(work, what)
+
+    def _finish(self, work: dist.Work | None, what: str) -> None:
+        assert work is not None  # this rank is one of the group
+        with self._waiting(what):
+            work.wait(timedelta(seconds=self._timeout_s))
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:

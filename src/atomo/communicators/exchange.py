@@ -61,7 +61,7 @@ def add_frames(
     Raises:
         FrameError: one of the frames is not one of this bucket.
     """
-    sections = [iter(unpack(frame, bucket.fields)) for frame in frames]
+    sections = [*map(iter, bucket.sections.unpack_all(frames))]
     for part in bucket.parts:
         payloads = [part.codec.assemble(own) for own in sections]
         try:

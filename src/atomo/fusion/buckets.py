@@ -19,6 +19,7 @@ from atomo.codecs.shared import Shared, shared
 from atomo.codecs.small import DENSE, goes_dense
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping
+from atomo.wire import Sections
 
 __all__ = ["Bucket", "Part", "Slot", "plan"]
 
@@ -105,6 +106,11 @@ class Bucket:
     def fields(self) -> tuple[Field, ...]:
         """What a message of this bucket may look like."""
         return tuple(field for part in self.parts for field in part.fields)
+
+    @cached_property
+    def sections(self) -> Sections:
+        """The same, to read many messages at once."""
+        return Sections(self.fields)
 
     @cached_property
     def layout(self) -> int:

@@ -86,7 +86,7 @@ def counts_of(payloads: Sequence[Sparse], entries: int, most: int) -> list[int]:
     for payload in payloads:
         if payload.count.shape != (1,):
             raise ValueError(f"{len(payload.count)} counts")
-    counts = [int(payload.count) for payload in payloads]
+    counts: list[int] = torch.cat([payload.count for payload in payloads]).tolist()
     for count in counts:
         if not 0 <= count <= most:
             raise ValueError(f"{count} indices; at most {most} of {entries}")

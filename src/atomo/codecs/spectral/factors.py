@@ -83,6 +83,8 @@ def scaled(
 ) -> Float[torch.Tensor, "k m"]:
     """Each factor times its number, one below the other."""
     joined = torch.cat([*factors])
+    if len(set(scales)) == 1:
+        return joined.mul_(scales[0])
     rows = torch.tensor(scales).repeat_interleave(torch.tensor([len(one) for one in factors]))
     return joined.mul_(rows.to(joined.device)[:, None])
 

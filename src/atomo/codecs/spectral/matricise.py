@@ -17,13 +17,17 @@ last rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import isqrt, prod
 from types import MappingProxyType
+from typing import Final
 
 import torch
 from jaxtyping import Float
 
 __all__ = ["MATRICISATIONS", "add_matrix", "as_matrix", "matrix_shapes"]
+
+SHAPES: Final = 4096  # of parameters that are remembered: asked for at each gradient of each worker
 
 
 def pairs(a: int, b: int, k: int) -> tuple[int, int]:
@@ -39,6 +43,7 @@ MATRICISATIONS: Mapping[str, tuple[Callable[[int, int, int], tuple[int, int]], .
 )
 
 
+@lru_cache(SHAPES)
 def matrix_shapes(shape: torch.Size, matricisation: str) -> tuple[tuple[int, int], ...]:
     """The different (m, n) in which `matricisation` may read a parameter of `shape`."""
     if len(shape) < 2:

@@ -216,7 +216,9 @@ class SVD(Codec[Factors | CodedFactors]):
             atoms, scale = self.uncoded(payload, out), scale * float(payload.scale)
         else:
             atoms = payload
-        self.check(atoms.left, atoms.right, out.shape)
+        self.check(atoms.left.shape, atoms.right.shape, out.shape)
+        if atoms.left.device == atoms.right.device == out.device:
+            return atoms, scale
         return Factors(atoms.left.to(out.device), atoms.right.to(out.device)), scale
 
     def uncoded(self, payload: CodedFactors, out: Float[torch.Tensor, "..."]) -> Factors:
@@ -231,15 +233,16 @@ class SVD(Codec[Factors | CodedFactors]):
             f" for shape {tuple(out.shape)}"
         )
 
-    def check(self, left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> None:
-        """Raises CodecError unless both factors agree on an (m, n) that `shape` allows."""
-        if left.ndim == right.ndim == 2 and len(left) == len(right):
-            m, n = left.shape[1], right.shape[1]
-            if (m, n) in matrix_shapes(shape, self.matricisation) and len(left) <= min(m, n):
+    def check(self, left: torch.Size, right: torch.Size, shape: torch.Size) -> None:
+        """Raises CodecError unless factors agree on an (m, n) that `shape` allows."""
+        shapes = matrix_shapes(shape, self.matricisation)
+        if len(left) == len(right) == 2 and left[0] == right[0]:
+            m, n = left[1], right[1]
+            if (m, n) in shapes and left[0] <= min(m, n):
                 return
         raise CodecError(
-            f"svd: factors {tuple(left.shape)} and {tuple(right.shape)} for shape {tuple(shape)}, "
-            f"which is read as {' or '.join(map(str, matrix_shapes(shape, self.matricisation)))}"
+            f"svd: factors {tuple(left)} and {tuple(right)} for shape {tuple(shape)}, "
+            f"which is read as {' or '.join(map(str, shapes))}"
         )
 
 

@@ -65,16 +65,15 @@ def decode_all(
     data: Sequence[UInt8[torch.Tensor, " _"]], counts: Sequence[int], entries: int
 ) -> Int64[torch.Tensor, " total"]:
     """The indices of several sets, one behind the other. The rest is as with `decode`."""
-    raw = [part.cpu().numpy() for part in data]
-    for part, count in zip(raw, counts, strict=True):
-        if not 0 <= count <= min(entries, 8 * part.size) or entries > LARGEST:
-            raise ValueError(f"{count} of {entries} indices in {part.size} bytes")
-    sizes = np.array([part.size for part in raw], np.int64)
-    size = int(sizes.sum())
+    sizes = [part.numel() for part in data]
+    for size, count in zip(sizes, counts, strict=True):
+        if not 0 <= count <= min(entries, 8 * size) or entries > LARGEST:
+            raise ValueError(f"{count} of {entries} indices in {size} bytes")
     # Whole words, and those behind them that are looked at before the end is seen.
-    words = np.concatenate([*raw, np.zeros(32 - size % 8, np.uint8)]).view(np.uint64)
-    indices = np.empty(sum(counts), np.int64)
-    bad = loops.decode_all(words, sizes, np.array(counts, np.int64), entries, indices)
+    behind = torch.zeros(32 - sum(sizes) % 8, dtype=torch.uint8)
+    words = torch.cat([*data, behind.to(data[0].device)]).cpu().numpy().view(np.uint64)
+    indices, ends = np.empty(sum(counts), np.int64), np.array([sizes, counts], np.int64)
+    bad = loops.decode_all(words, *ends, entries, indices)
     if bad >= 0:
         raise ValueError(f"{sizes[bad]} bytes are not {counts[bad]} indices below {entries}")
     return torch.from_numpy(indices)

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from sklearn.metrics import f1_score
 from tasks.real_format import write_sentences
 from tasks.training import trained
 
@@ -101,7 +102,18 @@ def test_accuracy_and_f1_by_hand():
     values = scorer.values()
     # class 0: 1 right of 2 said and 1 meant; class 1: 2 of 2 and 3; class 2: nowhere
     assert values["accuracy"] == 0.75
-    assert values["f1"] == pytest.approx((2 / 3 + 4 / 5 + 0) / 3)
+    assert values["f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
+
+
+def test_f1_is_that_of_scikit_learn():
+    generator = torch.Generator().manual_seed(4)
+    scorer = FScorer(6)  # of which the last is nowhere, and another is said alone
+    said, meant = (
+        torch.randint(5, (80,), generator=generator),
+        torch.randint(4, (80,), generator=generator),
+    )
+    scorer.add(torch.eye(6)[said], meant)
+    assert scorer.values()["f1"] == pytest.approx(f1_score(meant, said, average="macro"))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def described(name: str) -> str:
 
 def typed(default: Any) -> str:
     """A default as the tables have it."""
-    return "" if default is None else f"{default:g}" if isinstance(default, float) else f"{default}"
+    if default is None:
+        return "none"
+    return f"{default:g}" if isinstance(default, float) else f"{default}"
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -62,6 +62,16 @@ def test_what_is_wrong_is_named_and_nothing_is_printed(spec, message):
             make_codec(spec)
 
 
+@pytest.mark.parametrize("word", ["none", "None", "'none'"])
+def test_a_codec_that_need_not_be_there_is_none(word):
+    """As the default is told, and as Python shows it; such a specification names the default."""
+    assert str(make_codec(f"svd(rank=2, factors={word})")) == "svd(rank=2)"
+    with pytest.raises(ConfigError, match="values must be a codec of plain entries; got"):
+        make_codec(f"topk(values={word})")
+    with pytest.raises(ConfigError, match="svd: factors must be a codec of plain entries, or none"):
+        make_codec("svd(factors=svd)")
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -6,17 +6,16 @@ several rounds of communication (PowerSGD) is a communicator, not a codec.
 
 Gradients are float32; whoever holds another dtype converts before `encode` and after `decode`.
 
-Each codec declares which of the laws below it obeys. `tests/codecs/test_contract.py` checks every
-listed codec against every law it declares, so a new codec is tested the moment it is listed in
-`codecs/__init__.py`.
+Each codec declares which laws it obeys, of those in `codecs/laws.py`.
+`tests/codecs/test_contract.py` checks every listed codec against every law it declares, so a new
+codec is tested the moment it is listed in `codecs/__init__.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import Enum, auto
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,44 +23,11 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.cost import BESIDE, VISITS, Cost
+from atomo.codecs.laws import Field, Law, Unit
 
 __all__ = ["Codec", "Field", "Law", "Unit"]
 
 Payload = TypeVar("Payload")
-
-
-class Law(Enum):
-    """What decode(encode(g)) promises about a gradient g with n entries."""
-
-    LOSSLESS = auto()
-    """It equals g, bit for bit."""
-    UNBIASED = auto()
-    """Its expectation over the generator is g."""
-    CONTRACTION = auto()
-    """It is closer to g than zero is, so that what a residual memory keeps cannot grow forever."""
-    SUMMABLE = auto()
-    """Payloads of several workers, encoded with one shared seed, add up: the sum of their `addend`
-    decodes to the sum of their gradients, so that an all-reduce serves in place of a gather."""
-
-
-class Unit(Enum):
-    """What a codec sees at once."""
-
-    ENTRIES = auto()
-    """Any number of parameters, flattened and joined: their shapes do not matter to it."""
-    MATRIX = auto()
-    """One parameter in its own shape, whatever that is."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """What a receiver accepts for one tensor of a payload, before it allocates anything."""
-
-    dtype: torch.dtype
-    most: tuple[int, ...]
-    """The largest size of each dimension. A smaller one passes; `add_decoded` checks the rest."""
-    entries: int | None = None
-    """The largest product of these sizes, where not all of them can be the largest at once."""
 
 
 class Codec(ABC, Generic[Payload]):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import accumulate
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 from atomo.codecs.base import Codec, Unit
 from atomo.errors import ConfigError
@@ -101,6 +101,8 @@ def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) 
             return build(tree, codecs, text)
         case ast.Name(id=name) if known := spelled(name, codecs):
             return Word(name, codecs[known]())
+        case ast.Constant(value=None):
+            return "None"
     return literal(tree, text)
 
 
@@ -130,15 +132,26 @@ def fitted(codec: str, name: str, value: object, kind: Any) -> object:
     """`value` as the type that its setting declares; an inner codec where it takes one."""
     if kind is float and type(value) is int:
         return float(value)
-    if kind not in (bool, int, float, str):  # Codec[Any] | None
-        inner = value.codec if isinstance(value, Word) else value
-        if not isinstance(inner, Codec) or inner.unit is not Unit.ENTRIES:
-            raise ConfigError(f"{codec}: {name} must be a codec of plain entries, got {value}")
-        return inner
+    if kind not in (bool, int, float, str):  # Codec[Any], or Codec[Any] | None
+        return inner_codec(codec, name, value, type(None) in get_args(kind))
     plain = str(value) if isinstance(value, Word) else value
     if type(plain) is not kind:
         raise ConfigError(f"{codec}: {name} must be of type {kind.__name__}, got {value!r}")
     return plain
+
+
+def inner_codec(codec: str, name: str, value: object, optional: bool) -> Codec[Any] | None:
+    """What a setting takes that is a codec; where it is optional, `none` says that there is none.
+
+    `None`, as Python shows such a codec, says the same.
+    """
+    if optional and value in ("none", "None"):
+        return None
+    inner = value.codec if isinstance(value, Word) else value
+    if not isinstance(inner, Codec) or inner.unit is not Unit.ENTRIES:
+        wanted = "a codec of plain entries" + (", or none" if optional else "")
+        raise ConfigError(f"{codec}: {name} must be {wanted}; got {value}")
+    return inner
 
 
 def literal(tree: ast.expr, text: str) -> object:

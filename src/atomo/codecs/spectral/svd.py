@@ -60,9 +60,9 @@ class SVD(Codec[Factors | CodedFactors]):
     selection: str = "sample"
     """"sample" draws atoms, unbiased; "top" takes the `rank` largest, which needs a memory."""
     factors: Codec[Any] | None = None
-    """Codes both factors of the atoms, with draws of their own. With a biased one nothing can be
-    unbiased, so that the atoms are sent as they are, not over their probabilities, and a memory
-    keeps the rest."""
+    """Codes both factors of the atoms, with draws of their own; none: float32. With a biased one
+    nothing can be unbiased, so that the atoms are sent as they are, not over their probabilities,
+    and a memory keeps the rest."""
 
     id: ClassVar[str] = "svd"
     payload: ClassVar[type[Factors]] = Factors

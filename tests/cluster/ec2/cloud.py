@@ -104,6 +104,7 @@ class Cloud:
     console: str = "booting"  # that of all others
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
+    catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # whoever asks
 
     def __post_init__(self) -> None:
         cloud = self
@@ -166,7 +167,12 @@ class Cloud:
         self.calls.append(action)
 
         def forward() -> Reply:
-            return self.forward(path, headers, body)
+            if action not in CATALOGUE:
+                return self.forward(path, headers, body)
+            key = (region(headers), body)
+            if key not in self.catalogue:
+                self.catalogue[key] = self.forward(path, headers, body)
+            return self.catalogue[key]
 
         if self.acts.get(action):
             reply = self.acts[action].pop(0)(words, forward)
@@ -188,6 +194,16 @@ class Cloud:
         except HTTPError as error:
             with error:
                 return Reply(error.code, error.read(), error.headers.get("Content-Type", XML))
+
+
+# What AWS sells is no account's own, and moto looks for it long.
+CATALOGUE = {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings"}
+
+
+def region(headers: dict[str, str]) -> str:
+    """The region for which a call is signed; empty if it is not signed."""
+    scope = headers.get("Authorization", "").partition("Credential=")[2].split("/")
+    return scope[2] if len(scope) > 2 else ""
 
 
 HOP = {"host", "content-length", "connection", "accept-encoding"}

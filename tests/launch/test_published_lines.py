@@ -65,6 +65,8 @@ def test_the_results_of_a_checkpoint_are_in_percent():
     last = TEST_SET.search(out.getvalue().splitlines()[1])
     assert last is not None
     assert math.isnan(float(last.group(3)))
+    PublishedLines(out).show(Evaluation(50, {"box_ap": 0.5}, 360, "detection"))
+    assert "Average loss: nan" in out.getvalue().splitlines()[2]
 
 
 def test_the_evaluator_alone_prints_them_too(tmp_path, capfd):

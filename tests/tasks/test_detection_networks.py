@@ -93,6 +93,15 @@ def test_norms_take_the_place_of_batch_norms(norm, kind):
     assert not any(isinstance(one, BatchNorm2d) for one in found)
 
 
+def test_what_begins_with_drawn_weights_is_never_frozen():
+    model = on_nothing("fasterrcnn_resnet50_fpn_v2", Frame(2))
+    with torch.device("meta"):
+        renormalise(model, "frozen")
+    assert not any(isinstance(one, BatchNorm2d) for one in model.backbone.body.modules())
+    assert any(isinstance(one, BatchNorm2d) for one in model.backbone.fpn.modules())
+    assert any(isinstance(one, BatchNorm2d) for one in model.roi_heads.modules())
+
+
 def test_a_classifiers_weights_are_begun_with_and_the_first_layers_stay(tmp_path):
     write_shapes(tmp_path / "coco", train=2, val=1)
     plain = resnet18()

@@ -12,7 +12,7 @@ Wu and He, "Group Normalization", ECCV 2018.
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.nn import BatchNorm2d, GroupNorm, Module, Parameter
@@ -41,9 +41,12 @@ NORMS: Final[Mapping[str, Callable[[BatchNorm2d], Module]]] = MappingProxyType(
 )
 
 
-def renormalise(model: Module, norm: str) -> None:
-    """Puts these norms in the place of batch norms."""
-    for part in list(model.modules()):
+def renormalise(model: Any, norm: str) -> None:
+    """Puts these norms in the place of a detector's batch norms; frozen ones only in what reads the
+    image, for the rest (there are some in second versions) begins with drawn weights.
+    """
+    place: Module = model.backbone.body if norm == "frozen" else model
+    for part in list(place.modules()):
         for name, child in list(part.named_children()):
             if isinstance(child, BatchNorm2d):
                 setattr(part, name, NORMS[norm](child))

@@ -34,7 +34,10 @@ def shapes(model) -> dict[str, torch.Size]:
     return {name: one.shape for name, one in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("name", ["maskrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn"])
+@pytest.mark.parametrize(
+    "name",
+    slow_but({"maskrcnn_resnet50_fpn"}, ["maskrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn"]),
+)
 def test_they_are_torchvisions(name):
     ours = on_nothing(name, Frame(90, min_size=600))
     with torch.device("meta"):
@@ -59,6 +62,7 @@ def test_each_has_masks_where_it_says_so(name):
     assert model.roi_heads.detections_per_img == 7
 
 
+@pytest.mark.slow
 def test_what_torchvision_builds_has_its_width():
     with pytest.raises(ConfigError, match=r"detection\(width=64\): .*_v2 has 256; leave it out"):
         on_nothing("maskrcnn_resnet50_fpn_v2", Frame(2, width=64))
@@ -93,6 +97,7 @@ def test_norms_take_the_place_of_batch_norms(norm, kind):
     assert not any(isinstance(one, BatchNorm2d) for one in found)
 
 
+@pytest.mark.slow
 def test_what_begins_with_drawn_weights_is_never_frozen():
     model = on_nothing("fasterrcnn_resnet50_fpn_v2", Frame(2))
     with torch.device("meta"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from jobs import alive, descendants, run, started, until
 from support import largest_difference, plain_sgd, run_threads, settings
+from tasks.real_format import write_text
 
 from atomo.training.checkpoint import Snapshot, finished, latest, load, steps
 
@@ -48,6 +49,21 @@ def test_ranks_without_a_master_equal_plain_sgd(tmp_path):
     code, output = run(train(tmp_path / "run", *words, "--fusion-mb=0.5"), tmp_path / "log")
     assert code == 0, output
     assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_job_of_a_language_model_shows_perplexity_that_falls(tmp_path):
+    write_text(tmp_path / "ptb")
+    words = ["--task=language(hidden=32, layers=1, dropout=0.0, length=14, context=7)"]
+    words += ["--optimizer=adam", "--lr=0.02", "--code=topk(ratio=0.1)", "--max-steps=40"]
+    places = [f"--data-dir={tmp_path}", f"--train-dir={tmp_path / 'run'}", "--eval-freq=20"]
+    code, output = run(["train", "--batch-size=8", *words, *places], tmp_path / "log")
+    assert code == 0, output
+    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    early, late = (json.loads(line)["perplexity"] for line in lines)
+    assert late < early < 12
+    assert "final test perplexity" in output
+    assert f"step 40: test perplexity {late:.4f} loss" in output
 
 
 @pytest.mark.slow

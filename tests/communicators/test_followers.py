@@ -382,7 +382,7 @@ def test_a_difference_of_an_earlier_version_reads_the_same():
     frame = np.frombuffer(GOLDEN.with_name("delta.frame").read_bytes(), np.uint8)
     out = torch.zeros(bucket.size)
     add_difference(bucket, frame, out, 6)
-    assert read_header(frame) == Header(Kind.DELTA, 7, 0, 1, bucket.layout)
+    assert read_header(frame) == Header(Kind.DELTA, 7, 0, 1, bucket.layout_hash)
     assert out.sum() == 60  # a twentieth of 1200
 
 

@@ -216,7 +216,7 @@ def begun(workers: int = 1) -> tuple[LocalTransport, Server, tuple[Bucket, ...]]
         (Header(Kind.GRADIENT, 2, 1, 0), "sent step 2; it was given 1"),
         (Header(Kind.GRADIENT, 1, 2, 0), "of worker 2"),
         (Header(Kind.GRADIENT, 1, 1, 9), "bucket 9"),
-        (Header(Kind.GRADIENT, 1, 1, 0, layout=5), "same version with the same options"),
+        (Header(Kind.GRADIENT, 1, 1, 0, layout_hash=5), "same version with the same options"),
         (Header(Kind.REPORT, 1, 1), "after 0 of 1 buckets"),
         (Header(Kind.STOP, 1, 1), "STOP"),
     ],
@@ -231,7 +231,7 @@ def test_frames_that_break_the_protocol_are_refused(header, message):
 
 def test_a_gradient_that_does_not_fit_names_its_bucket():
     transport, server, buckets = begun()
-    header = Header(Kind.GRADIENT, 1, 1, 0, buckets[0].layout)
+    header = Header(Kind.GRADIENT, 1, 1, 0, buckets[0].layout_hash)
     transport.send(0, pack(header, [torch.ones(11), torch.ones(4)], RAW), "too few entries")
     with pytest.raises(FrameError, match="bucket 0: sgd: 11 values for 12 entries"):
         server.collect(torch.zeros(ENTRIES))

@@ -16,7 +16,7 @@ from atomo.wire import Compression, Flag, Header, Kind, pack, read_header, unpac
 from atomo.wire.frame import CHECKSUM_AT, checksum
 
 RAW = Compression(codec="none")
-HEADER = Header(Kind.GRADIENT, step=7, worker=2, bucket=3, layout=0xDEADBEEF, flags=Flag.LATE)
+HEADER = Header(Kind.GRADIENT, step=7, worker=2, bucket=3, layout_hash=0xDEADBEEF, flags=Flag.LATE)
 
 
 def fields_of(tensors: list[torch.Tensor]) -> list[Field]:

@@ -52,7 +52,7 @@ class Allgather(Reduction[Bytes]):
 def check(frame: Bytes, bucket: Bucket, step: int, rank: int) -> Bytes:
     """The frame. Raises FrameError unless it is that bucket of that step of that rank."""
     header = read_header(frame)
-    expected = Header(Kind.GRADIENT, step, rank + 1, bucket.number, bucket.layout)
+    expected = Header(Kind.GRADIENT, step, rank + 1, bucket.number, bucket.layout_hash)
     if header != expected:
         raise FrameError(
             f"rank {rank} sent {header.kind.name} {header.bucket} of step {header.step} where "

@@ -125,7 +125,7 @@ class Compressor:
             for part, payload in zip(bucket.parts, payloads, strict=True)
             for tensor in part.codec.sections(payload)
         ]
-        header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout)
+        header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout_hash)
         frame = pack(header, sections, self._compression)
         if self.memory.feeds_back:
             self._sent[bucket.number] = bucket, frame, device

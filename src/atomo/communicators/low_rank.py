@@ -89,7 +89,7 @@ class LowRank:
             raise CodecError(f"{what}: a rank's gradient is not finite, or too large for float32")
 
     def _room(self, bucket: Bucket, device: torch.device) -> Factors:
-        key = bucket.number, bucket.layout
+        key = bucket.number, bucket.layout_hash
         if key not in self._rooms:
             self._rooms[key] = Factors(bucket, device)
         return self._rooms[key]

@@ -78,7 +78,7 @@ def packed(piece: Piece, what: str) -> Bytes:
         for one in piece
         for tensor in one.carrier.sections(one.carrier.encode(one.values, Generator()))
     ]
-    return pack(Header(Kind.PIECE, layout=told(what)), sections, RAW)
+    return pack(Header(Kind.PIECE, layout_hash=told(what)), sections, RAW)
 
 
 def add(frame: Bytes, piece: Piece, what: str) -> None:
@@ -88,7 +88,7 @@ def add(frame: Bytes, piece: Piece, what: str) -> None:
         FrameError: it is of another piece.
     """
     header = read_header(frame)
-    if header.kind is not Kind.PIECE or header.layout != told(what):
+    if header.kind is not Kind.PIECE or header.layout_hash != told(what):
         raise FrameError(
             f"a {header.kind.name} came where {what} was expected: do all hosts run the same "
             "version with the same options?"

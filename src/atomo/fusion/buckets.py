@@ -113,7 +113,7 @@ class Bucket:
         return Sections(self.fields)
 
     @cached_property
-    def layout(self) -> int:
+    def layout_hash(self) -> int:
         """A hash of codecs, names and shapes: it tells a frame of this bucket from any other."""
         text = ";".join(
             f"{part.codec}|" + ",".join(f"{slot.name}{tuple(slot.shape)}" for slot in part.slots)

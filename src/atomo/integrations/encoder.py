@@ -132,8 +132,8 @@ def check_well(rank: int, message: Message, bucket: Bucket) -> None:
 def check_frame(frame: Bytes, part: Bucket, rank: int, step: int) -> None:
     """Raises FrameError where a rank's frame is of another step or another model."""
     header = read_header(frame)
-    found = header.kind, header.step, header.worker, header.layout
-    if found != (FrameKind.GRADIENT, step, rank, part.layout):
+    found = header.kind, header.step, header.worker, header.layout_hash
+    if found != (FrameKind.GRADIENT, step, rank, part.layout_hash):
         raise FrameError(
             f"rank {rank} sent a {header.kind.name} of step {header.step}; this is step {step}, "
             "and model, codec and buckets must be the same on all ranks"

@@ -118,7 +118,7 @@ class Master:
         transport, server = self._transport, self._server
         before = transport.received_bytes, transport.sent_bytes, server.decode_s
         started = time.perf_counter()
-        server.recode(self._job.buckets_at(step))
+        server.expect(self._job.buckets_at(step))
         server.broadcast(step, self._weights)
         reports = server.collect(self._optimizer.gradient)
         collected = time.perf_counter()

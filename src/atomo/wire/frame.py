@@ -89,7 +89,7 @@ class Header:
     step: int = 0
     worker: int = 0
     bucket: int = 0
-    layout: int = 0
+    layout_hash: int = 0
     flags: Flag = Flag.NONE
 
 
@@ -114,7 +114,7 @@ def seal(header: Header, table: bytes | bytearray, bodies: Sequence[Bytes]) -> B
     frame = np.empty(FIXED.size + len(table) + sum(body.size for body in bodies), np.uint8)
     FIXED.pack_into(
         frame.data, 0, MAGIC, VERSION, header.kind, header.flags, header.step, header.worker,
-        header.bucket, header.layout, 0,
+        header.bucket, header.layout_hash, 0,
     )  # fmt: skip
     position = FIXED.size
     for body in (np.frombuffer(table, np.uint8), *bodies):

@@ -35,4 +35,4 @@ def check_frame(header: Header, source: int, given: int | None, buckets: Sequenc
 
 def fits(header: Header, buckets: Sequence[Bucket]) -> bool:
     """Whether a gradient is of one of these buckets."""
-    return header.bucket < len(buckets) and header.layout == buckets[header.bucket].layout
+    return header.bucket < len(buckets) and header.layout_hash == buckets[header.bucket].layout_hash

@@ -172,7 +172,7 @@ class Follower:
         if header.bucket != self._moved or header.bucket >= len(self._differences):
             raise FrameError(f"the difference of bucket {header.bucket} came; {self._moved} is due")
         bucket = self._differences[header.bucket]
-        if header.layout != bucket.layout:
+        if header.layout_hash != bucket.layout_hash:
             raise FrameError(f"the difference of bucket {header.bucket}: another layout")
         part = self._weights[bucket.offset : bucket.offset + bucket.size]
         add_difference(bucket, frame, part, self._version)

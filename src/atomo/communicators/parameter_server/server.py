@@ -60,7 +60,7 @@ class Server:
         self._scales = Scales(self._needed)
         self.decode_s = 0.0  # spent on decoding and adding up, so far
 
-    def recode(self, buckets: Sequence[Bucket]) -> None:
+    def expect(self, buckets: Sequence[Bucket]) -> None:
         """Expects these buckets from the next step on: the same layout, perhaps other codecs."""
         self._buckets = buckets
 
@@ -108,7 +108,7 @@ class Server:
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
             elif header.step != self._step:
-                self._discard(header, worker)
+                self._readmit(header, worker)
             elif header.kind is Kind.REPORT:
                 reports[worker] = self._complete(message.data, worker, arrived[worker])
                 missing.remove(worker)
@@ -228,7 +228,8 @@ class Server:
         for worker in self._scales.ask(message.source, asked):
             self._send(worker, Kind.SCALES, [self._scales.section])
 
-    def _discard(self, header: Header, worker: int) -> None:
+    def _readmit(self, header: Header, worker: int) -> None:
+        """Gives a worker whose gradient came too late, once it is complete, the step that is open."""
         if header.kind is Kind.REPORT:
             self._late.add(worker)
             self._assign([worker])

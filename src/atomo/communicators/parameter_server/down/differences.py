@@ -39,7 +39,7 @@ class Coder:
             sections += part.codec.sections(
                 part.codec.encode(value, self._generator(part, version))
             )
-        header = Header(Kind.DELTA, version, 0, bucket.number, bucket.layout)
+        header = Header(Kind.DELTA, version, 0, bucket.number, bucket.layout_hash)
         return pack(header, sections, self.compression)
 
     def _generator(self, part: Part, version: int) -> Generator:

@@ -56,9 +56,9 @@ class Roles:
 
     def added(self, frame: np.ndarray) -> str:
         """A gradient, to a master that knows its layout: it is of one bucket at most."""
-        layout = read_header(frame).layout
+        layout = read_header(frame).layout_hash
         for bucket in self.buckets:
-            if bucket.layout == layout:
+            if bucket.layout_hash == layout:
                 add_frame(bucket, frame, torch.zeros(bucket.size), 0.5)
         return ""
 

@@ -258,7 +258,7 @@ def follower(tmp_path) -> tuple[Follower, Sequence[Bucket], FlatOptimizer]:
 
 
 def gradient_frame(of: Bucket, step: int = 1, worker: int = 2, **header: int) -> Bytes:
-    known = {"bucket": 0, "layout": of.layout} | header
+    known = {"bucket": 0, "layout_hash": of.layout_hash} | header
     tensors = [torch.zeros(1200), torch.zeros(40)]
     return pack(Header(Kind.GRADIENT, step, worker, **known), tensors, RAW)
 
@@ -324,7 +324,7 @@ def follow(one: Follower, frames: Sequence[Bytes]) -> None:
     [
         ({"step": 2}, "a gradient of step 2 came; the weights are of version 0"),
         ({"bucket": 1}, "another layout"),
-        ({"layout": 5}, "another layout"),
+        ({"layout_hash": 5}, "another layout"),
     ],
     ids=str,
 )

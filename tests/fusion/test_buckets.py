@@ -91,7 +91,7 @@ def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
 
 def test_layouts_differ_by_codec_name_and_shape():
     def layout(name: str, shape: tuple[int, ...], code: str) -> int:
-        return plan([(name, Size(shape))], make_codec(code), ONE)[0].layout
+        return plan([(name, Size(shape))], make_codec(code), ONE)[0].layout_hash
 
     one = layout("w", (4, 4), "svd")
     others = [

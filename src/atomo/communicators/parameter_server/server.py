@@ -229,7 +229,7 @@ class Server:
             self._send(worker, Kind.SCALES, [self._scales.section])
 
     def _readmit(self, header: Header, worker: int) -> None:
-        """Gives a worker whose gradient came too late, once it is complete, the step that is open."""
+        """Gives a worker whose whole gradient came too late the step that is open."""
         if header.kind is Kind.REPORT:
             self._late.add(worker)
             self._assign([worker])

@@ -23,7 +23,7 @@ __all__ = ["Allgather"]
 
 @final
 class Allgather(Reduction[Bytes]):
-    """Frames of all ranks, each decoded as it arrives."""
+    """Frames of all ranks, decoded as they arrive, in the batches that their codec joins."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor

@@ -50,7 +50,7 @@ def grown(flow: Flow, known: float, most: int | None) -> list[Prefix]:
     for stop in range(1, len(whole) + 1):
         states, before = extended(flow, totals, whole, prefixes, stop)
         promised = ideal(flow, totals, whole, states, stop)
-        within = np.flatnonzero(np.less_equal(promised, known))
+        within = np.flatnonzero(promised <= np.full_like(promised, known))
         if most is None:
             within = within[np.lexsort(states[within].T[::-1])]
             kept = within[frontier(states[within])]

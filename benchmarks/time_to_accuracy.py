@@ -62,11 +62,16 @@ CONTENDERS: Final[Mapping[str, Contender]] = MappingProxyType(
         "server dgc": server("--code", "dgc(ratio=0.01)"),
         "server svd, weights": server("--code", "svd(rank=3)", "--down", "weights"),
         "PowerSGD 4": Contender(options=("--comm-type", "PowerSGD", "--svd-rank", "4")),
+        "PowerSGD 2": Contender(options=("--comm-type", "PowerSGD", "--svd-rank", "2")),
+        "PowerSGD 1": Contender(options=("--comm-type", "PowerSGD", "--svd-rank", "1")),
         "ACPSGD 4": Contender(options=("--comm-type", "ACPSGD", "--svd-rank", "4")),
         "Allreduce sgd": Contender(options=("--comm-type", "Allreduce", "--code", "sgd")),
         "Allgather svd": Contender(options=("--comm-type", "Allgather", "--code", "svd(rank=3)")),
         "Allgather topk": Contender(
             options=("--comm-type", "Allgather", "--code", "topk(ratio=0.01)")
+        ),
+        "Allgather topk 0.003": Contender(
+            options=("--comm-type", "Allgather", "--code", "topk(ratio=0.003, values=bf16)")
         ),
         "Allgather dgc": Contender(
             options=("--comm-type", "Allgather", "--code", "dgc(ratio=0.01)")

@@ -8,8 +8,9 @@ import pytest
 import support
 
 from atomo.arguments import flag, parse, to_arguments
-from atomo.config import IDENTITY, Settings, check_identity, record
+from atomo.config import Settings
 from atomo.errors import ConfigError
+from atomo.identity import IDENTITY, check_identity, record
 from atomo.setting_bounds import BOUNDS
 from atomo.training.job import make_job
 

@@ -20,8 +20,9 @@ from atomo.cli import COMMANDS
 from atomo.cli import main as command_line
 from atomo.cli.evaluate import EvaluateOptions
 from atomo.codecs import CODECS
-from atomo.config import IDENTITY, Settings
+from atomo.config import Settings
 from atomo.data import DATASETS, load_dataset
+from atomo.identity import IDENTITY
 from atomo.launch.text import bytes_text
 from atomo.memory import MEMORIES
 from atomo.models import MODELS, build_model

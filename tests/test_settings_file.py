@@ -7,8 +7,9 @@ import pytest
 from support import run_threads, settings
 
 from atomo.cli import main
-from atomo.config import Settings, record
+from atomo.config import Settings
 from atomo.errors import ConfigError
+from atomo.identity import record
 from atomo.launch.given import given
 from atomo.launch.place import canonical, located
 from atomo.settings_file import SETTINGS_FILE, read_settings, settings_text

@@ -4,21 +4,18 @@ Each field is a command-line option of the same name, with `-` for `_`. The name
 ATOMO scripts used keep their meaning.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from atomo.arguments import flag, option
 from atomo.bounds import check
-from atomo.codecs import Codec, make_codec
+from atomo.coding import fitted_phases, fitted_schedule, needed_memory, with_flags
 from atomo.comm_types import COMM_TYPES
 from atomo.compression import Compression
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping, grouping, megabytes
-from atomo.memory import Forget, canonical, check_fits, default_memory, kind_of
+from atomo.memory import canonical, check_fits, kind_of
 from atomo.names import resolve
 from atomo.rates import SCHEDULES
 from atomo.recipes import RECIPES
@@ -27,10 +24,8 @@ from atomo.roles import (
     check_roles,
     check_way_down,
     fitted_codec,
-    own_memory,
     trainers,
 )
-from atomo.schedule import Phase, phases, spelled, warm_up_schedule
 from atomo.setting_bounds import BOUNDS
 from atomo.setting_checks import (
     PRECISIONS,
@@ -40,29 +35,11 @@ from atomo.setting_checks import (
     wants_gpu,
 )
 
-__all__ = ["UNSAID", "Settings", "record", "wants_gpu"]
+__all__ = ["Settings", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
-LAUNCH_ONLY: Final = {
-    "hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
-    "log_format"
-}  # fmt: skip
-# What a run must have in common with a checkpoint that it continues from.
-IDENTITY: Final = (
-    "task",
-    "network",
-    "dataset",
-    "image_size",
-    "batch_size",
-    "batches_per_step",
-    "optimizer",
-    "memory",
-    "seed",
-)
-# By checkpoints of earlier versions.
-UNSAID: Final[Mapping[str, object]] = MappingProxyType({"task": "images", "batches_per_step": 1})
 
 
 @final
@@ -196,9 +173,13 @@ class Settings:
 
     def resolved(self) -> "Settings":
         """The same run with every name in its canonical form and nothing left to defaults."""
-        codec = fitted_codec(make_codec(self.code_spec()), self.comm_type)
-        memory = self.memory if self.memory != "auto" else self.needed_memory(codec)
-        for phase in self.phases(codec):
+        codec = fitted_codec(with_flags(self.code, self.codec_flags), self.comm_type)
+        planned = fitted_phases(codec, self.code_schedule, self.comm_type)
+        memory = self.memory
+        if memory == "auto":
+            momentum = self.momentum if self.optimizer.lower() == "sgd" else 0.0
+            memory = needed_memory(planned, self.comm_type, momentum)
+        for phase in planned:
             check_fits(phase.codec, memory)
         check_memory(memory, self.comm_type)
         check_clip(self.clip_grad, memory)
@@ -211,7 +192,9 @@ class Settings:
             bucket_size=None,
             compress_ratio=None,
             memory=canonical(memory),
-            code_schedule=self.planned_schedule(codec),
+            code_schedule=fitted_schedule(
+                codec, self.code_schedule, self.warmup_epochs, self.comm_type
+            ),
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
             log_format=resolve("log-format", self.log_format, LOG_FORMATS),
@@ -224,6 +207,16 @@ class Settings:
             num_aggregate=self.num_aggregate or self.workers,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
         )
+
+    @property
+    def codec_flags(self) -> dict[str, int | float | None]:
+        """What the published flags say of the codec, by the names of its settings."""
+        return {
+            "rank": self.svd_rank,
+            "bits": self.quantization_level,
+            "bucket_size": self.bucket_size,
+            "ratio": self.compress_ratio,
+        }
 
     @property
     def workers(self) -> int:
@@ -264,75 +257,7 @@ class Settings:
             return self.lr_warmup_from
         return self.lr / self.peak_lr if self.lr_scale_by_workers else 0.1
 
-    def planned_schedule(self, codec: Codec[Any]) -> str:
-        """The schedule that was given, or that of the warm-up."""
-        if not self.warmup_epochs:
-            fitted = self.phases(codec)
-            same = fitted == phases(str(codec), self.code_schedule)
-            return self.code_schedule if same else spelled(fitted)
-        if self.code_schedule:
-            raise ConfigError(
-                "--warmup-epochs makes a --code-schedule of its own; give one of them"
-            )
-        return warm_up_schedule(codec, self.warmup_epochs)
-
-    def phases(self, codec: Codec[Any]) -> tuple[Phase, ...]:
-        """What --code-schedule makes of the codec, with codecs as they are used."""
-        planned = phases(str(codec), self.code_schedule)
-        return tuple(replace(p, codec=fitted_codec(p.codec, self.comm_type)) for p in planned)
-
-    def needed_memory(self, codec: Codec[Any]) -> str:
-        """The memory of the last codec that needs one, of all that the schedule has."""
-        own = own_memory(self.comm_type)
-        if own is not None:
-            return own
-        planned = self.phases(codec)
-        momentum = self.momentum if self.optimizer.lower() == "sgd" else 0.0
-        needed = [default_memory(phase.codec, momentum) for phase in planned]
-        return next((memory for memory in reversed(needed) if memory != Forget.id), Forget.id)
-
-    def code_spec(self) -> str:
-        """The codec's specification, with what the published flags say of it.
-
-        The quantising flags say nothing about codecs that do not quantise.
-        """
-        codec = make_codec(self.code)
-        known = {f.name for f in fields(codec)}  # type: ignore[arg-type]
-        said = {
-            "rank": self.svd_rank,
-            "bits": self.quantization_level,
-            "bucket_size": self.bucket_size,
-            "ratio": self.compress_ratio,
-        }
-        given = {name: value for name, value in said.items() if value is not None and name in known}
-        for name, value in given.items():
-            if f"{name}=" in self.code.replace(" ", "") and getattr(codec, name) != value:
-                raise ConfigError(
-                    f"--code {self.code!r} contradicts the flag that says {name}={value}"
-                )
-        return str(replace(codec, **given))  # type: ignore[type-var]
-
     @property
     def compression(self) -> Compression:
         """Blosc's settings."""
         return Compression(self.blosc_codec, self.blosc_level, self.blosc_shuffle)
-
-
-def record(settings: Settings) -> dict[str, str | int | float | bool]:
-    """What a checkpoint keeps of the settings: what the run computes, not where."""
-    return {
-        name: value
-        for name, value in asdict(settings).items()
-        if value is not None and name not in LAUNCH_ONLY
-    }
-
-
-def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> None:
-    """Raises ConfigError where a run cannot continue from a checkpoint made with other settings."""
-    for name in IDENTITY:
-        mine, theirs = getattr(settings, name), recorded.get(name, UNSAID.get(name))
-        if mine != theirs:
-            raise ConfigError(
-                f"{flag(name)} is {mine}, but the checkpoint in {where} was made with {theirs}; "
-                "give the same, another --train-dir, or --resume never"
-            )

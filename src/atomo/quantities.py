@@ -37,8 +37,8 @@ def bits_per_second(text: str, name: str) -> float:
 def seconds(text: str, name: str) -> float:
     """A time.
 
-    >>> seconds("50us", "--latency")
-    5e-05
+    >>> seconds("5ms", "--latency")
+    0.005
 
     Args:
         text: a number and `us`, `ms` or `s`.
@@ -66,7 +66,7 @@ def quantity(text: str, name: str, units: Mapping[str, float]) -> float:
 def speed_text(bits: float) -> str:
     """A bandwidth for people; `any` is above all of them.
 
-    >>> speed_text(2.5e9), speed_text(3e5), speed_text(float("inf")), speed_text(0)
+    >>> speed_text(2.5e9), speed_text(3e5), speed_text(float("inf")), speed_text(0.0)
     ('2.5 Gbit/s', '0.3 Mbit/s', 'any', 'never')
     """
     if math.isinf(bits):

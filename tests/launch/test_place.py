@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from atomo.cli import main
-from atomo.config import Settings, record
+from atomo.config import Settings
+from atomo.identity import record
 from atomo.launch.place import claimed, located
 from atomo.training.checkpoint import Snapshot, save
 from atomo.training.ownership import EVALUATOR, RUN, FolderTaken, own

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 
-from atomo.config import Settings, record
+from atomo.config import Settings
 from atomo.errors import ConfigError, DataError
+from atomo.identity import record
 from atomo.launch.place import located
 from atomo.models import build_model
 from atomo.models.mixer import MixerSize, mixer

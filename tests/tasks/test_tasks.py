@@ -5,8 +5,9 @@ import math
 import pytest
 
 from atomo.arguments import parse
-from atomo.config import UNSAID, Settings, check_identity, record
+from atomo.config import Settings
 from atomo.errors import ConfigError
+from atomo.identity import UNSAID, check_identity, record
 from atomo.launch.place import canonical
 from atomo.tasks import TASKS, Metric, chosen, make_task, spec_of
 

@@ -3,8 +3,8 @@
 import pytest
 from support import largest_difference, plain_sgd, run_threads, settings
 
-from atomo.config import check_identity, record
 from atomo.errors import ConfigError
+from atomo.identity import check_identity, record
 from atomo.training.checkpoint import load
 from atomo.training.events import Event, StepDone
 

@@ -18,8 +18,8 @@ from typing import Any, Final, final
 import torch
 
 from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, Bound, check
-from atomo.config import UNSAID
 from atomo.errors import CheckpointError, ConfigError
+from atomo.identity import UNSAID
 from atomo.models import is_own
 from atomo.tasks import make_task, recalled
 from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps

@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
-from atomo.config import record
 from atomo.errors import CheckpointError
+from atomo.identity import record
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from atomo.config import Settings, check_identity
+from atomo.config import Settings
 from atomo.errors import CheckpointError
+from atomo.identity import check_identity
 from atomo.training.checkpoint import CheckpointGone, Snapshot, latest, load, steps
 
 __all__ = ["find_snapshot", "spread"]

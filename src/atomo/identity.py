@@ -1,0 +1,54 @@
+"""What a checkpoint keeps of the settings, and which of them a run must share to continue it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from atomo.arguments import flag
+from atomo.config import Settings
+from atomo.errors import ConfigError
+
+__all__ = ["IDENTITY", "UNSAID", "check_identity", "record"]
+
+LAUNCH_ONLY: Final = {
+    "hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
+    "log_format"
+}  # fmt: skip
+# What a run must have in common with a checkpoint that it continues from.
+IDENTITY: Final = (
+    "task",
+    "network",
+    "dataset",
+    "image_size",
+    "batch_size",
+    "batches_per_step",
+    "optimizer",
+    "memory",
+    "seed",
+)
+# By checkpoints of earlier versions.
+UNSAID: Final[Mapping[str, object]] = MappingProxyType({"task": "images", "batches_per_step": 1})
+
+
+def record(settings: Settings) -> dict[str, str | int | float | bool]:
+    """What a checkpoint keeps of the settings: what the run computes, not where."""
+    return {
+        name: value
+        for name, value in asdict(settings).items()
+        if value is not None and name not in LAUNCH_ONLY
+    }
+
+
+def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> None:
+    """Raises ConfigError where a run cannot continue from a checkpoint made with other settings."""
+    for name in IDENTITY:
+        mine, theirs = getattr(settings, name), recorded.get(name, UNSAID.get(name))
+        if mine != theirs:
+            raise ConfigError(
+                f"{flag(name)} is {mine}, but the checkpoint in {where} was made with {theirs}; "
+                "give the same, another --train-dir, or --resume never"
+            )

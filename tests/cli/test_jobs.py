@@ -118,8 +118,11 @@ def test_a_job_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     with started(train(tmp_path / "parts", *words), tmp_path / "log") as job:
         until(lambda: latest(tmp_path / "parts") or job.process.poll() is not None, "a checkpoint")
         assert job.process.poll() in (None, 0), job.output
-        for pid in [job.process.pid, *descendants(job.process.pid)]:
+        family = [job.process.pid, *descendants(job.process.pid)]
+        for pid in family:
             os.kill(pid, signal.SIGKILL)
+        # Until a process has ended it holds what it held: the folder of the run.
+        until(lambda: not any(map(alive, family)), "the end of who was killed")
     stopped = latest(tmp_path / "parts")
     assert finished(tmp_path / "parts") is None
     code, output = run(train(tmp_path / "parts", *words), tmp_path / "log")

@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from atomo.allocator import keep_freed_memory
 from atomo.arguments import flag, option, parse
 from atomo.bounds import THREADS, check
 from atomo.config import wants_gpu
@@ -43,7 +44,7 @@ class EvaluateOptions:
     dataset: str | None = option(None, "default: what the checkpoint says")
     data_dir: str = option("data", "where the data sets lie")
     image_size: int | None = option(None, "default: what the checkpoint says")
-    eval_batch_size: int = option(10_000, "samples per forward pass")
+    eval_batch_size: int = option(1000, "samples per forward pass; more => more memory")
     eval_freq: int = option(0, "evaluate multiples of this step and the last one; 0: every one")
     poll_interval: float = option(1.0, "seconds between two looks at the folder")
     follow: bool = option(False, "go on after the run is finished: yes or no")
@@ -63,6 +64,7 @@ def main(words: Sequence[str]) -> int:
     check(options, {"threads": THREADS}, flag)
     if options.threads:
         torch.set_num_threads(options.threads)
+    keep_freed_memory()  # each batch needs what the one before it freed
     threading.excepthook = thread_failed
     wait = beside(os.getppid()) if options.events == "json" else time.sleep
     try:

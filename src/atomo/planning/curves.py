@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from atomo.planning.comparison import DENSE
 from atomo.planning.costs import Costs
 from atomo.planning.prediction import Setting, predict
 from atomo.plotting import pyplot_for
@@ -30,7 +31,7 @@ def draw(path: str, setting: Setting, ways: Sequence[tuple[Costs, str]]) -> None
     bits = [FROM_BIT * ratio**point for point in range(POINTS)]
     for costs, name in ways:
         steps = [1e3 * predict(setting.over(one / 8), costs, name).step_s for one in bits]
-        dense = name == "Allreduce" and costs.spec in ("sgd", "bf16")
+        dense = name == "Allreduce" and costs.spec in DENSE
         axes.plot(bits, steps, label=f"{costs.spec}, {name}", linestyle="--" if dense else "-")
     axes.axhline(1e3 * setting.compute_s, color="grey", linewidth=0.8, label="passes alone")
     axes.axvline(8 * setting.link.bytes_per_s, color="grey", linewidth=0.8, linestyle=":")

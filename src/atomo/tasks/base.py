@@ -187,14 +187,14 @@ class Task(ABC):
     """Whether the scorer takes what the network says in training, too."""
 
     @classmethod
-    @abstractmethod
     def datasets(cls) -> tuple[str, ...]:
-        """The data sets, by name."""
+        """The data sets, by name; where there is but one, the usual one."""
+        return (cls.dataset,)
 
     @classmethod
-    @abstractmethod
     def networks(cls) -> tuple[str, ...]:
-        """The networks, by name."""
+        """The networks, by name; where there is but one, the usual one."""
+        return (cls.network,)
 
     @abstractmethod
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:

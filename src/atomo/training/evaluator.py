@@ -50,7 +50,7 @@ class EvaluatorSettings:
     network: str | None
     dataset: str | None
     data_dir: Path
-    eval_batch_size: int = 10_000
+    eval_batch_size: int = 1000
     """Samples a forward pass: more => faster, until memory is full."""
     eval_freq: int = 0
     """Evaluate the steps that are multiples of this, and the last one; 0: every checkpoint."""

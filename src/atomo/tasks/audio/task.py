@@ -60,14 +60,6 @@ class Audio(Task):
         if not 1 <= self.hidden <= 4096:
             raise ConfigError(f"audio: hidden must be 1 to 4096, got {self.hidden}")
 
-    @classmethod
-    def datasets(cls) -> tuple[str, ...]:
-        return (CORPUS,)
-
-    @classmethod
-    def networks(cls) -> tuple[str, ...]:
-        return (cls.network,)
-
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         root = data_dir / self.dataset_named(dataset).lower()

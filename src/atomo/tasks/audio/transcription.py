@@ -104,14 +104,6 @@ class Transcription(Task):
                 given = getattr(self, name)
                 raise ConfigError(f"transcription: {name} must be 1 to {most}, got {given}")
 
-    @classmethod
-    def datasets(cls) -> tuple[str, ...]:
-        return (CORPUS,)
-
-    @classmethod
-    def networks(cls) -> tuple[str, ...]:
-        return (cls.network,)
-
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         require_jiwer()

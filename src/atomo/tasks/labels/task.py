@@ -71,10 +71,6 @@ class Labels(Task):
     def datasets(cls) -> tuple[str, ...]:
         return tuple(BY_NAME)
 
-    @classmethod
-    def networks(cls) -> tuple[str, ...]:
-        return (cls.network,)
-
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         chosen = BY_NAME[self.dataset_named(dataset)]

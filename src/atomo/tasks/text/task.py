@@ -82,10 +82,6 @@ class Text(Task):
     def datasets(cls) -> tuple[str, ...]:
         return DATASETS
 
-    @classmethod
-    def networks(cls) -> tuple[str, ...]:
-        return (cls.network,)
-
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         name = self.dataset_named(dataset)

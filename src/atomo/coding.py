@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from atomo.codecs import Codec, make_codec
+from atomo.codecs.by_name import ByName
 from atomo.errors import ConfigError
 from atomo.memory import Forget, default_memory
 from atomo.roles import fitted_codec, own_memory
 from atomo.schedule import Phase, phases, spelled, warm_up_schedule
 
-__all__ = ["fitted_phases", "fitted_schedule", "needed_memory", "with_flags"]
+__all__ = ["fitted_by_name", "fitted_phases", "fitted_schedule", "needed_memory", "with_flags"]
 
 
 def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:
@@ -43,6 +44,11 @@ def fitted_phases(codec: Codec[Any], code_schedule: str, comm_type: str) -> tupl
     return tuple(replace(one, codec=fitted_codec(one.codec, comm_type)) for one in planned)
 
 
+def fitted_by_name(by_name: ByName, comm_type: str) -> ByName:
+    """Codecs of single parameters as a communicator uses them."""
+    return by_name.mapped(lambda codec: fitted_codec(codec, comm_type))
+
+
 def fitted_schedule(
     codec: Codec[Any], code_schedule: str, warmup_epochs: int, comm_type: str
 ) -> str:
@@ -59,16 +65,16 @@ def fitted_schedule(
     return warm_up_schedule(codec, warmup_epochs)
 
 
-def needed_memory(planned: tuple[Phase, ...], comm_type: str, momentum: float) -> str:
-    """The memory of the last codec that needs one, of all that a schedule has.
+def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float) -> str:
+    """The memory of the last codec that needs one, of all that a run has.
 
     Args:
-        planned: the schedule.
+        codecs: those of its schedule, in order, and of single parameters.
         comm_type: the communicator, which may take a memory of its own.
         momentum: that of the optimiser; 0 where it has none.
     """
     own = own_memory(comm_type)
     if own is not None:
         return own
-    needed = [default_memory(phase.codec, momentum) for phase in planned]
+    needed = [default_memory(codec, momentum) for codec in codecs]
     return next((memory for memory in reversed(needed) if memory != Forget.id), Forget.id)

@@ -9,7 +9,9 @@ from typing import Any, Final, final
 
 from atomo.arguments import flag, option
 from atomo.bounds import check
-from atomo.coding import fitted_phases, fitted_schedule, needed_memory, with_flags
+from atomo.codecs import Codec
+from atomo.codecs.by_name import ByName, parse_by_name
+from atomo.coding import fitted_by_name, fitted_phases, fitted_schedule, needed_memory, with_flags
 from atomo.comm_types import COMM_TYPES
 from atomo.compression import Compression
 from atomo.downlink import canonical_downlink
@@ -26,6 +28,7 @@ from atomo.roles import (
     fitted_codec,
     trainers,
 )
+from atomo.schedule import phases
 from atomo.setting_bounds import BOUNDS
 from atomo.setting_checks import (
     PRECISIONS,
@@ -104,6 +107,9 @@ class Settings:
     recipe: str = option("", "a method with all its published settings, e.g. dgc; flags go first")
     code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
     code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
+    code_for: str = option(
+        "", "codecs of single parameters: 'CODEC: NAME NAME*; CODEC: NAME'; the rest: --code"
+    )
     warmup_epochs: int = option(0, "E epochs whose ratio falls to its value from ratio^(1/(E+1))")
     compress_ratio: float | None = option(None, "share of the entries that sparsifiers send")
     svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
@@ -175,12 +181,14 @@ class Settings:
         """The same run with every name in its canonical form and nothing left to defaults."""
         codec = fitted_codec(with_flags(self.code, self.codec_flags), self.comm_type)
         planned = fitted_phases(codec, self.code_schedule, self.comm_type)
+        by_name = fitted_by_name(self.by_name, self.comm_type)
+        codecs = [*(phase.codec for phase in planned), *by_name.codecs]
         memory = self.memory
         if memory == "auto":
             momentum = self.momentum if self.optimizer.lower() == "sgd" else 0.0
-            memory = needed_memory(planned, self.comm_type, momentum)
-        for phase in planned:
-            check_fits(phase.codec, memory)
+            memory = needed_memory(codecs, self.comm_type, momentum)
+        for one in codecs:
+            check_fits(one, memory)
         check_memory(memory, self.comm_type)
         check_clip(self.clip_grad, memory)
         check_precision(self.precision, self.enable_gpu)
@@ -195,6 +203,7 @@ class Settings:
             code_schedule=fitted_schedule(
                 codec, self.code_schedule, self.warmup_epochs, self.comm_type
             ),
+            code_for=str(by_name),
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
             log_format=resolve("log-format", self.log_format, LOG_FORMATS),
@@ -207,6 +216,17 @@ class Settings:
             num_aggregate=self.num_aggregate or self.workers,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
         )
+
+    @property
+    def by_name(self) -> ByName:
+        """Which parameters have a codec of their own."""
+        return parse_by_name(self.code_for)
+
+    @property
+    def codecs(self) -> list[Codec[Any]]:
+        """All that serve at any time, for any parameter."""
+        planned = phases(self.code, self.code_schedule)
+        return [*(phase.codec for phase in planned), *self.by_name.codecs]
 
     @property
     def codec_flags(self) -> dict[str, int | float | None]:

@@ -5,16 +5,17 @@ their gradients, so that the first bucket can travel while the rest is still com
 share a bucket `grouping` says. Within a bucket, what `codecs.small` says travels dense.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final, final
 
 import xxhash
 from torch import Size
 
 from atomo.codecs import Codec, Field, Unit
+from atomo.codecs.by_name import NONE, ByName
 from atomo.codecs.shared import Shared, shared
 from atomo.codecs.small import DENSE, goes_dense
 from atomo.errors import ConfigError
@@ -123,9 +124,20 @@ class Bucket:
 
 
 def plan(
-    parameters: Sequence[tuple[str, Size]], codec: Codec[Any], grouping: Grouping
+    parameters: Sequence[tuple[str, Size]],
+    codec: Codec[Any],
+    grouping: Grouping,
+    by_name: ByName = NONE,
 ) -> tuple[Bucket, ...]:
     """Divides `parameters` (in forward order) into buckets, in the order of the backward pass.
+
+    Where a parameter lies depends on the grouping alone, and on no codec.
+
+    Args:
+        parameters: names and shapes.
+        codec: of all that has none of its own.
+        grouping: which of them share a bucket.
+        by_name: who has one of its own.
 
     Raises:
         ConfigError: a bucket has more than `MOST` entries, all of one parameter or of several.
@@ -136,7 +148,8 @@ def plan(
     for start, stop in pairwise((0, *cuts)):
         offset = buckets[-1].offset + buckets[-1].size if buckets else 0
         check_size(backward[start:stop])
-        buckets.append(Bucket(len(buckets), offset, divide(backward[start:stop], codec)))
+        parts = divide(backward[start:stop], codec, by_name)
+        buckets.append(Bucket(len(buckets), offset, parts))
     return tuple(buckets)
 
 
@@ -156,17 +169,27 @@ def check_size(group: Sequence[tuple[str, Size]]) -> None:
         )
 
 
-def divide(group: Sequence[tuple[str, Size]], codec: Codec[Any]) -> tuple[Part, ...]:
-    """The parts of one bucket: first what the codec compresses, then what travels dense."""
+def divide(
+    group: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName
+) -> tuple[Part, ...]:
+    """The parts of one bucket: first what codecs compress, then what travels dense."""
     coded = [(name, shape) for name, shape in group if not goes_dense(shape)]
     dense = [(name, shape) for name, shape in group if goes_dense(shape)]
     parts: list[Part] = []
-    runs = [[one] for one in coded] if codec.sees is Unit.MATRIX else [coded]
-    for run in filter(None, runs):
-        parts.append(part(run, codec, parts[-1].stop if parts else 0))
-    if dense:
-        parts.append(part(dense, DENSE, parts[-1].stop if parts else 0))
+    for own, run in (*runs(coded, codec, by_name), *([(DENSE, dense)] if dense else [])):
+        parts.append(part(run, own, parts[-1].stop if parts else 0))
     return tuple(parts)
+
+
+def runs(
+    coded: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName
+) -> Iterator[tuple[Codec[Any], list[tuple[str, Size]]]]:
+    """What a codec sees at once: neighbours that have the same, or one parameter."""
+    for own, neighbours in groupby(coded, lambda one: by_name.codec(one[0], codec)):
+        if own.sees is Unit.MATRIX:
+            yield from ((own, [one]) for one in neighbours)
+        else:
+            yield own, [*neighbours]
 
 
 def part(run: Sequence[tuple[str, Size]], codec: Codec[Any], start: int) -> Part:

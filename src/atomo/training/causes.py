@@ -6,13 +6,12 @@ that diverges has in common with it is named while it does, and when its loss is
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
-from atomo.codecs import Codec, Law
+from atomo.codecs import Law
 from atomo.config import Settings
 from atomo.memory import Forget, MomentumCorrection, Residual, kind_of
 from atomo.roles import own_memory
-from atomo.schedule import phases
 
 __all__ = ["at_start", "likely"]
 
@@ -46,25 +45,20 @@ def told(cause: Cause, settings: Settings) -> str:
     return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
-def codecs(settings: Settings) -> list[Codec[Any]]:
-    """All that the run uses."""
-    return [phase.codec for phase in phases(settings.code, settings.code_schedule)]
-
-
 def noise_fed_back(s: Settings) -> bool:
     """What an unbiased codec adds at random is no debt, yet the memory pays it back."""
-    return kind_of(s.memory).feeds_back and any(one.noisy and not one.fine for one in codecs(s))
+    return kind_of(s.memory).feeds_back and any(one.noisy and not one.fine for one in s.codecs)
 
 
 def blind_feedback(s: Settings) -> bool:
     """An entry waits for its draw, n / k steps, and what waited comes at once."""
-    drawn = any(one.shared_seed and not one.noisy for one in codecs(s))
+    drawn = any(one.shared_seed and not one.noisy for one in s.codecs)
     return kind_of(s.memory).feeds_back and s.optimizer == "sgd" and s.momentum > 0 and drawn
 
 
 def momentum_after_feedback(s: Settings) -> bool:
     """Momentum goes on pushing where nothing is left to feed back."""
-    late = any(Law.CONTRACTION in one.laws and not one.fine for one in codecs(s))
+    late = any(Law.CONTRACTION in one.laws and not one.fine for one in s.codecs)
     given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is None
     return given and s.optimizer == "sgd" and s.momentum > 0 and late
 
@@ -81,13 +75,13 @@ def momentum_of_what_was_sent(s: Settings) -> bool:
 
 def long_signs(s: Settings) -> bool:
     """A step of signs has no magnitude but the learning rate."""
-    return s.peak_lr > LARGE_FOR_SIGNS and any(one.votes for one in codecs(s))
+    return s.peak_lr > LARGE_FOR_SIGNS and any(one.votes for one in s.codecs)
 
 
 def undamped_noise(s: Settings) -> bool:
     """Errors of few workers do not average out within a step."""
     plain = s.memory == Forget.id and not (s.noise_damping and s.optimizer == "sgd")
-    return plain and any(one.noisy for one in codecs(s))
+    return plain and any(one.noisy for one in s.codecs)
 
 
 def late_feedback(s: Settings) -> bool:

@@ -132,7 +132,7 @@ def make_job(settings: Settings, ranks: int) -> Job:
     model = workload.build(settings.network)
     if settings.weights:
         load_weights(model, Path(settings.weights))
-    compile_kernels(phase.codec for phase in phases(settings.code, settings.code_schedule))
+    compile_kernels(settings.codecs)
     stages = make_stages(settings, model, steps)
     job = Job(settings, task, workload, model, stages, workers, steps)
     check_rate(settings, job.last_step)
@@ -151,9 +151,17 @@ def check_rate(settings: Settings, last_step: int) -> None:
 
 
 def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
-    """The stages of a run whose epochs have `steps` steps."""
-    tensors = shapes(model)
+    """The stages of a run whose epochs have `steps` steps.
+
+    Raises:
+        ConfigError: a codec is for a parameter that the model does not have.
+    """
+    tensors, by_name = shapes(model), settings.by_name
+    by_name.check_names(name for name, _ in tensors)
     return tuple(
-        Stage(1 + math.ceil(phase.epoch * steps), plan(tensors, phase.codec, settings.grouping))
+        Stage(
+            1 + math.ceil(phase.epoch * steps),
+            plan(tensors, phase.codec, settings.grouping, by_name),
+        )
         for phase in phases(settings.code, settings.code_schedule)
     )

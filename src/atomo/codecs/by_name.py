@@ -1,0 +1,92 @@
+"""Codecs of single parameters, by name, where one codec for all of them is not the best.
+
+`bf16: conv1.weight fc*; svd(rank=3): conv2.weight` names codecs and the parameters that each
+encodes, in which `*` stands for any letters. The first that names a parameter counts; all others
+have the codec of the run. What `codecs.small` says travels dense still does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final, final
+
+from atomo.codecs import Codec, make_codec
+from atomo.errors import ConfigError
+
+__all__ = ["NONE", "ByName", "Rule", "parse_by_name"]
+
+
+@final
+@dataclass(frozen=True)
+class Rule:
+    """A codec, and the parameters that it encodes."""
+
+    codec: Codec[Any]
+    names: tuple[str, ...]
+
+    def covers(self, name: str) -> bool:
+        """Whether it is the codec of this parameter."""
+        return any(fnmatchcase(name, one) for one in self.names)
+
+    def __str__(self) -> str:
+        return f"{self.codec}: {' '.join(self.names)}"
+
+
+@final
+@dataclass(frozen=True)
+class ByName:
+    """Which parameters have a codec of their own."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def codec(self, name: str, otherwise: Codec[Any]) -> Codec[Any]:
+        """The codec of a parameter."""
+        return next((rule.codec for rule in self.rules if rule.covers(name)), otherwise)
+
+    @property
+    def codecs(self) -> tuple[Codec[Any], ...]:
+        """All that are named."""
+        return tuple(rule.codec for rule in self.rules)
+
+    def mapped(self, change: Callable[[Codec[Any]], Codec[Any]]) -> ByName:
+        """The same parameters with other codecs."""
+        return ByName(tuple(replace(rule, codec=change(rule.codec)) for rule in self.rules))
+
+    def check_names(self, parameters: Iterable[str]) -> None:
+        """Raises ConfigError where a name is that of no parameter: it would say nothing."""
+        known = list(parameters)
+        for name in (name for rule in self.rules for name in rule.names):
+            if not any(fnmatchcase(one, name) for one in known):
+                raise ConfigError(
+                    f"--code-for: no parameter is called {name!r}; they are {', '.join(known[:4])}"
+                    f"{', ...' if len(known) > 4 else ''}"
+                )
+
+    def __str__(self) -> str:
+        """What `parse_by_name` reads back."""
+        return "; ".join(map(str, self.rules))
+
+
+NONE: Final = ByName()
+
+
+def parse_by_name(text: str) -> ByName:
+    """What `--code-for` says.
+
+    >>> str(parse_by_name("BF16: conv1.weight  fc*; sgd:head.*"))
+    'bf16: conv1.weight fc*; sgd: head.*'
+
+    Raises:
+        ConfigError: it cannot be read, or a codec is unknown.
+    """
+    return ByName(tuple(parse_rule(entry) for entry in text.split(";") if entry.strip()))
+
+
+def parse_rule(entry: str) -> Rule:
+    """One `CODEC: NAME NAME`."""
+    spec, colon, names = entry.partition(":")
+    if not colon or not names.split():
+        raise ConfigError(f"--code-for: cannot read {entry.strip()!r}; write 'CODEC: NAME NAME*'")
+    return Rule(make_codec(spec), tuple(names.split()))

@@ -4,16 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from atomo.codecs import Codec, make_codec
 from atomo.codecs.by_name import ByName
+from atomo.comm_types import COMM_TYPES
 from atomo.errors import ConfigError
 from atomo.memory import Forget, default_memory
+from atomo.names import resolve
 from atomo.roles import fitted_codec, own_memory
 from atomo.schedule import Phase, phases, spelled, warm_up_schedule
 
-__all__ = ["fitted_by_name", "fitted_phases", "fitted_schedule", "needed_memory", "with_flags"]
+__all__ = [
+    "AUTO",
+    "check_auto",
+    "fitted_by_name",
+    "fitted_phases",
+    "fitted_schedule",
+    "needed_memory",
+    "with_flags",
+]
+
+AUTO: Final = "auto"
+CHOOSING: Final = ("Bcast", "Allgather", "Allreduce")  # communicators that take several codecs
+
+
+def check_auto(comm_type: str, code_schedule: str, code_for: str, warmup_epochs: int) -> None:
+    """Raises ConfigError for what says something of the codecs beside `--code auto`."""
+    if code_schedule or code_for or warmup_epochs:
+        raise ConfigError(
+            "--code auto chooses the codec of every layer: leave out --code-schedule, --code-for "
+            "and --warmup-epochs, or give a --code"
+        )
+    if resolve("comm-type", comm_type, COMM_TYPES) not in CHOOSING:
+        raise ConfigError(
+            f"--code auto chooses for --comm-type {', '.join(CHOOSING)}; {comm_type} has a codec "
+            "of its own: give --svd-rank"
+        )
 
 
 def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:

@@ -11,7 +11,15 @@ from atomo.arguments import flag, option
 from atomo.bounds import check
 from atomo.codecs import Codec
 from atomo.codecs.by_name import ByName, parse_by_name
-from atomo.coding import fitted_by_name, fitted_phases, fitted_schedule, needed_memory, with_flags
+from atomo.coding import (
+    AUTO,
+    check_auto,
+    fitted_by_name,
+    fitted_phases,
+    fitted_schedule,
+    needed_memory,
+    with_flags,
+)
 from atomo.comm_types import COMM_TYPES
 from atomo.compression import Compression
 from atomo.downlink import canonical_downlink
@@ -41,6 +49,7 @@ from atomo.setting_checks import (
 __all__ = ["Settings", "wants_gpu"]
 
 OPTIMIZERS: Final = ("sgd", "adam")
+PLAIN: Final = "sgd"
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
 
@@ -105,7 +114,12 @@ class Settings:
     lr_end: float = option(0.0, "share of the rate at which cosine and linear end, after the run")
     lr_by_epoch: bool = option(False, "schedules move after epochs, not after steps: yes or no")
     recipe: str = option("", "a method with all its published settings, e.g. dgc; flags go first")
-    code: str = option("svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'")
+    code: str = option(
+        "svd", "codec of the gradients, e.g. sgd, fp16, svd, 'svd(rank=3)'; auto: measured, a layer"
+    )
+    error_budget: float | None = option(
+        None, "what --code auto may lose: squared error of the mean gradient over its square"
+    )
     code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
     code_for: str = option(
         "", "codecs of single parameters: 'CODEC: NAME NAME*; CODEC: NAME'; the rest: --code"
@@ -178,7 +192,14 @@ class Settings:
         return cls(**{**known, **given})
 
     def resolved(self) -> "Settings":
-        """The same run with every name in its canonical form and nothing left to defaults."""
+        """The same run with every name in its canonical form and nothing left to defaults, but for
+        what `--code auto` finds when the run starts.
+        """
+        if self.code.lower() == AUTO:
+            check_auto(self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs)
+            memory = "none" if self.memory == "auto" else self.memory
+            plain = replace(self, code=PLAIN, memory=memory).resolved()
+            return replace(plain, code=AUTO, memory=AUTO if self.memory == AUTO else plain.memory)
         codec = fitted_codec(with_flags(self.code, self.codec_flags), self.comm_type)
         planned = fitted_phases(codec, self.code_schedule, self.comm_type)
         by_name = fitted_by_name(self.by_name, self.comm_type)

@@ -49,6 +49,8 @@ class Live:
             case Started():
                 self._phase = "training"
                 self.note(headline(event))
+                if event.chosen:
+                    self.note(event.chosen)
             case Evaluation():
                 self.note(evaluation_line(event))
             case Caution():

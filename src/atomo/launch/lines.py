@@ -66,6 +66,8 @@ class Plain:
             case Started():
                 self._last_step, self._samples = event.last_step, event.samples
                 self.note(headline(event))
+                if event.chosen:
+                    self.note(event.chosen)
             case StepDone():
                 if event.step % self._log_interval == 0 or event.step == self._last_step:
                     self.note(step_line(event, self._last_step, self._samples))

@@ -37,6 +37,7 @@ class Started:
     train_dir: str
     comm_type: str = "Bcast"
     samples: str = "images"  # what they are called
+    chosen: str = ""  # what `--code auto` came to
 
 
 @final

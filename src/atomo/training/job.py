@@ -18,6 +18,7 @@ from atomo.randomness import derive
 from atomo.schedule import phases
 from atomo.setting_bounds import FLOAT
 from atomo.tasks import Task, Workload, make_task
+from atomo.training.chosen import Chosen
 from atomo.training.compiling import compile_kernels
 from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
@@ -46,6 +47,8 @@ class Job:
     stages: tuple[Stage, ...]
     workers: int
     steps_per_epoch: int
+    chosen: Chosen | None = None
+    """What `--code auto` came to."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

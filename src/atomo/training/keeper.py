@@ -12,6 +12,7 @@ from atomo.identity import record
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
+from atomo.training.chosen import keep_chosen
 from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
@@ -64,6 +65,8 @@ class Keeper:
         """Takes in the steps after `step` while its block runs."""
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
         keep_settings(self._folder, self._job.settings)
+        if self._job.chosen:
+            keep_chosen(self._folder, self._job.chosen)
         with MetricsLog(self._folder, step + 1) as log:
             self._tell(self._started(step + 1))
             if self._caution:
@@ -115,4 +118,5 @@ class Keeper:
             train_dir=str(self._folder),
             comm_type=s.comm_type,
             samples=job.task.samples,
+            chosen=job.chosen.text if job.chosen else "",
         )

@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from atomo.config import Settings, wants_gpu
 from atomo.errors import AtomoError, ConfigError
 from atomo.roles import has_master
+from atomo.training.choosing import choose_codecs
 from atomo.training.events import Event
 from atomo.training.job import Job, make_job
 from atomo.training.master import Master
@@ -39,7 +41,9 @@ def run_rank(
     try:
         torch.set_num_threads(settings.threads or share_of_cores(settings, transport))
         device = worker_device(settings, transport)
-        job = make_job(settings, transport.size)
+        chosen = choose_codecs(settings, transport)
+        settings = chosen.applied(settings) if chosen else settings
+        job = replace(make_job(settings, transport.size), chosen=chosen)
         end = make_end(job, transport, device, tell, interrupted)
         end.run()
         transport.drain(settings.timeout)

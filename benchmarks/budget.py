@@ -1,0 +1,258 @@
+"""What an error costs: final accuracy against the relative error of the codec, for many codecs.
+
+The error is the one that `--error-budget` bounds, measured where `--code auto` measures it: on the
+gradient of one batch at the first weights. Short runs of LeNet, a thread a rank; lines of JSON, and
+what is there already is not run again. `--runs` takes the folders of finished runs of any network
+instead, such as ResNet20's on CIFAR-10, and measures the errors of their codecs.
+
+python benchmarks/budget.py lenet.jsonl --data-dir data --steps 200 --seeds 2
+python benchmarks/budget.py resnet20.jsonl --runs runs/r20/* --data-dir data
+python benchmarks/budget.py lenet.jsonl resnet20.jsonl --table - --png budget.png
+"""
+
+import argparse
+import json
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from atomo.codecs import Codec
+from atomo.config import Settings
+from atomo.data import epoch_seed
+from atomo.errors import AtomoError
+from atomo.memory import kind_of
+from atomo.planning import measure_passes
+from atomo.planning.losses import measure_losses
+from atomo.plotting import pyplot_for
+from atomo.settings_file import read_settings
+from atomo.tasks import make_task
+from atomo.training.checkpoint import latest, load
+from atomo.training.job import Job, make_job
+from atomo.training.replicated import Replicated
+from atomo.training.scoring import build_subject, score
+from atomo.transports import LocalTransport, network
+
+CODES = (
+    "sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)", "bf16", "topk(ratio=0.1)", "efsignsgd",
+    "randk(ratio=0.1)", "svd(rank=3, selection=top)", "topk(ratio=0.001)", "qsgd(bits=2)",
+    "terngrad", "svd(rank=1)", "natural", "randk(ratio=0.3)", "onebit", "dgc(ratio=0.001)",
+    "svd(rank=8)", "randk(ratio=0.02)", "topk(ratio=0.3)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run."""
+
+    network: str
+    code: str
+    memory: str
+    seed: int
+    workers: int
+    error: float
+    """Of the mean gradient of all workers, relative and squared."""
+    accuracy: float | None  # of the test images; None: it diverged
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what is lost comes later."""
+        return kind_of(self.memory).feeds_back
+
+
+def main() -> None:
+    """Runs what is missing, or shows what there is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--runs", nargs="*", type=Path, help="folders of finished runs")
+    parser.add_argument("--data-dir", default="data")
+    parser.add_argument("--codes", default=";".join(CODES), help="separated by ';'")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--table", type=Path, help="file for a table; -: here")
+    parser.add_argument("--png", default="")
+    options = parser.parse_args()
+    if options.table or options.png:
+        show([one for path in options.results for one in read(path)], options)
+        return
+    torch.set_num_threads(1)
+    (path,) = options.results
+    known = {(one.code, one.seed) for one in read(path)}
+    for settings in of_runs(options) if options.runs else of_codes(options):
+        if (settings.code, settings.seed) not in known:
+            outcome = finished(settings) if options.runs else run(settings)
+            with path.open("a") as out:
+                out.write(json.dumps(asdict(outcome)) + "\n")
+            print(outcome, flush=True)
+
+
+def of_codes(options: argparse.Namespace) -> Iterator[Settings]:
+    """Two workers without a master; all codecs with one seed before any with the next."""
+    for seed in range(1, options.seeds + 1):
+        for code in filter(None, map(str.strip, options.codes.split(";"))):
+            yield Settings(
+                code=code, seed=seed, dataset="MNIST", data_dir=options.data_dir, n=2,
+                comm_type="Allgather", max_steps=options.steps, eval_freq=10**9,
+                evaluator="none",
+            ).resolved()  # fmt: skip
+
+
+def of_runs(options: argparse.Namespace) -> Iterator[Settings]:
+    """The settings of runs that are over."""
+    for folder in options.runs:
+        if (folder / "finished.json").exists():
+            given = read_settings([folder / "settings.toml"])
+            given |= {"data_dir": options.data_dir, "train_dir": str(folder)}
+            yield Settings(**given).resolved()
+
+
+def run(settings: Settings) -> Outcome:
+    """Trains, each rank a thread, and scores."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = replace(settings, train_dir=folder)
+        found = error_of(make_job(chosen, chosen.n))
+        try:
+            train(chosen)
+            return outcome(chosen, found, accuracy(chosen))
+        except AtomoError:
+            return outcome(chosen, found, None)
+
+
+def finished(settings: Settings) -> Outcome:
+    """What a run came to that is over."""
+    lines = (Path(settings.train_dir) / "evaluations.jsonl").read_text().splitlines()
+    return outcome(
+        settings, error_of(make_job(settings, settings.n)), json.loads(lines[-1])["top1"]
+    )
+
+
+def outcome(settings: Settings, error: float, accuracy: float | None) -> Outcome:
+    s = settings
+    return Outcome(s.network, s.code, s.memory, s.seed, s.workers, error, accuracy)
+
+
+def error_of(job: Job) -> float:
+    """The error of the codec on one batch's gradient at the first weights."""
+    (codec,) = job.settings.codecs[-1:]
+    return relative_error(codec, gradient_of(job), job.workers)
+
+
+def relative_error(codec: Codec, gradient: Mapping[str, Tensor], workers: int) -> float:
+    """Of the mean over workers with gradients that are alike."""
+    return sum(measure_losses(codec, gradient).of_mean(workers))
+
+
+def gradient_of(job: Job) -> Mapping[str, Tensor]:
+    """Worker 1's of its first batch."""
+    indices = job.shard(1).indices(1)[: job.settings.batch_size]
+    batch = job.workload.train.batch(indices, epoch_seed(job.settings.seed, 0))
+    return measure_passes(job.model.train(), job.workload.objective, batch, 1).gradient
+
+
+def train(chosen: Settings) -> None:
+    """The whole job; raises what the first rank to fail raised."""
+    errors: list[Exception] = []
+
+    def body(transport: LocalTransport, job: Job) -> None:
+        try:
+            end = Replicated(job, transport, torch.device("cpu"), lambda _: None, lambda: False)
+            end.run()
+        except Exception as error:
+            errors.append(error)
+            transport.abort(1)
+
+    ranks = [(transport, make_job(chosen, chosen.n)) for transport in network(chosen.n)]
+    threads = [threading.Thread(target=body, args=rank) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def accuracy(chosen: Settings) -> float:
+    """Of the last checkpoint, on the test images."""
+    folder = Path(chosen.train_dir)
+    step = latest(folder)
+    assert step is not None
+    task, data_dir = make_task(chosen.task), Path(chosen.data_dir)
+    subject = build_subject(task, chosen.network, chosen.dataset, None, data_dir, "cpu")
+    return score(load(folder, step, parts=["model"]), subject, 1000).values["top1"]
+
+
+def read(path: Path) -> list[Outcome]:
+    """What was run already."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Outcome(**json.loads(line)) for line in lines]
+
+
+def show(found: Sequence[Outcome], options: argparse.Namespace) -> None:
+    """A table, and a picture."""
+    text = table(found)
+    if options.table and str(options.table) != "-":
+        options.table.write_text(text)
+    else:
+        print(text)
+    if options.png:
+        draw(found, options.png)
+
+
+def cells(found: Sequence[Outcome]) -> list[tuple[str, str, str, float, list[float | None]]]:
+    """Network, codec, memory, error and the accuracies of all seeds, by error."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
+    for one in found:
+        groups[one.network, one.code, one.memory].append(one)
+    rows = [
+        (*key, fmean(one.error for one in runs), [one.accuracy for one in runs])
+        for key, runs in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (row[0], kind_of(row[2]).feeds_back, row[3]))
+
+
+def table(found: Sequence[Outcome]) -> str:
+    """A row a network and codec."""
+    lines = ["| network | code | memory | error | accuracy, % | to dense |", "| --- " * 6 + "|"]
+    rows = cells(found)
+    dense = {row[0]: fmean(filter(None, row[4])) for row in rows if row[1] == "sgd"}
+    for network_, code, memory, error, values in rows:
+        kept = [value for value in values if value is not None]
+        each = ", ".join("diverged" if one is None else f"{100 * one:.2f}" for one in values)
+        gap = f"{100 * (fmean(kept) - dense[network_]):+.2f}" if kept and dense else ""
+        lines.append(f"| {network_} | `{code}` | `{memory}` | {error:.3g} | {each} | {gap} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: Sequence[Outcome], path: str) -> None:
+    """A plot a network: accuracy over error, with and without error feedback."""
+    pyplot = pyplot_for(path)
+    names = sorted({one.network for one in found})
+    figure, axes = pyplot.subplots(
+        1, len(names), figsize=(6.5 * len(names), 4.5), squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes[0], names, strict=True):
+        rows = [row for row in cells(found) if row[0] == name]
+        for back, marker, label in ((False, "o", "no memory"), (True, "^", "error feedback")):
+            some = [row for row in rows if kind_of(row[2]).feeds_back == back]
+            points = [(max(r[3], 1e-7), 100 * (v or 0.1)) for r in some for v in r[4]]
+            axis.plot(*zip(*points, strict=True), marker, label=label) if points else None
+            for row in some:
+                at = max(row[3], 1e-7), 100 * fmean(value or 0.1 for value in row[4])
+                axis.annotate(row[1], at, fontsize=6, xytext=(3, 3), textcoords="offset points")
+        dense = [100 * (value or 0) for row in rows if row[1] == "sgd" for value in row[4]]
+        for value in dense:
+            axis.axhline(value, color="grey", linewidth=0.7)
+        axis.set(xscale="log", xlabel="relative squared error", ylabel="test top-1, %", title=name)
+        axis.legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()

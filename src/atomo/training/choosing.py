@@ -1,0 +1,161 @@
+"""`--code auto`: before its first step a job measures what codecs cost and lose on its own
+gradients, hosts and links, and chooses.
+
+Every worker measures, all at the same time, since they share cores; rank 0 takes the mean of what
+they found, chooses, and gives all the answer. A run that continues has the answer in its folder.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from atomo.budget import Family, families
+from atomo.codecs import Codec
+from atomo.codecs.small import goes_dense
+from atomo.coding import AUTO
+from atomo.communicators.rooted import collect, deal, take
+from atomo.config import Settings, wants_gpu
+from atomo.errors import ConfigError
+from atomo.planning import Machine, Setting
+from atomo.planning.choice import Candidate, Choice, choose, of_one
+from atomo.planning.comparison import WORTH
+from atomo.roles import has_master
+from atomo.training.chosen import Chosen, kept_chosen, said
+from atomo.training.job import Job, make_job
+from atomo.training.listing import latest, recorded
+from atomo.training.measuring import Measured, mean_of, measure
+from atomo.training.ping import answer_pings, measure_link
+from atomo.transports import Transport
+
+__all__ = ["choose_codecs"]
+
+WHAT: Final = "what --code auto measured"
+
+
+def choose_codecs(settings: Settings, transport: Transport) -> Chosen | None:
+    """What `--code auto` comes to, alike on all ranks; None where a codec was named.
+
+    Raises:
+        ConfigError: it cannot be measured here.
+        TransportError: a rank does not take part.
+    """
+    if settings.code != AUTO:
+        return None
+    if wants_gpu(settings.enable_gpu):
+        raise ConfigError("--code auto measures on the CPU: with --enable-gpu yes, give a --code")
+    if transport.rank == 0:
+        kept = kept_chosen(settings)
+        memory = memory_of_checkpoint(settings) if settings.memory == AUTO else settings.memory
+        tell(transport, {"chosen": asdict(kept) if kept else None, "memory": memory})
+        found = kept or lead(settings, memory, transport)
+    else:
+        told = hear(transport, settings.timeout)
+        if not told["chosen"]:
+            follow(settings, told["memory"], transport)
+            told = hear(transport, settings.timeout)
+        found = Chosen(**told["chosen"])
+    transport.drain(settings.timeout)
+    return found
+
+
+def tell(transport: Transport, values: object) -> None:
+    """Gives every other rank the same, from rank 0."""
+    told = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
+    deal(transport, [{"told": told}] * transport.size, 0)
+
+
+def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
+    """What rank 0 told."""
+    values: dict[str, Any] = json.loads(take(transport, timeout_s).state["told"].numpy().tobytes())
+    return values
+
+
+def memory_of_checkpoint(settings: Settings) -> str:
+    """The memory that a run which is continued has; auto: any."""
+    folder = Path(settings.train_dir if settings.resume == "auto" else settings.resume)
+    step = latest(folder) if settings.resume != "never" and folder.is_dir() else None
+    return AUTO if step is None else str(recorded(folder, step).get("memory", AUTO))
+
+
+def lead(settings: Settings, memory: str, transport: Transport) -> Chosen:
+    """Rank 0's part: it has all that was measured, and chooses."""
+    began = time.perf_counter()
+    link = measure_link(transport, settings.timeout)
+    some, job = families(settings, memory), job_of(settings, transport)
+    mine = own_part(job, some, transport)
+    states = [one for one in collect(transport, mine, 0, settings.timeout, WHAT) if one]
+    found = mean_of(states, job, codecs_of(some))
+    setting = Setting(found.profile, job.workers, link, machine_of(transport, job))
+    chosen = replace(decided(settings, some, found, setting), took_s=time.perf_counter() - began)
+    tell(transport, {"chosen": asdict(chosen)})
+    return chosen
+
+
+def follow(settings: Settings, memory: str, transport: Transport) -> None:
+    """Every other rank's part."""
+    answer_pings(transport, settings.timeout)
+    some, job = families(settings, memory), job_of(settings, transport)
+    collect(transport, own_part(job, some, transport), 0, settings.timeout, WHAT)
+
+
+def job_of(settings: Settings, transport: Transport) -> Job:
+    """The job with a model of its own, dense."""
+    return make_job(replace(settings, code="sgd", memory="none").resolved(), transport.size)
+
+
+def own_part(job: Job, some: Sequence[Family], transport: Transport) -> dict[str, Tensor]:
+    """What this rank measures: nothing where it is a master."""
+    master = has_master(job.settings.comm_type)
+    if master and transport.rank == 0:
+        return {}
+    return measure(job, transport.rank + (not master), codecs_of(some)).state()
+
+
+def codecs_of(some: Sequence[Family]) -> list[Codec[Any]]:
+    """All that are measured, each once."""
+    return [*dict.fromkeys(codec for family in some for codec in family.codecs)]
+
+
+def machine_of(transport: Transport, job: Job) -> Machine:
+    """Whether encoding delays the passes: where no core is left for it. That processes share cores
+    is in what they measured.
+    """
+    workers = transport.local_size - has_master(job.settings.comm_type)
+    spare = (os.cpu_count() or 1) >= workers * (torch.get_num_threads() + 1)
+    return Machine(slowing=0.0 if spare else 1.0)
+
+
+def decided(
+    settings: Settings, some: Sequence[Family], found: Measured, setting: Setting
+) -> Chosen:
+    """The fastest choice of all families, or dense gradients where that gains next to nothing."""
+    name, at = settings.comm_type, {codec: n for n, codec in enumerate(codecs_of(some))}
+    tensors = [*reversed(found.profile.gradient.items())]
+
+    def candidate(codec: Codec[Any]) -> Candidate:
+        return Candidate(found.costs[at[codec]], found.losses[at[codec]].of_mean(setting.workers))
+
+    def answer(family: Family, codecs: Sequence[Codec[Any]], choice: Choice) -> Chosen:
+        picks = zip(tensors, choice.picks, strict=True)
+        codes = {n: str(codecs[pick]) for (n, one), pick in picks if not goes_dense(one.shape)}
+        return Chosen(
+            codes, family.memory, choice.error, family.budget, choice.step_s,
+            dense.step_s, 0.0, said(settings),
+        )  # fmt: skip
+
+    plain = some[0].codecs[:1]
+    dense = of_one(setting, candidate(plain[0]), name, settings.grouping)
+    best = answer(some[0], plain, dense)
+    for family in some:
+        candidates = [candidate(codec) for codec in family.codecs]
+        choice = choose(setting, candidates, name, settings.grouping, family.budget)
+        if choice.step_s < best.step_s and choice.step_s * WORTH < dense.step_s:
+            best = answer(family, family.codecs, choice)
+    return best

@@ -1,0 +1,83 @@
+"""`--code auto`: all ranks come to the same codecs, which a run that continues finds again."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from support import settings, together
+
+from atomo.config import Settings
+from atomo.errors import CheckpointError, ConfigError
+from atomo.training.choosing import choose_codecs
+from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen
+from atomo.training.job import make_job
+from atomo.transports import network
+
+CODES = {"fc2.weight": "qsgd", "fc1.weight": "svd(rank=8)", "conv2.weight": "qsgd"}
+SAID = {"network": "LeNet", "dataset": "Digits", "comm_type": "Bcast", "n": 3, "batch_size": 32,
+        "error_budget": None}  # fmt: skip
+CHOSEN = Chosen(CODES, "none", 0.05, 0.1, 0.0041, 0.0123, 2.5, SAID)
+
+
+def choose(run: Settings) -> list[Chosen | None]:
+    """What each rank comes to."""
+    transports, found = network(run.n), [None] * run.n
+
+    def body(rank: int) -> None:
+        found[rank] = choose_codecs(run, transports[rank])
+
+    ranks = range(run.n)
+    together([lambda rank=rank: body(rank) for rank in ranks], lambda: transports[0].abort(1))
+    return found
+
+
+@pytest.mark.parametrize(("comm_type", "n"), [("Bcast", 3), ("Allreduce", 2)])
+def test_all_ranks_come_to_the_same_codecs_within_the_budget(
+    tmp_path: Path, comm_type: str, n: int
+) -> None:
+    run = settings(tmp_path, code="auto", memory="none", comm_type=comm_type, n=n, error_budget=0.4)
+    first, *others = choose(run)
+    assert first is not None
+    assert others == [first] * (n - 1)
+    assert first.error <= first.budget == 0.4
+    assert 0 < first.step_s <= first.dense_s
+    chosen = first.applied(run)
+    assert chosen.resolved() == chosen
+    assert make_job(chosen, n).buckets  # every name is one of the network's
+    assert set(first.codes) == {"conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"}
+
+
+def test_a_run_that_continues_has_the_codecs_that_it_began_with(tmp_path: Path) -> None:
+    run = settings(tmp_path, code="auto")
+    keep_chosen(tmp_path, CHOSEN)
+    assert choose(run) == [CHOSEN] * run.n
+
+
+def test_another_question_has_another_answer(tmp_path: Path) -> None:
+    assert CHOSEN.holds_for(settings(tmp_path, code="auto"))
+    for changes in ({"error_budget": 0.5}, {"n": 4}, {"memory": "dgc"}, {"network": "FC"}):
+        assert not CHOSEN.holds_for(settings(tmp_path, code="auto", **changes))
+
+
+def test_the_codecs_are_settings_like_any_other(tmp_path: Path) -> None:
+    """So that `settings.toml` repeats the run."""
+    run = CHOSEN.applied(settings(tmp_path, code="auto"))
+    assert (run.code, run.memory) == ("qsgd", "none")
+    assert run.code_for == "svd(rank=8): fc1.weight"
+    assert "2 tensors qsgd, 1 tensor svd(rank=8), memory none: 4.1 ms" in CHOSEN.text
+
+
+def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / CHOSEN_FILE).write_text(json.dumps(asdict(CHOSEN) | {"more": 1}))
+    with pytest.raises(CheckpointError, match="remove it"):
+        choose(settings(tmp_path, code="auto", n=2))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"code_for": "sgd: fc1.weight"}, {"code_schedule": "1: sgd"}, {"comm_type": "PowerSGD"}],
+)
+def test_what_names_codecs_beside_it_is_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="--code auto chooses"):
+        Settings(code="AUTO", **changes).resolved()

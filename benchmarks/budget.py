@@ -3,27 +3,31 @@
 The error is the one that `--error-budget` bounds, measured where `--code auto` measures it: on the
 gradient of one batch at the first weights. Short runs of LeNet, a thread a rank; lines of JSON, and
 what is there already is not run again. `--runs` takes the folders of finished runs of any network
-instead, such as ResNet20's on CIFAR-10, and measures the errors of their codecs.
+instead, such as ResNet20's on CIFAR-10, and `--converged` the table that `converge.py` made; then
+only the errors of their codecs are measured.
 
 python benchmarks/budget.py lenet.jsonl --data-dir data --steps 200 --seeds 2
 python benchmarks/budget.py resnet20.jsonl --runs runs/r20/* --data-dir data
-python benchmarks/budget.py lenet.jsonl resnet20.jsonl --table - --png budget.png
+python benchmarks/budget.py digits.jsonl --converged docs/convergence.md
+python benchmarks/budget.py lenet.jsonl resnet20.jsonl digits.jsonl --table - --png budget.png
 """
 
 import argparse
 import json
+import re
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from atomo.codecs import Codec
+from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.data import epoch_seed
 from atomo.errors import AtomoError
@@ -71,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--runs", nargs="*", type=Path, help="folders of finished runs")
+    parser.add_argument("--converged", type=Path, help="the page with the table of converge.py")
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--codes", default=";".join(CODES), help="separated by ';'")
     parser.add_argument("--steps", type=int, default=200)
@@ -84,12 +89,46 @@ def main() -> None:
     torch.set_num_threads(1)
     (path,) = options.results
     known = {(one.code, one.seed) for one in read(path)}
-    for settings in of_runs(options) if options.runs else of_codes(options):
-        if (settings.code, settings.seed) not in known:
-            outcome = finished(settings) if options.runs else run(settings)
+    missing = [one for one in wanted(options) if (one[0].code, one[0].seed) not in known]
+    for settings, outcomes in missing:
+        for outcome in outcomes(settings):
             with path.open("a") as out:
                 out.write(json.dumps(asdict(outcome)) + "\n")
             print(outcome, flush=True)
+
+
+Way = Callable[[Settings], "list[Outcome]"]
+
+
+def wanted(options: argparse.Namespace) -> list[tuple[Settings, Way]]:
+    """All that is asked for, and how it is found."""
+    if options.converged:
+        return [*of_table(options.converged)]
+    if options.runs:
+        return [(settings, finished) for settings in of_runs(options)]
+    return [(settings, run) for settings in of_codes(options)]
+
+
+def of_table(page: Path) -> Iterator[tuple[Settings, Way]]:
+    """Codecs with their default memories, and their accuracies with 1, 2 and 3 workers.
+
+    Those that vote are left out: what arrives of them is no gradient.
+    """
+    row = re.compile(r"\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|")
+    for found in map(row.match, page.read_text().splitlines()):
+        if found and not make_codec(found[1]).votes:
+            each = [float(cell) / 100 for cell in found.groups()[1:]]
+            yield Settings(code=found[1]).resolved(), partial(compared, accuracies=each)
+
+
+def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
+    """The errors with 1, 2, ... workers beside accuracies that are known."""
+    gradient = gradient_of(make_job(settings, settings.n))
+    lost = measure_losses(settings.codecs[0], gradient)
+    return [
+        replace(outcome(settings, sum(lost.of_mean(workers)), value), workers=workers)
+        for workers, value in enumerate(accuracies, 1)
+    ]
 
 
 def of_codes(options: argparse.Namespace) -> Iterator[Settings]:
@@ -112,40 +151,36 @@ def of_runs(options: argparse.Namespace) -> Iterator[Settings]:
             yield Settings(**given).resolved()
 
 
-def run(settings: Settings) -> Outcome:
+def run(settings: Settings) -> list[Outcome]:
     """Trains, each rank a thread, and scores."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = replace(settings, train_dir=folder)
         found = error_of(make_job(chosen, chosen.n))
         try:
             train(chosen)
-            return outcome(chosen, found, accuracy(chosen))
+            return [outcome(chosen, found, accuracy(chosen))]
         except AtomoError:
-            return outcome(chosen, found, None)
+            return [outcome(chosen, found, None)]
 
 
-def finished(settings: Settings) -> Outcome:
+def finished(settings: Settings) -> list[Outcome]:
     """What a run came to that is over."""
     lines = (Path(settings.train_dir) / "evaluations.jsonl").read_text().splitlines()
-    return outcome(
-        settings, error_of(make_job(settings, settings.n)), json.loads(lines[-1])["top1"]
-    )
+    job = make_job(settings, settings.n)
+    return [outcome(settings, error_of(job), json.loads(lines[-1])["top1"])]
 
 
 def outcome(settings: Settings, error: float, accuracy: float | None) -> Outcome:
     s = settings
-    return Outcome(s.network, s.code, s.memory, s.seed, s.workers, error, accuracy)
+    return Outcome(
+        f"{s.network} on {s.dataset}", s.code, s.memory, s.seed, s.workers, error, accuracy
+    )
 
 
 def error_of(job: Job) -> float:
     """The error of the codec on one batch's gradient at the first weights."""
-    (codec,) = job.settings.codecs[-1:]
-    return relative_error(codec, gradient_of(job), job.workers)
-
-
-def relative_error(codec: Codec, gradient: Mapping[str, Tensor], workers: int) -> float:
-    """Of the mean over workers with gradients that are alike."""
-    return sum(measure_losses(codec, gradient).of_mean(workers))
+    (codec,) = job.settings.codecs[-1:]  # of a schedule, the one that it ends with
+    return sum(measure_losses(codec, gradient_of(job)).of_mean(job.workers))
 
 
 def gradient_of(job: Job) -> Mapping[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Files of weights as Google published them, made of drawn numbers or of a network of ours.
+"""Files of weights as Google published them, made of drawn numbers.
 
 The formulas here are those of the papers, on the published layouts: they know nothing of ours.
 """
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.nn.functional import gelu, layer_norm
 
 Arrays = Mapping[str, Tensor]
@@ -138,50 +137,3 @@ def mixer_scores(arrays: Arrays, images: Tensor, layers: int) -> Tensor:
         seen = norm(arrays, f"{block}/LayerNorm_1", x)
         x = x + two_layers(arrays, f"{block}/channel_mixing", seen)
     return dense(arrays, "head", norm(arrays, "pre_head_layer_norm", x).mean(1))
-
-
-def as_published(network: Module, heads: int) -> dict[str, Tensor]:
-    """The arrays of a Vision Transformer of ours."""
-    arrays = {}
-    for name, tensor in network.state_dict().items():
-        arrays |= dict(published(name, tensor, heads))
-    return arrays
-
-
-NAMES = {
-    "cls_token": "cls",
-    "pos_embed": "Transformer/posembed_input/pos_embedding",
-    "patch_embed.proj": "embedding",
-    "norm": "Transformer/encoder_norm",
-    "head": "head",
-    "norm1": "LayerNorm_0",
-    "norm2": "LayerNorm_2",
-    "mlp.fc1": "MlpBlock_3/Dense_0",
-    "mlp.fc2": "MlpBlock_3/Dense_1",
-    "attn.proj": "MultiHeadDotProductAttention_1/out",
-}
-
-
-def published(name: str, tensor: Tensor, heads: int) -> Iterator[tuple[str, Tensor]]:
-    if name in NAMES:
-        yield NAMES[name], tensor
-        return
-    layer, _, kind = name.rpartition(".")
-    block = ""
-    if layer.startswith("blocks."):
-        _, number, layer = layer.split(".", 2)
-        block = f"Transformer/encoderblock_{number}/"
-    if layer == "attn.qkv":
-        for part, third in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-            shaped = (
-                third.T.unflatten(-1, (heads, -1)) if third.dim() == 2 else third.view(heads, -1)
-            )
-            key = "kernel" if kind == "weight" else "bias"
-            yield f"{block}MultiHeadDotProductAttention_1/{part}/{key}", shaped
-        return
-    if tensor.dim() == 4:
-        tensor = tensor.permute(2, 3, 1, 0)
-    elif tensor.dim() == 2:
-        tensor = tensor.T.unflatten(0, (heads, -1)) if layer == "attn.proj" else tensor.T
-    scale = "scale" if "norm" in layer else "kernel"
-    yield f"{block}{NAMES[layer]}/{scale if kind == 'weight' else 'bias'}", tensor

@@ -1,5 +1,6 @@
 """Weights from files: published ones of ViT and Mixer, and state dicts of any network."""
 
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from atomo.models.weights import load_weights, resized
 
 LAYERS, HEADS, PATCH = 2, 2, 4
 IMAGE = (3, 12, 12)
+BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "pretrain_vit.py"))
 VIT, MIXER = VitSize(8, LAYERS, HEADS, 16, PATCH), MixerSize(8, LAYERS, 6, 16, PATCH)
 VIT_ARRAYS = google.drawn(google.vit_shapes(8, LAYERS, HEADS, 16, PATCH, 10, 5))
 MIXER_ARRAYS = google.drawn(google.mixer_shapes(8, LAYERS, 6, 16, PATCH, 9, 5))
@@ -49,6 +51,15 @@ def test_a_published_vision_transformer_scores_as_its_formula(tmp_path):
     again = small_vit()
     load_weights(again, google.save(tmp_path / "old.npz", old))
     assert again(images()).equal(network(images()))
+
+
+def test_a_network_of_ours_is_written_as_it_was_published(tmp_path):
+    network = small_vit()
+    load_weights(network, google.save(tmp_path / "v.npz", VIT_ARRAYS))
+    written = BENCHMARK["as_published"](network, HEADS)
+    read = {key: array for key, array in VIT_ARRAYS.items() if not key.startswith("pre_logits")}
+    assert written.keys() == read.keys()
+    assert all(written[key].equal(array) for key, array in read.items())
 
 
 def test_a_published_mixer_scores_as_its_formula(tmp_path):
@@ -234,13 +245,14 @@ def draw(root: Path, classes: int) -> None:
 def test_a_vision_transformer_is_fine_tuned_in_a_few_steps_from_a_published_file(
     monkeypatch, tmp_path
 ):
-    size, side = VitSize(24, 2, 2, 48, patch=4), (3, 16, 16)
+    size, side = VitSize(24, 2, 2, 48, patch=4), (3, 12, 12)  # fine-tuned on images of 16 pixels
     module = ModuleType("mine")
     module.net = lambda num_classes, input_shape: vit(size, input_shape, num_classes, 0.0)
     monkeypatch.setitem(sys.modules, "mine", module)
     for name in ("tuned", "plain"):
         draw(tmp_path / name, 3)
-    weights = google.save(tmp_path / "w.npz", google.as_published(pretrained(size, side), 2))
+    arrays = BENCHMARK["as_published"](pretrained(size, side), 2)
+    weights = google.save(tmp_path / "w.npz", arrays)
     given = {"network": "mine:net", "dataset": "Folder", "code": "sgd", "max_steps": 4,
              "batch_size": 16, "optimizer": "adam", "lr": 1e-3}  # fmt: skip
     assert trained(tmp_path / "tuned", weights=str(weights), **given)["top1"] > 0.9
@@ -255,10 +267,10 @@ def pretrained(size: VitSize, shape: tuple[int, int, int]) -> Module:
     generator = torch.Generator().manual_seed(9)
     for _ in range(60):
         labels = torch.randint(3, (32,), generator=generator)
-        batch = torch.rand(32, 3, 16, 16, generator=generator) - 1.5
-        cells = torch.randint(16, (32,), generator=generator)
+        batch = torch.rand(32, *shape, generator=generator) - 1.5
+        cells = torch.randint(9, (32,), generator=generator)
         for i, (cell, label) in enumerate(zip(cells.tolist(), labels.tolist(), strict=True)):
-            across, down = cell % 4 * 4, cell // 4 * 4
+            across, down = cell % 3 * 4, cell // 3 * 4
             batch[i, label, down : down + 4, across : across + 4] += 2.5
         optimizer.zero_grad()
         cross_entropy(network(batch), labels).backward()

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from atomo.arguments import parse
+from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.data import load_dataset
 from atomo.errors import ConfigError
+from atomo.fusion import Gradients, plan, shapes
+from atomo.grouping import ONE
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.checkpoint import load
@@ -136,6 +139,29 @@ def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overfl
     assert all((one.value < first) == (first > 65536) for one in made)
     assert largest_difference(plain(chosen, half, scale=made[0].value), model) < 1e-4
     assert largest_difference(plain(chosen), model) > 1e-4
+
+
+def test_a_scale_goes_up_and_down_as_that_of_gradscaler(monkeypatch):
+    monkeypatch.setattr("atomo.training.precision.GROWTH_INTERVAL", 3)
+    ours, theirs = LossScale(8.0), torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
+    mine, other = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    optimizer = torch.optim.SGD(other.parameters(), lr=1.0)
+    gradients = Gradients(mine, plan(shapes(mine), make_codec("sgd"), ONE), ours.hold)
+    seen = []
+    for entry in (1.0, 2.0, 1e38, 1e38, 3.0, 4.0, 5.0, -2e38, torch.nan, 6.0, 7.0, 8.0, 9.0):
+        ours.begin()
+        gradients.begin()
+        (mine.weight * entry * ours.value).sum().backward()
+        optimizer.zero_grad()
+        theirs.scale((other.weight * entry).sum()).backward()
+        theirs.step(optimizer)
+        theirs.update()
+        if not ours.overflows(gradients):
+            ((_, flat),) = ours.release()
+            assert flat.equal(other.weight.grad.flatten())  # which its step has unscaled
+        seen.append(theirs.get_scale())
+        assert ours.value == seen[-1]
+    assert seen == [8, 8, 4, 2, 2, 2, 4, 2, 1, 1, 1, 2, 2]
 
 
 def test_a_scale_doubles_after_two_thousand_steps():

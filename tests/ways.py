@@ -60,9 +60,22 @@ def here(result: Any) -> Any:
     return result.cpu() if isinstance(result, Tensor) else result
 
 
-def every_way(idea: str) -> pytest.MarkDecorator:
-    """Runs a test once for each way of an idea, as its argument `way`."""
-    return pytest.mark.parametrize("way", ways(idea), ids=str)
+def every_way(idea: str, interpreted: bool = True) -> pytest.MarkDecorator:
+    """Runs a test once for each way of an idea, as its argument `way`.
+
+    Args:
+        idea: the folder of the kernel.
+        interpreted: whether Triton's way is to run in its interpreter too, which is slow.
+    """
+    cases = [pytest.param(way, marks=() if interpreted else on_gpu(way)) for way in ways(idea)]
+    return pytest.mark.parametrize("way", cases, ids=str)
+
+
+def on_gpu(way: Way) -> list[pytest.MarkDecorator]:
+    """What leaves out Triton's way where there is no GPU."""
+    without = way.name == "triton" and not torch.cuda.is_available()
+    reason = "takes long in Triton's interpreter, where a smaller test stands for it: needs a GPU"
+    return [pytest.mark.skip(reason=reason)] if without else []
 
 
 def ways(idea: str) -> list[Way]:

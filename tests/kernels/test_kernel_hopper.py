@@ -6,11 +6,26 @@ import subprocess
 import sys
 
 import pytest
-from selection import slow_but
 from ways import TRITON
 
 # A kernel's arguments in Triton's words, and the constants that its launches give it.
 KERNELS = {
+    "radix.count_digits": (
+        "*i32 *i64 *i64 i64",
+        {"PASS": 1, "SHIFT": 9, "OWN": 2048, "VALUES": 2048, "BLOCK": 2048},
+    ),
+    "radix.tell_kth": ("*i64 i64 *i64", {"VALUES": 2048, "NOT_FINITE": 2040}),
+    "radix.count_larger": ("*i32 *i64 *i64 i64 *i64", {"BLOCK": 2048}),
+    "radix.move_larger": ("*i64 *i32 *i64 *i64 i64 *i64 i64 *i64 *i32", {"BLOCK": 2048}),
+    "select.mark": ("*fp32 *fp32 *i64 *i32 *i64 i64", {"ADD": True, "BLOCK": 2048}),
+    "select.move": ("*fp32 *i32 *i64 i64 *i64 *fp32", {"CLEAR": True, "BLOCK": 2048}),
+    "select.most_of_blocks": ("*fp32 *i32 i64", {"BLOCK": 2048}),
+    "select.gather": ("*fp32 *fp32 *i64 *i32 i64", {"ADD": True, "BLOCK": 2048}),
+    "select.sum_chunks": ("*fp32 *fp32 *fp64 i64 i64", {"ADD": True, "BLOCK": 2048}),
+    "select.add_tiles": (
+        "*fp32 *i64 *fp32 *i64 i32 i32 i64 fp32",
+        {"SETS": 8, "TILE": 8192, "LANES": 128},
+    ),
     "sign.pack_tiles": (
         "*fp32 *fp32 *i32 *fp64 i32 i64 i32",
         {"ADD": True, "WHOLE": True, "WIDTH": 64},
@@ -25,46 +40,53 @@ KERNELS = {
     ),
 }
 
+# Those that read and write all of a vector.
+WIDE = {"select.mark", "sign.pack_tiles"}
+BLOCKS = {"blocks", "random"}  # what the others are made of
+
 COMPILE = """
 import json, sys
 from importlib import import_module
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-name, types, constants = json.loads(sys.argv[1])
-idea, kernel = name.split(".")
-function = getattr(import_module(f"atomo.kernels.{idea}.triton_way"), kernel)
-kinds = types.split() + ["constexpr"] * len(constants)
-signature = dict(zip(function.arg_names, kinds, strict=True))
-# As a launch on tensors of PyTorch, which begin at multiples of 16 bytes and more.
-attributes = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(kinds) if "*" in kind}
-made = triton.compile(
-    ASTSource(function, signature, constexprs=constants, attrs=attributes),
-    target=GPUTarget("cuda", 90, 32),
-    options={"enable_fp_fusion": False},
-)
-code = made.asm["ptx"]
-print(len(made.asm["cubin"]), ".local" in code, "ld.global.v4" in code and "st.global.v4" in code)
+for name, (types, constants) in json.loads(sys.argv[1]).items():
+    idea, kernel = name.split(".")
+    function = getattr(import_module(f"atomo.kernels.{idea}.triton_way"), kernel)
+    kinds = types.split() + ["constexpr"] * len(constants)
+    signature = dict(zip(function.arg_names, kinds, strict=True))
+    # As a launch on tensors of PyTorch, which begin at multiples of 16 bytes and more.
+    attributes = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(kinds) if "*" in kind}
+    made = triton.compile(
+        ASTSource(function, signature, constexprs=constants, attrs=attributes),
+        target=GPUTarget("cuda", 90, 32),
+        options={"enable_fp_fusion": False},
+    )
+    code = made.asm["ptx"]
+    wide = "ld.global.v4" in code and "st.global.v4" in code
+    print(name, len(made.asm["cubin"]), ".local" in code, wide)
 """
 
 
 def test_all_ideas_with_a_triton_way_are_compiled():
-    assert {name.partition(".")[0] for name in KERNELS} | {"random"} == TRITON
+    assert {name.partition(".")[0] for name in KERNELS} | BLOCKS == TRITON
 
 
-@pytest.mark.parametrize("name", slow_but((), KERNELS))
-def test_it_compiles_for_hopper(name, tmp_path):
+@pytest.mark.slow
+def test_all_compile_for_hopper(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, json.dumps([name, *KERNELS[name]])],
+        [sys.executable, "-c", COMPILE, json.dumps(KERNELS)],
         env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    size, spills, wide = done.stdout.split()
-    assert int(size) > 0
-    assert spills == "False"
-    assert wide == str("WHOLE" in KERNELS[name][1]), "16 bytes at a time where tiles are whole"
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [name for name, *_ in lines] == [*KERNELS]
+    for name, size, spills, wide in lines:
+        assert int(size) > 0, name
+        assert spills == "False", name
+        assert wide == "True" or name not in WIDE, f"{name}: not 16 bytes at a time"

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from ways import Way, every_way, ways
 
 from atomo.kernels import draws, select
+from atomo.kernels.select import sampled
 
-each_way = every_way("select")
+each_way = every_way("select", interpreted=False)
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -134,3 +135,57 @@ def test_survivors_of_a_table_of_four_slots_each():
     for way in ways("draws"):
         assert way.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
     assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))
+
+
+@every_way("select")
+@pytest.mark.parametrize("k", [40, 1, 2999])
+def test_each_way_finds_the_same(way: Way, k, monkeypatch):
+    """Of more than one block: of equal entries the first, with few samples of many."""
+    monkeypatch.setattr(sampled, "SAMPLES", 1024)
+    values, added = normal(5003).round(decimals=1), normal(5003, seed=2).round(decimals=1)
+    values[[7, 4000]] = 9.0  # the sum of one of them is the largest
+    total = values + added
+    wanted = total.abs().sort(descending=True, stable=True).indices[:k].sort().values
+    indices, found = way.largest(values, added, k)
+    assert values.equal(total)
+    assert indices.equal(wanted)
+    assert found.equal(total[wanted])
+
+
+@every_way("select")
+def test_each_way_sums_and_looks_up_the_same(way: Way):
+    values, added = normal(4099), normal(4099, seed=2)
+    total, positions = values + added, torch.arange(3, 4099, 2)
+    assert way.magnitudes(values, added, positions).equal(total[positions].abs().view(torch.int32))
+    assert way.largest_bits(total) == int(total.abs().max().view(torch.int32))
+    sums = way.chunk_sums(values, added, 2050)
+    assert values.equal(total)
+    expected = [part.double().abs().sum() for part in total.split(2050)]
+    torch.testing.assert_close(sums, torch.stack(expected))
+    indices, found = way.above(values, None, select.bits_of(1.5), True)
+    assert indices.equal((total.abs() >= 1.5).nonzero().squeeze(1))
+    assert found.equal(total[indices])
+    assert values.equal(torch.where(total.abs() >= 1.5, 0.0, total))
+
+
+@every_way("select")
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf")])
+def test_each_way_finds_what_is_not_finite(way: Way, bad):
+    values = normal(2100)
+    values[2049] = bad
+    with pytest.raises(ValueError, match="NaN"):
+        way.largest(values, None, 5)
+
+
+@every_way("select")
+def test_sets_are_added_one_after_the_other(way: Way):
+    """To the same bytes: sums of floats depend on their order."""
+    n, sizes = 9000, (0, 300, 1, 2500)
+    sets = [normal(n, seed=s).topk(size).indices.sort().values for s, size in enumerate(sizes)]
+    sets[2] = torch.tensor([8191])
+    indices, values = torch.cat(sets), normal(sum(sizes), seed=5)
+    out, expected = normal(n), normal(n)
+    for index, value in zip(indices.tolist(), values, strict=True):
+        expected[index] += torch.tensor(0.1) * value
+    way.add_sets(out, indices, values, sizes, 0.1)
+    assert out.equal(expected)

@@ -147,13 +147,10 @@ class Selector(Codec[Sparse]):
     def add_all(
         self, payloads: Sequence[Sparse], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        if out.device.type != "cpu":  # where indices that come twice are added in any order
-            super().add_all(payloads, out, scale)
-            return
         with adding_to(out, self.id) as entries:
             counts, indices = all_indices_of(payloads, len(entries), self.most(len(entries)))
             values = self.all_values([payload.values for payload in payloads], counts)
-            select.add_at(entries, indices, values, scale)
+            select.add_sets(entries, indices, values, counts, scale)
 
     def all_values(
         self, coded: Sequence[Any], counts: Sequence[int]

@@ -6,7 +6,7 @@ values and puts infinity and NaN above them all. Vectors are contiguous float32.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from atomo.kernels.ways import ways_of
 __all__ = [
     "above",
     "add_at",
+    "add_sets",
     "backend",
     "bits_of",
     "check_finite",
@@ -30,12 +31,8 @@ __all__ = [
 ]
 
 INFINITY: Final = 0x7F800000
-SAMPLES: Final = 65536
-RUN: Final = 16  # sampled entries that lie together: a line of the cache
-MARGIN: Final = 5.0  # standard deviations
 
-
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 def bits_of(value: float) -> int:
@@ -100,38 +97,12 @@ def largest(
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """The k entries of largest magnitude, or all that are not zero where those are fewer.
 
-    A sample bounds the k-th from below, one pass finds all above the bound, and only these are
-    looked at closely. Of equal ones the first count. `values` becomes the sum with `added`.
+    Of equal ones the first count. `values` becomes the sum with `added`.
 
     Raises:
         ValueError: NaN or infinity was found.
     """
-    low = lower_bound(values, added, k)
-    indices, found = above(values, added, low)
-    if len(found) < k and low > 1:
-        bits, _ = kth_largest(values.view(torch.int32), k)
-        indices, found = above(values, None, max(1, bits))
-    return first_largest(indices, found, k) if len(found) > k else (indices, found)
-
-
-def lower_bound(
-    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
-) -> int:
-    """Bits that the k-th largest magnitude is very probably not below."""
-    runs, n = SAMPLES // RUN, len(values)
-    if n <= 2 * SAMPLES:
-        positions = torch.arange(n, device=values.device)
-        rank = k
-    else:
-        starts = torch.arange(runs, device=values.device) * (n - RUN) // (runs - 1)
-        positions = (starts[:, None] + torch.arange(RUN, device=values.device)).view(-1)
-        # How many of the k largest are in the sample is nearly a Poisson number. At a rank five
-        # deviations above its mean the bound is hardly ever too high, which costs another pass.
-        expected = k * SAMPLES / n
-        rank = math.ceil(expected + MARGIN * math.sqrt(expected) + 8)
-    if rank > len(positions):
-        return 1
-    return max(1, kth_largest(magnitudes(values, added, positions), rank)[0])
+    return backend(values).largest(values, added, k)
 
 
 def first_largest(
@@ -153,6 +124,26 @@ def add_at(
     elsewhere.
     """
     backend(out).add_at(out, indices.to(out.device), values.to(out.device).contiguous(), scale)
+
+
+def add_sets(
+    out: Float[torch.Tensor, " n"],
+    indices: Int64[torch.Tensor, " total"],
+    values: Float[torch.Tensor, " total"],
+    counts: Sequence[int],
+    scale: float,
+) -> None:
+    """out[indices] += scale * values of several sets, one set after the other, on every device.
+
+    Args:
+        out: contiguous.
+        indices: of each set behind those of the last one; increasing within a set, below n.
+        values: as many.
+        counts: how many each set has.
+        scale: of all values.
+    """
+    there, added = indices.to(out.device), values.to(out.device).contiguous()
+    backend(out).add_sets(out, there, added, counts, scale)
 
 
 def chunk_sums(

@@ -1,18 +1,23 @@
 """Which entries are large, in one pass with the residual, in numba. Contracts: `kernels/select`."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
+from atomo.kernels.select.sampled import largest
 
 __all__ = [
     "above",
     "add_at",
+    "add_sets",
     "chunk_sums",
     "first_largest",
     "kth_largest",
+    "largest",
     "largest_bits",
     "magnitudes",
     "most_bits",
@@ -70,6 +75,12 @@ def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tenso
 
 def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
     scatter(out.numpy(), indices.numpy(), values.numpy(), scale)
+
+
+def add_sets(
+    out: Tensor, indices: Tensor, values: Tensor, counts: Sequence[int], scale: float
+) -> None:
+    add_at(out, indices, values, scale)  # in their order, whatever set they are of
 
 
 def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:

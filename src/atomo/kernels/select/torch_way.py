@@ -1,14 +1,20 @@
 """Which entries are large, as PyTorch operations. Contracts: `kernels/select`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from atomo.kernels.select.sampled import largest
 
 __all__ = [
     "above",
     "add_at",
+    "add_sets",
     "chunk_sums",
     "first_largest",
     "kth_largest",
+    "largest",
     "largest_bits",
     "magnitudes",
 ]
@@ -62,3 +68,12 @@ def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tenso
 
 def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
     out.index_add_(0, indices, values, alpha=scale)
+
+
+def add_sets(
+    out: Tensor, indices: Tensor, values: Tensor, counts: Sequence[int], scale: float
+) -> None:
+    # One set after the other: within one no index comes twice, so that the order is no matter.
+    sets = torch.split(indices, [*counts]), torch.split(values, [*counts])
+    for one, part in zip(*sets, strict=True):
+        out.index_add_(0, one, part, alpha=scale)

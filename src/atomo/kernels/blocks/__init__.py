@@ -1,0 +1,6 @@
+"""What Triton's ways share: a vector, a block a program, and sets of what was found in it.
+
+A block that is whole is read and written without a mask, 16 bytes at a time. What programs of one
+launch find is put in order by the next: each has counted its own, and the sum of the counts before
+it is where it begins. No program waits for another one, so that nothing depends on their order.
+"""

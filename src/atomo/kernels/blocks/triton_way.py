@@ -1,0 +1,42 @@
+"""Blocks of vectors in Triton. What they are: `kernels/blocks`."""
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from atomo.kernels.triton_jit import device_code
+
+__all__ = ["magnitudes_of", "put", "starts_of", "take"]
+
+
+@device_code
+def take(vector, start, entries, BLOCK: tl.constexpr):
+    """A block of a vector from `start` on, zero behind its end."""
+    places = start + tl.arange(0, BLOCK)
+    # Of one branch only: a mask that is not known at compile time makes loads 4 bytes wide.
+    if start + BLOCK <= entries:
+        found = tl.load(vector + places)
+    else:
+        found = tl.load(vector + places, mask=places < entries, other=0)
+    return found
+
+
+@device_code
+def put(vector, start, entries, found, BLOCK: tl.constexpr):
+    """Writes a block of a vector from `start` on, up to its end."""
+    places = start + tl.arange(0, BLOCK)
+    if start + BLOCK <= entries:
+        tl.store(vector + places, found)
+    else:
+        tl.store(vector + places, found, mask=places < entries)
+
+
+@device_code
+def magnitudes_of(entry):
+    """The bits of magnitudes of float32, whose order is theirs, with NaN above all."""
+    return entry.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+def starts_of(counts: Tensor) -> Tensor:
+    """The sums of the counts before each, in the last dimension, and at its end of all."""
+    return torch.nn.functional.pad(counts.cumsum(-1), (1, 0))

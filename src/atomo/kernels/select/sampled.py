@@ -1,0 +1,62 @@
+"""The k largest entries, looked for above a bound that a sample tells. Contracts: `kernels/select`.
+
+The bound is very probably not above the k-th largest, so that one pass over all entries finds them
+with few others, and only these are looked at closely.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import torch
+from jaxtyping import Float, Int64
+
+from atomo.kernels import select
+
+__all__ = ["largest", "positions", "rank_of"]
+
+SAMPLES: Final = 65536
+RUN: Final = 16  # sampled entries that lie together: a line of the cache
+MARGIN: Final = 5.0  # standard deviations
+
+
+def largest(
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+    """What `kernels/select` promises, of its other functions."""
+    low = lower_bound(values, added, k)
+    indices, found = select.above(values, added, low)
+    if len(found) < k and low > 1:
+        bits, _ = select.kth_largest(values.view(torch.int32), k)
+        indices, found = select.above(values, None, max(1, bits))
+    return select.first_largest(indices, found, k) if len(found) > k else (indices, found)
+
+
+def lower_bound(
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
+) -> int:
+    """Bits that the k-th largest magnitude is very probably not below."""
+    sample, rank = positions(len(values), values.device), rank_of(k, len(values))
+    if rank > len(sample):
+        return 1
+    return max(1, select.kth_largest(select.magnitudes(values, added, sample), rank)[0])
+
+
+def positions(entries: int, where: torch.device) -> Int64[torch.Tensor, " samples"]:
+    """Where the sample lies: everywhere alike, or all places where there are few."""
+    if entries <= 2 * SAMPLES:
+        return torch.arange(entries, device=where)
+    runs = SAMPLES // RUN
+    starts = torch.arange(runs, device=where) * (entries - RUN) // (runs - 1)
+    return (starts[:, None] + torch.arange(RUN, device=where)).view(-1)
+
+
+def rank_of(k: int, entries: int) -> int:
+    """Which of the largest of the sample is the bound; there may be fewer."""
+    if entries <= 2 * SAMPLES:
+        return k
+    # How many of the k largest are in the sample is nearly a Poisson number. At a rank five
+    # deviations above its mean the bound is hardly ever too high, which costs another pass.
+    expected = k * SAMPLES / entries
+    return math.ceil(expected + MARGIN * math.sqrt(expected) + 8)

@@ -78,7 +78,8 @@ def on_gpu(way: Way) -> list[pytest.MarkDecorator]:
     return [pytest.mark.skip(reason=reason)] if without else []
 
 
-def ways(idea: str) -> list[Way]:
-    """All of an idea. Triton's runs on a GPU or, without one, in its interpreter."""
-    names = (*NAMES, "triton") if idea in TRITON else NAMES
+def ways(idea: str, interpreted: bool = True) -> list[Way]:
+    """All of an idea, or all but one that would run in Triton's interpreter."""
+    runs = idea in TRITON and (interpreted or torch.cuda.is_available())
+    names = (*NAMES, "triton") if runs else NAMES
     return [Way(idea, name) for name in names]

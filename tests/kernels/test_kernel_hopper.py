@@ -10,6 +10,22 @@ from ways import TRITON
 
 # A kernel's arguments in Triton's words, and the constants that its launches give it.
 KERNELS = {
+    "moments.sum_pieces": (
+        "*fp32 *fp64 i64 i64 i64 i64 i32",
+        {"PIECE": 16384, "RUNS": 1, "LANES": 1024},
+    ),
+    "quantise.round_tiles": (
+        "*fp32 *fp32 *u8 *i64 i64 i64 i64 i64 i64 i32 i64",
+        {"KIND": 1, "WHOLE": True, "ONE": False, "ESCAPES": False, "BASE": 15, "DIGITS": 2}
+        | {"CODE": 225, "TILES": 4, "COLUMNS": 512, "TINY": 1e-30, "HUGE": 1e30}
+        | {"LIFT_TINY": 2.0**100, "LIFT_HUGE": 2.0**-60},
+    ),
+    "quantise.add_tiles": (
+        "*u8 *u8 *i16 *fp32 *fp32 i64 i64 i64 i64 i64",
+        {"ONE": False, "SOME": False, "BASE": 15, "DIGITS": 2, "CODE": 225}
+        | {"TILES": 4, "COLUMNS": 512},
+    ),
+    "quantise.count_blocks": ("*u8 *i64 i64 i64 i32", {"BLOCK": 4096}),
     "radix.count_digits": (
         "*i32 *i64 *i64 i64",
         {"PASS": 1, "SHIFT": 9, "OWN": 2048, "VALUES": 2048, "BLOCK": 2048},

@@ -13,7 +13,7 @@ from atomo.kernels import entropy, sign
 from atomo.kernels.entropy import codes as coder
 from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, Form
 
-each_way = every_way("quantise")
+each_way = every_way("quantise", interpreted=False)
 every_form = pytest.mark.parametrize("form", FORMS, ids=str)
 
 
@@ -115,7 +115,7 @@ def test_all_ways_give_the_same_bytes(form, kind, n, bucket, size):
     """Sums in another order may round a norm to its neighbour, so all get the norms of one."""
     values, seed = normal(n) * size, 2**63 - 7
     most = 255 if form == FORMS[-1] else form.base // 2  # some of 255 levels escape
-    first, *others = ways("quantise")
+    first, *others = ways("quantise", interpreted=False)
     norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
     for other in others:
         found = quantised(other, values, bucket, kind, most, form, seed)
@@ -124,6 +124,44 @@ def test_all_ways_give_the_same_bytes(form, kind, n, bucket, size):
         assert given is not None
         for part, same in zip(given, packed, strict=True):
             assert part.equal(same)
+
+
+@pytest.mark.parametrize(
+    ("form", "bucket", "kind", "most"),
+    [
+        # A bucket a row, in whole tiles and in a shorter one; then what escapes from one bucket.
+        (FORMS[1], 512, EUCLIDEAN, 7),
+        pytest.param(FORMS[0], 100, LARGEST, 1, marks=pytest.mark.slow),
+        pytest.param(FORMS[2], 5200, LARGEST, 255, marks=pytest.mark.slow),
+    ],
+)
+def test_triton_packs_and_adds_what_numba_does(form, bucket, kind, most):
+    values, seed = normal(5200), 2**63 - 7
+    first, triton = Way("quantise", "numba"), Way("quantise", "triton")
+    norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
+    own, *_ = quantised(triton, values, bucket, kind, most, form, seed)
+    torch.testing.assert_close(own, norms, rtol=2e-7, atol=0)  # sums have another order
+    given = triton.quantise(values, norms, bucket, GIVEN, most, form, seed)
+    assert [part.tolist() for part in given] == [part.tolist() for part in packed]
+    assert triton.largest_and_count(packed[0], form.escape) == first.largest_and_count(
+        packed[0], form.escape
+    )
+    outs = [normal(5200, seed=3) for _ in range(2)]
+    for way, out in zip((first, triton), outs, strict=True):
+        way.add_levels(*packed, norms, bucket, most, form, out, 0.3)
+    assert outs[0].equal(outs[1])
+
+
+@pytest.mark.slow
+def test_triton_refuses_norms_and_gives_up_escapes_as_numba_does():
+    way, bad = Way("quantise", "triton"), normal(600)
+    bad[590] = float("nan")
+    with pytest.raises(ValueError, match="NaN, infinity, or a norm"):
+        way.quantise(bad, torch.empty(2), 512, EUCLIDEAN, 1, FORMS[0], 0)
+    assert way.quantise(torch.ones(600), torch.empty(600), 1, EUCLIDEAN, 255, FORMS[0], 0) is None
+    most, squares = way.moments(normal(1500))
+    assert most == float(normal(1500).abs().max())
+    assert abs(squares - float(normal(1500).double().square().sum())) < 1e-9
 
 
 @each_way

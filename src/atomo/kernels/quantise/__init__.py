@@ -40,7 +40,7 @@ GIVEN, EUCLIDEAN, LARGEST = 0, 1, 2
 TINY, HUGE = 1e-30, 1e30
 LIFT_TINY, LIFT_HUGE = 2.0**100, 2.0**-60
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 @dataclass(frozen=True)

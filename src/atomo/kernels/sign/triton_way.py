@@ -98,7 +98,8 @@ def pack_tiles(
 
 
 def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> None:
-    means = torch.tensor([positive, negative], dtype=torch.float32).to(out.device)
+    means = out.new_empty(2)  # filled there: a copy from the host would wait for the device
+    means[0], means[1] = positive, negative
     unpack(words, means, len(out), 1.0, out)
 
 

@@ -1,14 +1,15 @@
 """`--code auto`: all ranks come to the same codecs, which a run that continues finds again."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from support import settings, together
+from support import largest_difference, run_threads, settings, together
 
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
+from atomo.training.checkpoint import load
 from atomo.training.choosing import choose_codecs
 from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen
 from atomo.training.job import make_job
@@ -66,6 +67,23 @@ def test_the_codecs_are_settings_like_any_other(tmp_path: Path) -> None:
     assert (run.code, run.memory) == ("qsgd", "none")
     assert run.code_for == "svd(rank=8): fc1.weight"
     assert "2 tensors qsgd, 1 tensor svd(rank=8), memory none: 4.1 ms" in CHOSEN.text
+
+
+def test_a_run_with_several_codecs_that_stops_and_goes_on_has_the_same_bits(tmp_path: Path) -> None:
+    codes = {
+        "fc1.weight": "topk",
+        "fc2.weight": "svd(rank=3, selection=top)",
+        "conv2.weight": "bf16",
+    }
+    chosen = replace(CHOSEN, codes=codes, memory="dgc")
+    folders = [tmp_path / "once", tmp_path / "twice"]
+    for folder, ends in zip(folders, ([4], [2, 4]), strict=True):
+        for end in ends:
+            run_threads(chosen.applied(settings(folder, code="auto", max_steps=end)))
+    one, other = (load(folder, 4) for folder in folders)
+    assert largest_difference(one.model, other.model) == 0
+    assert largest_difference(one.workers[0], other.workers[0]) == 0
+    assert any(bool(kept.any()) for kept in one.workers[0].values())
 
 
 def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:

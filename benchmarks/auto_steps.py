@@ -1,0 +1,84 @@
+"""Steps with `--code auto` beside dense ones and others of one codec, over links of a rate.
+
+    python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
+    python3 benchmarks/auto_steps.py --out runs/auto-100mbit
+    python3 tools/virtual_cluster.py down
+
+A job each, a worker on each host and, with Bcast, a master on the first; contenders take turns, and
+the median of all their steps but the first few counts. `auto` keeps its default error budget;
+fixed codecs are not held to it.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+CLUSTER: Final = str(ROOT / "tools" / "virtual_cluster.py")
+WARM_UP: Final = 5  # steps that do not count
+CONTENDERS: Final = {
+    "Allgather": ("sgd", "bf16", "qsgd", "svd(rank=3)", "topk(ratio=0.1)", "topk", "auto"),
+    "Allreduce": ("sgd", "bf16", "auto"),
+    "Bcast": ("sgd", "bf16", "qsgd", "svd(rank=3)", "topk(ratio=0.1)", "topk", "auto"),
+}
+
+
+def main() -> None:
+    """Runs, and prints a table for each communicator."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--hosts", default="clusters/virtual/hosts_address", help="empty: here")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--comm-types", nargs="*", default=list(CONTENDERS))
+    parser.add_argument("--options", nargs="*", default=[], help="more of atomo train")
+    options = parser.parse_args()
+    for comm_type in options.comm_types:
+        steps: dict[str, list[float]] = defaultdict(list)
+        for turn in range(options.turns):
+            for code in CONTENDERS[comm_type]:
+                steps[code] += run(options, comm_type, code, turn)
+        show(comm_type, {code: statistics.median(found) for code, found in steps.items()})
+        print(lines_of(options.out / f"{comm_type}-auto-0"), flush=True)
+
+
+def run(options: argparse.Namespace, comm_type: str, code: str, turn: int) -> list[float]:
+    """Seconds of the steps of one job."""
+    folder = options.out / f"{comm_type}-{''.join(c for c in code if c.isalnum())}-{turn}"
+    shutil.rmtree(folder, ignore_errors=True)
+    words = [
+        str(ROOT / "run_pytorch.sh"), "--n", str(options.workers + (comm_type == "Bcast")),
+        "--comm-type", comm_type, "--code", code, "--max-steps", str(options.steps),
+        "--eval-freq", "100000", "--evaluator", "none", "--threads", "1",
+        "--train-dir", str(folder.absolute()), *options.options,
+    ]  # fmt: skip
+    there = [sys.executable, CLUSTER, "exec", "h1"] if options.hosts else []
+    hosts = ["--hostfile", str(ROOT / options.hosts)] if options.hosts else []
+    subprocess.run([*there, "bash", *words, *hosts], check=True, stdout=subprocess.DEVNULL)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()[WARM_UP:]
+    return [json.loads(line)["step_s"] for line in lines]
+
+
+def show(comm_type: str, medians: dict[str, float]) -> None:
+    """A row a contender, the fastest first."""
+    print(f"\n| {comm_type} | ms a step | over dense |\n| --- | --- | --- |")
+    for code, seconds in sorted(medians.items(), key=lambda one: one[1]):
+        print(f"| `{code}` | {1e3 * seconds:.1f} | {seconds / medians['sgd']:.2f} |")
+
+
+def lines_of(folder: Path) -> str:
+    """What `auto` chose and predicted."""
+    found = json.loads((folder / "auto.json").read_text())
+    kept = ("step_s", "dense_s", "error", "budget", "memory", "codes", "took_s")
+    return json.dumps({name: found[name] for name in kept})
+
+
+if __name__ == "__main__":
+    main()

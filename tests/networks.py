@@ -3,7 +3,7 @@
 import math
 from collections import OrderedDict
 
-from torch.nn import Flatten, Linear, Module, ReLU, Sequential
+from torch.nn import BatchNorm1d, Flatten, Linear, Module, ReLU, Sequential
 
 SMALL = "networks:small"  # as --network, in this process
 SMALL_MB = 0.05  # as --fusion-mb: one bucket for each of its layers
@@ -20,4 +20,15 @@ def small(num_classes: int, input_shape: tuple[int, ...]) -> Module:
             relu2=ReLU(inplace=True),
             fc3=Linear(400, num_classes),
         )
+    )
+
+
+def normed(num_classes: int, input_shape: tuple[int, ...]) -> Module:
+    """With statistics that a pass changes."""
+    return Sequential(
+        Flatten(),
+        Linear(math.prod(input_shape), 24),
+        BatchNorm1d(24),
+        ReLU(inplace=True),
+        Linear(24, num_classes),
     )

@@ -13,6 +13,7 @@ from atomo.data import load_dataset
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.events import Event
+from atomo.training.fused import fused
 from atomo.training.job import make_job
 from atomo.training.rank import make_end
 from atomo.training.shard import Shard
@@ -61,8 +62,10 @@ def run_threads(
     """The whole job in this process, a thread a rank."""
 
     def body(transport: LocalTransport) -> Callable[[], None]:
-        job = make_job(chosen, transport.size)
-        return make_end(job, transport, torch.device("cpu"), tell, interrupted).run
+        job, cpu = make_job(chosen, transport.size), torch.device("cpu")
+        if not chosen.grouping.searched:
+            return make_end(job, transport, cpu, tell, interrupted).run
+        return lambda: make_end(fused(job, transport, cpu), transport, cpu, tell, interrupted).run()
 
     transports = network(chosen.n)
     together([body(transport) for transport in transports], lambda: transports[0].abort(1))

@@ -17,6 +17,7 @@ SIZES = [4_000_000, 4, 1_000_000, 2_000_000, 4, 500_000]
         ("count:2", (3, 6)),
         ("count:4", (1, 3, 4, 6)),
         ("count:100", (1, 2, 3, 4, 5, 6)),
+        ("cuts:1,4,6", (1, 4, 6)),
         ("bytes:3", (1, 3, 6)),
         ("bytes:4.1", (2, 6)),
         ("bytes:0.000001", (1, 2, 3, 4, 5, 6)),
@@ -41,6 +42,12 @@ def test_no_tensors_are_no_groups() -> None:
         ("bytes:nan", "a number above 0"),
         ("bytes:-1", "a number above 0"),
         ("layer:3", "layer takes no number"),
+        ("auto:3", "auto takes no number"),
+        ("cuts", "cuts needs how many parameters are sent"),
+        ("cuts:3,x", "cuts needs how many parameters"),
+        ("cuts:99999999999", "cuts needs how many parameters"),
+        ("cuts:3,3", "numbers increase from 1"),
+        ("cuts:0,3", "numbers increase from 1"),
     ],
 )
 def test_what_it_cannot_be_is_refused_by_the_settings(text: str, said: str) -> None:
@@ -52,3 +59,14 @@ def test_megabytes_are_those_of_fusion_mb_where_it_says_nothing() -> None:
     assert Settings(fusion_mb=2.5).grouping == Grouping("bytes", 2.5)
     assert Settings(fusion_mb=2.5, fusion="Layer").resolved().fusion == "layer"
     assert Settings(fusion_mb=2.5).resolved().grouping == Grouping("bytes", 2.5)
+
+
+def test_cuts_of_another_number_of_tensors_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the last cut is the number of parameters, 6 of them"):
+        grouping("cuts:1,5").cuts(SIZES)
+
+
+def test_what_is_found_from_costs_is_known_where_a_job_starts() -> None:
+    assert Settings(fusion="Auto").resolved().grouping.searched
+    with pytest.raises(ConfigError, match="found where a job starts"):
+        grouping("mergecomp").cuts(SIZES)

@@ -35,6 +35,7 @@ ORDER = [
     "data",
     "tasks",
     "planning",
+    "probing",
     "training",
     "integrations",
     "launch",

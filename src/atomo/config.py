@@ -142,7 +142,8 @@ class Settings:
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     fusion: str = option(
         "",
-        "what shares a message: layer, one, count:MESSAGES, bytes:MB; empty: bytes of --fusion-mb",
+        "what shares a message: auto (measured), mergecomp, layer, one, count:MESSAGES, bytes:MB, "
+        "cuts:LIST; empty: bytes of --fusion-mb",
     )
     fusion_mb: float = option(
         4.0, "gradient per message, MB; higher => fewer messages, less overlap"

@@ -1,20 +1,24 @@
 """Ways to cut a list of tensors into consecutive groups, of which each travels as one message.
 
 Each gives its cuts: for every group the number of tensors up to its end, increasing, so that the
-last cut is the number of tensors. A way is one function and one line in `WAYS`.
+last cut is the number of tensors. A way is one function and one line in `WAYS`. Two of them look at
+more than sizes: what they come to is known once costs are measured, at the start of a job
+(`fusion/searches.py`), and is spelled as `cuts:3,7,12` from there on.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, final
 
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["ONE", "Grouping", "grouping", "megabytes"]
+__all__ = ["ONE", "Grouping", "cut_at", "grouping", "megabytes"]
 
+MOST_DIGITS: Final = 10
 CALL: Final = re.compile(r"\s*([\w-]+)\s*(?::\s*(\S+)\s*)?")
 
 
@@ -48,6 +52,12 @@ def equal_bytes(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
     return (*cuts, len(sizes))
 
 
+def unknown(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
+    """Sizes do not say. Raises ConfigError."""
+    del sizes, amount
+    raise ConfigError("--fusion auto and mergecomp are found where a job starts, and nowhere else")
+
+
 @final
 @dataclass(frozen=True)
 class Way:
@@ -59,13 +69,19 @@ class Way:
     """What the number behind the colon is; none where empty."""
     whole: bool = False
     """Whether that is a whole number."""
+    searched: bool = False
+    """Whether it is found from measured costs."""
 
 
+CUTS: Final = "cuts"
 WAYS: Final[Mapping[str, Way]] = MappingProxyType(
     {
+        "auto": Way(unknown, searched=True),
         "bytes": Way(equal_bytes, "megabytes of a message"),
         "count": Way(equal_counts, "messages", whole=True),
+        CUTS: Way(unknown),
         "layer": Way(layer_wise),
+        "mergecomp": Way(unknown, searched=True),
         "one": Way(together),
     }
 )
@@ -74,16 +90,34 @@ WAYS: Final[Mapping[str, Way]] = MappingProxyType(
 @final
 @dataclass(frozen=True)
 class Grouping:
-    """A way and its amount."""
+    """A way and its amount, or the cuts themselves."""
 
     name: str
     amount: float = 0.0
+    ends: tuple[int, ...] = ()
+
+    @property
+    def searched(self) -> bool:
+        """Whether its cuts are found from measured costs, at the start of a job."""
+        return WAYS[self.name].searched
 
     def cuts(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The cuts of tensors of so many bytes; none of no tensors."""
+        """The cuts of tensors of so many bytes; none of no tensors.
+
+        Raises:
+            ConfigError: it names the cuts of another number of tensors, or they must be found.
+        """
+        if self.ends and sizes and self.ends[-1] != len(sizes):
+            raise ConfigError(
+                f"--fusion {self}: the last cut is the number of parameters, {len(sizes)} of them"
+            )
+        if self.ends:
+            return self.ends if sizes else ()
         return WAYS[self.name].cut(sizes, self.amount) if sizes else ()
 
     def __str__(self) -> str:
+        if self.ends:
+            return f"{self.name}:{','.join(map(str, self.ends))}"
         return f"{self.name}:{self.amount:g}" if WAYS[self.name].amount else self.name
 
 
@@ -95,11 +129,35 @@ def megabytes(amount: float) -> Grouping:
     return Grouping("bytes", amount)
 
 
+def cut_at(ends: Sequence[int]) -> Grouping:
+    """Groups that end behind so many tensors each.
+
+    Raises:
+        ConfigError: these numbers do not increase from 1.
+    """
+    if not ends or any(after <= before for before, after in pairwise((0, *ends))):
+        raise ConfigError(f"--fusion {CUTS}:{','.join(map(str, ends))}: numbers increase from 1")
+    return Grouping(CUTS, ends=tuple(ends))
+
+
+def read_cuts(text: str, said: str | None) -> Grouping:
+    """The cuts that `--fusion` names."""
+    words = (said or "").split(",")
+    if not all(word.isdecimal() and len(word) < MOST_DIGITS for word in words):
+        raise ConfigError(
+            f"--fusion {text!r}: {CUTS} needs how many parameters are sent by the end of each "
+            f"message, the last one first as in a backward pass, e.g. {CUTS}:3,7,12"
+        )
+    return cut_at([int(word) for word in words])
+
+
 def grouping(text: str) -> Grouping:
     """What `--fusion` says.
 
     >>> str(grouping("Layer")), str(grouping("count: 8")), str(grouping("bytes:0.5"))
     ('layer', 'count:8', 'bytes:0.5')
+    >>> grouping("cuts:2,3").cuts([400, 80, 4])
+    (2, 3)
 
     Raises:
         ConfigError: it names no way to group, or lacks its number, or has one that it cannot be.
@@ -107,6 +165,8 @@ def grouping(text: str) -> Grouping:
     found = CALL.fullmatch(text)
     name = resolve("fusion", found[1] if found else text, WAYS)
     way, said = WAYS[name], found[2] if found else None
+    if name == CUTS:
+        return read_cuts(text, said)
     if not way.amount:
         if said is not None:
             raise ConfigError(f"--fusion {text!r}: {name} takes no number")

@@ -51,6 +51,8 @@ class Live:
                 self.note(headline(event))
                 if event.chosen:
                     self.note(event.chosen)
+                if event.fusion:
+                    self.note(event.fusion)
             case Evaluation():
                 self.note(evaluation_line(event))
             case Caution():

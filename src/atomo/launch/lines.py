@@ -68,6 +68,8 @@ class Plain:
                 self.note(headline(event))
                 if event.chosen:
                     self.note(event.chosen)
+                if event.fusion:
+                    self.note(event.fusion)
             case StepDone():
                 if event.step % self._log_interval == 0 or event.step == self._last_step:
                     self.note(step_line(event, self._last_step, self._samples))

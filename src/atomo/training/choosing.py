@@ -151,11 +151,13 @@ def decided(
         )  # fmt: skip
 
     plain = some[0].codecs[:1]
-    dense = of_one(setting, candidate(plain[0]), name, settings.grouping)
+    # Messages that are searched for are found once the codecs are known.
+    grouping = None if settings.grouping.searched else settings.grouping
+    dense = of_one(setting, candidate(plain[0]), name, grouping)
     best = answer(some[0], plain, dense)
     for family in some:
         candidates = [candidate(codec) for codec in family.codecs]
-        choice = choose(setting, candidates, name, settings.grouping, family.budget)
+        choice = choose(setting, candidates, name, grouping, family.budget)
         if choice.step_s < best.step_s and choice.step_s * WORTH < dense.step_s:
             best = answer(family, family.codecs, choice)
     return best

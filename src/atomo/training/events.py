@@ -38,6 +38,7 @@ class Started:
     comm_type: str = "Bcast"
     samples: str = "images"  # what they are called
     chosen: str = ""  # what `--code auto` came to
+    fusion: str = ""  # what was found for `--fusion auto`
 
 
 @final

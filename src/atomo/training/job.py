@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from atomo.config import Settings
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
+from atomo.grouping import Grouping
 from atomo.memory import Forget
 from atomo.models.weights import load_weights
 from atomo.randomness import derive
@@ -20,10 +21,13 @@ from atomo.setting_bounds import FLOAT
 from atomo.tasks import Task, Workload, make_task
 from atomo.training.chosen import Chosen
 from atomo.training.compiling import compile_kernels
+from atomo.training.found import Found
 from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
 
-__all__ = ["Job", "make_job"]
+__all__ = ["Job", "make_job", "make_stages"]
+
+LAYERS: Final = Grouping("layer")
 
 
 @final
@@ -49,6 +53,8 @@ class Job:
     steps_per_epoch: int
     chosen: Chosen | None = None
     """What `--code auto` came to."""
+    found: Found | None = None
+    """The partition into messages, where rank 0 had it searched for."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -156,15 +162,18 @@ def check_rate(settings: Settings, last_step: int) -> None:
 def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
     """The stages of a run whose epochs have `steps` steps.
 
+    Where messages are to be found from measured costs, each parameter is one, until they are.
+
     Raises:
         ConfigError: a codec is for a parameter that the model does not have.
     """
     tensors, by_name = shapes(model), settings.by_name
     by_name.check_names(name for name, _ in tensors)
+    grouping = LAYERS if settings.grouping.searched else settings.grouping
     return tuple(
         Stage(
             1 + math.ceil(phase.epoch * steps),
-            plan(tensors, phase.codec, settings.grouping, by_name),
+            plan(tensors, phase.codec, grouping, by_name),
         )
         for phase in phases(settings.code, settings.code_schedule)
     )

@@ -16,6 +16,7 @@ from atomo.training.chosen import keep_chosen
 from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
 from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
+from atomo.training.kept_fusion import keep_found
 from atomo.training.kept_settings import keep_settings
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import RUN, Ownership, own
@@ -67,6 +68,8 @@ class Keeper:
         keep_settings(self._folder, self._job.settings)
         if self._job.chosen:
             keep_chosen(self._folder, self._job.chosen)
+        if self._job.found:
+            keep_found(self._folder, self._job.found)
         with MetricsLog(self._folder, step + 1) as log:
             self._tell(self._started(step + 1))
             if self._caution:
@@ -119,4 +122,5 @@ class Keeper:
             comm_type=s.comm_type,
             samples=job.task.samples,
             chosen=job.chosen.text if job.chosen else "",
+            fusion=job.found.text if job.found else "",
         )

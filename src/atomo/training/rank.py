@@ -14,6 +14,7 @@ from atomo.errors import AtomoError, ConfigError
 from atomo.roles import has_master
 from atomo.training.choosing import choose_codecs
 from atomo.training.events import Event
+from atomo.training.fused import fused
 from atomo.training.job import Job, make_job
 from atomo.training.master import Master
 from atomo.training.replicated import Replicated
@@ -43,7 +44,8 @@ def run_rank(
         device = worker_device(settings, transport)
         chosen = choose_codecs(settings, transport)
         settings = chosen.applied(settings) if chosen else settings
-        job = replace(make_job(settings, transport.size), chosen=chosen)
+        draft = replace(make_job(settings, transport.size), chosen=chosen)
+        job = fused(draft, transport, device)
         end = make_end(job, transport, device, tell, interrupted)
         end.run()
         transport.drain(settings.timeout)

@@ -1,0 +1,56 @@
+"""The partitions of `--fusion` that are found from costs, by name.
+
+`auto` is the best of all (`partition.py`). `mergecomp` is MergeComp's (Wang, Wu and Ng, "MergeComp:
+A Compression Scheduler for Scalable Communication-Efficient Distributed Training", 2021) as its
+authors published it: two messages, whose one cut a binary search finds, each time looking whether a
+step gets shorter or longer beyond the middle. It times real steps for that, which change the
+weights; here each look is a prediction, of the same measured costs as `auto` has.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final
+
+from atomo.fusion.flow import Flow
+from atomo.fusion.partition import best_partition
+
+__all__ = ["SEARCHES", "merged_in_two", "within"]
+
+
+def merged_in_two(flow: Flow) -> tuple[int, ...]:
+    """The cuts of MergeComp; one message of a single tensor."""
+    tensors = len(flow.each)
+    if tensors < 2:
+        return (tensors,)
+    looked: dict[int, float] = {}
+    start, end = 1, tensors - 1
+    while start < end - 1:
+        middle = (start + end) // 2
+        looked |= {cut: flow.done((cut, tensors)) for cut in (middle, middle + 1)}
+        if looked[middle] > looked[middle + 1]:
+            start = middle + 1
+        else:
+            end = middle
+    return (min(looked, key=looked.__getitem__, default=tensors // 2), tensors)
+
+
+Search = Callable[[Flow], tuple[int, ...]]
+SEARCHES: Final[Mapping[str, Search]] = MappingProxyType(
+    {"auto": best_partition, "mergecomp": merged_in_two}
+)
+"""By their names in `--fusion`: from costs to cuts."""
+
+
+def within(cuts: tuple[int, ...], sizes: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """The same cuts, and more where a group has more than `most` of what `sizes` counts."""
+    found: list[int] = []
+    for start, stop in pairwise((0, *cuts)):
+        filled = 0
+        for tensor in range(start, stop):
+            if filled and filled + sizes[tensor] > most:
+                found.append(tensor)
+                filled = 0
+            filled += sizes[tensor]
+        found.append(stop)
+    return tuple(found)

@@ -1,0 +1,34 @@
+"""A stretch of passes that leaves no trace: what comes after it is bit for bit what it would be."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch.nn import Module
+
+__all__ = ["untouched"]
+
+
+@contextmanager
+def untouched(model: Module) -> Iterator[None]:
+    """Puts back what passes of `model` change: its buffers, such as the statistics of batch norm,
+    its gradients, and what random numbers Python, NumPy and PyTorch would draw next.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [tensor.detach().clone() for tensor in model.buffers()]
+    gradients = [parameter.grad for parameter in model.parameters()]
+    drawn, drawn_numpy = random.getstate(), np.random.get_state()
+    devices = {tensor.device.index for tensor in tensors if tensor.is_cuda}
+    try:
+        with torch.random.fork_rng([index for index in devices if index is not None]):
+            yield
+    finally:
+        random.setstate(drawn)
+        np.random.set_state(drawn_numpy)
+        with torch.no_grad():
+            for tensor, was in zip(model.buffers(), before, strict=True):
+                tensor.copy_(was)
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient

@@ -1,0 +1,85 @@
+"""`--fusion auto`: all ranks have the same messages, and finding them changes nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from selection import slow_but
+from support import run_threads, settings
+
+from atomo.config import Settings
+from atomo.errors import CheckpointError
+from atomo.settings_file import read_settings
+from atomo.training.checkpoint import load
+from atomo.training.events import Event, Started
+from atomo.training.found import Found
+from atomo.training.kept_fusion import FUSION_FILE, find_kept, keep_found
+
+CASES = [
+    {"n": 3, "comm_type": "Bcast", "code": "topk(ratio=0.1)", "memory": "dgc"},
+    {"n": 2, "comm_type": "Allgather", "code": "qsgd"},
+    {"n": 2, "comm_type": "Allreduce", "code": "sgd"},
+    {"n": 2, "comm_type": "PowerSGD", "code": "svd(rank=2)"},
+    {"n": 2, "comm_type": "Allgather", "code": "terngrad(scale=shared)", "fusion": "mergecomp"},
+]
+SHORT = {"network": "networks:normed", "batch_size": 8, "max_steps": 3, "fusion": "auto"}
+
+
+def found_by(chosen: Settings) -> str:
+    """What a run says of its messages; it runs to its end."""
+    told: list[Event] = []
+    run_threads(chosen, told.append)
+    return next(event for event in told if isinstance(event, Started)).fusion
+
+
+def repeated(folder: Path, into: Path) -> Settings:
+    """The settings that a run left behind, for another folder."""
+    left = read_settings([folder / "settings.toml"])
+    return replace(Settings(**left), train_dir=str(into)).resolved()
+
+
+@pytest.mark.parametrize("case", slow_but(CASES[1:2], CASES), ids=lambda case: case["comm_type"])
+def test_a_run_that_measured_first_is_bit_for_bit_one_that_was_told(case, tmp_path) -> None:
+    """So measuring changes no weight, no memory, no statistic of batch norm and no order of data;
+    and who repeats a run by its settings gets the same bits.
+    """
+    way = {**SHORT, **case}["fusion"]
+    told = found_by(settings(tmp_path / "auto", **{**SHORT, **case}))
+    assert told.startswith(f"fusion {way}: ")
+    again = repeated(tmp_path / "auto", tmp_path / "told")
+    assert again.fusion.startswith("cuts:")
+    assert not found_by(again)
+    one, other = load(tmp_path / "auto", 3), load(tmp_path / "told", 3)
+    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
+    pairs += zip(one.workers, other.workers, strict=True)
+    for mine, theirs in pairs:
+        assert mine.keys() == theirs.keys()
+        assert all(tensor.equal(theirs[name]) for name, tensor in mine.items())
+
+
+def test_a_run_that_goes_on_keeps_its_messages(tmp_path, monkeypatch) -> None:
+    short = {**SHORT, "n": 2, "comm_type": "Allgather", "max_steps": 1}
+    told = found_by(settings(tmp_path, **short))
+    monkeypatch.setattr("atomo.training.fused.Rank.found", None)  # nothing is measured again
+    assert found_by(settings(tmp_path, **{**short, "max_steps": 2})) == told
+
+
+FOUND = Found("auto", (1, 3), "of this", 0.5, 0.75, 1.0, 2.0, (1.0, 2.0))
+
+
+def test_messages_of_another_job_are_not_taken_over(tmp_path) -> None:
+    keep_found(tmp_path, FOUND)
+    chosen = settings(tmp_path, fusion="auto")
+    assert find_kept(chosen, "of this") == FOUND
+    assert find_kept(chosen, "of that") is None
+    assert find_kept(replace(chosen, resume="never"), "of this") is None
+    assert find_kept(replace(chosen, train_dir=str(tmp_path / "new")), "of this") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"cuts": [3, 1]}', '{"cuts": "1,2"}', '{"cuts": [1e99]}']
+)
+def test_a_file_that_is_no_such_thing_is_refused(text, tmp_path) -> None:
+    (tmp_path / FUSION_FILE).write_text(text)
+    with pytest.raises(CheckpointError, match="take it away, and they are found anew"):
+        find_kept(settings(tmp_path, fusion="auto"), "of this")

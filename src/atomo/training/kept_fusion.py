@@ -19,8 +19,8 @@ __all__ = ["FUSION_FILE", "find_kept", "job_hash", "keep_found"]
 
 FUSION_FILE: Final = "fusion.json"
 MATTER: Final = (
-    "code", "code_for", "code_schedule", "memory", "comm_type", "n", "batch_size", "batches_per_step",
-    "network", "dataset", "precision", "enable_gpu",
+    "code", "code_for", "code_schedule", "memory", "comm_type", "n", "batch_size",
+    "batches_per_step", "network", "dataset", "precision", "enable_gpu",
 )  # fmt: skip
 
 

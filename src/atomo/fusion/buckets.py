@@ -170,7 +170,7 @@ def check_size(group: Sequence[tuple[str, Size]]) -> None:
 
 
 def divide(
-    group: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName
+    group: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName = NONE
 ) -> tuple[Part, ...]:
     """The parts of one bucket: first what codecs compress, then what travels dense."""
     coded = [(name, shape) for name, shape in group if not goes_dense(shape)]

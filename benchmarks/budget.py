@@ -49,6 +49,7 @@ CODES = (
     "terngrad", "svd(rank=1)", "natural", "randk(ratio=0.3)", "onebit", "dgc(ratio=0.001)",
     "svd(rank=8)", "randk(ratio=0.02)", "topk(ratio=0.3)",
 )  # fmt: skip
+LEAST = 1e-3  # error that a picture shows; what is less is drawn there
 
 
 @dataclass(frozen=True)
@@ -275,15 +276,20 @@ def draw(found: Sequence[Outcome], path: str) -> None:
         rows = [row for row in cells(found) if row[0] == name]
         for back, marker, label in ((False, "o", "no memory"), (True, "^", "error feedback")):
             some = [row for row in rows if kind_of(row[2]).feeds_back == back]
-            points = [(max(r[3], 1e-7), 100 * (v or 0.1)) for r in some for v in r[4]]
+            points = [(max(r[3], LEAST), 100 * (v or 0.1)) for r in some for v in r[4]]
             axis.plot(*zip(*points, strict=True), marker, label=label) if points else None
             for row in some:
-                at = max(row[3], 1e-7), 100 * fmean(value or 0.1 for value in row[4])
+                at = max(row[3], LEAST), 100 * fmean(value or 0.1 for value in row[4])
                 axis.annotate(row[1], at, fontsize=6, xytext=(3, 3), textcoords="offset points")
         dense = [100 * (value or 0) for row in rows if row[1] == "sgd" for value in row[4]]
         for value in dense:
             axis.axhline(value, color="grey", linewidth=0.7)
-        axis.set(xscale="log", xlabel="relative squared error", ylabel="test top-1, %", title=name)
+        axis.set(
+            xscale="log",
+            xlabel="relative squared error (less: at 0.001)",
+            ylabel="test top-1, %",
+            title=name,
+        )
         axis.legend(fontsize="small")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

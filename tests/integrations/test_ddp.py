@@ -7,7 +7,9 @@ import torch
 from integrations.ranks import run_ranks
 from torch import nn
 
+from atomo.codecs import make_codec
 from atomo.errors import ConfigError
+from atomo.integrations.chunk import bucket_of
 from atomo.integrations.ddp import check_bucket, check_model, stride_in
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
@@ -61,3 +63,9 @@ def test_gradients_lie_as_their_parameters():
     last = weight.to(memory_format=torch.channels_last)
     assert stride_in(last) == last.stride() != weight.stride()
     assert stride_in(torch.ones(6, 4)[:, :2]) == (2, 1)
+
+
+def test_a_chunk_of_a_hook_is_a_bucket():
+    parameters = ("weight", torch.Size((3, 4))), ("bias", torch.Size((3,)))
+    bucket = bucket_of(2, parameters, make_codec("topk"))
+    assert (bucket.size, [part.codec.id for part in bucket.parts]) == (15, ["topk", "sgd"])

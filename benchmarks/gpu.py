@@ -1,12 +1,12 @@
-"""Kernels at the speed of the memory they run on: signs against a measured copy of the same floats.
+"""Kernels at the speed of the memory they run on: each against a measured copy of the same floats.
 
 python benchmarks/gpu.py                       on a GPU
 python benchmarks/gpu.py --entries 1000000000  a larger gradient
 TRITON_INTERPRET=1 python benchmarks/gpu.py --entries 5000 --device cpu    what runs, without a GPU
 
-Every result is compared with numba's on the CPU before it is timed. Times are medians of CUDA
-events; bandwidth counts each byte that must be read or written once. In the interpreter nothing is
-timed.
+Triton's results are compared with numba's on the CPU before anything is timed. Times are medians of
+CUDA events; bandwidth counts each byte that must be read or written once. Without a GPU every row
+runs, and no time is printed.
 """
 
 import argparse
@@ -15,17 +15,30 @@ from dataclasses import dataclass
 from statistics import median
 
 import torch
+from gpu_steps import layers, power_iteration, spectral, steps
 from torch import Generator, Tensor
 
+from atomo.kernels import rice, select
+from atomo.kernels.quantise import COLUMNS, EUCLIDEAN, FORMS, GIVEN
+from atomo.kernels.quantise import numba_way as numba_levels
+from atomo.kernels.quantise import torch_way as torch_levels
+from atomo.kernels.quantise import triton_way as triton_levels
+from atomo.kernels.rice import triton_way as triton_rice
+from atomo.kernels.select import numba_way as numba_select
+from atomo.kernels.select import torch_way as torch_select
+from atomo.kernels.select import triton_way as triton_select
 from atomo.kernels.sign import numba_way, torch_way, triton_way
 
 REPEATS = 20
 WARM_UPS = 3
+FRAMES = 8
+FORM, MOST, SEED = FORMS[1], 7, 11
+LOW = select.bits_of(3.3)  # about 0.1 % of normal entries are above
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time, and the fewest bytes an entry that it must move."""
+    """Something to time, and the fewest bytes an entry that it must move; 0: it is no one pass."""
 
     name: str
     bytes_per_entry: float
@@ -37,12 +50,15 @@ def normal(entries: int, seed: int) -> Tensor:
     return torch.randn(entries, generator=Generator().manual_seed(seed))
 
 
-def check(entries: int, device: str) -> None:
-    """Raises AssertionError where Triton's results are not numba's."""
-    kept, gradient = normal(entries, 1), normal(entries, 2)
-    there, added = kept.clone().to(device), gradient.to(device)
+def few(entries: int, share: float) -> int:
+    return max(1, int(entries * share))
+
+
+def check_signs(kept: Tensor, gradient: Tensor, device: str) -> None:
+    """Raises AssertionError where Triton's results are not numba's; so do the others."""
+    there, kept = kept.to(device, copy=True), kept.clone()
     words, *sums = numba_way.add_pack_sum(kept, gradient)
-    found, *others = triton_way.add_pack_sum(there, added)
+    found, *others = triton_way.add_pack_sum(there, gradient.to(device))
     assert found.cpu().equal(words), "the words differ"
     assert there.cpu().equal(kept), "the sums of the entries differ"
     torch.testing.assert_close(others, sums, rtol=1e-9, atol=1e-6)
@@ -51,20 +67,73 @@ def check(entries: int, device: str) -> None:
     assert there.cpu().equal(kept), "what is kept differs"
 
 
-def cases(entries: int) -> list[Case]:
-    """What is timed, on the GPU."""
-    kept, gradient = (normal(entries, seed).cuda() for seed in (1, 2))
+def check_levels(values: Tensor, device: str) -> None:
+    norms = torch.empty(-(-len(values) // COLUMNS))
+    packed = numba_levels.quantise(values, norms, COLUMNS, EUCLIDEAN, MOST, FORM, SEED)
+    arguments = values.to(device), norms.to(device), COLUMNS, GIVEN, MOST, FORM, SEED
+    found = triton_levels.quantise(*arguments)
+    assert packed is not None
+    assert found is not None
+    assert found[0].cpu().equal(packed[0]), "the levels differ"
+    assert found[1].cpu().equal(packed[1]), "the levels that escape differ"
+
+
+def check_selection(values: Tensor, added: Tensor, device: str) -> None:
+    k = few(len(values), 0.001)
+    there = values.to(device, copy=True)
+    indices, found = triton_select.largest(there, added.to(device), k)
+    expected, entries = numba_select.largest(values.clone(), added, k)
+    assert indices.cpu().equal(expected), "the largest entries differ"
+    assert found.cpu().equal(entries), "the values of the largest entries differ"
+    packed = triton_rice.pack(indices, rice.most_bytes(len(values), k))
+    assert packed.equal(rice.encode(expected, len(values))), "the codes of the indices differ"
+
+
+def frames(entries: int, device: str) -> tuple[Tensor, Tensor, list[int]]:
+    """The indices and the values of some frames at 1 %."""
+    count = few(entries, 0.01)
+    drawn = [torch.randint(entries, (count,), generator=Generator().manual_seed(s)).unique()
+             for s in range(FRAMES)]  # fmt: skip
+    indices = torch.cat(drawn)
+    return indices.to(device), normal(len(indices), 5).to(device), [len(one) for one in drawn]
+
+
+def cases(entries: int, device: str) -> list[Case]:
+    """What is timed, on a GPU."""
+    kept, gradient = (normal(entries, seed).to(device) for seed in (1, 2))
     other, words = torch.empty_like(kept), triton_way.pack_signs(kept)[0]
-    both = [
-        Case(f"{name}: {what}", size, run)
-        for name, way in (("triton", triton_way), ("torch", torch_way))
-        for what, size, run in (
-            ("signs packed", 4.125, lambda way=way: way.pack_signs(kept)),
-            ("added, packed, summed", 12.125, lambda way=way: way.add_pack_sum(kept, gradient)),
-            ("signs added", 8.125, lambda way=way: way.add_signs(words, -0.5, 0.5, kept)),
-        )
-    ]
-    return [Case("copy", 8.0, lambda: other.copy_(kept)), *both]
+    norms = kept.new_empty(-(-entries // COLUMNS))
+    coded = kept, norms, COLUMNS, EUCLIDEAN, MOST, FORM, SEED
+    packed = triton_levels.quantise(*coded)
+    assert packed is not None
+    sets, k = frames(entries, device), few(entries, 0.001)
+    share = len(sets[0]) / entries
+    indices, _ = triton_select.largest(kept, None, k)
+    sized = rice.most_bytes(entries, k)
+    found = [Case("copy", 8.0, lambda: other.copy_(kept))]
+    for name, sign, level, pick in (
+        ("triton", triton_way, triton_levels, triton_select),
+        ("torch", torch_way, torch_levels, torch_select),
+    ):
+        rows: list[tuple[str, float, Callable[[], object]]] = [
+            ("signs packed", 4.125, lambda w=sign: w.pack_signs(kept)),
+            ("added, packed, summed", 12.125, lambda w=sign: w.add_pack_sum(kept, gradient)),
+            ("signs added", 8.125, lambda w=sign: w.add_signs(words, -0.5, 0.5, kept)),
+            ("levels packed", 4.5, lambda w=level: w.quantise(*coded)),
+            ("levels added", 8.5,
+             lambda w=level: w.add_levels(*packed, norms, COLUMNS, MOST, FORM, other, 0.1)),
+            ("above, with residual", 12.0, lambda w=pick: w.above(kept, gradient, LOW)),
+            ("top-k 0.1 %, residual", 12.0, lambda w=pick: w.largest(kept, gradient, k)),
+            ("top-k 0.1 %", 4.0, lambda w=pick: w.largest(kept, None, k)),
+            ("8 frames of 1 % added", 20 * share, lambda w=pick: w.add_sets(other, *sets, 0.1)),
+        ]  # fmt: skip
+        found += [Case(f"{name}: {what}", size, run) for what, size, run in rows]
+    found.append(Case("torch.topk of magnitudes", 4.0, lambda: kept.abs().topk(k)))
+    found.append(Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized)))
+    shapes = layers(device)
+    found.append(Case("svd(rank=3) of all layers", 0.0, spectral(shapes)))
+    found.append(Case("PowerSGD's products, rank 4", 0.0, power_iteration(shapes)))
+    return found + [Case(name, 0.0, run) for name, run in steps(device)]
 
 
 def milliseconds(run: Callable[[], object]) -> float:
@@ -87,11 +156,20 @@ def report(entries: int) -> None:
     print(f"{torch.cuda.get_device_name()}, {entries:,} floats")
     print(f"{'what':34}{'ms':>9}{'TB/s':>8}{'of copy':>9}")
     copied = 0.0
-    for case in cases(entries):
+    for case in cases(entries, "cuda"):
         taken = milliseconds(case.run)
         speed = case.bytes_per_entry * entries / taken / 1e9
         copied = copied or speed
-        print(f"{case.name:34}{taken:9.3f}{speed:8.2f}{speed / copied:9.0%}")
+        print(f"{case.name:34}{taken:9.3f}", end="")
+        print(f"{speed:8.2f}{speed / copied:9.0%}" if speed else "")
+
+
+def rehearse(entries: int) -> None:
+    """Runs each case once, where there is nothing to time."""
+    for case in cases(entries, "cpu"):
+        case.run()
+        print(f"{case.name:34}{'runs':>9}")
+    print("No GPU: nothing is timed.")
 
 
 def main() -> None:
@@ -102,12 +180,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU; --device cpu with TRITON_INTERPRET=1 checks without one")
-    check(min(options.entries, 10_000_019), options.device)
+    checked = min(options.entries, 10_000_019)
+    kept, gradient = normal(checked, 1), normal(checked, 2)
+    check_signs(kept, gradient, options.device)
+    check_levels(gradient, options.device)
+    check_selection(kept, gradient, options.device)
     print("Triton's results are numba's.")
-    if options.device == "cuda":
-        report(options.entries)
-    else:
-        print("No GPU: nothing is timed.")
+    (report if options.device == "cuda" else rehearse)(options.entries)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,18 @@ from ways import TRITON
 
 # A kernel's arguments in Triton's words, and the constants that its launches give it.
 KERNELS = {
+    "draws.claim": ("*i64 i32 i64 i64 *i32", {"BLOCK": 1024}),
+    "draws.keep": ("*i64 i32 i64 i64 *i32 *i1", {"BLOCK": 1024}),
+    "rice.choose_parameters": (
+        "*i64 i64 *i64 *i64",
+        {"BLOCK": 512, "ESCAPE": 24, "WIDE": 48},
+    ),
+    "rice.write_codes": (
+        "*i64 i64 *i64 *i64 *i32",
+        {"BLOCK": 512, "ESCAPE": 24, "WIDE": 48},
+    ),
+    "sketch.fill": ("*fp32 i64 i64 *fp32 i64", {"BLOCK": 1024}),
+    "sketch.add": ("*fp32 i64 i64 *fp32 i64 fp32", {"BLOCK": 1024}),
     "moments.sum_pieces": (
         "*fp32 *fp64 i64 i64 i64 i64 i32",
         {"PIECE": 16384, "RUNS": 1, "LANES": 1024},

@@ -132,7 +132,7 @@ def test_survivors_of_a_table_of_four_slots_each():
     k, slots = 50_000, 200_000
     kept = draws.survivors(torch.arange(k) * 37, 99, slots)
     assert abs(float(kept.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
-    for way in ways("draws"):
+    for way in ways("draws", interpreted=False):
         assert way.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
     assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))
 
@@ -189,3 +189,10 @@ def test_sets_are_added_one_after_the_other(way: Way):
         expected[index] += torch.tensor(0.1) * value
     way.add_sets(out, indices, values, sizes, 0.1)
     assert out.equal(expected)
+
+
+@every_way("draws")
+def test_each_way_lets_the_same_survive(way: Way):
+    indices, seed = torch.arange(1500) * 37, 2**63 - 1
+    kept = Way("draws", "numba").survivors(indices, seed, 700)
+    assert way.survivors(indices, seed, 700).equal(kept)

@@ -15,7 +15,8 @@ SEEDS = (0, 1, 2**62 + 12345, 2**63 - 1)
 @pytest.mark.parametrize(("entries", "size"), [(1, 1), (1000, 7), (5000, 640)])
 def test_all_ways_make_and_read_the_same_cells(seed, entries, size):
     values, found, outs = normal(entries), [], []
-    for way in ways("sketch"):
+    # In its interpreter Triton has enough of one case of one block.
+    for way in ways("sketch", interpreted=(seed, entries) == (SEEDS[-1], 1000)):
         cells, out = torch.zeros(size), torch.ones(entries)
         way.fill_cells(values, seed, cells)
         way.add_cells(cells, seed, out, 0.5)

@@ -22,7 +22,7 @@ __all__ = ["ROUNDS", "backend", "draw", "survivors"]
 
 ROUNDS: Final = 4
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 def survivors(

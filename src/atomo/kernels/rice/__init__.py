@@ -17,8 +17,11 @@ import torch
 from jaxtyping import Int64, UInt8
 
 from atomo.kernels.rice import numba_way as loops
+from atomo.kernels.ways import ways_of
 
-__all__ = ["decode", "decode_all", "encode", "most_bytes"]
+__all__ = ["backend", "decode", "decode_all", "encode", "most_bytes", "pack"]
+
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 LARGEST = 2**loops.WIDE
 
@@ -40,9 +43,12 @@ def encode(indices: Int64[torch.Tensor, " k"], entries: int) -> UInt8[torch.Tens
     """
     if entries > LARGEST:
         raise ValueError(f"{entries} entries; at most {LARGEST}")
-    words = np.zeros(most_bytes(entries, len(indices)) // 8 + 2, np.uint64)
-    bits = loops.encode(indices.cpu().numpy(), words)
-    return torch.from_numpy(words.view(np.uint8)[: (bits + 7) // 8].copy())
+    return pack(indices, most_bytes(entries, len(indices)))
+
+
+def pack(indices: Int64[torch.Tensor, " k"], room: int) -> UInt8[torch.Tensor, " bytes"]:
+    """The same, on the CPU, of indices that take no more than `room` bytes."""
+    return backend(indices).pack(indices, room)
 
 
 def decode(

@@ -1,11 +1,13 @@
 """Golomb-Rice codes of the gaps between sorted indices. Contracts and format: `kernels/rice`."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from atomo.kernels.jit import jit, trailing_zeros
 
-__all__ = ["decode_all", "encode"]
+__all__ = ["decode_all", "pack"]
 
 Indices = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -14,6 +16,12 @@ BLOCK = 512  # gaps that share a parameter
 ESCAPE = 24  # zeros; from here on the gap itself follows
 WIDE = 48  # bits of such a gap
 ONE = np.uint64(1)
+
+
+def pack(indices: Tensor, room: int) -> Tensor:
+    words = np.zeros(room // 8 + 2, np.uint64)
+    bits = encode(indices.numpy(), words)
+    return torch.from_numpy(words.view(np.uint8)[: (bits + 7) // 8].copy())
 
 
 @jit

@@ -14,7 +14,7 @@ from atomo.kernels.ways import ways_of
 
 __all__ = ["add_cells", "backend", "fill_cells"]
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 def fill_cells(

@@ -1,0 +1,116 @@
+"""Golomb-Rice codes of the gaps between sorted indices, in Triton. Format: `kernels/rice`.
+
+A program has the gaps that share a parameter. A first pass chooses it and counts the bits; where
+each program's begin is the sum of those before; a second writes them. Codes share words but no
+bits, so that it does not matter in which order they are put there.
+"""
+
+from typing import Final
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from atomo.kernels.blocks.triton_way import starts_of
+from atomo.kernels.rice.numba_way import BLOCK, ESCAPE, WIDE
+from atomo.kernels.triton_jit import device_code
+
+__all__ = ["pack"]
+
+FORMAT: Final = {"BLOCK": BLOCK, "ESCAPE": ESCAPE, "WIDE": WIDE}
+
+
+def pack(indices: Tensor, room: int) -> Tensor:
+    blocks = -(-len(indices) // BLOCK)
+    if not blocks:
+        return torch.empty(0, dtype=torch.uint8)
+    parameters, bits = indices.new_empty(2, blocks)
+    choose_parameters[(blocks,)](indices, len(indices), parameters, bits, **FORMAT)
+    starts = starts_of(bits)
+    words = indices.new_zeros(room // 4 + 4, dtype=torch.int32)
+    write_codes[(blocks,)](indices, len(indices), parameters, starts, words, **FORMAT)
+    used = (int(starts[-1]) + 7) // 8  # the one wait for the device
+    return words.view(torch.uint8)[:used].cpu()
+
+
+@device_code
+def gaps_of(indices, block, count, BLOCK: tl.constexpr):
+    """The gaps of a block, and which of them there are."""
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    index = tl.load(indices + place, mask=inside, other=0)
+    before = tl.load(indices + place - 1, mask=inside & (place > 0), other=-1)
+    return tl.where(inside, index - before - 1, 0), inside
+
+
+@device_code
+def bits_of(gap, inside, r, ESCAPE: tl.constexpr, WIDE: tl.constexpr):
+    """What each code takes with parameter r."""
+    quotient = gap >> r
+    return tl.where(inside, tl.where(quotient < ESCAPE, quotient + 1 + r, ESCAPE + 1 + WIDE), 0)
+
+
+@device_code
+def choose_parameters(
+    indices,
+    count,
+    parameters,
+    bits,
+    BLOCK: tl.constexpr,
+    ESCAPE: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    gap, inside = gaps_of(indices, block, count, BLOCK)
+    mean = tl.sum(gap) // tl.sum(inside.to(tl.int64))
+    near = tl.sum(((mean >> tl.arange(0, 32)) > 0).to(tl.int64))
+    near = tl.maximum(near - 1, 0)
+    best = near
+    least = tl.sum(bits_of(gap, inside, near, ESCAPE, WIDE))
+    for step in tl.static_range(4):  # the neighbours, in the order in which the CPU tries them
+        r = near + step - 2
+        tried = tl.sum(bits_of(gap, inside, tl.maximum(r, 0), ESCAPE, WIDE))
+        better = (r >= 0) & (r < 32) & (tried < least)
+        best = tl.where(better, r, best)
+        least = tl.where(better, tried, least)
+    tl.store(parameters + block, best)
+    tl.store(bits + block, least + 5)
+
+
+@device_code
+def put(words, at, value, inside):
+    """Sets the bits of values of up to 64 bits from bit `at` on, in words that are 0 there."""
+    word, shift = words + (at >> 5), (at & 31).to(tl.uint64)
+    low = value << shift
+    tl.atomic_or(word, low.to(tl.uint32).to(tl.int32, bitcast=True), mask=inside)
+    middle = (low >> 32).to(tl.uint32).to(tl.int32, bitcast=True)
+    tl.atomic_or(word + 1, middle, mask=inside & (middle != 0))
+    # In two steps: where nothing is left over, one of 64 places would be undefined.
+    high = ((value >> 1) >> (63 - shift)).to(tl.uint32).to(tl.int32, bitcast=True)
+    tl.atomic_or(word + 2, high, mask=inside & (high != 0))
+
+
+@device_code
+def write_codes(
+    indices,
+    count,
+    parameters,
+    starts,
+    words,
+    BLOCK: tl.constexpr,
+    ESCAPE: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64)
+    gap, inside = gaps_of(indices, block, count, BLOCK)
+    r = tl.load(parameters + block)
+    taken = bits_of(gap, inside, r, ESCAPE, WIDE)
+    start = tl.load(starts + block)
+    at = start + 5 + tl.cumsum(taken, 0) - taken
+    far = (gap >> r) >= ESCAPE
+    quotient = tl.where(far, ESCAPE, gap >> r).to(tl.uint64)
+    rest = tl.where(far, 0, gap & ((tl.zeros([], tl.int64) + 1 << r) - 1)).to(tl.uint64)
+    put(words, at, ((rest << 1) | 1) << quotient, inside)
+    put(words, at + ESCAPE + 1, gap.to(tl.uint64), inside & far)
+    lane = tl.arange(0, BLOCK)
+    put(words, start + lane * 0, r.to(tl.uint64) + lane.to(tl.uint64) * 0, lane == 0)

@@ -33,7 +33,9 @@ def choose(run: Settings) -> list[Chosen | None]:
     return found
 
 
-@pytest.mark.parametrize(("comm_type", "n"), [("Bcast", 3), ("Allreduce", 2)])
+@pytest.mark.parametrize(
+    ("comm_type", "n"), [("Bcast", 3), pytest.param("Allreduce", 2, marks=pytest.mark.slow)]
+)
 def test_all_ranks_come_to_the_same_codecs_within_the_budget(
     tmp_path: Path, comm_type: str, n: int
 ) -> None:

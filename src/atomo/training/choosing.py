@@ -37,6 +37,7 @@ from atomo.transports import Transport
 __all__ = ["choose_codecs"]
 
 WHAT: Final = "what --code auto measured"
+SEARCHED: Final = ("auto", "mergecomp")  # partitions that are found once codecs are known
 
 
 def choose_codecs(settings: Settings, transport: Transport) -> Chosen | None:
@@ -106,8 +107,9 @@ def follow(settings: Settings, memory: str, transport: Transport) -> None:
 
 
 def job_of(settings: Settings, transport: Transport) -> Job:
-    """The job with a model of its own, dense."""
-    return make_job(replace(settings, code="sgd", memory="none").resolved(), transport.size)
+    """The job with a model of its own, dense, in messages that need no search."""
+    plain = replace(settings, code="sgd", memory="none", fusion="")
+    return make_job(plain.resolved(), transport.size)
 
 
 def own_part(job: Job, some: Sequence[Family], transport: Transport) -> dict[str, Tensor]:

@@ -37,6 +37,7 @@ ORDER = [
     "planning",
     "probing",
     "training",
+    "profiling",
     "integrations",
     "launch",
     "cli",

@@ -23,6 +23,7 @@ from atomo.planning import (
 )
 from atomo.planning.comparison import compared, compresses
 from atomo.planning.costs import Cost, Costs, fit_line
+from atomo.planning.prediction import HALF
 from atomo.tasks import task_of
 
 
@@ -38,12 +39,13 @@ COSTS = Costs(
 DENSE = Costs("bf16", (cost(0, 0, 6000), cost(0, 0, 2000)), cost(), 1, holds=False)
 LINK = Link(bytes_per_s=1000.0, latency_s=0.05)
 LAYER, ONE = Grouping("layer"), Grouping("one")
+REPORTS = 0.05  # of all ranks, once the mean is known
 
 
 def test_one_message_is_encoded_sent_and_decoded_after_the_last_gradient() -> None:
     found = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", ONE)
     sent = 3 * 420 / 1000 + 0.05  # to three others
-    assert found.step_s == pytest.approx(0.5 + 3 + 0.31 + sent + 4 * 0.042)
+    assert found.step_s == pytest.approx(0.5 + 3 + 0.31 + sent + 4 * 0.042 + REPORTS)
     assert (found.messages, found.link_s) == (1, pytest.approx(sent))
     assert found.codec_s == pytest.approx(0.31 + 4 * 0.042)
 
@@ -52,14 +54,15 @@ def test_what_is_there_early_travels_beside_the_backward_pass() -> None:
     found = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", LAYER)
     first, last = 3 * 320 / 1000 + 0.05, 3 * 120 / 1000 + 0.05
     assert 1 + 0.21 + first + 4 * 0.032 < 3  # hidden
-    assert found.step_s == pytest.approx(0.5 + 3 + 0.11 + last + 4 * 0.012)
+    assert found.step_s == pytest.approx(0.5 + 3 + 0.11 + last + 4 * 0.012 + REPORTS)
 
 
 def test_encoding_delays_a_backward_pass_that_shares_its_core() -> None:
     crowded = Setting(PROFILE, 4, LINK, Machine(crowding=2.0, slowing=1.0))
     found = predict(crowded, COSTS, "Allgather", LAYER)
     last = 3 * 120 / 1000 + 0.05
-    assert found.step_s == pytest.approx(2 * (0.5 + 3) + 2 * 0.21 + 2 * 0.11 + last + 8 * 0.012)
+    coded = 2 * 0.21 + 2 * 0.11 + 8 * 0.012
+    assert found.step_s == pytest.approx(2 * (0.5 + 3) + coded + last + REPORTS)
 
 
 def test_a_codec_that_must_know_the_whole_gradient_hides_nothing() -> None:
@@ -74,11 +77,46 @@ def test_the_way_down_is_whichever_takes_less() -> None:
     setting = Setting(PROFILE, 2, LINK)
     up = 0.5 + 3 + 0.31 + 2 * 420 / 1000 + 0.05 + 2 * 0.042
     gradients = 2 * 420 / 1000 + 2 * 0.04 + 2 * 0.05
-    weights = 1600 / 1000 + 2 * 0.05
+    weights = 2 * 1600 / 1000 + 2 * 0.05  # in one piece, which the second gets from the first
     assert predict(setting, COSTS, "Bcast", ONE).step_s == pytest.approx(up + gradients)
     heavy = replace(COSTS, each=(cost(0.2, 0.03, 900), cost(0.1, 0.01, 100)))
     up += 2 * 600 / 1000
     assert predict(setting, heavy, "Bcast", ONE).step_s == pytest.approx(up + weights)
+
+
+def test_a_worker_of_a_master_encodes_between_its_passes() -> None:
+    found = predict(Setting(PROFILE, 1, Link(1e12, 0.0)), COSTS, "Bcast", LAYER)
+    repeated = 0.04
+    assert found.step_s == pytest.approx(0.5 + 3 + 0.21 + 0.11 + 0.012 + repeated, abs=1e-6)
+
+
+def test_what_a_probe_found_takes_the_place_of_the_described_link() -> None:
+    fast = {"Allgather": Link(2000.0, 0.1), f"{HALF}Allreduce": Link(500.0, 0.0)}
+    setting = Setting(PROFILE, 4, LINK, measured=fast)
+    found = predict(setting, COSTS, "Allgather", ONE)
+    assert found.link_s == pytest.approx(3 * 420 / 2000 + 0.1)
+    half = replace(DENSE, half=True)
+    assert predict(setting, half, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8000 / 500)
+    assert predict(setting, DENSE, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8 + 2 * 0.05)
+
+
+def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_sent() -> None:
+    bursts = Link(1000.0, 0.05, burst_bytes=500.0)
+    plain = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", ONE).step_s
+    found = predict(Setting(PROFILE, 4, bursts), COSTS, "Allgather", ONE).step_s
+    assert plain - found == pytest.approx(0.5)
+    all_of_it = predict(
+        Setting(PROFILE, 4, replace(bursts, burst_bytes=1e9)), COSTS, "Allgather", ONE
+    )
+    assert all_of_it.step_s == pytest.approx(0.5 + 3 + 0.31 + 4 * 0.042 + REPORTS)
+
+
+def test_the_optimiser_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
+    slow = Setting(replace(PROFILE, update_s=2.0), 2, LINK)
+    plain = Setting(PROFILE, 2, LINK)
+    for name, times in (("Allgather", 1), ("Bcast", 2)):
+        more = predict(slow, COSTS, name, ONE).step_s - predict(plain, COSTS, name, ONE).step_s
+        assert more == pytest.approx(2.0 * times)
 
 
 def test_a_grouping_that_was_not_given_is_no_worse_than_these() -> None:

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
         "inspect": "look at a gradient, and at what codecs lose of it",
         "prepare": "download and verify data sets",
+        "probe": "be one rank of what measures hosts and links; `explain --probe` starts these",
         "rank": "be one rank of a job; `train` starts these through mpirun",
     }
 )

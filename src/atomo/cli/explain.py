@@ -2,31 +2,27 @@
 
 import json
 import math
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from atomo.allocator import keep_freed_memory
-from atomo.arguments import flag, option, parse
-from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, THREADS, Bound, check
-from atomo.codecs import Law, make_codec
-from atomo.data import epoch_seed
+from atomo.arguments import parse
+from atomo.cli.explain_options import DESCRIPTION, ExplainOptions, communicators_of, ways_of
+from atomo.cli.explain_run import explain_run, profile_of
+from atomo.codecs import make_codec
+from atomo.launch.probes import probed
 from atomo.launch.text import bytes_text
 from atomo.planning import (
     Costs,
-    Link,
     Machine,
     Profile,
     Setting,
     measure_costs,
-    measure_passes,
 )
 from atomo.planning.comparison import (
     DENSE,
@@ -38,82 +34,20 @@ from atomo.planning.comparison import (
 )
 from atomo.planning.curves import draw
 from atomo.plotting import pyplot_for
-from atomo.quantities import bits_per_second, seconds, speed_text
-from atomo.randomness import derive
-from atomo.tasks import task_of
+from atomo.quantities import speed_text
 
 __all__ = ["Compared", "ExplainOptions", "main"]
 
-DESCRIPTION: Final = """\
-Measures a model's passes and codecs on this machine, and predicts what a step takes among several
-over links as described: with each codec and communicator, beside dense gradients as float32 and
-bf16, and for 8, 64 and 1024 workers. Nothing is trained, and no link is used.
-
-  atomo explain --network ResNet50 --workers 16 --bandwidth 1gbit --latency 50us"""
-CODES: Final = (
-    "topk(ratio=0.01)", "dgc(ratio=0.001)", "svd(rank=3)", "qsgd", "efsignsgd",
-)  # fmt: skip
-BOUNDS: Final[Mapping[str, Bound]] = {
-    "image_size": PIXELS,
-    "batch_size": IMAGES,
-    "workers": Bound(1, 1_000_000, "somebody must train", "no job has so many"),
-    "threads": replace(THREADS, least=1),
-    "cores": ANY,
-    "processes_per_host": Bound(1, 4096, "a worker is a process", "no host has so many"),
-    "repetitions": COUNT,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainOptions:
-    """The options of `atomo explain`."""
-
-    network: str = option("ResNet18", "whose steps to predict")
-    dataset: str = option("Noise", "on which samples; Noise: images of --image-size")
-    data_dir: str = option("data", "where the data sets lie")
-    image_size: int = option(0, "pixels a side of Noise; 0: its own 224")
-    batch_size: int = option(32, "samples per worker and step")
-    workers: int = option(8, "that train, each on a host of its own")
-    bandwidth: str = option("1gbit", "of each host's link, both ways: 100mbit, 1gbit, 25gbit")
-    latency: str = option("50us", "of a message between hosts, one way: 50us, 1ms")
-    code: str = option("", "one codec or several, separated by ';'; empty: a few")
-    svd_rank: int = option(4, "of PowerSGD; 0: leave it out")
-    threads: int = option(1, "compute threads of each process")
-    processes_per_host: int = option(1, "that share the cores of a host")
-    cores: int = option(0, "of a host; 0: as many as here")
-    repetitions: int = option(3, "of each timing, of which the best counts")
-    json: bool = option(False, "one JSON document: yes or no")
-    png: str = option("", "file for curves over bandwidth; needs matplotlib")
-
-    def __post_init__(self) -> None:
-        check(self, BOUNDS, flag)
-
-    @property
-    def link(self) -> Link:
-        """Of each host."""
-        bits = bits_per_second(self.bandwidth, flag("bandwidth"))
-        return Link(bits / 8, seconds(self.latency, flag("latency")))
-
-    @property
-    def machine(self) -> Machine:
-        """Of each host, beside this one."""
-        cores = self.cores or os.cpu_count() or 1
-        computing = self.processes_per_host * self.threads
-        spare = cores >= computing + self.processes_per_host
-        return Machine(max(1.0, computing / cores), 0.0 if spare else 1.0)
+Measured = Sequence[tuple[Costs, str]]
+"""Costs of codecs, each with a communicator that they go with."""
 
 
 def main(words: Sequence[str]) -> int:
     """Measures, predicts and prints."""
-    options = parse(ExplainOptions, words, "explain", DESCRIPTION)
-    if options.png:
-        pyplot_for(options.png)
-    link, machine = options.link, options.machine  # what is wrong with them is said first
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()  # as the ranks of a job do
-    profile = profile_of(options)
-    setting = Setting(profile, options.workers, link, machine)
-    measured = [*measurements(options, profile)]
+    if words and not words[0].startswith("-"):
+        return explain_run(Path(words[0]), parsed(words[1:]))
+    options = parsed(words)
+    setting, measured = (from_probe if options.probe else from_here)(options)
     found = sorted(compared(setting, measured), key=lambda one: one.step_s)
     if options.json:
         sys.stdout.write(json.dumps(document(options, setting, found), indent=2) + "\n")
@@ -125,39 +59,42 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def profile_of(options: ExplainOptions) -> Profile:
-    """The passes of one worker, on this machine.
+def parsed(words: Sequence[str]) -> ExplainOptions:
+    """The options. Raises ConfigError for what is wrong with them before anything is measured."""
+    options = parse(ExplainOptions, words, "explain", DESCRIPTION)
+    if options.png:
+        pyplot_for(options.png)
+    _ = options.link
+    return options
 
-    Raises:
-        ConfigError: a name is unknown.
-        DataError: the data set is missing.
-    """
-    work = task_of(options.dataset).open(
-        options.dataset, Path(options.data_dir), options.image_size or None
-    )
-    torch.manual_seed(derive(1, "weights"))
-    model = work.build(options.network).train()
-    chosen = torch.arange(options.batch_size) % len(work.train)
-    batch = work.train.batch(chosen, epoch_seed(1, 0))
-    return measure_passes(model, work.objective, batch, options.repetitions)
+
+def from_here(options: ExplainOptions) -> tuple[Setting, Measured]:
+    """Measures on this machine; links are as described."""
+    profile = profile_of(options)
+    setting = Setting(profile, options.workers, options.link, options.machine)
+    return setting, [*measurements(options, profile)]
+
+
+def from_probe(options: ExplainOptions) -> tuple[Setting, Measured]:
+    """Of the job that a probe measured: what its ranks share is in the figures."""
+    found = probed(options, [*ways_of(options)])
+    machine = Machine(1.0, found.slowing)
+    setting = Setting(found.profile, options.workers, options.link, machine, found.links)
+    asked = {*ways_of(options)}
+    return setting, [
+        (costs, name)
+        for reduction, costs in found.costs
+        if (costs.spec, reduction) in asked
+        for name in communicators_of(costs.spec, reduction)
+    ]
 
 
 def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Costs, str]]:
     """The costs of each codec, and a communicator that it goes with."""
-    specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
-    codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
-    for codec in {str(codec): codec for codec in codecs}.values():
-        gathered = measure_costs(codec, "Allgather", profile.gradient, options.repetitions)
-        yield gathered, "Bcast"
-        if str(codec) not in DENSE:  # it sums, in a fraction of the bytes
-            yield gathered, "Allgather"
-        if Law.SUMMABLE in codec.laws:
-            summed = measure_costs(codec, "Allreduce", profile.gradient, options.repetitions)
-            yield summed, "Allreduce"
-    if options.svd_rank:
-        low_rank = make_codec(f"svd(rank={options.svd_rank})")
-        for name in ("PowerSGD", "ACPSGD"):
-            costs = measure_costs(low_rank, name, profile.gradient, options.repetitions)
+    for spec, reduction in ways_of(options):
+        codec = make_codec(spec)
+        costs = measure_costs(codec, reduction, profile.gradient, options.repetitions)
+        for name in communicators_of(spec, reduction):
             yield costs, name
 
 
@@ -180,10 +117,12 @@ def document(
 def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) -> Table:
     """One row a codec and communicator, the fastest first."""
     entries = sum(setting.profile.sizes) // 4
+    links = f"{options.bandwidth}, {options.latency}"
+    if setting.measured:
+        links = f"links as in {options.probe}"
     title = (
         f"{options.network}, {entries:,} parameters: a step's passes take "
-        f"{1e3 * setting.compute_s:.0f} ms; {options.workers} workers, {options.bandwidth}, "
-        f"{options.latency}"
+        f"{1e3 * setting.compute_s:.0f} ms; {options.workers} workers, {links}"
     )
     out = Table(title=title)
     for column in (

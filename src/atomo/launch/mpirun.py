@@ -25,11 +25,20 @@ def command(settings: Settings, rank_arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
     """
+    return [*starting(settings), "-m", "atomo", "rank", "--events", "json", *rank_arguments]
+
+
+def starting(settings: Settings) -> list[str]:
+    """The begin of a command line that starts as many processes of Python, up to its arguments.
+
+    Raises:
+        ConfigError: there is no mpirun, or the host file will not do.
+    """
     line = [find_mpirun(), "-n", str(settings.n), "--bind-to", "none"]
     if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
         line.append("--allow-run-as-root")
     line += placement(settings) + split(settings.mpi_args)
-    return [*line, sys.executable, "-m", "atomo", "rank", "--events", "json", *rank_arguments]
+    return [*line, sys.executable]
 
 
 def split(mpi_args: str) -> list[str]:

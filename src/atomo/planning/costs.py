@@ -6,8 +6,8 @@ the other messages took, and both are known.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import torch
@@ -22,8 +22,11 @@ from atomo.grouping import ONE, Grouping
 from atomo.memory import default_memory, make_memory
 from atomo.wire import Bytes, Compression
 
-__all__ = ["Cost", "Costs", "measure_costs"]
+__all__ = ["Cost", "Costs", "Typical", "measure_costs"]
 
+Typical = Callable[[Iterable[float]], float]
+"""One time for several."""
+HALF_BYTES: Final = 2
 LAYERS: Final = Grouping("layer")
 MOMENTUM: Final = 0.9  # as runs have it by default; it decides on the memory
 
@@ -53,6 +56,8 @@ class Costs:
     """How often all ranks wait for each other, a message."""
     holds: bool
     """Whether nothing is encoded before the whole gradient is there."""
+    half: bool = False
+    """Whether it is added up on its way in half precision."""
 
     @property
     def sent_bytes(self) -> float:
@@ -67,6 +72,7 @@ class Alone(Collective):
     def __init__(self) -> None:
         self.rank, self.size, self.wait_s = 0, 1, 0.0
         self.sent_bytes = self.rounds = 0
+        self.half = False
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         del what
@@ -79,6 +85,7 @@ class Alone(Collective):
         for addend in addends:
             (field, *_) = addend.carrier.fields(addend.values.shape)
             self.sent_bytes += addend.values.numel() * field.dtype.itemsize
+            self.half |= field.dtype.itemsize == HALF_BYTES
         self.rounds += 1
 
 
@@ -88,8 +95,9 @@ def measure_costs(
     gradient: Mapping[str, Tensor],
     repetitions: int = 3,
     compression: Compression | None = None,
+    typical: Typical = min,
 ) -> Costs:
-    """Exchanges `gradient` with oneself; the fastest of `repetitions` counts.
+    """Exchanges `gradient` with oneself; the fastest of `repetitions` counts, or what is typical.
 
     Args:
         codec: how it is encoded.
@@ -97,6 +105,8 @@ def measure_costs(
         gradient: float32 tensors by parameter name, in forward order.
         repetitions: how often each exchange is timed, after one time that is not.
         compression: blosc's settings.
+        typical: what stands for the times of the repetitions. The fastest is what the exchange
+            takes by itself, the mean what it takes beside whatever else the cores do.
 
     Raises:
         ConfigError: the codec does not go with the reduction.
@@ -105,12 +115,13 @@ def measure_costs(
     kind = REDUCTIONS[reduction]
     fitted = kind.fitted(codec)
     shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
-    bench = Bench(kind, fitted, compression or Compression())
+    bench = Bench(kind, fitted, compression or Compression(), typical)
     apart = bench.measure(plan(shapes, fitted, LAYERS), gradient, repetitions)
     one = plan(shapes, fitted, ONE)
     ((whole, rounds),) = bench.measure(one, gradient, repetitions)
     holds = bench.needs_norm or any(part.shared for bucket in one for part in bucket.parts)
-    return fit(str(codec), [cost for cost, _ in apart], whole, rounds, holds)
+    costs = fit(str(codec), [cost for cost, _ in apart], whole, rounds, holds)
+    return replace(costs, half=bench.half)
 
 
 @final
@@ -118,16 +129,21 @@ class Bench:
     """Times exchanges with oneself by one reduction."""
 
     def __init__(
-        self, kind: type[Reduction[Any]], codec: Codec[Any], compression: Compression
+        self,
+        kind: type[Reduction[Any]],
+        codec: Codec[Any],
+        compression: Compression,
+        typical: Typical,
     ) -> None:
-        self._kind, self._compression = kind, compression
+        self._kind, self._compression, self._typical = kind, compression, typical
         self._memory = kind.memory or default_memory(codec, MOMENTUM)
         self.needs_norm = make_memory(self._memory, workers=1).needs_norm
+        self.half = False  # as soon as anything was added up so
 
     def measure(
         self, buckets: Sequence[Bucket], gradient: Mapping[str, Tensor], repetitions: int
     ) -> list[tuple[Cost, int]]:
-        """The least cost of each bucket, and its rounds."""
+        """The cost of each bucket, and its rounds."""
         alone = Alone()
         memory = make_memory(self._memory, workers=1)
         compressor = Compressor(memory, self._compression, 1, 0)
@@ -141,11 +157,12 @@ class Bench:
             times = [exchange(reduction, alone, bucket, flat, step) for step in steps]
             costs = [cost for cost, _ in times[1:]]
             least = Cost(
-                min(cost.encode_s for cost in costs),
-                min(cost.decode_s for cost in costs),
+                self._typical(cost.encode_s for cost in costs),
+                self._typical(cost.decode_s for cost in costs),
                 sum(cost.sent_bytes for cost in costs) / len(costs),
             )
             found.append((least, times[-1][1]))
+            self.half |= alone.half
         return found
 
 

@@ -19,6 +19,8 @@ class Link:
 
     bytes_per_s: float
     latency_s: float  # of a message, one way
+    burst_bytes: float = 0.0
+    """That go faster, once a step: what the limit of a link lets through after a rest."""
 
 
 @final
@@ -34,6 +36,9 @@ class Exchange:
     """Messages of other workers, and one's own, that one rank decodes."""
     serves: bool = False
     """Whether weights or gradients come down from a master, once all is decoded."""
+    encodes_between: bool = False
+    """Whether the thread of the backward pass encodes, so that this delays it by all that it takes:
+    a worker with one thread has no other."""
 
 
 def gather(workers: int) -> Exchange:
@@ -48,7 +53,7 @@ def total(workers: int) -> Exchange:
 
 def server(workers: int) -> Exchange:
     """All messages go to the master."""
-    return Exchange(workers, 1, workers, serves=True)
+    return Exchange(workers, 1, workers, serves=True, encodes_between=True)
 
 
 EXCHANGES: Final[Mapping[str, Callable[[int], Exchange]]] = MappingProxyType(

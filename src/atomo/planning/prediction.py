@@ -1,11 +1,13 @@
 """A step's time from a profile, costs and a link."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, final
 
+from atomo.communicators.parameter_server.relay import piece_entries
 from atomo.fusion.flow import Flow, Times
 from atomo.fusion.partition import best_partition
 from atomo.grouping import Grouping
@@ -23,6 +25,7 @@ GROUPINGS: Final = (
 SLOWEST: Final = 1e3
 FASTEST: Final = 1e12  # bytes a second, between which a break-even is looked for
 PRECISION: Final = 1.01
+HALF: Final = "half "
 
 
 @final
@@ -45,15 +48,26 @@ class Setting:
     workers: int  # at least 1
     link: Link  # of each host
     machine: Machine = Machine()  # of each host
+    measured: Mapping[str, Link] = field(default_factory=lambda: MappingProxyType({}))
+    """In the place of `link`, as a probe found the links: by communicator, and for sums in half
+    precision by `HALF` and that."""
 
     @property
     def compute_s(self) -> float:
         """A step's forward and backward pass."""
         return self.machine.crowding * (self.profile.forward_s + self.profile.backward_s)
 
+    def link_of(self, communicator: str, costs: Costs) -> Link:
+        """The links, as this communicator sends such gradients over them."""
+        way = HALF + communicator if costs.half else communicator
+        return self.measured.get(way, self.link)
+
     def over(self, bytes_per_s: float) -> "Setting":
         """The same over links of another bandwidth."""
-        return replace(self, link=replace(self.link, bytes_per_s=bytes_per_s))
+        links = {
+            name: replace(link, bytes_per_s=bytes_per_s) for name, link in self.measured.items()
+        }
+        return replace(self, link=replace(self.link, bytes_per_s=bytes_per_s), measured=links)
 
 
 @final
@@ -87,8 +101,9 @@ def predict(
     cuts = chosen.cuts(sizes)
     around = around_it(setting, costs, communicator)
     messages = [flow.group(start, stop) for start, stop in pairwise((0, *cuts))]
+    saved = saved_by_burst(flow, cuts, setting.link_of(communicator, costs))
     return Prediction(
-        flow.done(cuts) + around,
+        flow.done(cuts) - saved + around,
         chosen,
         len(cuts),
         sum(times.send for times in messages),
@@ -99,20 +114,34 @@ def predict(
 def least_step(setting: Setting, costs: Costs, communicator: str) -> float:
     """Seconds of a step with the best of all partitions into messages."""
     flow = flow_of(setting, costs, communicator)
-    return flow.done(best_partition(flow)) + around_it(setting, costs, communicator)
+    cuts = best_partition(flow)
+    saved = saved_by_burst(flow, cuts, setting.link_of(communicator, costs))
+    return flow.done(cuts) - saved + around_it(setting, costs, communicator)
+
+
+def saved_by_burst(flow: Flow, cuts: Sequence[int], link: Link) -> float:
+    """Seconds by which a step is done earlier because the first bytes go faster."""
+    free = replace(
+        flow,
+        each=tuple(one._replace(send=0.0) for one in flow.each),
+        message=flow.message._replace(send=0.0),
+    )
+    return min(link.burst_bytes / link.bytes_per_s, flow.done(cuts) - free.done(cuts))
 
 
 def around_it(setting: Setting, costs: Costs, communicator: str) -> float:
     """Seconds before the backward pass, and after the mean is known."""
     exchange = EXCHANGES[communicator](setting.workers)
-    after = way_down(setting, costs) if exchange.serves else 0.0
-    return setting.profile.forward_s * setting.machine.crowding + after
+    crowd, profile = setting.machine.crowding, setting.profile
+    closing = setting.measured.get("Allgather", setting.link).latency_s  # the ranks' reports
+    after = way_down(setting, costs, communicator) if exchange.serves else closing
+    return crowd * (profile.forward_s + profile.update_s) + after
 
 
 def flow_of(setting: Setting, costs: Costs, communicator: str) -> Flow:
     """The flow shop of an exchange."""
     exchange = EXCHANGES[communicator](setting.workers)
-    crowd, link = setting.machine.crowding, setting.link
+    crowd, link = setting.machine.crowding, setting.link_of(communicator, costs)
 
     def times(cost: Cost, waits: int) -> Times:
         crossing = exchange.crossings * cost.sent_bytes / link.bytes_per_s
@@ -124,20 +153,24 @@ def flow_of(setting: Setting, costs: Costs, communicator: str) -> Flow:
     moments = [profile.backward_s] * len(profile.ready_s) if costs.holds else profile.ready_s
     ready = tuple(crowd * moment for moment in moments)
     each = tuple(times(one, 0) for one in costs.each)
-    return Flow(ready, each, message, setting.machine.slowing)
+    slowing = 1.0 if exchange.encodes_between else setting.machine.slowing
+    return Flow(ready, each, message, slowing)
 
 
-def way_down(setting: Setting, costs: Costs) -> float:
+def way_down(setting: Setting, costs: Costs, communicator: str) -> float:
     """Seconds from the master's mean to every worker's weights, by `--down auto`.
 
-    Weights go through the master's link once, and from worker to worker; or all gradients do, and
-    every worker decodes them.
+    Weights go through the master's link once, and from worker to worker; or all gradients do, if
+    they are fewer bytes, and every worker decodes them and takes the master's step.
     """
-    link, workers = setting.link, setting.workers
-    weights = sum(setting.profile.sizes) / link.bytes_per_s
-    decoding = sum(one.decode_s for one in costs.each) * workers * setting.machine.crowding
-    gradients = workers * costs.sent_bytes / link.bytes_per_s + decoding
-    return min(weights, gradients) + workers * link.latency_s
+    link, workers = setting.link_of(communicator, costs), setting.workers
+    weights, gradients = sum(setting.profile.sizes), workers * costs.sent_bytes
+    waiting = workers * link.latency_s
+    if weights <= gradients:
+        piece = min(weights, 4 * piece_entries(weights // 4))  # each but the first waits for one
+        return (weights + (workers - 1) * piece) / link.bytes_per_s + waiting
+    repeating = sum(one.decode_s for one in costs.each) * workers + setting.profile.update_s
+    return gradients / link.bytes_per_s + setting.machine.crowding * repeating + waiting
 
 
 def search_grouping(flow: Flow, sizes: Sequence[int]) -> Grouping:

@@ -27,6 +27,8 @@ class Profile:
     backward_s: float
     gradient: dict[str, Tensor]
     """By parameter name, in forward order."""
+    update_s: float = 0.0
+    """Of the optimiser's step."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -1,0 +1,284 @@
+"""One rank of `predictions.py`: probes the job that it is in, then predicts and measures cells.
+
+All ranks compute every prediction alike, and take as many steps; rank 0 writes a line a cell.
+"""
+
+import argparse
+import gc
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from atomo.allocator import keep_freed_memory
+from atomo.codecs import Law, make_codec
+from atomo.communicators import Coder, Direct, Server, Source, make_down
+from atomo.config import Settings
+from atomo.fusion import flatten
+from atomo.launch.place import canonical
+from atomo.planning import Costs, Link, Machine, Prediction, Profile, Setting, predict
+from atomo.profiling import (
+    Together,
+    measure_job,
+    measure_links,
+    measure_slowing,
+    measure_together,
+)
+from atomo.profiling.record import costs_from
+from atomo.roles import has_master
+from atomo.training.average import without_average
+from atomo.training.damping import Damping
+from atomo.training.job import Job, make_job
+from atomo.training.optimizer import FlatOptimizer
+from atomo.training.replica import Replica
+from atomo.training.worker import Worker
+from atomo.transports import Transport, connect
+
+# Images that need no download, and few of them, so that passes do not hide the exchange.
+WORK: Final[Mapping[str, Mapping[str, Any]]] = {
+    "LeNet": {"dataset": "Digits", "batch_size": 32},
+    "ResNet20": {"dataset": "Noise", "image_size": 32, "batch_size": 8},
+    "ResNet18": {"dataset": "Noise", "image_size": 32, "batch_size": 4},
+}
+LAYER: Final = "layer"
+WARM_UP: Final = 2  # steps that are not timed
+LEAST, MOST = 3, 15  # steps that are
+TIMEOUT_S: Final = 900.0
+PROBED: Final = 6  # passes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One set-up."""
+
+    network: str
+    rate: str
+    code: str
+    comm_type: str
+
+
+def main() -> None:
+    """Measures every cell that the folder does not have yet."""
+    options = parse()
+    transport = connect("mpi")
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    rank = Rank(options, transport)
+    for network in options.networks:
+        rank.measure(network)
+    transport.drain(TIMEOUT_S)
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rate", required=True)
+    parser.add_argument("--networks", nargs="+", required=True)
+    parser.add_argument("--codes", nargs="+", required=True)
+    parser.add_argument("--longest", type=float, required=True)
+    parser.add_argument("--budget", type=float, required=True)
+    parser.add_argument("--times", type=int, required=True)
+    return parser.parse_args()
+
+
+class Rank:
+    """This process."""
+
+    def __init__(self, options: argparse.Namespace, transport: Transport) -> None:
+        self._options, self._transport = options, transport
+        self._together = Together(Direct(transport, TIMEOUT_S))
+        self._links = measure_links(self._together, transport, TIMEOUT_S)
+        self._say({name: asdict(link) for name, link in self._links.items()})
+        self._file = options.out / "cells.jsonl"
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        rows = [json.loads(line) for line in lines]
+        self._done = {Cell(*(row[f.name] for f in fields(Cell))) for row in rows}
+        self._coded = options.out / "costs"
+        self._together.begin()  # nobody writes before all have read
+
+    def measure(self, network: str) -> None:
+        """All cells of a network."""
+        missing = [cell for cell in self._cells(network) if cell not in self._done]
+        for comm_types in (("Bcast",), ("Allgather", "Allreduce")):
+            cells = [cell for cell in missing if cell.comm_type in comm_types]
+            if cells:
+                base = settings_of(cells[0], self._transport.size, fusion=LAYER, code="sgd")
+                job = make_job(base, self._transport.size)
+                worker = self._transport.rank + (not has_master(base.comm_type))
+                profile = measure_job(job, self._together, worker, PROBED)
+                slowing = measure_slowing(job, self._together, worker, PROBED)
+                self._say(f"{network} {base.comm_type}: slowing {slowing:.2f}")
+                for cell in cells:
+                    self._measure(cell, profile, Machine(1.0, slowing))
+
+    def _cells(self, network: str) -> Iterator[Cell]:
+        for code in self._options.codes:
+            for comm_type in ("Bcast", "Allgather", "Allreduce"):
+                if comm_type != "Allreduce" or Law.SUMMABLE in make_codec(code).laws:
+                    yield Cell(network, self._options.rate, code, comm_type)
+
+    def _measure(self, cell: Cell, profile: Profile, machine: Machine) -> None:
+        gc.collect()
+        settings = settings_of(cell, self._transport.size)
+        costs = self._costs(cell, settings, profile)
+        down = "updates" if settings.workers * costs.sent_bytes < sum(profile.sizes) else "weights"
+        if cell.comm_type == "Bcast":
+            settings = replace(settings, down=down)
+        link = Link(1.0, 0.0)
+        setting = Setting(profile, settings.workers, link, machine, self._links)
+        predicted = predict(setting, costs, cell.comm_type, settings.grouping)
+        if predicted.step_s > self._options.longest:
+            return
+        steps = math.ceil(self._options.budget / predicted.step_s)
+        steps = max(LEAST, min(MOST, steps))
+        job = make_job(replace(settings, max_steps=WARM_UP + steps), self._transport.size)
+        self._together.begin()
+        times, parts = (serve if has_master(cell.comm_type) else replicate)(job, self._transport)
+        self._write(cell, predicted, times[WARM_UP:], setting, costs, parts, down)
+
+    def _costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
+        """Measured once for all rates of the links."""
+        file = self._coded / f"{cell.network} {cell.code} {cell.comm_type}.json"
+        if file.exists():
+            return costs_from(json.loads(file.read_text()), len(profile.sizes))
+        found = self._measure_costs(cell, settings, profile)
+        if self._transport.rank == 0:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(asdict(found)))
+        return found
+
+    def _measure_costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
+        master = has_master(cell.comm_type)
+        return measure_together(
+            self._together,
+            make_codec(cell.code),
+            "Allgather" if master else cell.comm_type,
+            profile,
+            self._options.times,
+            settings.compression,
+            master=master,
+        )
+
+    def _write(
+        self,
+        cell: Cell,
+        predicted: Prediction,
+        times: list[float],
+        setting: Setting,
+        costs: Costs,
+        parts: dict[str, float],
+        down: str,
+    ) -> None:
+        if self._transport.rank:
+            return
+        measured_s = statistics.median(times)
+        row = asdict(cell) | {
+            "predicted_s": predicted.step_s,
+            "measured_s": measured_s,
+            "steps": len(times),
+            "fastest_s": min(times),
+            "slowest_s": max(times),
+            "messages": predicted.messages,
+            "sent_bytes": costs.sent_bytes,
+            "down": down if cell.comm_type == "Bcast" else "",
+            "compute_s": setting.compute_s,
+            "link_s": predicted.link_s,
+            "codec_s": predicted.codec_s,
+            "update_s": setting.profile.update_s,
+            "measured": parts,
+        }
+        with self._file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self._say(
+            f"{cell.network} {cell.rate} {cell.code} {cell.comm_type}: predicted "
+            f"{1e3 * predicted.step_s:.1f} ms, measured {1e3 * measured_s:.1f} ms, "
+            f"{predicted.step_s / measured_s - 1:+.0%}"
+        )
+
+    def _say(self, what: object) -> None:
+        if self._transport.rank == 0:
+            print(what, flush=True)
+
+
+def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
+    """A run of a cell."""
+    given = {
+        "n": ranks, "network": cell.network, "code": cell.code, "comm_type": cell.comm_type,
+        "threads": 1, "timeout": TIMEOUT_S, "lr": 1e-4, "evaluator": "none", "train_dir": "unused",
+        "resume": "never",
+    }  # fmt: skip
+    return canonical(Settings(**{**given, **WORK[cell.network], **other}))
+
+
+def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
+    """Seconds of each step without a master."""
+    replica = Replica(job, Direct(transport, TIMEOUT_S), torch.device("cpu"))
+    taken = [replica.take_step(ending=False) for _ in range(job.last_step)]
+    reports = [one.report for one in taken[WARM_UP:]]
+    mine = [one.exchanged.reports[transport.rank] for one in taken[WARM_UP:]]
+    parts = {
+        "compute_s": statistics.median(one.compute_s for one in reports),
+        "encode_s": statistics.median(one.encode_s for one in mine),
+        "wait_s": statistics.median(one.wait_s for one in mine),
+        "decode_s": statistics.median(one.exchanged.decode_s for one in taken[WARM_UP:]),
+        "exchange_s": statistics.median(one.exchanged.exchange_s for one in taken[WARM_UP:]),
+        "update_s": statistics.median(one.update_s for one in taken[WARM_UP:]),
+    }
+    return [one.step_s for one in taken], parts
+
+
+def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
+    """Seconds of each step with a master; of a worker, none."""
+    if transport.rank:
+        Worker(job, transport, torch.device("cpu")).run()
+        return [], {}
+    return lead(job, transport)
+
+
+def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
+    """The master's steps, without its folder."""
+    weights = flatten(job.model, job.buckets)
+    optimizer = FlatOptimizer(weights, job.buckets, job.settings, job.rate)
+    coder = Coder(job.settings.compression, job.settings.seed)
+    source = Source(False, lambda: without_average(optimizer.state_dict()), (), coder)
+    down = make_down(job.settings.down, source)
+    server = Server(transport, job.buckets, job.workers, TIMEOUT_S, down, share=job.share)
+    server.meet(weights)
+    damping, times, reports, decoding = Damping(), [], [], [0.0]
+    updates = []
+    for step in range(1, job.last_step + 1):
+        started = time.perf_counter()
+        server.broadcast(step, weights)
+        found = server.collect(optimizer.gradient)
+        collected = time.perf_counter()
+        factor = 1.0
+        if job.damps_at(step):
+            square = statistics.fmean(one.square for one in found.values())
+            factor = damping.factor(square, float(optimizer.gradient.norm()) ** 2)
+        optimizer.step(step, factor)
+        server.took(factor)
+        ended = time.perf_counter()
+        times.append(ended - started)
+        updates.append(ended - collected)
+        reports.append(found)
+        decoding.append(server.decode_s)
+    server.stop()
+    counted = [one for found in reports[WARM_UP:] for one in found.values()]
+    parts = {
+        name: statistics.median(getattr(one, name) for one in counted)
+        for name in ("compute_s", "encode_s", "send_s", "wait_s", "follow_s")
+    }
+    parts["decode_s"] = (decoding[-1] - decoding[WARM_UP]) / (job.last_step - WARM_UP)
+    parts["update_s"] = statistics.median(updates[WARM_UP:])
+    return times, parts
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""`atomo explain FOLDER`: what the steps of a run took, beside what is predicted for them."""
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, final
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from atomo.allocator import keep_freed_memory
+from atomo.cli.explain_options import ExplainOptions
+from atomo.codecs import make_codec
+from atomo.config import Settings
+from atomo.data import epoch_seed
+from atomo.errors import CheckpointError
+from atomo.planning import Prediction, Profile, Setting, measure_costs, measure_passes, predict
+from atomo.randomness import derive
+from atomo.roles import has_master
+from atomo.settings_file import SETTINGS_FILE, read_settings
+from atomo.tasks import task_of
+from atomo.training.json_lines import lines
+
+__all__ = ["explain_run", "profile_of"]
+
+FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
+# What of a step is what, in the names of metrics.jsonl; the first is all of it.
+PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "step": ("step_s",),
+        "passes": ("compute_s",),
+        "encode": ("encode_s",),
+        "send and wait": ("send_s", "wait_s"),
+        "decode": ("decode_s", "follow_s"),
+        "optimiser": ("update_s",),
+    }
+)
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """Of a step, in seconds."""
+
+    name: str
+    measured_s: float
+    """The median of the run's steps. Parts run beside each other, so they may exceed the step."""
+    predicted_s: float | None
+
+
+def explain_run(folder: Path, options: ExplainOptions) -> int:
+    """Reads a run, predicts its steps from what is measured on this machine, and prints both.
+
+    Args:
+        folder: of the run.
+        options: its links, and the hosts' cores; what is trained, the run says.
+
+    Raises:
+        CheckpointError: it has no steps.
+        ConfigError: its settings are none.
+    """
+    settings = settings_of(folder)
+    steps = [line for line in lines(folder / "metrics.jsonl") if line["step"] >= FIRST]
+    if not steps:
+        raise CheckpointError(f"{folder} has no step from {FIRST} on to explain: let it run longer")
+    profile = profile_of(asked(settings, options))
+    setting = Setting(profile, settings.workers, options.link, options.machine)
+    prediction = predicted(settings, setting, options.repetitions)
+    parts = compared_parts(steps, setting, prediction)
+    if options.json:
+        document = {"folder": str(folder), "steps": len(steps), "parts": [*map(asdict, parts)]}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        return 0
+    Console(width=None if sys.stdout.isatty() else 140).print(table(folder, settings, parts))
+    sys.stdout.write(sentence(parts, options))
+    return 0
+
+
+def settings_of(folder: Path) -> Settings:
+    """What the run was told."""
+    known = read_settings([folder / SETTINGS_FILE])
+    known.pop("hostfile", None)  # it may be gone by now
+    return Settings(**known).resolved()
+
+
+def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
+    """The same options, of the model and the samples of a run."""
+    return replace(
+        options,
+        network=settings.network,
+        dataset=settings.dataset,
+        data_dir=settings.data_dir,
+        image_size=settings.image_size or 0,
+        batch_size=settings.share_of_step,
+        threads=settings.threads or options.threads,
+    )
+
+
+def profile_of(options: ExplainOptions) -> Profile:
+    """The passes of one worker, on this machine.
+
+    Raises:
+        ConfigError: a name is unknown.
+        DataError: the data set is missing.
+    """
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as the ranks of a job do
+    work = task_of(options.dataset).open(
+        options.dataset, Path(options.data_dir), options.image_size or None
+    )
+    torch.manual_seed(derive(1, "weights"))
+    model = work.build(options.network).train()
+    chosen = torch.arange(options.batch_size) % len(work.train)
+    batch = work.train.batch(chosen, epoch_seed(1, 0))
+    return measure_passes(model, work.objective, batch, options.repetitions)
+
+
+def predicted(settings: Settings, setting: Setting, repetitions: int) -> Prediction:
+    """A step of the run."""
+    reduction = "Allgather" if has_master(settings.comm_type) else settings.comm_type
+    gradient, compression = setting.profile.gradient, settings.compression
+    codec = make_codec(settings.code)
+    costs = measure_costs(codec, reduction, gradient, repetitions, compression)
+    return predict(setting, costs, settings.comm_type, settings.grouping)
+
+
+def compared_parts(
+    steps: Sequence[Mapping[str, Any]], setting: Setting, prediction: Prediction
+) -> list[Part]:
+    """What a step and its parts took, and were to take."""
+    foreseen = {"step": prediction.step_s, "passes": setting.compute_s}
+
+    def measured(names: tuple[str, ...]) -> float:
+        sums = (sum(float(step.get(name, 0.0)) for name in names) for step in steps)
+        return statistics.median(sums)
+
+    return [Part(name, measured(names), foreseen.get(name)) for name, names in PARTS.items()]
+
+
+def table(folder: Path, settings: Settings, parts: Sequence[Part]) -> Table:
+    """One row a part."""
+    how = f"--comm-type {settings.comm_type} --code '{settings.code}'"
+    out = Table(title=f"{folder}: {settings.network}, {settings.workers} workers, {how}")
+    for column in ("", "measured, ms", "of the step", "predicted, ms", "off by"):
+        out.add_column(column, justify="right" if column else "left")
+    whole_s = parts[0].measured_s
+    for part in parts:
+        cells = [part.name, f"{1e3 * part.measured_s:.1f}", f"{part.measured_s / whole_s:.0%}"]
+        if part.predicted_s is not None:
+            off = part.predicted_s / part.measured_s - 1
+            cells += [f"{1e3 * part.predicted_s:.1f}", f"{off:+.0%}"]
+        out.add_row(*cells)
+    return out
+
+
+def sentence(parts: Sequence[Part], options: ExplainOptions) -> str:
+    """Where most of the time went."""
+    largest = max(parts[1:], key=lambda part: part.measured_s)
+    share = largest.measured_s / parts[0].measured_s
+    return (
+        f"Most of a step is {largest.name}: {share:.0%}. Predicted for links of "
+        f"{options.bandwidth} and {options.latency}, from what this machine takes now.\n"
+    )

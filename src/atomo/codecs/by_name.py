@@ -69,7 +69,7 @@ class ByName:
         return "; ".join(map(str, self.rules))
 
 
-NONE: Final = ByName()
+NONE: Final[ByName] = ByName()
 
 
 def parse_by_name(text: str) -> ByName:

@@ -22,7 +22,8 @@ ORDER = [
     ("names", "bounds", "surroundings", "quantities"),
     ("arguments", "program", "rates", "setting_bounds", "compression"),
     "codecs",
-    ("memory", "wire", "schedule", "recipes", "downlink", "grouping"),  # none knows of another
+    # None of these knows of another.
+    ("memory", "wire", "schedule", "recipes", "downlink", "grouping", "hierarchy"),
     ("transports", "fusion", "api", "setting_checks"),
     "communicators",
     "comm_types",

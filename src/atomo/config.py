@@ -25,11 +25,13 @@ from atomo.compression import Compression
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping, grouping, megabytes
+from atomo.hierarchy import canonical_hierarchy
 from atomo.memory import canonical, check_fits, kind_of
 from atomo.names import resolve
 from atomo.rates import SCHEDULES
 from atomo.recipes import RECIPES
 from atomo.roles import (
+    check_hierarchy,
     check_memory,
     check_roles,
     check_way_down,
@@ -135,6 +137,11 @@ class Settings:
         "Bcast: a master averages, and sends weights; without a master: "
         "Allgather, Allreduce, PowerSGD, ACPSGD",
     )
+    hierarchical: str = option(
+        "",
+        "without a master: gradients dense inside a host, compressed between hosts: yes (hosts by "
+        "name), no, or how many ranks count as one host",
+    )
     down: str = option(
         "auto",
         "what comes down: weights[(bf16)], updates (gradients), auto (the fewer), delta(CODEC)",
@@ -169,6 +176,7 @@ class Settings:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_way_down(self.comm_type, self.down)
+        check_hierarchy(self.comm_type, self.hierarchical)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
             raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")
         if self.recipe:
@@ -232,6 +240,7 @@ class Settings:
             precision=resolve("precision", self.precision, PRECISIONS),
             schedule=resolve("schedule", self.schedule, SCHEDULES),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
+            hierarchical=canonical_hierarchy(self.hierarchical),
             down=canonical_downlink(self.down),
             fusion=str(self.grouping) if self.fusion else "",
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),

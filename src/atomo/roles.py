@@ -6,10 +6,12 @@ from atomo.codecs import Codec
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS
 from atomo.downlink import AUTO
 from atomo.errors import ConfigError
+from atomo.hierarchy import FLAT, canonical_hierarchy
 from atomo.memory import kind_of
 from atomo.names import resolve
 
 __all__ = [
+    "check_hierarchy",
     "check_memory",
     "check_roles",
     "check_way_down",
@@ -66,6 +68,15 @@ def check_way_down(comm_type: str, down: str) -> None:
         raise ConfigError(
             f"--down {down}: with --comm-type {comm_type} nothing comes down, since every process "
             f"has weights of its own; leave it out, or give --comm-type {PARAMETER_SERVER}"
+        )
+
+
+def check_hierarchy(comm_type: str, hierarchical: str) -> None:
+    """Raises ConfigError for what is no hierarchy, or has a master."""
+    if canonical_hierarchy(hierarchical) != FLAT and has_master(comm_type):
+        raise ConfigError(
+            f"--hierarchical {hierarchical}: with --comm-type {comm_type} workers send to a master "
+            f"each by itself; give one of {', '.join(REDUCTIONS)}"
         )
 
 

@@ -126,10 +126,27 @@ def test_more_workers_take_over_what_fewer_kept(tmp_path):
 
 def test_the_mean_of_the_memories_is_kept_when_the_number_of_workers_changes():
     states = [{"memory/w": torch.tensor([1.0, 5.0])}, {"memory/w": torch.tensor([3.0, 5.0])}]
-    assert [s["memory/w"].tolist() for s in spread(states, 3)] == [[2.0, 5.0]] * 3
-    assert spread(states, 2)[1]["memory/w"].tolist() == [3.0, 5.0]
+    assert [s["memory/w"].tolist() for s in spread(states, range(3), range(2))] == [[2.0, 5.0]] * 3
+    assert spread(states, range(2), range(2))[1]["memory/w"].tolist() == [3.0, 5.0]
     silent = [{"memory/w": torch.tensor([4.0])}, {}]  # a worker that has kept nothing yet
-    assert spread(silent, 1)[0]["memory/w"].tolist() == [2.0]
+    assert spread(silent, range(1), range(2))[0]["memory/w"].tolist() == [2.0]
+
+
+def test_a_host_is_one_worker_to_what_was_kept():
+    hosts = [0, 0, 0, 3]  # three ranks and one
+    states = [{"memory/v": torch.tensor([2.0]), "buffer/b": torch.tensor([1.0])},
+              {"memory/w": torch.tensor([6.0]), "buffer/b": torch.tensor([2.0])},
+              {"buffer/b": torch.tensor([3.0])},
+              {"memory/v": torch.tensor([4.0]), "buffer/b": torch.tensor([6.0])}]  # fmt: skip
+    alike = spread(states, hosts, hosts)
+    assert [one["buffer/b"].item() for one in alike] == [1, 2, 3, 6]
+    assert [one["memory/v"].item() for one in alike] == [2, 2, 2, 4]
+    assert [one["memory/w"].item() for one in alike[:3]] == [6, 6, 6]
+    for other in (range(4), [0, 0, 2, 2], range(2)):
+        for one in spread(states, other, hosts):
+            assert {n: t.item() for n, t in one.items()} == {
+                "memory/v": 3, "memory/w": 3, "buffer/b": 3
+            }  # fmt: skip
 
 
 def test_another_run_can_be_continued_in_a_new_folder(tmp_path):

@@ -6,10 +6,10 @@ same order, whatever the order in which their backward passes make them.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, Final, final
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -21,14 +21,25 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.report import Report
 from atomo.communicators.scales import read_scales
 from atomo.communicators.spans import Spans
+from atomo.communicators.telling import gather, tell
 from atomo.communicators.threads import one_thread
-from atomo.errors import FrameError
 from atomo.fusion import Bucket
-from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
+from atomo.wire import Kind
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "Settled"]
 
-RAW: Final = Compression(codec="none")
+Averaged = Callable[[Bucket, Float[Tensor, " n"]], None]
+
+
+@final
+@dataclass(frozen=True)
+class Settled:
+    """What a step has cost this rank, once its mean is there."""
+
+    encode_s: float
+    decode_s: float
+    wait_s: float  # for other ranks
+    busy: Spans
 
 
 @final
@@ -41,6 +52,7 @@ class Pipeline(Communicator):
         compressor: Compressor,
         reduction: Reduction[Any],
         threads: int = 1,
+        averaged: Averaged = lambda bucket, mean: None,
     ) -> None:
         """A communicator.
 
@@ -49,13 +61,16 @@ class Pipeline(Communicator):
             compressor: the one that `reduction` encodes with.
             reduction: how one bucket is averaged.
             threads: that encode.
+            averaged: gets each bucket with its mean, in their order, in the thread that receives.
         """
         self._collective, self._compressor, self._reduction = collective, compressor, reduction
+        self._averaged = averaged
         self._encoders = ThreadPoolExecutor(threads, "encode", one_thread)
         self._sender = ThreadPoolExecutor(1, "send", one_thread)
         self._receiver = ThreadPoolExecutor(1, "receive", one_thread)
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
+        # They may be some of a gradient's; `out` is for all of it.
         self._step, self._buckets, self._out = step, buckets, out.zero_()
         self._agreeing = any(bucket.agreeing for bucket in buckets)
         # Until the gradient is whole, where something must be known of all of it first.
@@ -74,23 +89,31 @@ class Pipeline(Communicator):
 
     def average(self, report: Report) -> Exchanged:
         asked = time.perf_counter()
+        settled = self.settle()
+        told = replace(report, encode_s=settled.encode_s, wait_s=settled.wait_s)
+        reports = tell(self._collective, self._step, told)
+        busy = settled.busy
+        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
+
+    def settle(self) -> Settled:
+        """Waits until the mean of every bucket is there. Arguments and errors: `average`."""
         agree_s = self._release_whole() if self._holds else 0.0
         for starting in self._starting:
             starting.result()
         for finishing in self._finishing:  # complete by now: each is begun by one of those
             finishing.result()
         wait_s = self._collective.wait_s - self._before_s
-        encode_s = self._encoding.total_s()
         decode_s = self._receiving.total_s() - (wait_s - agree_s)
-        reports = self._tell(replace(report, encode_s=encode_s, wait_s=wait_s))
-        everything = self._encoding | self._receiving
-        return Exchanged(reports, decode_s, everything.covered_s(), everything.covered_s(asked))
+        busy = self._encoding | self._receiving
+        return Settled(self._encoding.total_s(), decode_s, wait_s, busy)
 
     def _release(self) -> None:
         """Encodes the buckets whose turn it is."""
-        while (flat := self._pushed.get(self._released)) is not None:
-            # The codec of this step may be another than when the gradients were laid out.
-            bucket = self._buckets[self._released]
+        # The codec of this step may be another than when the gradients were laid out.
+        for bucket in self._buckets[self._released :]:
+            flat = self._pushed.get(bucket.number)
+            if flat is None:
+                return
             encoded = self._encoders.submit(self._encode, bucket, flat)
             self._starting.append(self._sender.submit(self._start, bucket, encoded))
             self._released += 1
@@ -118,7 +141,9 @@ class Pipeline(Communicator):
 
     def _finish(self, bucket: Bucket, finish: Finish) -> None:
         with self._receiving.busy():
-            finish(self._out[bucket.offset : bucket.offset + bucket.size])
+            mean = self._out[bucket.offset : bucket.offset + bucket.size]
+            finish(mean)
+            self._averaged(bucket, mean)
 
     def _agree(self) -> None:
         """Has all ranks encode with the same scales: the largest that any of them asks for."""
@@ -126,27 +151,7 @@ class Pipeline(Communicator):
         for bucket in self._buckets:
             asked |= self._compressor.propose(bucket, self._pushed[bucket.number])
         section = torch.tensor([*asked.values()], dtype=torch.float64)
-        frames = self._gather(Kind.SCALES, section, "the scales")
+        frames = gather(self._collective, Kind.SCALES, self._step, section, "the scales")
         scales = [read_scales(frame, len(asked)) for frame in frames]
         largest = map(max, zip(*scales, strict=True))
         self._compressor.agree(dict(zip(asked, largest, strict=True)))
-
-    def _tell(self, report: Report) -> dict[int, Report]:
-        """The reports of all ranks."""
-        frames = self._gather(Kind.REPORT, report.tensor(), "the report")
-        return {
-            rank: Report.of(unpack(frame, [Report.field()])[0]) for rank, frame in enumerate(frames)
-        }
-
-    def _gather(self, kind: Kind, section: Tensor, what: str) -> list[Bytes]:
-        """A frame of every rank, of this step."""
-        frame = pack(Header(kind, self._step, self._collective.rank + 1), [section], RAW)
-        frames = list(self._collective.gather(frame, f"{what} of step {self._step}"))
-        for rank, frame in enumerate(frames):
-            header = read_header(frame)
-            if header != Header(kind, self._step, rank + 1):
-                raise FrameError(
-                    f"rank {rank} sent {header.kind.name} of step {header.step} where {what} of "
-                    f"step {self._step} was expected"
-                )
-        return frames

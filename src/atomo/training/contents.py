@@ -15,6 +15,7 @@ from atomo.memory import Memory
 __all__ = [
     "BUFFER",
     "EXCHANGE",
+    "HOSTS",
     "MEMORY",
     "check_kept",
     "check_tensor",
@@ -26,6 +27,7 @@ __all__ = [
 
 BUFFER, MEMORY = "buffer/", "memory/"  # what names in a worker's state begin with
 EXCHANGE = "exchange/"  # and those in an optimiser's that are a communicator's
+HOSTS = "hosts"  # of them, the host of each rank where some share one
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -16,7 +16,7 @@ from atomo.training.keeper import Keeper
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.ownership import Ownership
 from atomo.training.progress import Progress, Step
-from atomo.training.resume import spread
+from atomo.training.resume import hosts_in, spread
 from atomo.transports import Transport
 
 __all__ = ["Master"]
@@ -109,7 +109,9 @@ class Master:
         self._damping.load_state_dict(snapshot.optimizer)
         self._optimizer.load_state_dict(without_exchange(without_damping(snapshot.optimizer)))
         if snapshot.workers:
-            self._server.restore(spread(snapshot.workers, self._job.workers))
+            self._server.restore(
+                spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
+            )
         if self._job.settings.resume == "auto":
             self._saved = snapshot.step
         return snapshot.step

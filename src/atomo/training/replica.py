@@ -12,16 +12,16 @@ import torch
 import xxhash
 from torch import Tensor
 
-from atomo.comm_types import REDUCTIONS
-from atomo.communicators import Collective, Compressor, Exchanged, Pipeline, Report
-from atomo.memory import make_memory
+from atomo.communicators import Exchanged, Report
 from atomo.training.contents import EXCHANGE, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.job import Job
 from atomo.training.one_thread import on_one_thread
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
+from atomo.training.ways import make_ways
 from atomo.training.worker_state import restore, worker_state
+from atomo.transports import Transport
 
 __all__ = ["Replica", "Taken"]
 
@@ -50,19 +50,16 @@ class Taken:
 class Replica:
     """The training of one rank. Ranks 0..n-1 are the workers 1..n: seeds and images are theirs."""
 
-    def __init__(self, job: Job, collective: Collective, device: torch.device) -> None:
+    def __init__(self, job: Job, transport: Transport, device: torch.device) -> None:
         self.step = 0  # done
         self.job = job
-        s, worker = job.settings, collective.rank + 1
-        self._memory = make_memory(s.memory, s.momentum, s.nesterov, job.workers)
-        compressor = Compressor(self._memory, s.compression, worker, s.seed)
-        self._reduction = REDUCTIONS[s.comm_type](collective, compressor)
-        self._communicator = Pipeline(
-            collective, compressor, self._reduction, torch.get_num_threads()
+        self.ways = make_ways(job, transport)
+        self._communicator, self._rank = self.ways.communicator, transport.rank
+        self._passes = Passes(job, self._rank + 1, device, self._communicator.push)
+        leads = self._rank == 0  # and writes the checkpoints
+        self._optimizer = FlatOptimizer(
+            self._passes.weights, job.buckets, job.settings, job.rate, leads
         )
-        self._passes = Passes(job, worker, device, self._communicator.push)
-        leads = collective.rank == 0  # and writes the checkpoints
-        self._optimizer = FlatOptimizer(self._passes.weights, job.buckets, s, job.rate, leads)
         self._damping = Damping()
 
     def take_step(self, *, ending: bool) -> Taken:
@@ -72,7 +69,7 @@ class Replica:
             ending: whether this rank asks for the run to end after it.
         """
         step, started = self.step + 1, time.perf_counter()
-        self._memory.at_rate(self.job.rate.at(step))
+        self.ways.memory.at_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
@@ -103,8 +100,12 @@ class Replica:
         return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
 
     def own_state(self) -> dict[str, Tensor]:
-        """What this rank has that others have not: its memory, and its batch-norm statistics."""
-        return worker_state(self._memory, self._passes.model)
+        """What this rank has that others have not: its memory, and its batch-norm statistics; and,
+        beside rank 0 on its host, what the exchange of what it compresses starts from.
+        """
+        own = worker_state(self.ways.memory, self._passes.model)
+        beside = 0 != self._rank in self.ways.hosts.ranks_beside(0)
+        return own | (self.ways.state_dict() if beside else {})
 
     def model_state(self) -> dict[str, Tensor]:
         """Parameters, and this rank's buffers."""
@@ -112,7 +113,7 @@ class Replica:
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """What the optimiser keeps, what the noise was, and what the next exchange starts from."""
-        exchange = {EXCHANGE + name: held for name, held in self._reduction.state_dict().items()}
+        exchange = self.ways.state_dict()
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
@@ -127,9 +128,10 @@ class Replica:
         load_model(self._passes.model, under(MODEL, state))
         optimizer = under(OPTIMIZER, state)
         self._damping.load_state_dict(optimizer)
-        self._reduction.load_state_dict(under(EXCHANGE, optimizer))
+        self.ways.load_state_dict(under(EXCHANGE, optimizer))
         self._optimizer.load_state_dict(without_exchange(without_damping(optimizer)))
-        restore(under(WORKER, state), self._memory, self._passes.model)
+        own = self.ways.without_others(under(WORKER, state))
+        restore(own, self.ways.memory, self._passes.model)
 
 
 def joined(

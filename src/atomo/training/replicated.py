@@ -10,17 +10,17 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from atomo.communicators import Direct
 from atomo.communicators.rooted import collect, deal, take
 from atomo.errors import ReplicasDiffer
 from atomo.training.average import without_average
 from atomo.training.checkpoint import Snapshot
+from atomo.training.contents import EXCHANGE, without_exchange
 from atomo.training.events import Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, joined
-from atomo.training.resume import spread
+from atomo.training.resume import hosts_in, spread
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
@@ -47,7 +47,7 @@ class Replicated:
     ) -> None:
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
-        self._replica = Replica(job, Direct(transport, self._timeout_s), device)
+        self._replica = Replica(job, transport, device)
         self._progress = Progress(job)
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
@@ -74,7 +74,9 @@ class Replicated:
 
             def write(states: Sequence[Mapping[str, Tensor]]) -> None:
                 owner.check()
-                keeper.save(self.step, replica.model_state(), replica.optimizer_state(), states)
+                optimizer = replica.optimizer_state() | exchange_in(states)
+                workers = [*map(without_exchange, states)]
+                keeper.save(self.step, replica.model_state(), optimizer, workers)
 
             with keeper.logging(self.step) as done:
                 reason = self._train(done, write)
@@ -85,7 +87,8 @@ class Replicated:
         if snapshot is None:
             states: list[dict[str, Tensor]] = [{}] * self._transport.size
         else:
-            own = spread(snapshot.workers or [{}], self._transport.size)
+            workers: Sequence[Mapping[str, Tensor]] = snapshot.workers or [{}]
+            own = spread(workers, self._replica.ways.hosts.of, hosts_in(snapshot))
             shared = without_average(snapshot.optimizer)
             states = [joined(snapshot.model, shared, state) for state in own]
             states[0] = joined(snapshot.model, snapshot.optimizer, own[0])
@@ -153,6 +156,11 @@ class Replicated:
 
     def _collect(self, state: Mapping[str, Tensor], what: str) -> list[dict[str, Tensor]]:
         return collect(self._transport, state, self.step, self._timeout_s, what)
+
+
+def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What ranks beside rank 0 know of an exchange, which a checkpoint keeps as one."""
+    return {n: held for state in states for n, held in state.items() if n.startswith(EXCHANGE)}
 
 
 def dense_bytes(job: Job) -> int:

@@ -11,8 +11,9 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.identity import check_identity
 from atomo.training.checkpoint import CheckpointGone, Snapshot, latest, load, steps
+from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
 
-__all__ = ["find_snapshot", "spread"]
+__all__ = ["find_snapshot", "hosts_in", "spread"]
 
 
 def find_snapshot(settings: Settings) -> Snapshot | None:
@@ -69,18 +70,63 @@ def whole(folder: Path, step: int) -> bool:
     return True
 
 
-def spread(states: Sequence[Mapping[str, Tensor]], workers: int) -> list[dict[str, Tensor]]:
-    """The states of the workers of a checkpoint, for as many workers as there are now.
+def hosts_in(snapshot: Snapshot) -> Sequence[int]:
+    """The host of each worker of a checkpoint, by its first; of most, a host each.
 
-    Where their number has changed, each gets the mean: the average gradient that is still to come
-    out of the memories, and the batch-norm statistics, stay what they were.
+    Raises:
+        CheckpointError: it says that of other workers than it has.
     """
-    if len(states) == workers:
-        return [dict(state) for state in states]
-    # A worker that kept nothing of a parameter kept zeros of it: all count in the mean.
+    count = max(1, len(snapshot.workers))
+    said = snapshot.optimizer.get(EXCHANGE + HOSTS)
+    if said is None:
+        return range(count)
+    if said.shape != (count,) or said.is_floating_point() or not bool((said >= 0).all()):
+        raise CheckpointError(
+            f"the checkpoint has the hosts of its {count} workers as {said.dtype} "
+            f"{tuple(said.shape)}: it is damaged, or of another version"
+        )
+    found: list[int] = said.tolist()
+    return found
+
+
+def spread(
+    states: Sequence[Mapping[str, Tensor]], now: Sequence[int], was: Sequence[int]
+) -> list[dict[str, Tensor]]:
+    """The states of the workers of a checkpoint, for the workers that there are now.
+
+    Each gets its own where nothing has changed, with all the memories of its host: which worker of
+    a host has that of which parameter may have. Else each gets the mean over hosts, as each is one
+    worker to what is compressed: the average gradient that is still to come out of the memories,
+    and the batch-norm statistics, stay what they were.
+
+    Args:
+        states: by worker.
+        now: the host of each worker, by its first.
+        was: the same of the checkpoint.
+    """
+    by_host = {host: together([s for s, of in zip(states, was, strict=True) if of == host])
+               for host in was}  # fmt: skip
+    if [*now] == [*was]:
+        pairs = zip(states, was, strict=True)
+        return [{**state, **by_host[host]} for state, host in pairs]
+    means = averaged([without_memory(state) for state in states]) | averaged([*by_host.values()])
+    return [dict(means) for _ in now]
+
+
+def averaged(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of states. A worker that kept nothing of a parameter kept zeros of it."""
     names = sorted({name for state in states for name in state})
-    return [{name: mean([s[name] for s in states if name in s], len(states)) for name in names}
-            for _ in range(workers)]  # fmt: skip
+    return {name: mean([s[name] for s in states if name in s], len(states)) for name in names}
+
+
+def together(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The memories of one host: that of a parameter is with one of its workers."""
+    return {n: held for state in states for n, held in state.items() if n.startswith(MEMORY)}
+
+
+def without_memory(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The rest of a worker's state."""
+    return {name: held for name, held in state.items() if not name.startswith(MEMORY)}
 
 
 def mean(tensors: Sequence[Tensor], count: int) -> Tensor:

@@ -2,6 +2,16 @@
 
 from atomo.transports.base import Message, Transport
 from atomo.transports.local import LocalTransport, network
+from atomo.transports.part import Part
 from atomo.transports.table import TRANSPORTS, connect, launched
 
-__all__ = ["TRANSPORTS", "LocalTransport", "Message", "Transport", "connect", "launched", "network"]
+__all__ = [
+    "TRANSPORTS",
+    "LocalTransport",
+    "Message",
+    "Part",
+    "Transport",
+    "connect",
+    "launched",
+    "network",
+]

@@ -67,6 +67,17 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def channel(self, timeout_s: float) -> "Transport":
+        """Another way between the same ranks, for another thread: what it carries neither waits for
+        what this one does nor mixes with it. `drain` and `abort` of this one take it along.
+
+        Every rank makes as many, in the same order.
+
+        Raises:
+            DeadlineExpired: a rank does not.
+        """
+
+    @abstractmethod
     def abort(self, exit_code: int) -> None:
         """Ends every rank of the job, this one included."""
 

@@ -1,6 +1,6 @@
 """Ranks as threads of one process: for tests and simulation, with the semantics of real ones."""
 
-from collections.abc import Sequence
+import threading
 from typing import Final, final
 
 from atomo.transports.base import Message, Transport, check_message
@@ -19,12 +19,13 @@ class LocalTransport(Transport):
     waits for something, and `drain` waits until then, unless it is little.
     """
 
-    def __init__(self, rank: int, inboxes: Sequence[Inbox]) -> None:
+    def __init__(self, rank: int, wires: "Wires", number: int = 0) -> None:
         self.rank = self.local_index = rank
-        self.size = self.local_size = len(inboxes)
+        self.size = self.local_size = wires.size
         self.sent_bytes = self.received_bytes = 0
         self.aborted: int | None = None
-        self._inboxes, self._outbox = inboxes, Outbox(rank)
+        self._wires, self._inboxes, self._outbox = wires, wires.inboxes(number), Outbox(rank)
+        self._channels: list[LocalTransport] = []
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
@@ -41,14 +42,52 @@ class LocalTransport(Transport):
 
     def drain(self, timeout_s: float) -> None:
         self._outbox.drain(timeout_s)
+        for channel in self._channels:
+            channel.drain(timeout_s)
+
+    def channel(self, timeout_s: float) -> "LocalTransport":
+        del timeout_s  # nobody is waited for
+        made = LocalTransport(self.rank, self._wires, 1 + len(self._channels))
+        self._channels.append(made)
+        return made
 
     def abort(self, exit_code: int) -> None:
-        for inbox in self._inboxes:
-            inbox.abort(exit_code)
+        self._wires.abort(exit_code)
         self.aborted = exit_code
+
+
+@final
+class Wires:
+    """The inboxes of all ranks of a job, and of each of their channels."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._inboxes: list[list[Inbox]] = []  # by channel, then by rank
+        self._aborted: int | None = None
+
+    def inboxes(self, number: int) -> list[Inbox]:
+        """Those of a channel, which whoever asks first makes for all."""
+        with self._lock:
+            while len(self._inboxes) <= number:
+                self._inboxes.append([Inbox(rank) for rank in range(self.size)])
+                self._abort(self._inboxes[-1])
+            return self._inboxes[number]
+
+    def abort(self, exit_code: int) -> None:
+        """Ends every wait on any of them, also on those that are yet to be made."""
+        with self._lock:
+            self._aborted = exit_code
+            for inboxes in self._inboxes:
+                self._abort(inboxes)
+
+    def _abort(self, inboxes: list[Inbox]) -> None:
+        if self._aborted is not None:
+            for inbox in inboxes:
+                inbox.abort(self._aborted)
 
 
 def network(size: int) -> list[LocalTransport]:
     """The transports of a job of `size` ranks, to be used by a thread each."""
-    inboxes = [Inbox(rank) for rank in range(size)]
-    return [LocalTransport(rank, inboxes) for rank in range(size)]
+    wires = Wires(size)
+    return [LocalTransport(rank, wires) for rank in range(size)]

@@ -7,7 +7,7 @@ rank that sits in a blocking call can neither report what it waits for nor be in
 import atexit
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, final
 
 import mpi4py
@@ -43,20 +43,32 @@ def connect() -> "MpiTransport":
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         atexit.register(MPI.Finalize)
-    return MpiTransport()
+    return MpiTransport(MPI.COMM_WORLD, ranks_here())
+
+
+def ranks_here() -> list[int]:
+    """The ranks on this host, in order."""
+    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    ranks = here.group.Translate_ranks(None, MPI.COMM_WORLD.group)
+    here.Free()
+    return list(ranks)
 
 
 @final
 class MpiTransport(Transport):
     """One rank of an MPI job."""
 
-    def __init__(self) -> None:
-        self._world = MPI.COMM_WORLD
-        self.rank, self.size = self._world.rank, self._world.size
-        here = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_index, self.local_size = here.rank, here.size
-        here.Free()
-        self._part = AT_ONCE if self.local_size == self.size else PART
+    def __init__(self, world: MPI.Intracomm, here: Sequence[int]) -> None:
+        """A rank.
+
+        Args:
+            world: of all ranks of the job; nobody else uses it.
+            here: the ranks on this host, in order.
+        """
+        self._world, self._here = world, here
+        self.rank, self.size = world.rank, world.size
+        self.local_index, self.local_size = here.index(world.rank), len(here)
+        self._channels: list[MpiTransport] = []
         self.sent_bytes = self.received_bytes = 0
         self._leaving: list[tuple[MPI.Request, Bytes, int]] = []
         self._arriving: list[Incoming] = []  # in the order of their beginnings
@@ -64,10 +76,11 @@ class MpiTransport(Transport):
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
         self._reap()
-        last = max(0, data.size - 1) // self._part
+        size = AT_ONCE if to in self._here else PART
+        last = max(0, data.size - 1) // size
         with Translated(to, f"sending {what}"):
             for place in range(last + 1):
-                part = data[place * self._part : (place + 1) * self._part]
+                part = data[place * size : (place + 1) * size]
                 tag = LAST if place == last else MORE
                 self._leaving.append((self._world.Isend([part, MPI.BYTE], to, tag), part, to))
         self.sent_bytes += data.size
@@ -88,6 +101,19 @@ class MpiTransport(Transport):
             raise DeadlineExpired(
                 f"rank {self.rank} waited {timeout_s:g} s for rank {late} to take what was sent"
             )
+
+        for channel in self._channels:
+            channel.drain(timeout_s)
+
+    def channel(self, timeout_s: float) -> "MpiTransport":
+        world, request = self._world.Idup()
+        if not Deadline(timeout_s).poll(request.Test):
+            raise DeadlineExpired(
+                f"rank {self.rank} waited {timeout_s:g} s for all ranks to join; see --timeout"
+            )
+        made = MpiTransport(world, self._here)
+        self._channels.append(made)
+        return made
 
     def abort(self, exit_code: int) -> None:
         self._world.Abort(exit_code)

@@ -59,13 +59,18 @@ def connect() -> "TorchTransport":
     try:
         if started:
             dist.init_process_group("gloo")
-        group = dist.new_group(backend="gloo")
-        assert isinstance(group, dist.ProcessGroup)  # a number for who is no member: all are
-        transport = TorchTransport(group)
+        transport = TorchTransport(own_group())
     except (RuntimeError, ValueError) as error:
         raise TransportError(f"torch.distributed does not reach the others: {error}") from error
     atexit.register(leave, transport, started)
     return transport
+
+
+def own_group(timeout: timedelta | None = None) -> dist.ProcessGroup:
+    """A group over gloo of all ranks, which nobody else uses."""
+    group = dist.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(group, dist.ProcessGroup)  # a number for who is no member: all are
+    return group
 
 
 def leave(transport: "TorchTransport", started: bool) -> None:
@@ -85,6 +90,7 @@ class TorchTransport(Transport):
         self._inbox, self._outbox = Inbox(self.rank), Outbox(self.rank)
         peers = (peer for peer in range(self.size) if peer != self.rank)
         self._links = {peer: Link(group, peer, self._inbox, self._outbox) for peer in peers}
+        self._channels: list[TorchTransport] = []
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
@@ -101,6 +107,13 @@ class TorchTransport(Transport):
 
     def drain(self, timeout_s: float) -> None:
         self._outbox.drain(timeout_s)
+        for channel in self._channels:
+            channel.drain(timeout_s)
+
+    def channel(self, timeout_s: float) -> "TorchTransport":
+        made = TorchTransport(own_group(timedelta(seconds=timeout_s)))
+        self._channels.append(made)
+        return made
 
     def abort(self, exit_code: int) -> None:
         posted = Outbox(self.rank)  # apart: what was sent before may never leave
@@ -117,10 +130,11 @@ class TorchTransport(Transport):
             Whether all did.
         """
         end = time.monotonic() + timeout_s
+        ended = [channel.close(timeout_s) for channel in self._channels]
         self._inbox.close()
         for link in self._links.values():
             link.post(GOODBYE, NOTHING)
-        return all(link.ends(end) for link in self._links.values())
+        return all([*ended, *(link.ends(end) for link in self._links.values())])
 
 
 @final

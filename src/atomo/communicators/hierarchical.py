@@ -1,0 +1,119 @@
+"""Dense inside a host, compressed between hosts: what crosses a link counts hosts, not ranks.
+
+Of each bucket, one rank of each host sums what its host's ranks have, and takes it for the gradient
+of one worker: with memory and codec, by any reduction, it exchanges it with the ranks of the other
+hosts that have the same bucket. Then it gives the mean to the others of its host. Which rank that
+is, `hosts.lanes_of` says. The dense way up has a thread, and so has the way down, beside those of
+the exchange, so that one bucket may be on links while another is summed.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.communicators.base import Communicator, Exchanged
+from atomo.communicators.collective import Collective
+from atomo.communicators.inside import Inside
+from atomo.communicators.pipeline import Averaged, Pipeline, Settled
+from atomo.communicators.report import Report
+from atomo.communicators.spans import Spans
+from atomo.communicators.telling import tell
+from atomo.communicators.threads import one_thread
+from atomo.fusion import Bucket
+
+__all__ = ["Hierarchical", "Place", "giver"]
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands among hosts."""
+
+    inside: Inside
+    lanes: Sequence[int]
+    """Of each bucket: which rank of each host compresses it."""
+    share: float
+    """What a host's sum is multiplied with, so that the mean over hosts is that over ranks."""
+
+
+def giver(inside: Inside) -> Averaged:
+    """What gives a bucket's mean to the others of the host."""
+    return lambda bucket, mean: inside.give(mean, told(bucket))
+
+
+@final
+class Hierarchical(Communicator):
+    """A communicator over all ranks, by another one over a rank of each host."""
+
+    def __init__(self, everyone: Collective, place: Place, between: Pipeline | None) -> None:
+        """A communicator.
+
+        Args:
+            everyone: all ranks, who tell each other their reports.
+            place: of this rank.
+            between: over this rank's lane, with `giver` called for each mean; None: it has none.
+        """
+        self._everyone, self._inside, self._place = everyone, place.inside, place
+        self._between = between
+        self._summer = ThreadPoolExecutor(1, "sum inside", one_thread)
+        self._taker = ThreadPoolExecutor(1, "take inside", one_thread)
+
+    def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
+        self._step, self._buckets = step, buckets
+        lanes, rank = self._place.lanes, self._inside.rank
+        self._pushed: dict[int, Float[Tensor, " n"]] = {}
+        self._summing: list[Future[None]] = []
+        self._busy = Spans()
+        self._before_s = self._inside.up_s + self._inside.down_s
+        if self._between:
+            own = [bucket for bucket in buckets if lanes[bucket.number] == rank]
+            self._between.begin(step, own, out)
+        self._taking = [
+            self._taker.submit(self._take, bucket, out)
+            for bucket in buckets
+            if lanes[bucket.number] != rank
+        ]
+
+    def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        self._pushed[bucket.number] = flat
+        while (flat_next := self._pushed.get(len(self._summing))) is not None:
+            given = self._buckets[len(self._summing)]
+            self._summing.append(self._summer.submit(self._sum, given, flat_next))
+
+    def average(self, report: Report) -> Exchanged:
+        asked = time.perf_counter()
+        for summing in self._summing:
+            summing.result()
+        settled = self._between.settle() if self._between else Settled(0.0, 0.0, 0.0, Spans())
+        for taking in self._taking:
+            taking.result()
+        wait_s = settled.wait_s + self._inside.up_s + self._inside.down_s - self._before_s
+        told = replace(report, encode_s=settled.encode_s, wait_s=wait_s)
+        reports = tell(self._everyone, self._step, told)
+        busy = settled.busy | self._busy
+        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
+
+    def _sum(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        lane = self._place.lanes[bucket.number]
+        with self._busy.busy():
+            self._inside.sum_at(lane, flat, told(bucket))
+            if lane != self._inside.rank:
+                return
+            if self._place.share != 1:
+                flat.mul_(self._place.share)
+        assert self._between is not None  # it has a lane
+        self._between.push(bucket, flat)
+
+    def _take(self, bucket: Bucket, out: Float[Tensor, " n"]) -> None:
+        mean = out[bucket.offset : bucket.offset + bucket.size]
+        self._inside.take(self._place.lanes[bucket.number], mean, told(bucket))
+
+
+def told(bucket: Bucket) -> str:
+    """What errors call it. Steps do not overlap: all ranks tell each other of one at its end."""
+    return f"bucket {bucket.number}"

@@ -1,0 +1,115 @@
+"""How one rank of a run without a master averages: flat, or dense inside its host."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from atomo.comm_types import REDUCTIONS
+from atomo.communicators import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
+from atomo.communicators.hierarchical import Hierarchical, Place, giver
+from atomo.communicators.hosts import Hosts, find_hosts, lanes_of
+from atomo.communicators.inside import Inside
+from atomo.communicators.pipeline import Averaged
+from atomo.memory import Memory, make_memory
+from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
+from atomo.training.job import Job
+from atomo.transports import Part, Transport
+
+__all__ = ["Ways", "make_ways"]
+
+
+@final
+@dataclass(frozen=True)
+class Ways:
+    """A communicator, and what of it a checkpoint has to do with."""
+
+    communicator: Communicator
+    memory: Memory
+    reduction: Reduction[Any] | None
+    """None: other ranks of this host compress all that there is."""
+    hosts: Hosts
+    compressed: frozenset[str]
+    """The parameters that this rank compresses, and has the memory of."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What this rank knows of the exchange, beside memories."""
+        own = self.reduction.state_dict() if self.reduction else {}
+        hosts = {} if self.hosts.flat else {HOSTS: torch.tensor(self.hosts.of)}
+        return {EXCHANGE + name: held for name, held in (own | hosts).items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces it by what the states of all ranks had, without what is another's to know."""
+        if self.reduction:
+            mine = {n: t for n, t in state.items() if n.partition("/")[2] in self.compressed}
+            self.reduction.load_state_dict(mine)
+
+    def without_others(self, worker: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A worker's state, less the memories of what others compress."""
+        mine, scalars = self.compressed, self.memory.scalars
+        return {
+            name: held
+            for name, held in worker.items()
+            if not name.startswith(MEMORY)
+            or name.removeprefix(MEMORY) in scalars
+            or name.rpartition("/")[2] in mine
+        }
+
+
+def make_ways(job: Job, transport: Transport) -> Ways:
+    """The ways of this rank; all ranks make them together.
+
+    Raises:
+        ConfigError: `--hierarchical`, and all are on one host.
+        TransportError: another rank does not.
+    """
+    s, everyone = job.settings, Direct(transport, job.settings.timeout)
+    hosts = find_hosts(s.hierarchical, everyone)
+    memory = make_memory(s.memory, s.momentum, s.nesterov, hosts.count)
+    if hosts.flat:
+        reduction, communicator = make_pipeline(job, everyone, memory)
+        compressed = names_in(job, [0] * len(job.buckets), 0)
+        return Ways(communicator, memory, reduction, hosts, compressed)
+    return inside_out(job, transport, everyone, hosts, memory)
+
+
+def inside_out(
+    job: Job, transport: Transport, everyone: Collective, hosts: Hosts, memory: Memory
+) -> Ways:
+    """Ways among several ranks of a host, and between hosts."""
+    s = job.settings
+    beside = hosts.ranks_beside(transport.rank)
+    up, down = (Part(transport.channel(s.timeout), beside, one_host=True) for _ in range(2))
+    inside = Inside(up, down, s.timeout)
+    # One rank must see the whole gradient where its norm has a say.
+    lanes = 1 if memory.needs_norm else hosts.lanes
+    place = Place(inside, lanes_of(job.buckets, lanes), hosts.count / transport.size)
+    if inside.rank >= lanes:
+        return Ways(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
+    lane = Part(transport, hosts.lane(inside.rank), one_host=False)
+    reduction, between = make_pipeline(job, Direct(lane, s.timeout), memory, giver(inside))
+    communicator = Hierarchical(everyone, place, between)
+    compressed = names_in(job, place.lanes, inside.rank)
+    return Ways(communicator, memory, reduction, hosts, compressed)
+
+
+def make_pipeline(
+    job: Job,
+    collective: Collective,
+    memory: Memory,
+    averaged: Averaged = lambda bucket, mean: None,
+) -> tuple[Reduction[Any], Pipeline]:
+    """What compresses and exchanges over all ranks of a collective."""
+    s = job.settings
+    compressor = Compressor(memory, s.compression, collective.rank + 1, s.seed)
+    reduction = REDUCTIONS[s.comm_type](collective, compressor)
+    threads = torch.get_num_threads()
+    return reduction, Pipeline(collective, compressor, reduction, threads, averaged)
+
+
+def names_in(job: Job, lanes: Sequence[int], lane: int) -> frozenset[str]:
+    """The parameters of the buckets in a lane."""
+    buckets = (bucket for bucket in job.buckets if lanes[bucket.number] == lane)
+    return frozenset(slot.name for bucket in buckets for slot in bucket.slots)

@@ -21,6 +21,7 @@ REDUCTIONS: Final[Table["type[Reduction[Any]]"]] = Table(
         "Allreduce": "allreduce:Allreduce",
         "PowerSGD": "powersgd:PowerSGD",
         "ACPSGD": "acpsgd:ACPSGD",
+        "Chunked": "chunked:Chunked",
     },
 )
 COMM_TYPES: Final = (PARAMETER_SERVER, *REDUCTIONS)

@@ -135,7 +135,7 @@ class Settings:
     comm_type: str = option(
         "Bcast",
         "Bcast: a master averages, and sends weights; without a master: "
-        "Allgather, Allreduce, PowerSGD, ACPSGD",
+        "Allgather, Allreduce, PowerSGD, ACPSGD, Chunked",
     )
     hierarchical: str = option(
         "",

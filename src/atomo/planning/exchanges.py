@@ -63,6 +63,7 @@ EXCHANGES: Final[Mapping[str, Callable[[int], Exchange]]] = MappingProxyType(
         "Allreduce": total,
         "PowerSGD": total,
         "ACPSGD": total,
+        "Chunked": total,
     }
 )
 """By the name of the communicator, for a number of workers."""

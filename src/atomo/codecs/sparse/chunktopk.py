@@ -6,8 +6,8 @@ Law: contraction. Bits: rho (32 + b / 64) an entry for the share rho of runs of 
 
 Sun et al., "Optimizing Network
 Performance for Distributed DNN Training on GPU Clusters: ImageNet/AlexNet Training in 1.5 Minutes",
-2019, add up the norms of all workers first and choose the same runs everywhere; here each worker
-chooses its own.
+2019, add up the norms of all workers first and choose the same runs everywhere, as the communicator
+`chunked` does; elsewhere each worker chooses its own.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class ChunkTopK(Codec[Sparse]):
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
         del generator  # deterministic
         entries = flat(gradient, self.id)
-        numbers = self.choose(entries, None)
-        return self.packed(numbers, entries[self.positions(numbers, len(entries))], len(entries))
+        return self.take(entries, self.choose(entries, None))
 
     def encode_residual(
         self,
@@ -84,11 +83,32 @@ class ChunkTopK(Codec[Sparse]):
         self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
     ) -> Int64[torch.Tensor, " k"]:
         """The numbers of the chunks to send of the sum, which `entries` becomes; increasing."""
-        sums = select.chunk_sums(entries, added, self.chunk)
-        check_finite(self.id, bool(sums.isfinite().all()))
+        return self.largest(self.norms(entries, added), len(entries))
+
+    def norms(
+        self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
+    ) -> Float[torch.Tensor, " chunks"]:
+        """The L1 norm of each chunk of the sum, which `entries` becomes."""
+        return select.chunk_sums(entries, added, self.chunk)
+
+    def largest(
+        self, norms: Float[torch.Tensor, " chunks"], entries: int
+    ) -> Int64[torch.Tensor, " k"]:
+        """The numbers of the chunks with the largest of these norms; increasing.
+
+        Raises:
+            CodecError: a norm is NaN or infinite.
+        """
+        check_finite(self.id, bool(norms.isfinite().all()))
         # Stable, so that of equal chunks the first are sent.
-        order = sums.sort(descending=True, stable=True).indices
-        return order[: self.most(len(entries))].sort().values
+        order = norms.sort(descending=True, stable=True).indices
+        return order[: self.most(entries)].sort().values
+
+    def take(
+        self, entries: Float[torch.Tensor, " n"], numbers: Int64[torch.Tensor, " k"]
+    ) -> Sparse:
+        """The payload of some chunks of a vector."""
+        return self.packed(numbers, entries[self.positions(numbers, len(entries))], len(entries))
 
     def packed(
         self, numbers: Int64[torch.Tensor, " k"], values: Float[torch.Tensor, " v"], entries: int

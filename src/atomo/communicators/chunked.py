@@ -136,7 +136,8 @@ class Agreed(Codec[Sparse]):
         self.own.clear_sent(payload, entries)
 
     def addend(self, payload: Sparse) -> Float[Tensor, " k"]:
-        return payload.values
+        values: Tensor = payload.values
+        return values
 
     def add_summed(
         self,

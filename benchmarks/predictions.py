@@ -11,6 +11,7 @@ ended; `--table` prints what is there.
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cells": len(rows),
         "median": statistics.median(found),
-        "p90": found[int(0.9 * (len(found) - 1))],
+        "p90": found[math.ceil(0.9 * (len(found) - 1))],
         "worst": found[-1],
         "within_10": sum(one <= 0.10 for one in found) / len(found),
         "within_25": sum(one <= 0.25 for one in found) / len(found),

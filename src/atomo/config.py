@@ -147,6 +147,10 @@ class Settings:
         "what comes down: weights[(bf16)], updates (gradients), auto (the fewer), delta(CODEC)",
     )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
+    dense_below: int = option(
+        0, "entries below which a parameter travels as float32, whatever the codec"
+    )
+    dense_steps: int = option(0, "first steps in which all travels as float32")
     fusion: str = option(
         "",
         "what shares a message: auto (measured), mergecomp, layer, one, count:MESSAGES, bytes:MB, "

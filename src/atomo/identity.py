@@ -28,10 +28,14 @@ IDENTITY: Final = (
     "batches_per_step",
     "optimizer",
     "memory",
+    "dense_below",
+    "dense_steps",
     "seed",
 )
 # By checkpoints of earlier versions.
-UNSAID: Final[Mapping[str, object]] = MappingProxyType({"task": "images", "batches_per_step": 1})
+UNSAID: Final[Mapping[str, object]] = MappingProxyType(
+    {"task": "images", "batches_per_step": 1, "dense_below": 0, "dense_steps": 0}
+)
 
 
 def record(settings: Settings) -> dict[str, str | int | float | bool]:

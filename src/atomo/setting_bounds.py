@@ -35,6 +35,8 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "svd_rank": ANY,
     "quantization_level": COUNT,
     "bucket_size": ANY,
+    "dense_below": ANY,
+    "dense_steps": ANY,
     "fusion_mb": Bound(0, 8589, why_most="a message has at most 2^31 - 1 entries", above=True),
     "threads": THREADS,
     "eval_freq": COUNT,

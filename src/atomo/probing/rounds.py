@@ -48,10 +48,11 @@ def measure_rounds(
     memory = make_memory(kind.memory or default_memory(codec, 0.0), workers=collective.size)
     compressor = Compressor(memory, Compression(), collective.rank + 1, 0)
     reduction = kind(collective, compressor)
-    pairs = zip(reversed(list(gradient)), costs.each, strict=True)
-    least = sorted(((name, cost.sent_bytes) for name, cost in pairs), key=lambda it: it[1])
+    *sent_bytes, beside = agreed_bytes(collective, costs)
+    pairs = zip(reversed(list(gradient)), sent_bytes, strict=True)
+    least = sorted(pairs, key=lambda it: it[::-1])
     few = [alone(name, gradient, codec, number) for number, (name, _) in enumerate(least[:FEW])]
-    sample = chosen(least, costs)
+    sample = chosen(least, beside)
     many = replace(bucket_of([name for name, _ in sample], gradient, codec), number=FEW)
     steps = iter(range(1, 2 * REPETITIONS + 3))
 
@@ -64,13 +65,20 @@ def measure_rounds(
     many_s = median(seconds([many]) for _ in range(REPETITIONS))
     bytes_few = sum(sent for _, sent in least[:FEW]) / len(few)
     bytes_many = sum(sent for _, sent in sample)
-    beside = costs.message.sent_bytes
     return Line.through((beside + bytes_few, few_s), (beside + bytes_many, many_s))
 
 
-def chosen(least: Sequence[tuple[str, float]], costs: Costs) -> list[tuple[str, float]]:
+def agreed_bytes(collective: Collective, costs: Costs) -> list[float]:
+    """Of each tensor, then of a message: the most that a rank has, so that all choose alike."""
+    mine = np.array([one.sent_bytes for one in (*costs.each, costs.message)])
+    found = collective.gather(mine.view(np.uint8), "the bytes of what is measured")
+    most: list[float] = np.maximum.reduce([one.view(np.float64) for one in found]).tolist()
+    return most
+
+
+def chosen(least: Sequence[tuple[str, float]], beside: float) -> list[tuple[str, float]]:
     """Tensors for the larger message and their bytes, the least first."""
-    total, found = costs.message.sent_bytes, list(least[:1])
+    total, found = beside, list(least[:1])
     for one in least[1:]:
         total += one[1]
         if total > SAMPLE:

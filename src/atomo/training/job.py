@@ -1,13 +1,17 @@
 """What the master and the workers of a run must agree on, computed by each from the settings."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 from typing import Final, final
 
 import torch
-from torch import nn
+from torch import Size, nn
 
+from atomo.codecs.by_name import ByName, Rule
+from atomo.codecs.small import DENSE
 from atomo.config import Settings
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
@@ -25,7 +29,7 @@ from atomo.training.found import Found
 from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
 
-__all__ = ["Job", "make_job", "make_stages"]
+__all__ = ["Job", "make_job", "make_stages", "own_codecs"]
 
 LAYERS: Final = Grouping("layer")
 
@@ -167,13 +171,25 @@ def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage
     Raises:
         ConfigError: a codec is for a parameter that the model does not have.
     """
-    tensors, by_name = shapes(model), settings.by_name
+    tensors, by_name = shapes(model), own_codecs(settings, shapes(model))
     by_name.check_names(name for name, _ in tensors)
     grouping = LAYERS if settings.grouping.searched else settings.grouping
-    return tuple(
+    first = 1 + settings.dense_steps
+    stages = [
         Stage(
-            1 + math.ceil(phase.epoch * steps),
+            max(first, 1 + math.ceil(phase.epoch * steps)),
             plan(tensors, phase.codec, grouping, by_name),
         )
         for phase in phases(settings.code, settings.code_schedule)
-    )
+    ]
+    if first > 1:
+        stages.insert(0, Stage(1, plan(tensors, DENSE, grouping)))
+    return tuple(stages)
+
+
+def own_codecs(settings: Settings, tensors: Sequence[tuple[str, Size]]) -> ByName:
+    """The codecs of single parameters: small ones travel dense, whatever else is said of them."""
+    small = tuple(escape(name) for name, shape in tensors if shape.numel() < settings.dense_below)
+    if not small:
+        return settings.by_name
+    return ByName((Rule(DENSE, small), *settings.by_name.rules))

@@ -20,7 +20,7 @@ __all__ = ["FUSION_FILE", "find_kept", "job_hash", "keep_found"]
 FUSION_FILE: Final = "fusion.json"
 MATTER: Final = (
     "code", "code_for", "code_schedule", "memory", "comm_type", "n", "batch_size",
-    "batches_per_step", "network", "dataset", "precision", "enable_gpu",
+    "batches_per_step", "network", "dataset", "precision", "enable_gpu", "dense_below",
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from atomo.probing import (
 )
 from atomo.schedule import phases
 from atomo.tasks import Batch
-from atomo.training.job import Job
+from atomo.training.job import Job, own_codecs
 from atomo.transports import Transport
 
 __all__ = ["measured_alike", "measured_by_worker"]
@@ -78,7 +78,8 @@ def costs_of(job: Job, codec: Codec[Any], reduction: str, gradient: dict[str, Te
     """Of each parameter with the codec that it has."""
     settings = job.settings
     names = [*reversed(gradient)]
-    codecs = [settings.by_name.codec(name, codec) for name in names]
+    own = own_codecs(settings, [(name, one.shape) for name, one in gradient.items()])
+    codecs = [own.codec(name, codec) for name in names]
     found = {
         one: measure_costs(one, reduction, gradient, REPETITIONS, settings.compression)
         for one in dict.fromkeys([codec, *codecs])

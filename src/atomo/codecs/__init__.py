@@ -34,6 +34,7 @@ CODECS: Final[Table[type[Codec[Any]]]] = Table(
         "chunktopk": "sparse.chunktopk:ChunkTopK",
         "dgc": "sparse.dgc:DGC",
         "dragonn": "sparse.dragonn:Dragonn",
+        "rows": "sparse.rows:Rows",
     },
 )
 

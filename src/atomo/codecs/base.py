@@ -24,6 +24,7 @@ from jaxtyping import Float
 
 from atomo.codecs.cost import BESIDE, VISITS, Cost
 from atomo.codecs.laws import Field, Law, Unit
+from atomo.codecs.rows import RowGradient
 
 __all__ = ["Codec", "Field", "Law", "Unit"]
 
@@ -53,6 +54,9 @@ class Codec(ABC, Generic[Payload]):
     """Whether the aggregate is a vote, so that a step is as long as the learning rate says."""
     joins: ClassVar[bool] = False
     """Whether `add_all` takes less for several payloads than `add_decoded` for each."""
+    reads_rows: ClassVar[bool] = False
+    """Whether `encode_rows` takes less where few rows are there, and `encode_kept` than adding
+    zeros."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
 
@@ -84,6 +88,20 @@ class Codec(ABC, Generic[Payload]):
             CodecError: the gradient is empty, or holds NaN or infinity and the codec cannot carry
                 them.
         """
+
+    def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Payload:
+        """What `encode` makes of the whole matrix, of which only some rows are there.
+
+        Args:
+            gradient: with at least one entry, if perhaps in rows that are not there.
+            generator: as for `encode`.
+
+        Raises:
+            CodecError: as `encode` does.
+        """
+        whole = torch.zeros(gradient.shape, device=gradient.values.device)
+        gradient.add_to(whole)
+        return self.encode(whole, generator)
 
     @abstractmethod
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
@@ -137,7 +155,10 @@ class Codec(ABC, Generic[Payload]):
 
         A codec that can do so in fewer passes over memory than these three replaces this.
         """
-        kept.add_(gradient)
+        return self.encode_kept(kept.add_(gradient), generator)
+
+    def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Payload:
+        """Encodes what is kept, a gradient included, and leaves in `kept` what was not sent."""
         payload = self.encode(kept, generator)
         self.add_decoded(payload, kept, -1.0)
         return payload

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from atomo.codecs.rows import RowGradient
 from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket, Part
 from atomo.memory import Layout, Memory
@@ -91,6 +93,7 @@ class Compressor:
         worker: int,
         seed: int,
         late_share: float = 1.0,
+        rows: Mapping[str, RowGradient] = MappingProxyType({}),
     ) -> None:
         """A compressor.
 
@@ -100,7 +103,10 @@ class Compressor:
             worker: its rank.
             seed: of the run.
             late_share: of what was sent and did not count, how much is sent again.
+            rows: the gradients of this step, by parameter, that are there as rows alone, and not in
+                the flat gradient of their bucket: each is a part of its own.
         """
+        self._rows = rows
         self.memory, self.seed = memory, seed
         self._late_share = late_share
         self._compression = compression
@@ -167,7 +173,12 @@ class Compressor:
         generator = Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
         scale = self._agreed.get(part.slots[0].name)
         codec = part.codec if part.shared is None or scale is None else part.shared.at(scale)
+        rows = self._rows.get(part.slots[0].name)
         with named(part):
+            if rows is not None and codec.reads_rows and self.memory.reads_rows:
+                return self.memory.encode_rows(codec, rows, layout(part), generator)
+            if rows is not None:
+                rows.write_to(gradient_of(part, flat).view(rows.shape))
             return self.memory.encode(codec, gradient_of(part, flat), layout(part), generator)
 
 

@@ -7,7 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from atomo.fusion.buckets import Bucket
+from atomo.codecs.rows import RowGradient
+from atomo.fusion.buckets import Bucket, Slot
+from atomo.fusion.embeddings import rows_of
 
 __all__ = ["Gradients"]
 
@@ -23,17 +25,39 @@ class Gradients:
     gradient in place.
     """
 
-    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], ready: Ready) -> None:
-        parameters = dict(model.named_parameters())
-        device = next(iter(parameters.values())).device
-        self._buckets = buckets
-        self._flat = [torch.zeros(bucket.size, device=device) for bucket in buckets]
+    def __init__(
+        self,
+        model: nn.Module,
+        buckets: Sequence[Bucket],
+        ready: Ready,
+        rows: dict[str, RowGradient] | None = None,
+        apart: frozenset[str] = frozenset(),
+    ) -> None:
+        """Gradients of a model.
+
+        Args:
+            model: whose parameters get them.
+            buckets: how they are laid out.
+            ready: takes each bucket.
+            rows: where the gradients of `apart` are put.
+            apart: parameters whose gradients autograd makes of rows. Those do not go into the flat
+                buffers, in which their places are never touched: memory that nobody touches is
+                none.
+        """
+        self._parameters = dict(model.named_parameters())
+        device = next(iter(self._parameters.values())).device
+        self._buckets, self._ready = buckets, ready
+        self._flat = [torch.empty(bucket.size, device=device) for bucket in buckets]
         self._waiting = [0] * len(buckets)
-        self._ready = ready
+        self._rows = {} if rows is None else rows
+        self._apart = apart
+        self._dense: list[Tensor] = []
         for bucket, flat in zip(buckets, self._flat, strict=True):
+            self._dense += [flat[start:stop].zero_() for start, stop in self._spans(bucket)]
             for slot in bucket.slots:
-                parameter = parameters[slot.name]
-                parameter.grad = flat[slot.start : slot.stop].view(slot.shape)
+                parameter = self._parameters[slot.name]
+                if slot.name not in apart:
+                    parameter.grad = place(slot, flat)
                 hook = self._hook(bucket)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
@@ -41,8 +65,12 @@ class Gradients:
         """Clears the gradients, which so many backward passes add up; a bucket is complete when the
         last of them has been there.
         """
-        for bucket, flat in zip(self._buckets, self._flat, strict=True):
-            flat.zero_()
+        for part in self._dense:
+            part.zero_()
+        for name in self._apart:
+            self._parameters[name].grad = None
+        self._rows.clear()
+        for bucket in self._buckets:
             self._waiting[bucket.number] = passes * len(bucket.slots)
 
     def finish(self) -> None:
@@ -50,16 +78,39 @@ class Gradients:
         for bucket in self._buckets:
             if self._waiting[bucket.number]:
                 self._waiting[bucket.number] = 0
-                self._ready(bucket, self._flat[bucket.number])
+                self._hand_over(bucket)
 
     def are_finite(self) -> bool:
         """Whether neither NaN nor infinity is in what lies there."""
-        return all(bool(flat.isfinite().all()) for flat in self._flat)
+        parts = [*self._dense, *(found.values for found in self._rows.values())]
+        return all(bool(part.isfinite().all()) for part in parts)
+
+    def _spans(self, bucket: Bucket) -> list[tuple[int, int]]:
+        """Where the flat gradient is used, joined where that is possible."""
+        spans: list[tuple[int, int]] = []
+        for slot in bucket.slots:
+            if slot.name in self._apart:
+                continue
+            start = spans.pop()[0] if spans and spans[-1][1] == slot.start else slot.start
+            spans.append((start, slot.stop))
+        return spans
+
+    def _hand_over(self, bucket: Bucket) -> None:
+        flat = self._flat[bucket.number]
+        for slot in bucket.slots:
+            if slot.name in self._apart:
+                self._rows[slot.name] = rows_of(self._parameters[slot.name])
+        self._ready(bucket, flat)
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
             self._waiting[bucket.number] -= 1
             if not self._waiting[bucket.number]:
-                self._ready(bucket, self._flat[bucket.number])
+                self._hand_over(bucket)
 
         return arrived
+
+
+def place(slot: Slot, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
+    """Where the gradient of a parameter lies in that of its bucket."""
+    return flat[slot.start : slot.stop].view(slot.shape)

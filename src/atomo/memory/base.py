@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs import Codec
+from atomo.codecs.rows import RowGradient
 
 __all__ = ["Layout", "Memory"]
 
@@ -39,6 +40,8 @@ class Memory(ABC):
     parameter's name."""
     scalars: ClassVar[frozenset[str]] = frozenset()
     """What its state has beside vectors of parameters: these, one float64 each."""
+    reads_rows: ClassVar[bool] = False
+    """Whether `encode_rows` takes less than `encode` where few rows are there."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
     """The settings that its specification takes, and their types."""
 
@@ -83,6 +86,28 @@ class Memory(ABC):
         Raises:
             CodecError: the codec cannot carry it.
         """
+
+    def encode_rows(
+        self,
+        codec: Codec[Any],
+        gradient: RowGradient,
+        layout: Layout,
+        generator: torch.Generator,
+    ) -> Any:
+        """What `encode` makes of the whole matrix, of which only some rows are there.
+
+        Args:
+            codec: what encodes.
+            gradient: of one parameter; scratch space afterwards.
+            layout: that parameter.
+            generator: the codec's.
+
+        Raises:
+            CodecError: the codec cannot carry it.
+        """
+        whole = torch.empty(gradient.shape, device=gradient.values.device)
+        gradient.write_to(whole)
+        return self.encode(codec, whole, layout, generator)
 
     @abstractmethod
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs import Codec
+from atomo.codecs.rows import RowGradient
 from atomo.errors import CheckpointError
 from atomo.memory.base import Layout, Memory
 
@@ -21,6 +22,7 @@ class Forget(Memory):
 
     id: ClassVar[str] = "none"
     feeds_back: ClassVar[bool] = False
+    reads_rows: ClassVar[bool] = True
     vectors: ClassVar[tuple[str, ...]] = ()
 
     def encode(
@@ -32,6 +34,16 @@ class Forget(Memory):
     ) -> Any:
         del layout
         return codec.encode(gradient, generator)
+
+    def encode_rows(
+        self,
+        codec: Codec[Any],
+        gradient: RowGradient,
+        layout: Layout,
+        generator: torch.Generator,
+    ) -> Any:
+        del layout
+        return codec.encode_rows(gradient, generator)
 
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         """Drops it."""

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs import Codec, Law
+from atomo.codecs.rows import RowGradient
 from atomo.errors import CheckpointError, ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
@@ -42,6 +43,7 @@ class Residual(Memory):
 
     id: ClassVar[str] = "residual"
     feeds_back: ClassVar[bool] = True
+    reads_rows: ClassVar[bool] = True
     scalars: ClassVar[frozenset[str]] = frozenset({RATE})
     settings: ClassVar[Mapping[str, type]] = MappingProxyType(
         {"beta": float, "gamma": float, "units": str}
@@ -98,6 +100,28 @@ class Residual(Memory):
             gradient.add_(kept, alpha=self._beta)
             kept.zero_()
         return codec.encode(gradient, generator)
+
+    def encode_rows(
+        self,
+        codec: Codec[Any],
+        gradient: RowGradient,
+        layout: Layout,
+        generator: torch.Generator,
+    ) -> Any:
+        if self._gamma != 1:
+            gradient.values.mul_(self._gamma)
+        if Law.LOSSLESS in codec.laws and not self._kept.holds(layout):
+            return codec.encode_rows(gradient, generator)
+        # Other rows have what was kept of them: all are read, but only those of the gradient grow.
+        kept = self._kept.vector(layout, gradient.values).view(gradient.shape)
+        if self._beta != 1:
+            kept.mul_(self._beta)
+        gradient.add_to(kept)
+        if Law.LOSSLESS not in codec.laws:
+            return codec.encode_kept(kept, generator)
+        whole = kept.clone()
+        kept.zero_()
+        return codec.encode(whole, generator)
 
     def hold(
         self, gradient: Float[torch.Tensor, "..."], layout: Layout

@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from atomo.codecs.rows import RowGradient
 from atomo.data import epoch_seed
 from atomo.errors import CodecError, Diverged
-from atomo.fusion import Bucket, Gradients, flatten
+from atomo.fusion import Bucket, Gradients, apart, flatten
 from atomo.randomness import derive
 from atomo.tasks import Batch, Scorer
 from atomo.training.causes import likely
@@ -53,6 +54,7 @@ class Passes:
         device: torch.device,
         push: Callable[[Bucket, Float[Tensor, " n"]], None],
         whole: Callable[[], None] = lambda: None,
+        rows: dict[str, RowGradient] | None = None,
     ) -> None:
         """The passes of one worker.
 
@@ -63,6 +65,8 @@ class Passes:
             push: takes each bucket during the backward pass, as soon as its gradient is complete,
                 and may change it in place.
             whole: called once every bucket was pushed, where that is of use.
+            rows: gets the gradients of embeddings that whoever takes the buckets reads by rows;
+                None: it reads none.
         """
         self.model = job.model.to(device).train()
         self.weights = flatten(self.model, job.buckets)
@@ -70,7 +74,8 @@ class Passes:
         self._job, self.worker, self._device = job, worker, device
         self._push, self._whole = push, whole
         self._shard = job.shard(worker)
-        self._gradients = Gradients(self.model, job.buckets, self._take)
+        stay = frozenset[str]() if rows is None else apart(self.model, job.buckets)
+        self._gradients = Gradients(self.model, job.buckets, self._take, rows, stay)
         every = job.settings.dump_every if worker == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._step, self._square = 0, 0.0

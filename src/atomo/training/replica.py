@@ -55,7 +55,8 @@ class Replica:
         self.job = job
         self.ways = make_ways(job, transport)
         self._communicator, self._rank = self.ways.communicator, transport.rank
-        self._passes = Passes(job, self._rank + 1, device, self._communicator.push)
+        push, rows = self._communicator.push, self.ways.rows
+        self._passes = Passes(job, self._rank + 1, device, push, rows=rows)
         leads = self._rank == 0  # and writes the checkpoints
         self._optimizer = FlatOptimizer(
             self._passes.weights, job.buckets, job.settings, job.rate, leads

@@ -7,6 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from atomo.codecs.rows import RowGradient
 from atomo.comm_types import REDUCTIONS
 from atomo.communicators import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
 from atomo.communicators.hierarchical import Hierarchical, Place, giver
@@ -16,6 +17,7 @@ from atomo.communicators.pipeline import Averaged
 from atomo.memory import Memory, make_memory
 from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
 from atomo.training.job import Job
+from atomo.training.row_gradients import row_gradients
 from atomo.transports import Part, Transport
 
 __all__ = ["Ways", "make_ways"]
@@ -33,6 +35,8 @@ class Ways:
     hosts: Hosts
     compressed: frozenset[str]
     """The parameters that this rank compresses, and has the memory of."""
+    rows: dict[str, RowGradient] | None = None
+    """Where gradients of embeddings go as rows; None: nobody reads them there."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """What this rank knows of the exchange, beside memories."""
@@ -69,9 +73,10 @@ def make_ways(job: Job, transport: Transport) -> Ways:
     hosts = find_hosts(s.hierarchical, everyone)
     memory = make_memory(s.memory, s.momentum, s.nesterov, hosts.count)
     if hosts.flat:
-        reduction, communicator = make_pipeline(job, everyone, memory)
+        rows = row_gradients(job)
+        reduction, communicator = make_pipeline(job, everyone, memory, rows=rows)
         compressed = names_in(job, [0] * len(job.buckets), 0)
-        return Ways(communicator, memory, reduction, hosts, compressed)
+        return Ways(communicator, memory, reduction, hosts, compressed, rows)
     return inside_out(job, transport, everyone, hosts, memory)
 
 
@@ -100,10 +105,12 @@ def make_pipeline(
     collective: Collective,
     memory: Memory,
     averaged: Averaged = lambda bucket, mean: None,
+    rows: dict[str, RowGradient] | None = None,
 ) -> tuple[Reduction[Any], Pipeline]:
     """What compresses and exchanges over all ranks of a collective."""
     s = job.settings
-    compressor = Compressor(memory, s.compression, collective.rank + 1, s.seed)
+    there = {} if rows is None else rows
+    compressor = Compressor(memory, s.compression, collective.rank + 1, s.seed, rows=there)
     reduction = REDUCTIONS[s.comm_type](collective, compressor)
     threads = torch.get_num_threads()
     return reduction, Pipeline(collective, compressor, reduction, threads, averaged)

@@ -11,6 +11,7 @@ from atomo.memory import make_memory
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
+from atomo.training.row_gradients import row_gradients
 from atomo.training.worker_lines import WorkerLines
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
@@ -30,19 +31,26 @@ class Worker:
         self.step = 0  # for who reports an error
         self._job, self._transport = job, transport
         self._lines = WorkerLines(job, transport.rank)
+        rows = row_gradients(job)
         self._passes = Passes(
             job,
             transport.rank,
             device,
             lambda bucket, flat: self._client.push(bucket, flat),
             lambda: self._client.flush(),
+            rows,
         )
         settings = job.settings
         self._memory = make_memory(
             settings.memory, settings.momentum, settings.nesterov, settings.workers
         )
         compressor = Compressor(
-            self._memory, settings.compression, transport.rank, settings.seed, job.late_share
+            self._memory,
+            settings.compression,
+            transport.rank,
+            settings.seed,
+            job.late_share,
+            {} if rows is None else rows,
         )
         follower = self._follower(transport.rank)
         if repeats_steps(settings.down, transport.local_size == transport.size):

@@ -13,6 +13,7 @@ from atomo.codecs import Law, make_codec
 from atomo.codecs.sparse.dgc import DGC, WARM_UP, warm_up
 from atomo.codecs.sparse.dragonn import Dragonn
 from atomo.codecs.sparse.payload import Sparse
+from atomo.codecs.sparse.search import WholeSearch
 from atomo.errors import CodecError, ConfigError
 
 FUSED = [
@@ -126,7 +127,7 @@ def test_dgc_sends_about_the_ratio_and_never_chooses_by_index(kind, ratio):
 
 def test_dgc_samples_a_short_gradient_whole():
     codec, gradient = DGC(ratio=0.01, least=1), normal(200)
-    low = codec.sampled_threshold(gradient, None, seeded())
+    low = codec.sampled_threshold(WholeSearch(gradient, None), seeded())
     assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1])
 
 
@@ -154,7 +155,7 @@ def test_dgc_warms_up_by_list_and_by_formula():
 def test_dragonn_loses_what_collides_and_no_more():
     gradient = normal(400_000)
     codec = Dragonn(ratio=0.01)
-    low = codec.sampled_threshold(gradient, None, seeded(2))
+    low = codec.sampled_threshold(WholeSearch(gradient, None), seeded(2))
     hits = int((gradient.abs().view(torch.int32) >= low).sum())
     slots = 16_000
     survive = slots * (1 - (1 - 1 / slots) ** hits)

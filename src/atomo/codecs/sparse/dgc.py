@@ -23,6 +23,7 @@ from atomo.codecs.base import Codec, Unit
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.dense.dense import DENSE
 from atomo.codecs.sparse.payload import count_for
+from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.errors import ConfigError
 from atomo.kernels import select
@@ -95,22 +96,13 @@ class DGC(Selector):
         return self.values
 
     def find(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
+        self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        threshold = self.sampled_threshold(entries, added, generator)
-        return self.adapt(entries, added, threshold)
+        return self.adapt(search, self.sampled_threshold(search, generator))
 
-    def sampled_threshold(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
-    ) -> int:
+    def sampled_threshold(self, search: Search, generator: torch.Generator) -> int:
         """The bits of the smallest of the top `ratio` of every so manyth magnitude."""
-        n = len(entries)
+        n = len(search)
         share = max(self.ratio, self.wanted(n) / n)
         fewest = math.ceil(min(2 / share, n))  # which may be infinite
         start, stride = 0, 1
@@ -122,25 +114,22 @@ class DGC(Selector):
             start = int(
                 torch.randint(min(stride, n), (), generator=generator, device=generator.device)
             )
-        positions = torch.arange(start, n, stride, device=entries.device)
-        sampled = select.magnitudes(entries, added, positions)
+        positions = torch.arange(start, n, stride, device=search.device)
+        sampled = search.magnitudes(positions)
         return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
 
     def adapt(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        threshold: int,
+        self, search: Search, threshold: int
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         """Lowers a threshold that finds too few; of too many it takes the largest."""
-        k = self.wanted(len(entries))
+        k = self.wanted(len(search))
         bits = max(1, threshold)
-        indices, found = select.above(entries, added, bits)
+        indices, found = search.above(bits)
         for _ in range(LOWERINGS):
             if len(found) >= TOO_FEW * k or bits <= 1:
                 break
             bits = max(1, lowered(bits))
-            indices, found = select.above(entries, None, bits)  # the sum already
+            indices, found = search.above(bits)
         if len(found) > TOO_MANY * k:
             return select.first_largest(indices, found, k)
         return indices, found

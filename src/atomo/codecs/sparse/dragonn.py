@@ -21,6 +21,7 @@ from atomo.codecs.base import Unit
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.seeds import draw_seed
 from atomo.codecs.sparse.payload import count_for
+from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.errors import ConfigError
 from atomo.kernels import draws, select
@@ -73,37 +74,29 @@ class Dragonn(Selector):
         return SCOPES[self.scope]
 
     def find(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
+        self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        whole = len(entries) <= self.threshold
-        low = 1 if whole else self.sampled_threshold(entries, added, generator)
-        indices, found = select.above(entries, added, low)
+        whole = len(search) <= self.threshold
+        low = 1 if whole else self.sampled_threshold(search, generator)
+        indices, found = search.above(low)
         if whole:
             return indices, found
-        chosen = draws.survivors(indices, draw_seed(generator), self.slots(len(entries)))
+        chosen = draws.survivors(indices, draw_seed(generator), self.slots(len(search)))
         chosen = chosen.nonzero().squeeze(1)
         return indices[chosen], found[chosen]
 
-    def sampled_threshold(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
-    ) -> int:
+    def sampled_threshold(self, search: Search, generator: torch.Generator) -> int:
         """Bits that about k magnitudes are not below: one sample from each equal stretch."""
         # Stretches rather than places drawn from everywhere: layers of large and of small entries
         # then have their share of the sample, which makes the threshold less noisy.
-        n = len(entries)
+        n = len(search)
         samples = min(n, max(FEWEST, math.ceil(SAMPLED * n)))
-        ends = torch.arange(samples + 1, dtype=torch.float64, device=entries.device)
+        ends = torch.arange(samples + 1, dtype=torch.float64, device=search.device)
         starts = ends.mul_(n / samples).long().clamp_(max=n)
         chance = torch.rand(samples, generator=generator, device=generator.device)
         width = starts[1:] - starts[:-1]
         positions = starts[:-1] + (chance.to(width.device) * width).long().minimum(width - 1)
-        sampled = select.magnitudes(entries, added, positions)
+        sampled = search.magnitudes(positions)
         above = math.ceil(samples * max(self.share(n), self.wanted(n) / n))
         return max(1, select.kth_largest(sampled, above)[0])
 

@@ -28,7 +28,7 @@ INDEX: Final = 32  # bytes that an index and its value take while they are read
 
 @dataclass(frozen=True)
 class Sparse:
-    """Some entries of a flattened gradient."""
+    """Some entries of a flattened gradient; with the codec `rows` some rows of a matrix."""
 
     count: Int64[torch.Tensor, " 1"]
     indices: UInt8[torch.Tensor, " bytes"]

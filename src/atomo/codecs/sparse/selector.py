@@ -19,6 +19,7 @@ from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.rows import RowGradient
 from atomo.codecs.sparse.payload import (
     Sparse,
     all_indices_of,
@@ -26,6 +27,7 @@ from atomo.codecs.sparse.payload import (
     index_fields,
     indices_of,
 )
+from atomo.codecs.sparse.search import RowSearch, Search, WholeSearch
 from atomo.kernels import rice, select
 
 __all__ = ["SCOPES", "Selector"]
@@ -39,6 +41,7 @@ class Selector(Codec[Sparse]):
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
     joins: ClassVar[bool] = True
+    reads_rows: ClassVar[bool] = True
 
     @property
     def coded_by(self) -> Codec[Any]:
@@ -47,15 +50,12 @@ class Selector(Codec[Sparse]):
 
     @abstractmethod
     def find(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
+        self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """The entries to send of the sum, which `entries` becomes: indices, increasing, and values.
+        """The entries to send: indices, increasing, and values.
 
         Raises:
-            ValueError: the sum holds NaN or infinity.
+            ValueError: NaN or infinity was found.
         """
 
     @abstractmethod
@@ -71,9 +71,10 @@ class Selector(Codec[Sparse]):
         return {"values": self.coded_by}
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
-        entries = flat(gradient, self.id)
-        indices, found = self.found(entries, None, generator)
-        return self.pack(indices, found, len(entries), generator)
+        return self.sent(WholeSearch(flat(gradient, self.id), None), generator)[0]
+
+    def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Sparse:
+        return self.sent(RowSearch(gradient), generator)[0]
 
     def encode_residual(
         self,
@@ -81,11 +82,30 @@ class Selector(Codec[Sparse]):
         kept: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sparse:
-        added, entries = flat(gradient, self.id), kept.view(-1)
-        indices, found = self.found(entries, added, generator)
-        payload = self.pack(indices, found, len(entries), generator)
+        return self.keep_rest(kept, flat(gradient, self.id), generator)
+
+    def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Sparse:
+        return self.keep_rest(kept, None, generator)
+
+    def keep_rest(
+        self,
+        kept: Float[torch.Tensor, "..."],
+        added: Float[torch.Tensor, " n"] | None,
+        generator: torch.Generator,
+    ) -> Sparse:
+        """Encodes the sum, and leaves in `kept` what was not sent of it."""
+        entries = kept.view(-1)
+        payload, indices, found = self.sent(WholeSearch(entries, added), generator)
         entries[indices] = self.lost(payload, found)
         return payload
+
+    def sent(
+        self, search: Search, generator: torch.Generator
+    ) -> tuple[Sparse, Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        """The payload of what is found; where that is, and what."""
+        with as_codec_error(self.id, "the gradient holds"):
+            indices, found = self.find(search, generator)
+        return self.pack(indices, found, len(search), generator), indices, found
 
     def lost(self, payload: Sparse, found: Float[torch.Tensor, " k"]) -> Float[torch.Tensor, "..."]:
         """What coding lost of the values that were found."""
@@ -94,15 +114,6 @@ class Selector(Codec[Sparse]):
         lost = found.clone()
         self.coded_by.add_decoded(payload.values, lost, -1.0)
         return lost
-
-    def found(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
-    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        with as_codec_error(self.id, "the gradient holds"):
-            return self.find(entries, added, generator)
 
     def pack(
         self,

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int64
 from atomo.codecs.base import Codec, Law
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.dense.dense import DENSE
-from atomo.codecs.flat import flat
 from atomo.codecs.sparse.payload import Sparse
+from atomo.codecs.sparse.search import Search, WholeSearch
 from atomo.codecs.sparse.selector import Selector
 from atomo.errors import ConfigError
 from atomo.kernels import select
@@ -56,37 +56,25 @@ class Threshold(Selector):
     def coded_by(self) -> Codec[Any]:
         return self.values
 
-    def encode_residual(
+    def keep_rest(
         self,
-        gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        kept: Float[torch.Tensor, "..."],
+        added: Float[torch.Tensor, " n"] | None,
         generator: torch.Generator,
     ) -> Sparse:
         if Law.LOSSLESS not in self.values.laws:
-            return super().encode_residual(gradient, kept, generator)
-        added, entries = flat(gradient, self.id), kept.view(-1)
+            return super().keep_rest(kept, added, generator)
+        search = WholeSearch(kept.view(-1), added)
         with as_codec_error(self.id, "the gradient holds"):
             # What is sent whole is cleared in the pass that finds it.
-            indices, found = self.above(entries, added, True)
-        return self.pack(indices, found, len(entries), generator)
+            indices, found = search.above(select.bits_of(self.value), clear=True)
+        return self.pack(indices, found, len(search), generator)
 
     def find(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
+        self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         del generator  # deterministic
-        return self.above(entries, added, False)
-
-    def above(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        clear: bool,
-    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """The entries to send of the sum, which `entries` becomes; cleared there if asked to."""
-        return select.above(entries, added, select.bits_of(self.value), clear)
+        return search.above(select.bits_of(self.value))
 
     def most(self, entries: int) -> int:
         return entries

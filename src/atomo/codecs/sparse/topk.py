@@ -18,8 +18,8 @@ from atomo.codecs.base import Codec, Unit
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.dense.dense import DENSE
 from atomo.codecs.sparse.payload import count_for
+from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
-from atomo.kernels import select
 
 __all__ = ["TopK"]
 
@@ -56,13 +56,10 @@ class TopK(Selector):
         return self.values
 
     def find(
-        self,
-        entries: Float[torch.Tensor, " n"],
-        added: Float[torch.Tensor, " n"] | None,
-        generator: torch.Generator,
+        self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         del generator  # deterministic
-        return select.largest(entries, added, self.most(len(entries)))
+        return search.largest(self.most(len(search)))
 
     def most(self, entries: int) -> int:
         return count_for(self.ratio, entries)

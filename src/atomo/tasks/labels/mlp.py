@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import EmbeddingBag, Linear, Module, ModuleList, Parameter
 from torch.nn.functional import relu
 
+from atomo.tasks.labels.row_sums import sums_of_rows
+
 __all__ = ["SparseMLP", "WideMLP", "sparse_mlp"]
 
 MOST: Final = 2**31 - 1  # entries of a layer
@@ -51,7 +53,7 @@ class SparseMLP(Module):
         super().__init__()
         self.first = EmbeddingBag(
             features, hidden, mode="sum", sparse=True, include_last_offset=True
-        )
+        )  # which says that its gradient is sparse; what computes it is `sums_of_rows`
         torch.nn.init.normal_(self.first.weight, std=1 / math.sqrt(max(square, 1e-12)))
         self.bias = Parameter(torch.zeros(hidden))
         self.last = Linear(hidden, len(rates))
@@ -64,7 +66,7 @@ class SparseMLP(Module):
         starts: Int64[Tensor, " b_plus_1"],
         values: Float[Tensor, " f"],
     ) -> Float[Tensor, "b l"]:
-        hidden = self.first(features, starts, per_sample_weights=values) + self.bias
+        hidden = sums_of_rows(self.first.weight, features, starts, values) + self.bias
         scores: Tensor = self.last(relu(hidden))
         return scores
 

@@ -1,0 +1,109 @@
+"""Rows: those rows of a matrix that are not zero, exactly or as another codec has them.
+
+For embeddings, of which a batch touches few rows: the others cost nothing.
+
+Law: lossless, and so unbiased and a contraction, as far as what codes the values is. Bits: 32 for
+each entry of the rows that are there, and b for each of these rows, as in `topk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Float
+
+from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.checks import as_codec_error
+from atomo.codecs.cost import Cost
+from atomo.codecs.dense.dense import DENSE, Entries
+from atomo.codecs.flat import flat
+from atomo.codecs.rows import RowGradient
+from atomo.codecs.sparse.payload import Sparse, index_cost, index_fields, indices_of
+from atomo.errors import CodecError
+from atomo.kernels import rice
+
+__all__ = ["Rows"]
+
+LAWS = frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION})
+
+
+@final
+@dataclass(frozen=True)
+class Rows(Codec[Sparse]):
+    """All that is not zero, in whole rows: what lies along the first dimension is one."""
+
+    values: Codec[Any] = DENSE
+    """Codes the rows that are sent, joined."""
+
+    id: ClassVar[str] = "rows"
+    payload: ClassVar[type[Sparse]] = Sparse
+    unit: ClassVar[Unit] = Unit.MATRIX
+    fine: ClassVar[bool] = True
+    reads_rows: ClassVar[bool] = True
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        return self.values.laws & LAWS
+
+    @property
+    def inner(self) -> Mapping[str, Codec[Any]]:
+        return {"values": self.values}
+
+    def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
+        matrix = flat(gradient, self.id).view(len(gradient), -1)
+        rows = (matrix != 0).any(1).nonzero().squeeze(1)
+        found = matrix if len(rows) == len(matrix) else matrix[rows]
+        return self.encode_rows(RowGradient(rows, found, matrix.shape), generator)
+
+    def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Sparse:
+        entries = gradient.values.reshape(-1)
+        with as_codec_error(self.id, "values:"):
+            # No codec takes an empty vector: a zero stands for it.
+            values = self.values.encode(
+                entries if len(entries) else entries.new_zeros(1), generator
+            )
+        packed = rice.encode(gradient.rows, gradient.shape[0])
+        return Sparse(torch.tensor([len(gradient.rows)]), packed, values)
+
+    def fields(self, shape: torch.Size) -> tuple[Field, ...]:
+        values = self.values.fields(torch.Size([shape.numel()]))
+        return *index_fields(shape[0], shape[0]), *values
+
+    def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
+        width = shape.numel() // shape[0]
+        count, indices = index_cost(payload, shape[0], width)
+        values = self.values.cost(payload.values, torch.Size([max(1, count * width)]))
+        return super().cost(payload, shape) + indices + values
+
+    def add_decoded(
+        self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        height = len(out)
+        matrix = out.view(height, -1) if out.is_contiguous() else out.reshape(height, -1)
+        with as_codec_error(self.id):
+            rows = indices_of(payload, height, height).to(out.device)
+            values = self.decoded(payload.values, len(rows), matrix)
+        if len(rows) == height:  # the values may be a view of `out` then
+            matrix.add_(values, alpha=scale)
+        else:
+            matrix.index_add_(0, rows, values, alpha=scale)
+        if not out.is_contiguous():
+            out.copy_(matrix.view(out.shape))
+
+    def decoded(
+        self, coded: Any, rows: int, like: Float[torch.Tensor, "h w"]
+    ) -> Float[torch.Tensor, "r w"]:
+        """So many rows, as what codes them has them."""
+        size = rows * like.shape[1]
+        if not rows:  # it does not matter what stands for none
+            return like.new_empty(0, like.shape[1])
+        if isinstance(coded, Entries):
+            if len(coded.values) != size:
+                raise CodecError(f"{len(coded.values)} values for {size} entries")
+            return coded.values.to(like.device).view(rows, -1)
+        values = like.new_zeros(size)
+        self.values.add_decoded(coded, values)
+        return values.view(rows, -1)

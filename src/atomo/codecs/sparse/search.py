@@ -1,0 +1,104 @@
+"""What a selector searches for large entries: a whole gradient, or the rows of it that are there.
+
+Either finds the same entries in the same order, so that a selector knows of no difference.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from jaxtyping import Float, Int32, Int64
+
+from atomo.codecs.rows import RowGradient
+from atomo.kernels import select
+
+__all__ = ["RowSearch", "Search", "WholeSearch"]
+
+
+class Search(ABC):
+    """Entries that are found by their magnitude. Abstract; subclasses are final.
+
+    Raises, wherever something is found:
+        ValueError: NaN or infinity was found.
+    """
+
+    device: torch.device
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many entries there are, zeros included."""
+
+    @abstractmethod
+    def above(
+        self, low: int, clear: bool = False
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        """Indices, increasing, and values of entries whose magnitude has bits >= `low`, at least 1;
+        with `clear` they become zero where they were found.
+        """
+
+    @abstractmethod
+    def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        """The k entries of largest magnitude, or all that are not zero where those are fewer."""
+
+    @abstractmethod
+    def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
+        """The bits of the magnitudes at increasing positions."""
+
+
+@final
+class WholeSearch(Search):
+    """All entries of a vector, and of what is added to it as it is searched for the first time."""
+
+    def __init__(
+        self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
+    ) -> None:
+        self._entries, self._added = entries, added
+        self.device = entries.device
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def above(
+        self, low: int, clear: bool = False
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        return select.above(self._entries, self._take(), low, clear)
+
+    def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        return select.largest(self._entries, self._take(), k)
+
+    def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
+        return select.magnitudes(self._entries, self._added, positions)
+
+    def _take(self) -> Float[torch.Tensor, " n"] | None:
+        """What is still to be added: it is once."""
+        added, self._added = self._added, None
+        return added
+
+
+@final
+class RowSearch(Search):
+    """The rows of a gradient that a batch touched: what is not there is zero, and never found."""
+
+    def __init__(self, gradient: RowGradient) -> None:
+        self._gradient, self._entries = gradient, gradient.values.view(-1)
+        self.device = gradient.values.device
+
+    def __len__(self) -> int:
+        return self._gradient.numel()
+
+    def above(
+        self, low: int, clear: bool = False
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        indices, found = select.above(self._entries, None, low, clear)
+        return self._gradient.places(indices), found
+
+    def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        if len(self._entries) <= k:
+            return self.above(1)
+        indices, found = select.largest(self._entries, None, k)
+        return self._gradient.places(indices), found
+
+    def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
+        return self._gradient.at(positions.to(self.device)).abs_().view(torch.int32)

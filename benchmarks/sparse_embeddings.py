@@ -105,7 +105,7 @@ def drawn(given: argparse.Namespace, draws: Generator) -> RowGradient:
     """The gradient of a batch of words."""
     likely = 1 / torch.arange(1, given.features + 1, dtype=torch.float64)
     said = likely.multinomial(given.samples * given.words, True, generator=draws)
-    rows = said.unique()
+    rows = said.bincount().nonzero().flatten()
     values = torch.randn(len(rows), given.hidden, generator=draws)
     return RowGradient(rows, values, Size((given.features, given.hidden)))
 

@@ -31,7 +31,7 @@ def sums_of_rows(
         starts: where each sample's begin, and the end.
         values: of each row that is named; they get no gradient.
     """
-    sums: Tensor = RowSums.apply(weight, rows, starts, values)  # type: ignore[no-untyped-call]
+    sums: Tensor = RowSums.apply(weight, rows, starts, values)
     return sums
 
 

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from atomo.api import average, decode, encode
     from atomo.codecs import CODECS, Codec, Law, make_codec
     from atomo.errors import AtomoError
+    from atomo.integrations.accelerate import accelerate_hook
     from atomo.integrations.ddp import ddp_hook
+    from atomo.integrations.lightning import lightning_callback
     from atomo.integrations.optimizer import wrap_optimizer
     from atomo.integrations.published import add_parser_arguments, wrap_compress_optimizer
+    from atomo.integrations.trainer import trainer_hook
     from atomo.memory import MEMORIES, Memory, default_memory, make_memory
 
 __all__ = [
@@ -34,14 +37,17 @@ __all__ = [
     "Codec",
     "Law",
     "Memory",
+    "accelerate_hook",
     "add_parser_arguments",
     "average",
     "ddp_hook",
     "decode",
     "default_memory",
     "encode",
+    "lightning_callback",
     "make_codec",
     "make_memory",
+    "trainer_hook",
     "wrap_compress_optimizer",
     "wrap_optimizer",
 ]
@@ -53,7 +59,10 @@ HOMES = {
     **dict.fromkeys(("CODECS", "Codec", "Law", "make_codec"), "atomo.codecs"),
     **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
     "AtomoError": "atomo.errors",
+    "accelerate_hook": "atomo.integrations.accelerate",
     "ddp_hook": "atomo.integrations.ddp",
+    "lightning_callback": "atomo.integrations.lightning",
+    "trainer_hook": "atomo.integrations.trainer",
     "wrap_optimizer": "atomo.integrations.optimizer",
     "add_parser_arguments": "atomo.integrations.published",
     "wrap_compress_optimizer": "atomo.integrations.published",

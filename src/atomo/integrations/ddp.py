@@ -20,7 +20,7 @@ from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
 from atomo.wire import Compression
 
-__all__ = ["Hook", "ddp_hook"]
+__all__ = ["Hook", "ddp_hook", "hook_of"]
 
 Hook = Callable[[Exchange, GradBucket], Future[Tensor]]
 
@@ -82,13 +82,28 @@ def ddp_hook(
         ConfigError: a name is unknown, a memory does not suit the codec, or the ranks do not say
             the same.
     """
-    check_model(ddp)
     skips = scaler is not None and scaler.is_enabled()
     choice = Choice(code, memory, momentum, nesterov, seed, compression, skips)
+    return hook_of(ddp, choice, scaler if skips else None, process_group, timeout_s)
+
+
+def hook_of(
+    ddp: DistributedDataParallel,
+    choice: Choice,
+    scaler: GradScaler | None,
+    process_group: ProcessGroup | None,
+    timeout_s: float | None,
+) -> tuple[Exchange, Hook]:
+    """`ddp_hook`, with what all ranks must have in common in one value.
+
+    Raises:
+        ConfigError: as of `ddp_hook`.
+    """
+    check_model(ddp)
     parameters = {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
     group = ddp.process_group if process_group is None else process_group
     exchange = make_exchange(choice, TorchCollective(group, timeout_s), parameters)
-    return exchange, Averaging(scaler if skips else None).average
+    return exchange, Averaging(scaler).average
 
 
 @final

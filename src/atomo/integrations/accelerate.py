@@ -1,0 +1,128 @@
+"""Hugging Face Accelerate, and the Trainer of transformers, which is made of it."""
+
+from pathlib import Path
+from typing import Any, final
+
+from torch.nn.parallel import DistributedDataParallel
+
+from atomo.codecs import Codec
+from atomo.errors import ConfigError
+from atomo.integrations.making import Choice
+from atomo.integrations.plug import Plug, warn_of_nothing
+from atomo.integrations.rank_files import exists, load_ranks, save_rank
+from atomo.wire import Compression
+
+__all__ = ["accelerate_hook", "load_folder", "plug_in", "save_folder"]
+
+
+def accelerate_hook(
+    accelerator: Any,
+    code: str | Codec[Any],
+    *,
+    memory: str = "auto",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    seed: int = 0,
+    compression: Compression | None = None,
+    timeout_s: float | None = None,
+) -> Plug:
+    """Compresses the gradients of all models that an Accelerator prepares from now on.
+
+        accelerator = Accelerator()
+        plug = atomo.accelerate_hook(accelerator, "topk(ratio=0.01)")
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+    On every rank, before `prepare`. `save_state` and `load_state` then have what every rank keeps
+    back, a file a rank; a checkpoint without such files is loaded with a warning, and memories
+    begin with nothing. Mixed precision, `accumulate`, clipping, and what `kwargs_handlers` say of
+    DistributedDataParallel stay as they are. One process alone has nothing to average.
+
+    Args:
+        accelerator: whose processes average.
+        code: a codec, or its specification such as "svd(rank=3)".
+        memory: what each rank keeps back, as of `ddp_hook`.
+        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        nesterov: whether that is Nesterov's.
+        seed: of what codecs draw.
+        compression: blosc's settings for the frames.
+        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+
+    Returns:
+        The plug: `plug.exchanges` has, for each prepared model, what `ddp_hook` calls the state.
+
+    Raises:
+        ConfigError: models were prepared before, gradients are not averaged by
+            DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
+    """
+    plug = Plug(Choice(code, memory, momentum, nesterov, seed, compression), timeout_s)
+    plug_in(accelerator, plug)
+    return plug
+
+
+def plug_in(accelerator: Any, plug: Plug) -> None:
+    """Has an Accelerator attach a plug to the models that it prepares, and save its state.
+
+    Raises:
+        ConfigError: as of `accelerate_hook`.
+    """
+    check(accelerator)
+    accelerator.ddp_handler = Handler(accelerator, plug)
+
+    def save(models: list[Any], weights: list[Any], folder: str) -> None:
+        save_folder(plug, Path(folder))
+
+    def load(models: list[Any], folder: str) -> None:
+        load_folder(plug, Path(folder))
+
+    accelerator.register_save_state_pre_hook(save)
+    accelerator.register_load_state_pre_hook(load)
+
+
+def check(accelerator: Any) -> None:
+    """Raises ConfigError where the hook would not be called, or not alone."""
+    kind = accelerator.distributed_type.value
+    if kind != "NO" and not kind.startswith("MULTI_"):
+        raise ConfigError(
+            f"the Accelerator's gradients are averaged by {kind}, and the hook is for "
+            "DistributedDataParallel: launch it without FSDP, DeepSpeed and Megatron-LM"
+        )
+    if accelerator._models:  # the only place where it says so
+        raise ConfigError("call accelerate_hook before accelerator.prepare: models have no hook")
+    given = accelerator.ddp_handler
+    if isinstance(given, Handler) or (given is not None and given.comm_hook.value != "no"):
+        raise ConfigError("the Accelerator's DistributedDataParallel has a hook already: give one")
+
+
+@final
+class Handler:
+    """Stands where an Accelerator has its `DistributedDataParallelKwargs`, whose hooks are an enum.
+
+    An Accelerator finds handlers by their exact class, so that no subclass of it would be taken.
+    """
+
+    def __init__(self, accelerator: Any, plug: Plug) -> None:
+        self._accelerator, self._plug = accelerator, plug
+        self._given = accelerator.ddp_handler
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """What DistributedDataParallel is told."""
+        return {} if self._given is None else dict(self._given.to_kwargs())
+
+    def register_comm_hook(self, model: DistributedDataParallel) -> None:
+        """Called for each model, when it was wrapped."""
+        self._plug.attach(model, self._accelerator.scaler)
+
+
+def save_folder(plug: Plug, folder: Path) -> None:
+    """Writes what this rank keeps of each model."""
+    for number, exchange in enumerate(plug.exchanges):
+        save_rank(exchange, folder, number)
+
+
+def load_folder(plug: Plug, folder: Path) -> None:
+    """Reads what was kept; from a checkpoint without compression, nothing was."""
+    for number, exchange in enumerate(plug.exchanges):
+        if exists(folder, number):
+            load_ranks(exchange, folder, number)
+        else:
+            warn_of_nothing(folder)

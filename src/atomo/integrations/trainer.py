@@ -1,0 +1,108 @@
+"""The Trainer of Hugging Face transformers, whose gradients Accelerate averages."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from atomo.codecs import Codec
+from atomo.errors import CheckpointError
+from atomo.integrations.accelerate import accelerate_hook, load_folder, save_folder
+from atomo.integrations.plug import Plug
+from atomo.wire import Compression
+
+__all__ = ["trainer_hook"]
+
+
+def trainer_hook(
+    trainer: Any,
+    code: str | Codec[Any],
+    *,
+    memory: str = "auto",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    seed: int = 0,
+    compression: Compression | None = None,
+    timeout_s: float | None = None,
+) -> Plug:
+    """Compresses the gradients of a Trainer of transformers.
+
+        trainer = Trainer(model, arguments, train_dataset=...)
+        plug = atomo.trainer_hook(trainer, "topk(ratio=0.01)")
+        trainer.train()
+
+    On every rank, before `train`. What every rank keeps back is in the Trainer's checkpoints, a
+    file a rank, and found again by `train(resume_from_checkpoint=True)`. A folder elsewhere than
+    in `output_dir` must be named in `TrainingArguments(resume_from_checkpoint=...)` too: the
+    Trainer tells nobody else what its `train` was given.
+
+    Args:
+        trainer: whose model is trained.
+        code: a codec, or its specification such as "svd(rank=3)".
+        memory: what each rank keeps back, as of `ddp_hook`.
+        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        nesterov: whether that is Nesterov's.
+        seed: of what codecs draw.
+        compression: blosc's settings for the frames.
+        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+
+    Returns:
+        As of `accelerate_hook`.
+
+    Raises:
+        ConfigError: as of `accelerate_hook`.
+    """
+    plug = accelerate_hook(
+        trainer.accelerator,
+        code,
+        memory=memory,
+        momentum=momentum,
+        nesterov=nesterov,
+        seed=seed,
+        compression=compression,
+        timeout_s=timeout_s,
+    )
+    trainer.add_callback(callback_of(plug))
+    return plug
+
+
+def callback_of(plug: Plug) -> Any:
+    """What the Trainer tells when it begins, saves and steps."""
+
+    class Checkpoints(import_module("transformers").TrainerCallback):  # type: ignore[misc]
+        """A subclass because the Trainer calls every event of a callback."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+            if state.global_step:
+                load_folder(plug, resumed_from(args, state.global_step))
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+            plug.at_rate(about["optimizer"].param_groups[0]["lr"])
+
+        def on_save(self, args: Any, state: Any, control: Any, **about: Any) -> None:
+            if not args.save_only_model:
+                save_folder(plug, folder_of(args, state.global_step))
+
+    return Checkpoints()
+
+
+def folder_of(args: Any, step: int) -> Path:
+    """Where a Trainer saves a step."""
+    return Path(args.output_dir) / f"checkpoint-{step}"
+
+
+def resumed_from(args: Any, step: int) -> Path:
+    """The folder that a Trainer continues from.
+
+    Raises:
+        CheckpointError: it is not where checkpoints are saved, and not in the arguments either.
+    """
+    said = args.resume_from_checkpoint
+    folders = [Path(said)] if said and said != "True" else []
+    folders.append(folder_of(args, step))
+    for folder in folders:
+        if folder.is_dir():
+            return folder
+    raise CheckpointError(
+        f"training goes on at step {step}, and {folders[-1]} is no folder: name the checkpoint in "
+        "TrainingArguments(resume_from_checkpoint=...) too, for what ranks keep back lies there"
+    )

@@ -29,6 +29,7 @@ JOBS = (
     "cli/",
     "integrations/test_ddp.py",
     "integrations/test_examples.py",
+    "integrations/test_frameworks.py",
     "cluster/virtual/",
     "transports/test_mpi.py",
     "transports/test_torch_distributed.py",

@@ -28,6 +28,7 @@ STEPS, HALF, BATCH = 8, 4, 8
 IMAGES = torch.randn(STEPS * SIZE * BATCH, 16, generator=torch.Generator().manual_seed(3))
 LABELS = (IMAGES[:, :5] * 2 + IMAGES[:, 5:10]).argmax(1)
 DATA = TensorDataset(IMAGES, LABELS)
+HALF_DATA = TensorDataset(IMAGES[: HALF * SIZE * BATCH], LABELS[: HALF * SIZE * BATCH])
 
 
 def network() -> nn.Module:
@@ -118,14 +119,14 @@ def accelerate() -> None:
 
 
 def refusals() -> None:
-    from accelerate.utils import DistributedDataParallelKwargs, DDPCommunicationHookType
+    from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
 
     accelerator, _ = accelerated(CODE)
     with pytest.raises(ConfigError, match="has a hook already"):
         atomo.accelerate_hook(accelerator, CODE)
     accelerator, _ = accelerated(None)
     accelerator.prepare(network())
-    with pytest.raises(ConfigError, match="before accelerator.prepare"):
+    with pytest.raises(ConfigError, match=r"before accelerator\.prepare"):
         atomo.accelerate_hook(accelerator, CODE)
     accelerator, _ = accelerated(None)
     fp16 = DDPCommunicationHookType.FP16
@@ -204,12 +205,12 @@ def lightning_run(
 
     callbacks: list[Any] = [] if code is None else [atomo.lightning_callback(code)]
     if save:
-        callbacks.append(ModelCheckpoint(save, "{step}", every_n_train_steps=HALF, save_top_k=-1))
+        callbacks.append(ModelCheckpoint(save, "{epoch}", every_n_epochs=1, save_top_k=-1))
     trainer = Trainer(
         accelerator="cpu",
         devices=SIZE,
         strategy=DDPStrategy(process_group_backend="gloo", bucket_cap_mb=0.001),
-        max_epochs=1,
+        max_epochs=2,  # Lightning goes on where an epoch ended, but not amid one
         callbacks=callbacks,
         logger=False,
         enable_checkpointing=bool(save),
@@ -218,7 +219,7 @@ def lightning_run(
         **options,
     )
     module = Module()
-    trainer.fit(module, DataLoader(DATA, BATCH), ckpt_path=resume)
+    trainer.fit(module, DataLoader(HALF_DATA, BATCH), ckpt_path=resume)
     return flat(module), callbacks[0].exchange if code else None
 
 
@@ -231,7 +232,7 @@ def lightning() -> None:
     assert exchange.stats.steps == STEPS // 2
     whole, exchange = lightning_run(CODE, save=FOLDER / "lightning")
     assert exchange.stats.ratio > 2
-    saved = FOLDER / "lightning" / f"step={HALF}.ckpt"
+    saved = FOLDER / "lightning" / "epoch=0.ckpt"
     again, resumed = lightning_run(CODE, resume=saved)
     assert whole.equal(again)
     assert kept(exchange).equal(kept(resumed))

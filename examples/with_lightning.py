@@ -1,0 +1,65 @@
+"""Lightning with compressed gradients: one callback.
+
+python examples/with_lightning.py [CODE]
+
+Lightning starts two processes. `pip install 'atomo[lightning]'`.
+"""
+# ruff: noqa: T201
+
+import sys
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import atomo
+from atomo.data import load_dataset
+from atomo.models import build_model
+
+CODE = sys.argv[1] if len(sys.argv) > 1 else "svd(rank=2, selection=top)"
+BATCH, EPOCHS = 32, 3
+
+
+class Digits(LightningModule):
+    """LeNet on handwritten digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = build_model("LeNet", data.input_shape, data.classes)
+
+    def training_step(self, batch: list[Tensor], number: int) -> Tensor:
+        images, labels = batch
+        return cross_entropy(self.network(images), labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+torch.manual_seed(0)
+data = load_dataset("Digits", Path("data"))
+images = TensorDataset(*data.train.batch(torch.arange(len(data.train))))
+module = Digits()
+callback = atomo.lightning_callback(CODE)
+trainer = Trainer(
+    accelerator="cpu",
+    devices=2,
+    strategy="ddp",
+    max_epochs=EPOCHS,
+    callbacks=[callback],
+    logger=False,
+    enable_progress_bar=False,
+)
+trainer.fit(module, DataLoader(images, BATCH, shuffle=True))  # ckpt_path="..." goes on
+
+if trainer.is_global_zero:
+    batch, labels = data.test.batch(torch.arange(len(data.test)))
+    with torch.inference_mode():
+        accuracy = (module.network(batch).argmax(1) == labels).float().mean()
+    exchange = callback.exchange
+    print(
+        f"{CODE}, {exchange.size} ranks: {exchange.stats.ratio:.1f}x fewer bytes than dense; "
+        f"{accuracy:.1%} of the test images right"
+    )

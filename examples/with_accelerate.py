@@ -1,6 +1,5 @@
 """Hugging Face Accelerate with compressed gradients: two lines more than without.
 
-accelerate launch --cpu --num_processes 2 examples/with_accelerate.py [CODE]
 torchrun --nproc-per-node 2 examples/with_accelerate.py [CODE]
 
 Every epoch is saved; a second start goes on from the last one. `pip install 'atomo[accelerate]'`.
@@ -25,7 +24,7 @@ BATCH, EPOCHS = 32, 3
 FOLDER = Path("accelerate-run")
 
 saving = ProjectConfiguration(str(FOLDER), automatic_checkpoint_naming=True, total_limit=2)
-accelerator = Accelerator(project_config=saving)
+accelerator = Accelerator(cpu=not torch.cuda.is_available(), project_config=saving)
 plug = atomo.accelerate_hook(accelerator, CODE)  # 2: before prepare
 
 torch.manual_seed(0)

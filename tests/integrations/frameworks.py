@@ -119,6 +119,8 @@ def accelerate() -> None:
 
 
 def refusals() -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
 
     accelerator, _ = accelerated(CODE)
@@ -133,6 +135,10 @@ def refusals() -> None:
     accelerator.ddp_handler = DistributedDataParallelKwargs(comm_hook=fp16)
     with pytest.raises(ConfigError, match="has a hook already"):
         atomo.accelerate_hook(accelerator, CODE)
+    if not torch.cuda.is_available():
+        AcceleratorState._reset_state(reset_partial_state=True)
+        with pytest.raises(ConfigError, match=r"2 processes were launched, .* is one alone"):
+            atomo.accelerate_hook(Accelerator(), CODE)
 
 
 class Classifier(nn.Module):

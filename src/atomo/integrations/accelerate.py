@@ -1,5 +1,6 @@
 """Hugging Face Accelerate, and the Trainer of transformers, which is made of it."""
 
+import os
 from pathlib import Path
 from typing import Any, final
 
@@ -85,6 +86,12 @@ def check(accelerator: Any) -> None:
         raise ConfigError(
             f"the Accelerator's gradients are averaged by {kind}, and the hook is for "
             "DistributedDataParallel: launch it without FSDP, DeepSpeed and Megatron-LM"
+        )
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if kind == "NO" and launched > 1:  # each would train alone, and nothing would say so
+        raise ConfigError(
+            f"{launched} processes were launched, and the Accelerator is one alone: without a GPU "
+            "make it by Accelerator(cpu=True)"
         )
     if accelerator._models:  # the only place where it says so
         raise ConfigError("call accelerate_hook before accelerator.prepare: models have no hook")

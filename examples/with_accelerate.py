@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import ProjectConfiguration
+from accelerate.utils import DataLoaderConfiguration, ProjectConfiguration
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,7 +24,11 @@ BATCH, EPOCHS = 32, 3
 FOLDER = Path("accelerate-run")
 
 saving = ProjectConfiguration(str(FOLDER), automatic_checkpoint_naming=True, total_limit=2)
-accelerator = Accelerator(cpu=not torch.cuda.is_available(), project_config=saving)
+accelerator = Accelerator(
+    cpu=not torch.cuda.is_available(),
+    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),  # to go on exactly
+    project_config=saving,
+)
 plug = atomo.accelerate_hook(accelerator, CODE)  # 2: before prepare
 
 torch.manual_seed(0)

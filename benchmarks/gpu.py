@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from types import ModuleType
 
 import torch
 from gpu_steps import layers, power_iteration, spectral, steps
@@ -92,8 +93,9 @@ def check_selection(values: Tensor, added: Tensor, device: str) -> None:
 def frames(entries: int, device: str) -> tuple[Tensor, Tensor, list[int]]:
     """The indices and the values of some frames at 1 %."""
     count = few(entries, 0.01)
-    drawn = [torch.randint(entries, (count,), generator=Generator().manual_seed(s)).unique()
-             for s in range(FRAMES)]  # fmt: skip
+    numbers = [torch.randint(entries, (count,), generator=Generator().manual_seed(seed))
+               for seed in range(FRAMES)]  # fmt: skip
+    drawn: list[Tensor] = [one.unique() for one in numbers]  # type: ignore[no-untyped-call]
     indices = torch.cat(drawn)
     return indices.to(device), normal(len(indices), 5).to(device), [len(one) for one in drawn]
 
@@ -111,23 +113,24 @@ def cases(entries: int, device: str) -> list[Case]:
     indices, _ = triton_select.largest(kept, None, k)
     sized = rice.most_bytes(entries, k)
     found = [Case("copy", 8.0, lambda: other.copy_(kept))]
-    for name, sign, level, pick in (
-        ("triton", triton_way, triton_levels, triton_select),
-        ("torch", torch_way, torch_levels, torch_select),
-    ):
+
+    def add(name: str, sign: ModuleType, level: ModuleType, pick: ModuleType) -> None:
         rows: list[tuple[str, float, Callable[[], object]]] = [
-            ("signs packed", 4.125, lambda w=sign: w.pack_signs(kept)),
-            ("added, packed, summed", 12.125, lambda w=sign: w.add_pack_sum(kept, gradient)),
-            ("signs added", 8.125, lambda w=sign: w.add_signs(words, -0.5, 0.5, kept)),
-            ("levels packed", 4.5, lambda w=level: w.quantise(*coded)),
+            ("signs packed", 4.125, lambda: sign.pack_signs(kept)),
+            ("added, packed, summed", 12.125, lambda: sign.add_pack_sum(kept, gradient)),
+            ("signs added", 8.125, lambda: sign.add_signs(words, -0.5, 0.5, kept)),
+            ("levels packed", 4.5, lambda: level.quantise(*coded)),
             ("levels added", 8.5,
-             lambda w=level: w.add_levels(*packed, norms, COLUMNS, MOST, FORM, other, 0.1)),
-            ("above, with residual", 12.0, lambda w=pick: w.above(kept, gradient, LOW)),
-            ("top-k 0.1 %, residual", 12.0, lambda w=pick: w.largest(kept, gradient, k)),
-            ("top-k 0.1 %", 4.0, lambda w=pick: w.largest(kept, None, k)),
-            ("8 frames of 1 % added", 20 * share, lambda w=pick: w.add_sets(other, *sets, 0.1)),
+             lambda: level.add_levels(*packed, norms, COLUMNS, MOST, FORM, other, 0.1)),
+            ("above, with residual", 12.0, lambda: pick.above(kept, gradient, LOW)),
+            ("top-k 0.1 %, residual", 12.0, lambda: pick.largest(kept, gradient, k)),
+            ("top-k 0.1 %", 4.0, lambda: pick.largest(kept, None, k)),
+            ("8 frames of 1 % added", 20 * share, lambda: pick.add_sets(other, *sets, 0.1)),
         ]  # fmt: skip
-        found += [Case(f"{name}: {what}", size, run) for what, size, run in rows]
+        found.extend(Case(f"{name}: {what}", size, run) for what, size, run in rows)
+
+    add("triton", triton_way, triton_levels, triton_select)
+    add("torch", torch_way, torch_levels, torch_select)
     found.append(Case("torch.topk of magnitudes", 4.0, lambda: kept.abs().topk(k)))
     found.append(Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized)))
     shapes = layers(device)

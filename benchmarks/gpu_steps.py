@@ -99,7 +99,8 @@ def step(device: str, hook: Callable[[DistributedDataParallel], Any]) -> Callabl
 
     def run() -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(ddp(images), labels).backward()
+        loss = nn.functional.cross_entropy(ddp(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return run

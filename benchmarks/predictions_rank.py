@@ -219,7 +219,7 @@ def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
 
 def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Seconds of each step without a master."""
-    replica = Replica(job, Direct(transport, TIMEOUT_S), torch.device("cpu"))
+    replica = Replica(job, transport, torch.device("cpu"))
     taken = [replica.take_step(ending=False) for _ in range(job.last_step)]
     reports = [one.report for one in taken[WARM_UP:]]
     mine = [one.exchanged.reports[transport.rank] for one in taken[WARM_UP:]]

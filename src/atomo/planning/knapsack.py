@@ -120,11 +120,12 @@ def searched(
 ) -> tuple[int, ...]:
     """The choice of least time, where one takes less than `known`; else nothing."""
     above = errors - errors.min(axis=1, keepdims=True)
-    taken, used = np.zeros(1), np.zeros(1)
+    taken: Floats = np.zeros(1)
+    used: Floats = np.zeros(1)
     path: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for item in range(len(times)):
-        used_then = (used[:, None] + above[item]).ravel()
-        taken_then = (taken[:, None] + times[item]).ravel()
+        used_then: Floats = (used[:, None] + above[item]).ravel()
+        taken_then: Floats = (taken[:, None] + times[item]).ravel()
         rest = rests[item + 1]
         promised = taken_then + rest.least_times(np.maximum(room - used_then, 0.0))
         within = np.flatnonzero((used_then <= room) & (promised < known))

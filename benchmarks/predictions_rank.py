@@ -23,13 +23,8 @@ from atomo.config import Settings
 from atomo.fusion import flatten
 from atomo.launch.place import canonical
 from atomo.planning import Costs, Link, Machine, Prediction, Profile, Setting, predict
-from atomo.profiling import (
-    Together,
-    measure_job,
-    measure_links,
-    measure_slowing,
-    measure_together,
-)
+from atomo.probing import Together, measure_links
+from atomo.profiling import measure_job, measure_slowing, measure_together
 from atomo.profiling.record import costs_from
 from atomo.roles import has_master
 from atomo.training.average import without_average

@@ -13,7 +13,8 @@ from atomo.errors import ConfigError, TransportError
 from atomo.launch.place import canonical
 from atomo.launch.probes import probed, subject_of
 from atomo.planning import Link, Setting, predict
-from atomo.profiling import Probed, links, probe, write_probe
+from atomo.probing import links
+from atomo.profiling import Probed, probe, write_probe
 from atomo.transports import network
 
 RANKS = 2

@@ -1,6 +1,8 @@
 """What an exchange costs among the ranks of a job, measured before its first step; nothing is
 changed by it.
 
+together.py   what all ranks time at once, and agree on
+links.py      what a message takes as each communicator sends it
 probe.py      what a rank has measured, and what all of them agree on
 link.py       seconds of a message, and of a byte, from few and many bytes
 rounds.py     both, by the reduction that ranks without a master will use
@@ -11,19 +13,24 @@ untouched.py  everything that a pass might change, put back
 
 from atomo.probing.beside import Beside, measure_beside
 from atomo.probing.link import Line
+from atomo.probing.links import LINKS, measure_links
 from atomo.probing.probe import Probe, agreed, agreed_flow
 from atomo.probing.rounds import measure_rounds
+from atomo.probing.together import Together
 from atomo.probing.untouched import untouched
 from atomo.probing.uplink import answer_uplink, measure_uplink
 
 __all__ = [
+    "LINKS",
     "Beside",
     "Line",
     "Probe",
+    "Together",
     "agreed",
     "agreed_flow",
     "answer_uplink",
     "measure_beside",
+    "measure_links",
     "measure_rounds",
     "measure_uplink",
     "untouched",

@@ -5,11 +5,11 @@ import torch
 from atomo.codecs import make_codec
 from atomo.communicators import Direct
 from atomo.config import Settings
+from atomo.probing.links import measure_links
+from atomo.probing.together import Together
 from atomo.profiling.coding import measure_together
-from atomo.profiling.links import measure_links
 from atomo.profiling.passes import measure_job, measure_slowing
 from atomo.profiling.record import Probed, Subject
-from atomo.profiling.together import Together
 from atomo.training.job import make_job
 from atomo.transports import Transport
 

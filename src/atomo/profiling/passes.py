@@ -11,8 +11,8 @@ from torch import Tensor
 
 from atomo.fusion import Bucket
 from atomo.planning import Profile
+from atomo.probing.together import Together
 from atomo.profiling.encoder import Encoder
-from atomo.profiling.together import Together
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes

@@ -8,7 +8,7 @@ they found, chooses, and gives all the answer. A run that continues has the answ
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,24 +20,27 @@ from atomo.budget import Family, families
 from atomo.codecs import Codec
 from atomo.codecs.small import goes_dense
 from atomo.coding import AUTO
+from atomo.comm_types import PARAMETER_SERVER
+from atomo.communicators import Direct
 from atomo.communicators.rooted import collect, deal, take
 from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
-from atomo.planning import Machine, Setting
+from atomo.planning import Link, Machine, Setting
 from atomo.planning.choice import Candidate, Choice, choose, of_one
 from atomo.planning.comparison import WORTH
+from atomo.planning.prediction import HALF
+from atomo.probing import Together, measure_links
 from atomo.roles import has_master
 from atomo.training.chosen import Chosen, kept_chosen, said
 from atomo.training.job import Job, make_job
 from atomo.training.listing import latest, recorded
 from atomo.training.measuring import Measured, mean_of, measure
-from atomo.training.ping import answer_pings, measure_link
 from atomo.transports import Transport
 
 __all__ = ["choose_codecs"]
 
 WHAT: Final = "what --code auto measured"
-SEARCHED: Final = ("auto", "mergecomp")  # partitions that are found once codecs are known
+ALONE: Final = Link(1e12, 0.0)  # of a rank that has none
 
 
 def choose_codecs(settings: Settings, transport: Transport) -> Chosen | None:
@@ -88,12 +91,13 @@ def memory_of_checkpoint(settings: Settings) -> str:
 def lead(settings: Settings, memory: str, transport: Transport) -> Chosen:
     """Rank 0's part: it has all that was measured, and chooses."""
     began = time.perf_counter()
-    link = measure_link(transport, settings.timeout)
     some, job = families(settings, memory), job_of(settings, transport)
     mine = own_part(job, some, transport)
     states = [one for one in collect(transport, mine, 0, settings.timeout, WHAT) if one]
     found = mean_of(states, job, codecs_of(some))
-    setting = Setting(found.profile, job.workers, link, machine_of(transport, job))
+    links = links_of(job, transport)
+    link = links.get(settings.comm_type, ALONE)
+    setting = Setting(found.profile, job.workers, link, machine_of(transport, job), links)
     chosen = replace(decided(settings, some, found, setting), took_s=time.perf_counter() - began)
     tell(transport, {"chosen": asdict(chosen)})
     return chosen
@@ -101,9 +105,17 @@ def lead(settings: Settings, memory: str, transport: Transport) -> Chosen:
 
 def follow(settings: Settings, memory: str, transport: Transport) -> None:
     """Every other rank's part."""
-    answer_pings(transport, settings.timeout)
     some, job = families(settings, memory), job_of(settings, transport)
     collect(transport, own_part(job, some, transport), 0, settings.timeout, WHAT)
+    links_of(job, transport)
+
+
+def links_of(job: Job, transport: Transport) -> Mapping[str, Link]:
+    """The links, as the run's communicator sends over them; all ranks measure them together."""
+    timeout_s, name = job.settings.timeout, job.settings.comm_type
+    names = [name] if name in (PARAMETER_SERVER, "Allgather") else [name, HALF + name]
+    together = Together(Direct(transport, timeout_s))
+    return measure_links(together, transport, timeout_s, names, most_bytes=4 * job.entries)
 
 
 def job_of(settings: Settings, transport: Transport) -> Job:

@@ -42,7 +42,10 @@ class Measured:
             "passes": [one.forward_s, one.backward_s, *one.ready_s],
             "costs": rows,
             "errors": [losses.errors for losses in self.losses],
-            "rounds": [[float(costs.rounds), float(costs.holds)] for costs in self.costs],
+            "rounds": [
+                [float(number) for number in (costs.rounds, costs.holds, costs.half)]
+                for costs in self.costs
+            ],
         }
         return {name: torch.tensor(rows, dtype=torch.float64) for name, rows in numbers.items()}
 
@@ -84,7 +87,7 @@ def mean_of(
     costs, losses = [], []
     for at, codec in enumerate(codecs):
         message, *each = (Cost(*row) for row in mean["costs"][at].tolist())
-        rounds, holds = mean["rounds"][at].tolist()
-        costs.append(Costs(str(codec), tuple(each), message, round(rounds), holds > 0))
+        rounds, holds, half = mean["rounds"][at].tolist()
+        costs.append(Costs(str(codec), tuple(each), message, round(rounds), holds > 0, half > 0))
         losses.append(Losses.of(codec, tuple(mean["errors"][at].tolist())))
     return Measured(profile, tuple(costs), tuple(losses))

@@ -4,29 +4,18 @@ import random
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
-from support import PATIENCE_S, together
 from torch import nn
 
-from atomo.codecs import make_codec
-from atomo.communicators import Direct
-from atomo.communicators.allgather import Allgather
-from atomo.communicators.allreduce import Allreduce
-from atomo.errors import FrameError
-from atomo.planning import measure_costs
+from atomo.planning import EXCHANGES, Link
 from atomo.probing import (
     Line,
     Probe,
     agreed,
     agreed_flow,
-    answer_uplink,
     measure_beside,
-    measure_rounds,
-    measure_uplink,
     untouched,
 )
-from atomo.transports import network
 
 ONE = Probe((1.0, 4.0), (0.1, 0.2, 0.5), (1.0, 1.0, 0.0), (10.0, 0.0, 2.0), 0.5)
 OTHER = Probe((2.0, 3.0), (0.3, 0.1, 0.4), (0.0, 2.0, 0.1), (8.0, 4.0, 2.0), 0.2)
@@ -85,35 +74,7 @@ def test_what_encoding_and_the_backward_pass_cost_each_other_is_in_range() -> No
     assert 1 <= found.stretch <= 3
 
 
-@pytest.mark.slow  # the jobs of tests/training/test_fused.py do it, too
-@pytest.mark.parametrize(("kind", "code"), [(Allgather, "topk(ratio=0.1)"), (Allreduce, "sgd")])
-def test_ranks_without_a_master_measure_their_links_together(kind, code) -> None:
-    codec, found = make_codec(code), [Line()] * 2
-    gradient = {f"p{n}": torch.ones(20, 30 + n) for n in range(2)} | {"bias": torch.ones(7)}
-    costs = measure_costs(codec, kind.__name__, gradient, 1)
-    transports = network(2)
-
-    def rank(number: int) -> None:
-        collective = Direct(transports[number], PATIENCE_S)
-        # Bytes of one rank are seldom those of another: all must measure the same messages.
-        order = costs.each if number else costs.each[::-1]
-        own = replace(costs, each=order)
-        found[number] = measure_rounds(kind, codec, collective, gradient, own)
-
-    together([lambda n=n: rank(n) for n in range(2)], lambda: transports[0].abort(1))
-    assert all(line.start_s > 0 or line.byte_s > 0 for line in found)
-
-
-def test_a_master_measures_the_links_to_it() -> None:
-    transports, found = network(3), list[Line]()
-    workers = [lambda t=t: answer_uplink(t, PATIENCE_S) for t in transports[1:]]
-    together([lambda: found.append(measure_uplink(transports[0], PATIENCE_S)), *workers])
-    assert found[0].start_s >= 0
-    assert found[0].byte_s >= 0
-
-
-def test_an_order_that_is_none_is_refused() -> None:
-    master, worker = network(2)
-    master.send(1, np.zeros(5, np.uint8), "noise")
-    with pytest.raises(FrameError, match="5 bytes came where an order to measure"):
-        answer_uplink(worker, PATIENCE_S)
+def test_a_message_waits_as_often_as_its_ranks_do_for_each_other() -> None:
+    exchange = EXCHANGES["Allreduce"](4)
+    line = Line.of(Link(bytes_per_s=3.0, latency_s=0.25), exchange, rounds=2)
+    assert line == Line(start_s=1.0, byte_s=0.5)

@@ -12,15 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atomo.fusion.flow import Flow, Times
-from atomo.planning import Costs
-from atomo.probing.link import Line
+from atomo.planning import Costs, Link
+from atomo.planning.exchanges import Exchange
 
-__all__ = ["Numbers", "Probe", "agreed", "agreed_flow"]
+__all__ = ["Line", "Numbers", "Probe", "agreed", "agreed_flow"]
 
 Numbers = NDArray[np.float64]
 ALONE: Final = 3  # numbers that are not of tensors: slowing, and the two of a line
-NO_LINE: Final = Line()
 ROWS: Final = 4  # of the others: ready, encode, decode, bytes; the last three of a message as well
+
+
+@final
+@dataclass(frozen=True)
+class Line:
+    """Seconds of a message over bytes of it that a rank gives."""
+
+    start_s: float = 0.0
+    """Of a message without bytes."""
+    byte_s: float = 0.0
+
+    @staticmethod
+    def of(link: Link, exchange: Exchange, rounds: int) -> "Line":
+        """On that link by that communicator, whose ranks wait for each other so often."""
+        waits = rounds * exchange.latencies
+        return Line(waits * link.latency_s, exchange.crossings / link.bytes_per_s)
+
+
+NO_LINE: Final = Line()
 
 
 @final

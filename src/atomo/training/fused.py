@@ -18,12 +18,11 @@ from atomo.fusion import shapes
 from atomo.fusion.buckets import MOST
 from atomo.fusion.searches import SEARCHES, within
 from atomo.grouping import cut_at
-from atomo.probing import Probe, agreed, agreed_flow, measure_uplink
-from atomo.roles import has_master
+from atomo.probing import agreed, agreed_flow
 from atomo.training.found import Found
 from atomo.training.job import Job, make_stages
 from atomo.training.kept_fusion import find_kept, job_hash
-from atomo.training.measured import measured_alike, measured_by_worker
+from atomo.training.measured import measured
 from atomo.transports import Transport
 
 __all__ = ["fused"]
@@ -85,7 +84,7 @@ class Rank:
     def found(self) -> Found | None:
         """Measures, with all others; rank 0 gets what they come to."""
         began = time.perf_counter()
-        numbers = torch.from_numpy(self.measured().numbers())
+        numbers = torch.from_numpy(measured(self.draft, self.transport, self.device).numbers())
         what = "the measured costs"
         all_ranks = collect(self.transport, {NUMBERS: numbers}, 0, self.timeout_s, what)
         if not all_ranks:
@@ -105,13 +104,3 @@ class Rank:
             took_s=time.perf_counter() - began,
             numbers=tuple(float(number) for number in probe.numbers()),
         )
-
-    def measured(self) -> Probe:
-        """What this rank finds."""
-        settings = self.draft.settings
-        if not has_master(settings.comm_type):
-            return measured_alike(self.draft, self.transport, self.device)
-        if self.transport.rank != FIRST:
-            return measured_by_worker(self.draft, self.transport, self.device)
-        nothing = Probe.nothing(len(shapes(self.draft.model)))
-        return replace(nothing, line=measure_uplink(self.transport, self.timeout_s))

@@ -14,44 +14,55 @@ from atomo.comm_types import PARAMETER_SERVER, REDUCTIONS
 from atomo.communicators import Compressor, Direct
 from atomo.communicators.threads import one_thread
 from atomo.data import epoch_seed
-from atomo.fusion import plan
+from atomo.fusion import plan, shapes
 from atomo.grouping import ONE
 from atomo.memory import make_memory
-from atomo.planning import EXCHANGES, Costs, Profile, measure_costs, measure_passes
+from atomo.planning import EXCHANGES, Costs, measure_costs, measure_passes
 from atomo.planning.costs import Alone
+from atomo.planning.prediction import HALF
 from atomo.planning.profile import timed_pass
 from atomo.probing import (
     Beside,
+    Line,
     Probe,
-    answer_uplink,
+    Together,
     measure_beside,
-    measure_rounds,
+    measure_links,
     untouched,
 )
+from atomo.roles import has_master
 from atomo.schedule import phases
 from atomo.tasks import Batch
 from atomo.training.job import Job, own_codecs
 from atomo.transports import Transport
 
-__all__ = ["measured_alike", "measured_by_worker"]
+__all__ = ["measured"]
 
 REPETITIONS: Final = 2
+UNDER_WAY: Final = 8  # messages
 
 
-def measured_alike(job: Job, transport: Transport, device: torch.device) -> Probe:
-    """Of a rank that trains and averages, as all others do."""
-    settings = job.settings
-    codec, kind = codec_of(job), REDUCTIONS[settings.comm_type]
-    probe, profile, costs = computed(job, transport.rank + 1, device, settings.comm_type)
-    collective = Direct(transport, settings.timeout)
-    return replace(probe, line=measure_rounds(kind, codec, collective, profile.gradient, costs))
+def measured(job: Job, transport: Transport, device: torch.device) -> Probe:
+    """Of one rank; all measure together. A master computes nothing, and has the links alone."""
+    settings, master = job.settings, has_master(job.settings.comm_type)
+    name, worker = settings.comm_type, transport.rank + (not master)
+    if not worker:
+        line = line_of(job, transport, name, rounds=1)
+        return replace(Probe.nothing(len(shapes(job.model))), line=line)
+    probe, costs = computed(job, worker, device, "Allgather" if master else name)
+    way = HALF + name if costs.half else name
+    return replace(probe, line=line_of(job, transport, way, costs.rounds))
 
 
-def measured_by_worker(job: Job, transport: Transport, device: torch.device) -> Probe:
-    """Of a worker of a master, which measures the links."""
-    probe, _, _ = computed(job, transport.rank, device, "Allgather")
-    answer_uplink(transport, job.settings.timeout)
-    return probe
+def line_of(job: Job, transport: Transport, name: str, rounds: int) -> Line:
+    """The links, as the messages of this job go over them: many under way at once."""
+    timeout_s, most = job.settings.timeout, 4 * job.entries
+    together = Together(Direct(transport, timeout_s))
+    found = measure_links(
+        together, transport, timeout_s, [name], under_way=UNDER_WAY, most_bytes=most
+    )
+    exchange = EXCHANGES[job.settings.comm_type](job.workers)
+    return Line.of(found[name], exchange, rounds) if found else Line()
 
 
 def codec_of(job: Job) -> Codec[Any]:
@@ -59,9 +70,7 @@ def codec_of(job: Job) -> Codec[Any]:
     return phases(job.settings.code, job.settings.code_schedule)[-1].codec
 
 
-def computed(
-    job: Job, worker: int, device: torch.device, reduction: str
-) -> tuple[Probe, Profile, Costs]:
+def computed(job: Job, worker: int, device: torch.device, reduction: str) -> tuple[Probe, Costs]:
     """All but the links."""
     model, codec, settings = job.model.to(device).train(), codec_of(job), job.settings
     batch = batch_of(job, worker, device)
@@ -71,7 +80,7 @@ def computed(
         beside = measured_beside(job, batch, encoding(job, codec, reduction, profile.gradient))
     decodes = EXCHANGES[settings.comm_type](job.workers).decodes
     probe = Probe.of(costs, profile.ready_s, decodes, beside.stretch)
-    return replace(probe, slowing=beside.slowing), profile, costs
+    return replace(probe, slowing=beside.slowing), costs
 
 
 def costs_of(job: Job, codec: Codec[Any], reduction: str, gradient: dict[str, Tensor]) -> Costs:

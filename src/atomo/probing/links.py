@@ -7,7 +7,7 @@ figures; so an effective bandwidth comes out below that of the link.
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import MappingProxyType
@@ -19,14 +19,14 @@ import torch
 from atomo.codecs import make_codec
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.communicators.collective import Addend, Collective
-from atomo.planning import EXCHANGES, Link
+from atomo.planning import EXCHANGES, Costs, Link
 from atomo.planning.exchanges import Exchange
 from atomo.planning.prediction import HALF
 from atomo.probing.together import Together
 from atomo.transports import Transport
 from atomo.wire import Bytes
 
-__all__ = ["LINKS", "measure_links"]
+__all__ = ["LINKS", "links_for", "measure_links"]
 
 SMALL_BYTES: Final = 256
 FIRST_BYTES: Final = 64_000
@@ -38,7 +38,8 @@ TIMES: Final = 5
 MOST_BURST_BYTES: Final = 32_000.0  # of a link; what seems more is noise
 GATHERS: Final = "Allgather"
 SUMS: Final = tuple(name for name in COMM_TYPES if name not in (PARAMETER_SERVER, GATHERS))
-LINKS: Final = (PARAMETER_SERVER, GATHERS, *SUMS, *(HALF + name for name in SUMS))
+SUMMED: Final = (*SUMS, *(HALF + name for name in SUMS))
+LINKS: Final = (PARAMETER_SERVER, GATHERS, *SUMMED)
 """All that `Setting.measured` has names for."""
 SHORTEST_S: Final = 1e-9  # a byte takes longer than nothing, whatever the clock says
 WHAT: Final = "a probe of the links"
@@ -88,6 +89,17 @@ def measure_links(
             exchange = EXCHANGES[name.removeprefix(HALF)](workers)
             found[ways[name]] = bench.link(exchange, ways[name])
     return MappingProxyType({name: found[ways[name]] for name in names})
+
+
+def links_for(comm_types: Collection[str], costs: Collection[Costs]) -> list[str]:
+    """Those of `LINKS` that these communicators send such gradients over."""
+    halves = {one.half for one in costs}
+    return [
+        name
+        for name in LINKS
+        if name.removeprefix(HALF) in comm_types
+        and (name not in SUMMED or name.startswith(HALF) in halves)
+    ]
 
 
 @final

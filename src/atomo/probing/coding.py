@@ -10,7 +10,7 @@ from atomo.planning.costs import Cost
 from atomo.probing.together import Together
 from atomo.wire import Compression
 
-__all__ = ["measure_together"]
+__all__ = ["measure_together", "numbers_of"]
 
 
 def measure_together(

@@ -1,6 +1,7 @@
 """Smoothed labels, clipped gradients, decay of some parameters and autocast are PyTorch's own."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,10 @@ def test_smoothed_labels_are_pytorchs(tmp_path):
     assert largest_difference(plain(chosen), model) > 1e-4
 
 
-@pytest.mark.parametrize("way", slow_but([{}], [{}, {"down": "updates"}]), ids=str)
+WAYS = [{}, {"down": "updates"}, {"n": 2, "comm_type": "Allgather"}]
+
+
+@pytest.mark.parametrize("way", slow_but(WAYS[:1], WAYS), ids=str)
 def test_a_clipped_gradient_is_pytorchs_mean_gradient_clipped(way, tmp_path):
     chosen, model = trained(tmp_path, network="LeNet", clip_grad=0.4, fusion_mb=0.1, **way)
     assert largest_difference(plain(chosen, clip=0.4), model) < 1e-6
@@ -139,6 +143,26 @@ def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overfl
     assert all((one.value < first) == (first > 65536) for one in made)
     assert largest_difference(plain(chosen, half, scale=made[0].value), model) < 1e-4
     assert largest_difference(plain(chosen), model) > 1e-4
+
+
+def test_a_batch_that_overflows_counts_once_in_the_statistics_of_batch_norm(tmp_path, monkeypatch):
+    """As with GradScaler, whose skipped step has passed its batch once; on the CPU, as above."""
+    monkeypatch.setattr("atomo.training.passes.LossScale", lambda: LossScale(2.0**60))
+    common = {"network": "networks:normed", "code": "sgd", "max_steps": 1, "batches_per_step": 2}
+    chosen = replace(settings(tmp_path, batch_size=16, **common), precision="fp16")
+    run_threads(chosen)
+    saved, data = load(tmp_path, 1).model, load_dataset(chosen.dataset, Path(chosen.data_dir))
+    torch.manual_seed(derive(chosen.seed, "weights"))
+    drawn = build_model(chosen.network, data.input_shape, data.classes).train()
+    replicas = [deepcopy(drawn) for _ in range(2)]
+    for worker, replica in enumerate(replicas):
+        indices = Shard(len(data.train), 2, worker, 32, chosen.seed).indices(1)
+        for part in indices.split(16):
+            with torch.autocast("cpu", dtype=torch.float16):
+                replica(data.train.batch(part)[0])
+    for name, _ in drawn.named_buffers():
+        each = torch.stack([dict(one.named_buffers())[name] for one in replicas])
+        assert saved[name].equal(each[0] if "tracked" in name else each.mean(0)), name
 
 
 def test_a_scale_goes_up_and_down_as_that_of_gradscaler(monkeypatch):

@@ -24,7 +24,7 @@ from atomo.tasks import Batch, Scorer
 from atomo.training.causes import likely
 from atomo.training.dump import GradientDump
 from atomo.training.job import Job
-from atomo.training.precision import LossScale, forward_in
+from atomo.training.precision import LossScale, buffers_of, forward_in, put_back
 
 __all__ = ["Outcome", "Passes"]
 
@@ -91,8 +91,10 @@ class Passes:
         """
         self._step, self._square = step, 0.0
         parts = torch.split(self._shard.indices(step), self._job.settings.batch_size)
+        before = [] if self._scale is None else buffers_of(self.model)
         passed = self._attempt(parts)
         while self._scale is not None and self._scale.overflows(self._gradients):
+            put_back(self.model, before)
             passed = self._attempt(parts)
         with self.explained():
             self._gradients.finish()

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Final, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atomo.fusion import Bucket, Gradients
 
-__all__ = ["LossScale", "forward_in"]
+__all__ = ["LossScale", "buffers_of", "forward_in", "put_back"]
 
 TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # Those of `torch.amp.GradScaler`.
@@ -35,6 +35,18 @@ def forward_in(precision: str, device: torch.device) -> Iterator[None]:
         return
     with torch.autocast(device.type, dtype=TYPES[precision]):
         yield
+
+
+def buffers_of(model: nn.Module) -> list[Tensor]:
+    """What passes change beside gradients, such as the statistics of batch norm, as it is now."""
+    return [tensor.clone() for tensor in model.buffers()]
+
+
+@torch.no_grad()
+def put_back(model: nn.Module, before: list[Tensor]) -> None:
+    """Gives a model the buffers of before, so that a batch that is passed anew counts once."""
+    for tensor, was in zip(model.buffers(), before, strict=True):
+        tensor.copy_(was)
 
 
 @final

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from atomo.cli.throughput import Plan, planned, speed, table
+from atomo.cli.throughput import Plan, compared, planned, speed, table
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.training.events import StepDone
@@ -38,7 +38,7 @@ def test_the_mean_and_its_spread_are_over_measurements_of_several_steps():
 
 def test_the_plan_is_told_apart_from_the_options_of_the_run():
     plan, rest = planned(
-        ["--network", "FC", "--num-iters", "3", "--lr=1", "--num-warmup-batches=0"]
+        ["--network", "FC", "--num-iters", "3", "--lr=1", "--num_warmup_batches=0"]
     )
     assert plan == Plan(num_warmup_batches=0, num_iters=3)
     assert rest == ["--network", "FC", "--lr=1"]
@@ -46,3 +46,23 @@ def test_the_plan_is_told_apart_from_the_options_of_the_run():
         planned(["--num-iters=0"])
     with pytest.raises(ConfigError, match="'many' is not a whole number"):
         planned(["--num-iters=many"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        ({"code": "sgd"}, 1),
+        ({"code": "topk", "compress_ratio": 0.1, "memory": "residual"}, 2),
+        ({"code": "sgd", "code_for": "svd(rank=2): fc*"}, 2),
+        ({"code_schedule": "0: sgd; 1: dgc"}, 2),
+        ({"comm_type": "PowerSGD", "svd_rank": 4}, 2),  # whose memory is not none
+        ({"comm_type": "Chunked", "code": "chunktopk"}, 2),
+    ],
+    ids=str,
+)
+def test_dense_comes_first_in_every_way_to_average(changes, runs):
+    found = compared(Settings(**changes))
+    assert len(found) == runs
+    dense = found[0].resolved()
+    assert (dense.code, dense.code_for, dense.code_schedule) == ("sgd", "", "")
+    assert found[0].comm_type == found[-1].comm_type

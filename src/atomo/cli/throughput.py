@@ -5,14 +5,14 @@ import math
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final, final
 
 from rich.console import Console
 from rich.table import Table
 
-from atomo.arguments import Parser, number
+from atomo.arguments import Parser, flag, number, translated
 from atomo.bounds import ANY, COUNT, check
 from atomo.config import Settings
 from atomo.errors import ConfigError
@@ -48,7 +48,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         bounds = {"num_warmup_batches": ANY, "num_batches_per_iter": COUNT, "num_iters": COUNT}
-        check(self, bounds, lambda name: "--" + name.replace("_", "-"))
+        check(self, bounds, flag)
 
     @property
     def steps(self) -> int:
@@ -72,25 +72,37 @@ def main(words: Sequence[str]) -> int:
     plan, rest = planned(words)
     base = given(["--dataset=Noise", *rest], "throughput", DESCRIPTION).settings
     located(base)  # what is wrong with it is said now, not when the dense run is over
-    dense = replace(base, code=DENSE, code_schedule="", memory="none", warmup_epochs=0)
-    dense = replace(dense, compress_ratio=None)
     found = []
-    for settings in [dense, *([base] if base.code != DENSE else [])]:
+    for settings in compared(base):
         code, steps = job(settings, plan.steps)
         if code:
             return code
-        found.append(speed(settings.code, steps, plan))
+        found.append(speed(codecs_of(settings), steps, plan))
     Console(width=None if sys.stdout.isatty() else 120).print(table(found, base))
     return 0
+
+
+def compared(base: Settings) -> list[Settings]:
+    """The dense run, and the one that was asked for if it is another."""
+    dense = replace(base, code=DENSE, code_schedule="", code_for="", error_budget=None,
+                    memory="auto", warmup_epochs=0, compress_ratio=None)  # fmt: skip
+    return [dense] if dense.resolved() == base.resolved() else [dense, base]
+
+
+def codecs_of(settings: Settings) -> str:
+    """All that a run sends with, as it was given."""
+    served = settings.code_schedule or settings.code
+    return f"{served}; {settings.code_for}" if settings.code_for else served
 
 
 def planned(words: Sequence[str]) -> tuple[Plan, list[str]]:
     """What to measure, and the options of the run."""
     own = Parser(prog="atomo throughput", add_help=False, allow_abbrev=False,
                  argument_default=argparse.SUPPRESS)  # fmt: skip
-    for name in ("warmup-batches", "batches-per-iter", "iters"):
-        own.add_argument(f"--num-{name}", type=number(int, "a whole number"))
-    known, rest = own.parse_known_args(words)
+    names = [flag(one.name) for one in fields(Plan)]
+    for name in names:
+        own.add_argument(name, type=number(int, "a whole number"))
+    known, rest = own.parse_known_args(translated(words, names))
     return Plan(**vars(known)), rest
 
 

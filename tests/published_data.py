@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tasks.real_format import write_labels, write_sentences, write_speech
+from tasks.real_format import LEXICON, write_encoder, write_labels, write_sentences, write_speech
 from tasks.shapes import write_shapes
 
 from atomo.data.cifar import CIFAR10_CLASSES
 
-__all__ = ["write_data"]
+__all__ = ["write_data", "write_pretrained"]
 
 
 def write_data(root: Path) -> None:
@@ -29,6 +29,11 @@ def write_data(root: Path) -> None:
     write_sentences(root / "UIT-VSFC", 16, 6)
     write_speech(root / "vivos", 8, 4)
     write_shapes(root / "coco", 4, 2)
+
+
+def write_pretrained(root: Path) -> None:
+    """PhoBERT's folder, with an encoder of one small layer. It needs the package transformers."""
+    write_encoder(root / "phobert-base", LEXICON, length=256)
 
 
 def write_images(

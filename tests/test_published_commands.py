@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from published_data import write_data
+from published_data import write_data, write_pretrained
 from selection import slow_but
 from support import run_threads
 
@@ -28,6 +28,7 @@ from atomo.launch.grid import axes_of, points
 from atomo.launch.place import canonical
 from atomo.published import OPTIONS
 from atomo.roles import trainers
+from atomo.tasks import make_task
 from atomo.training.checkpoint import latest
 from atomo.training.evaluator import evaluate
 
@@ -144,7 +145,10 @@ def take_two_steps(line: Line, folder: Path) -> int | None:
     """The step of the last checkpoint of its run."""
     write_data(folder / "data")
     if line.command in TRAINED:
-        run_threads(short(line, folder))
+        chosen = short(line, folder)
+        if make_task(chosen.task).id == "encoder":  # its package takes seconds to import
+            write_pretrained(folder / "data")
+        run_threads(chosen)
     else:
         run_threads(short(LINES[0], folder))
         asked = evaluator_settings(parse(EvaluateOptions, line.words, "evaluate", ""))

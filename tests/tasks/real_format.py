@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 WORDS = {"0": ["dở", "chán", "tệ"], "1": ["bình_thường", "tạm"], "2": ["hay", "tốt", "tuyệt_vời"]}
 COMMON = ["thầy", "cô", "dạy", "môn", "này", "rất", "."]
+LEXICON = [*COMMON, *(word for words in WORDS.values() for word in words)]
 
 
 def write_sentences(root: Path, train: int = 192, test: int = 60) -> None:
@@ -26,13 +27,16 @@ def write_sentences(root: Path, train: int = 192, test: int = 60) -> None:
         (folder / "sentiments.txt").write_text("\n".join(classes) + "\n")
 
 
-def write_encoder(folder: Path, words: Collection[str], safe: bool = True) -> None:
+def write_encoder(
+    folder: Path, words: Collection[str], safe: bool = True, length: int = 64
+) -> None:
     """A RoBERTa of one small layer, with a tokeniser, in PhoBERT's layout.
 
     Args:
         folder: is made.
         words: which the tokeniser knows, whole or as pieces.
         safe: whether the weights are in safetensors; else in a .bin.
+        length: the most tokens that it takes.
     """
     import transformers as library
 
@@ -47,7 +51,7 @@ def write_encoder(folder: Path, words: Collection[str], safe: bool = True) -> No
     (folder / "vocab.txt").write_text("".join(f"{piece} 9\n" for piece in known), encoding="utf-8")
     config = library.RobertaConfig(
         vocab_size=len(known) + 5, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=64, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1,
+        intermediate_size=64, max_position_embeddings=length + 2, type_vocab_size=1, pad_token_id=1,
         bos_token_id=0, eos_token_id=2, tokenizer_class="PhobertTokenizer",
         initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip

@@ -8,14 +8,13 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tasks.real_format import COMMON, WORDS, write_encoder, write_sentences
+from tasks.real_format import LEXICON, write_encoder, write_sentences
 from tasks.training import trained
 
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.encoder.folder import OFFLINE
 
-LEXICON = [*COMMON, *(word for words in WORDS.values() for word in words)]
 SMALL = "encoder(folder='tiny', length=64)"
 WITHOUT = "needs the extra atomo[text]: pip install transformers"
 

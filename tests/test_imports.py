@@ -38,6 +38,7 @@ ORDER = [
     "planning",
     "probing",
     "training",
+    "profiling",
     "integrations",
     "launch",
     "cli",

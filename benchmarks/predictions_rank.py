@@ -23,20 +23,21 @@ from atomo.config import Settings
 from atomo.fusion import flatten
 from atomo.launch.place import canonical
 from atomo.planning import Costs, Link, Machine, Prediction, Profile, Setting, predict
-from atomo.profiling import (
+from atomo.probing import (
     Together,
-    measure_job,
     measure_links,
+    measure_profile,
     measure_slowing,
     measure_together,
 )
-from atomo.profiling.record import costs_from
+from atomo.probing.record import costs_from
 from atomo.roles import has_master
 from atomo.training.average import without_average
 from atomo.training.damping import Damping
 from atomo.training.job import Job, make_job
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.replica import Replica
+from atomo.training.trial import JobTrial
 from atomo.training.worker import Worker
 from atomo.transports import Transport, connect
 
@@ -47,6 +48,7 @@ WORK: Final[Mapping[str, Mapping[str, Any]]] = {
     "ResNet18": {"dataset": "Noise", "image_size": 32, "batch_size": 4},
 }
 LAYER: Final = "layer"
+CPU: Final = torch.device("cpu")
 WARM_UP: Final = 2  # steps that are not timed
 LEAST, MOST = 3, 15  # steps that are
 TIMEOUT_S: Final = 900.0
@@ -111,9 +113,9 @@ class Rank:
             if cells:
                 base = settings_of(cells[0], self._transport.size, fusion=LAYER, code="sgd")
                 job = make_job(base, self._transport.size)
-                worker = self._transport.rank + (not has_master(base.comm_type))
-                profile = measure_job(job, self._together, worker, PROBED)
-                slowing = measure_slowing(job, self._together, worker, PROBED)
+                trial = JobTrial(job, self._transport.rank, CPU)
+                profile = measure_profile(trial, self._together, PROBED)
+                slowing = measure_slowing(trial, self._together, CPU, PROBED)
                 self._say(f"{network} {base.comm_type}: slowing {slowing:.2f}")
                 for cell in cells:
                     self._measure(cell, profile, Machine(1.0, slowing))
@@ -219,7 +221,7 @@ def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
 
 def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Seconds of each step without a master."""
-    replica = Replica(job, transport, torch.device("cpu"))
+    replica = Replica(job, transport, CPU)
     taken = [replica.take_step(ending=False) for _ in range(job.last_step)]
     reports = [one.report for one in taken[WARM_UP:]]
     mine = [one.exchanged.reports[transport.rank] for one in taken[WARM_UP:]]
@@ -237,7 +239,7 @@ def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, fl
 def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Seconds of each step with a master; of a worker, none."""
     if transport.rank:
-        Worker(job, transport, torch.device("cpu")).run()
+        Worker(job, transport, CPU).run()
         return [], {}
     return lead(job, transport)
 

@@ -38,7 +38,6 @@ ORDER = [
     "planning",
     "probing",
     "training",
-    "profiling",
     "integrations",
     "launch",
     "cli",

@@ -19,7 +19,6 @@ from atomo.launch.probes import probed
 from atomo.launch.text import bytes_text
 from atomo.planning import (
     Costs,
-    Machine,
     Profile,
     Setting,
     measure_costs,
@@ -78,10 +77,8 @@ def from_here(options: ExplainOptions) -> tuple[Setting, Measured]:
 def from_probe(options: ExplainOptions) -> tuple[Setting, Measured]:
     """Of the job that a probe measured: what its ranks share is in the figures."""
     found = probed(options, [*ways_of(options)])
-    machine = Machine(1.0, found.slowing)
-    setting = Setting(found.profile, options.workers, options.link, machine, found.links)
     asked = {*ways_of(options)}
-    return setting, [
+    return found.setting(options.workers, options.link), [
         (costs, name)
         for reduction, costs in found.costs
         if (costs.spec, reduction) in asked

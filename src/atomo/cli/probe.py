@@ -8,11 +8,15 @@ import torch
 from atomo.allocator import keep_freed_memory
 from atomo.arguments import parse
 from atomo.cli.explain_options import DESCRIPTION, ExplainOptions, ways_of
+from atomo.codecs import make_codec
+from atomo.comm_types import COMM_TYPES
 from atomo.config import Settings
 from atomo.launch.place import canonical
 from atomo.launch.probes import subject_of
-from atomo.profiling import probe, write_probe
-from atomo.transports import connect
+from atomo.probing import Probed, write_probe
+from atomo.training.job import make_job
+from atomo.training.trial import probe_job
+from atomo.transports import Transport, connect
 
 __all__ = ["main"]
 
@@ -23,12 +27,19 @@ def main(words: Sequence[str]) -> int:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     transport = connect("mpi")
-    settings = canonical(settings_of(options, transport.size))
-    subject = subject_of(options, transport.size)
-    found = probe(settings, transport, subject, (*ways_of(options),), options.repetitions)
+    found = probed_as(options, transport)
     if transport.rank == 0:
-        write_probe(Path(options.probe), found)
+        write_probe(Path(options.probe), subject_of(options, transport.size), found)
     return 0
+
+
+def probed_as(options: ExplainOptions, transport: Transport) -> Probed:
+    """What all ranks find together, of all communicators."""
+    job = make_job(canonical(settings_of(options, transport.size)), transport.size)
+    ways = [(make_codec(code), reduction) for code, reduction in ways_of(options)]
+    return probe_job(
+        job, transport, torch.device("cpu"), ways, options.repetitions, comm_types=COMM_TYPES
+    )
 
 
 def settings_of(options: ExplainOptions, ranks: int) -> Settings:

@@ -10,7 +10,7 @@ from atomo.config import Settings
 from atomo.errors import ConfigError, TransportError
 from atomo.launch.hosts import assign, read_hosts
 from atomo.launch.mpirun import starting
-from atomo.profiling import Probed, Subject, read_probe
+from atomo.probing import Probed, Subject, read_probe
 
 __all__ = ["Asked", "probed", "subject_of"]
 
@@ -72,8 +72,8 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
         code = run([*starting(settings), "-m", "atomo", "probe", *words])
         if code or not path.exists():
             raise TransportError(f"the probe ended with exit code {code} and wrote no {path}")
-    found = read_probe(path)
-    check_subject(path, found.subject, subject_of(asked, asked.workers))
+    subject, found = read_probe(path)
+    check_subject(path, subject, subject_of(asked, asked.workers))
     lacking = set(ways) - {(costs.spec, reduction) for reduction, costs in found.costs}
     if lacking:
         one = " with ".join(min(lacking))

@@ -136,4 +136,5 @@ def mixed(candidates: Sequence[Candidate], picks: Sequence[int]) -> Costs:
         ),
         max(one.rounds for one in used),
         any(one.holds for one in used),
+        all(one.half for one in used),
     )

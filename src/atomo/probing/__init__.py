@@ -1,30 +1,35 @@
-"""What an exchange costs among the ranks of a job, measured before its first step; nothing is
-changed by it.
+"""A probe: what the steps of a job are made of, measured by all its ranks at once on its own hosts
+and links. Nothing is changed by it.
 
-probe.py      what a rank has measured, and what all of them agree on
-link.py       seconds of a message, and of a byte, from few and many bytes
-rounds.py     both, by the reduction that ranks without a master will use
-uplink.py     both, from workers to their master
-beside.py     what encoding and the backward pass cost each other
+together.py   what all ranks time at once, and agree on
+passes.py     when gradients are there while all ranks compute
+slowing.py    how much encoding delays the passes that it runs beside
+coding.py     what codecs cost on all ranks at once
+links.py      what a message takes as each communicator sends it
+record.py     all of these, and the file that keeps them
 untouched.py  everything that a pass might change, put back
 """
 
-from atomo.probing.beside import Beside, measure_beside
-from atomo.probing.link import Line
-from atomo.probing.probe import Probe, agreed, agreed_flow
-from atomo.probing.rounds import measure_rounds
+from atomo.probing.coding import measure_together
+from atomo.probing.links import LINKS, links_for, measure_links
+from atomo.probing.passes import Trial, measure_profile
+from atomo.probing.record import Probed, Subject, read_probe, write_probe
+from atomo.probing.slowing import measure_slowing
+from atomo.probing.together import Together
 from atomo.probing.untouched import untouched
-from atomo.probing.uplink import answer_uplink, measure_uplink
 
 __all__ = [
-    "Beside",
-    "Line",
-    "Probe",
-    "agreed",
-    "agreed_flow",
-    "answer_uplink",
-    "measure_beside",
-    "measure_rounds",
-    "measure_uplink",
+    "LINKS",
+    "Probed",
+    "Subject",
+    "Together",
+    "Trial",
+    "links_for",
+    "measure_links",
+    "measure_profile",
+    "measure_slowing",
+    "measure_together",
+    "read_probe",
     "untouched",
+    "write_probe",
 ]

@@ -6,7 +6,6 @@ they found, chooses, and gives all the answer. A run that continues has the answ
 """
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -14,30 +13,27 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from atomo.budget import Family, families
 from atomo.codecs import Codec
 from atomo.codecs.small import goes_dense
 from atomo.coding import AUTO
-from atomo.communicators.rooted import collect, deal, take
+from atomo.communicators.rooted import deal, take
 from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
-from atomo.planning import Machine, Setting
+from atomo.planning import Link
 from atomo.planning.choice import Candidate, Choice, choose, of_one
 from atomo.planning.comparison import WORTH
-from atomo.roles import has_master
 from atomo.training.chosen import Chosen, kept_chosen, said
 from atomo.training.job import Job, make_job
 from atomo.training.listing import latest, recorded
-from atomo.training.measuring import Measured, mean_of, measure
-from atomo.training.ping import answer_pings, measure_link
+from atomo.training.measuring import Measured, measure
 from atomo.transports import Transport
 
 __all__ = ["choose_codecs"]
 
 WHAT: Final = "what --code auto measured"
-SEARCHED: Final = ("auto", "mergecomp")  # partitions that are found once codecs are known
+ALONE: Final = Link(1e12, 0.0)  # of a rank that has none
 
 
 def choose_codecs(settings: Settings, transport: Transport) -> Chosen | None:
@@ -59,7 +55,7 @@ def choose_codecs(settings: Settings, transport: Transport) -> Chosen | None:
     else:
         told = hear(transport, settings.timeout)
         if not told["chosen"]:
-            follow(settings, told["memory"], transport)
+            measured(settings, told["memory"], transport)
             told = hear(transport, settings.timeout)
         found = Chosen(**told["chosen"])
     transport.drain(settings.timeout)
@@ -86,38 +82,26 @@ def memory_of_checkpoint(settings: Settings) -> str:
 
 
 def lead(settings: Settings, memory: str, transport: Transport) -> Chosen:
-    """Rank 0's part: it has all that was measured, and chooses."""
+    """Rank 0's part: it chooses."""
     began = time.perf_counter()
-    link = measure_link(transport, settings.timeout)
-    some, job = families(settings, memory), job_of(settings, transport)
-    mine = own_part(job, some, transport)
-    states = [one for one in collect(transport, mine, 0, settings.timeout, WHAT) if one]
-    found = mean_of(states, job, codecs_of(some))
-    setting = Setting(found.profile, job.workers, link, machine_of(transport, job))
-    chosen = replace(decided(settings, some, found, setting), took_s=time.perf_counter() - began)
+    some, found = measured(settings, memory, transport)
+    chosen = replace(decided(settings, some, found), took_s=time.perf_counter() - began)
     tell(transport, {"chosen": asdict(chosen)})
     return chosen
 
 
-def follow(settings: Settings, memory: str, transport: Transport) -> None:
-    """Every other rank's part."""
-    answer_pings(transport, settings.timeout)
+def measured(
+    settings: Settings, memory: str, transport: Transport
+) -> tuple[list[Family], Measured]:
+    """What may be chosen, and what all ranks find of it together."""
     some, job = families(settings, memory), job_of(settings, transport)
-    collect(transport, own_part(job, some, transport), 0, settings.timeout, WHAT)
+    return some, measure(job, transport, codecs_of(some))
 
 
 def job_of(settings: Settings, transport: Transport) -> Job:
-    """The job with a model of its own, dense, in messages that need no search."""
-    plain = replace(settings, code="sgd", memory="none", fusion="")
+    """The job with a model of its own, dense, with a message for each tensor."""
+    plain = replace(settings, code="sgd", memory="none", fusion="layer")
     return make_job(plain.resolved(), transport.size)
-
-
-def own_part(job: Job, some: Sequence[Family], transport: Transport) -> dict[str, Tensor]:
-    """What this rank measures: nothing where it is a master."""
-    master = has_master(job.settings.comm_type)
-    if master and transport.rank == 0:
-        return {}
-    return measure(job, transport.rank + (not master), codecs_of(some)).state()
 
 
 def codecs_of(some: Sequence[Family]) -> list[Codec[Any]]:
@@ -125,21 +109,10 @@ def codecs_of(some: Sequence[Family]) -> list[Codec[Any]]:
     return [*dict.fromkeys(codec for family in some for codec in family.codecs)]
 
 
-def machine_of(transport: Transport, job: Job) -> Machine:
-    """Whether encoding delays the passes: where no core is left for it. That processes share cores
-    is in what they measured.
-    """
-    workers = transport.local_size - has_master(job.settings.comm_type)
-    spare = (os.cpu_count() or 1) >= workers * (torch.get_num_threads() + 1)
-    return Machine(slowing=0.0 if spare else 1.0)
-
-
-def decided(
-    settings: Settings, some: Sequence[Family], found: Measured, setting: Setting
-) -> Chosen:
+def decided(settings: Settings, some: Sequence[Family], found: Measured) -> Chosen:
     """The fastest choice of all families, or dense gradients where that gains next to nothing."""
     name, at = settings.comm_type, {codec: n for n, codec in enumerate(codecs_of(some))}
-    tensors = [*reversed(found.profile.gradient.items())]
+    setting, tensors = found.setting, [*reversed(found.setting.profile.gradient.items())]
 
     def candidate(codec: Codec[Any]) -> Candidate:
         return Candidate(found.costs[at[codec]], found.losses[at[codec]].of_mean(setting.workers))

@@ -29,7 +29,7 @@ class Found:
     took_s: float
     """What measuring and searching took."""
     numbers: tuple[float, ...]
-    """The agreed costs, as `probing.Probe.numbers` has them."""
+    """The agreed costs, as `probing.Probed.numbers` has them."""
 
     @property
     def text(self) -> str:

@@ -9,27 +9,34 @@ bits.
 
 import time
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 
-from atomo.communicators.rooted import collect, deal, take
+from atomo.codecs import Codec
+from atomo.comm_types import PARAMETER_SERVER
+from atomo.communicators.rooted import deal, take
 from atomo.fusion import shapes
 from atomo.fusion.buckets import MOST
+from atomo.fusion.flow import Flow
 from atomo.fusion.searches import SEARCHES, within
 from atomo.grouping import cut_at
-from atomo.probing import Probe, agreed, agreed_flow, measure_uplink
-from atomo.roles import has_master
+from atomo.planning import Costs
+from atomo.planning.prediction import flow_of
+from atomo.probing import Probed
+from atomo.schedule import phases
 from atomo.training.found import Found
-from atomo.training.job import Job, make_stages
+from atomo.training.job import Job, make_stages, own_codecs
 from atomo.training.kept_fusion import find_kept, job_hash
-from atomo.training.measured import measured_alike, measured_by_worker
+from atomo.training.trial import probe_job
 from atomo.transports import Transport
 
 __all__ = ["fused"]
 
-CUTS, NUMBERS = "cuts", "numbers"  # in what travels
+CUTS: Final = "cuts"  # in what travels
 FIRST: Final = 0  # the rank
+REPETITIONS: Final = 2
+UNDER_WAY: Final = 8  # messages
 
 
 def fused(draft: Job, transport: Transport, device: torch.device) -> Job:
@@ -70,28 +77,21 @@ class Rank:
     transport: Transport
     device: torch.device
 
-    @property
-    def timeout_s(self) -> float:
-        """The longest wait for another rank."""
-        return self.draft.settings.timeout
-
     def told(self, cuts: tuple[int, ...]) -> tuple[int, ...]:
         """What rank 0 says that they are."""
         if self.transport.rank == FIRST:
             deal(self.transport, [{CUTS: torch.tensor(cuts)}] * self.transport.size, 0)
             return cuts
-        return tuple(int(cut) for cut in take(self.transport, self.timeout_s).state[CUTS])
+        timeout_s = self.draft.settings.timeout
+        return tuple(int(cut) for cut in take(self.transport, timeout_s).state[CUTS])
 
     def found(self) -> Found | None:
-        """Measures, with all others; rank 0 gets what they come to."""
+        """Measures, with all others; rank 0 decides what they come to."""
         began = time.perf_counter()
-        numbers = torch.from_numpy(self.measured().numbers())
-        what = "the measured costs"
-        all_ranks = collect(self.transport, {NUMBERS: numbers}, 0, self.timeout_s, what)
-        if not all_ranks:
+        probed = self.probed()
+        if self.transport.rank != FIRST:
             return None
-        probe = agreed([one[NUMBERS].numpy() for one in all_ranks])
-        flow = agreed_flow(probe)
+        flow = self.flow(probed)
         entries = tuple(shape.numel() for _, shape in reversed(shapes(self.draft.model)))
         cuts = within(SEARCHES[self.way](flow), entries, MOST)
         tensors = len(entries)
@@ -103,15 +103,41 @@ class Rank:
             layers_s=flow.done(range(1, tensors + 1)),
             one_s=flow.done((tensors,)),
             took_s=time.perf_counter() - began,
-            numbers=tuple(float(number) for number in probe.numbers()),
+            numbers=probed.numbers,
         )
 
-    def measured(self) -> Probe:
-        """What this rank finds."""
-        settings = self.draft.settings
-        if not has_master(settings.comm_type):
-            return measured_alike(self.draft, self.transport, self.device)
-        if self.transport.rank != FIRST:
-            return measured_by_worker(self.draft, self.transport, self.device)
-        nothing = Probe.nothing(len(shapes(self.draft.model)))
-        return replace(nothing, line=measure_uplink(self.transport, self.timeout_s))
+    def probed(self) -> Probed:
+        """What all ranks find."""
+        name = self.draft.settings.comm_type
+        # A master has what workers gather.
+        reduction = "Allgather" if name == PARAMETER_SERVER else name
+        ways = [(codec, reduction) for codec in dict.fromkeys([self.codec, *self.codecs])]
+        return probe_job(
+            self.draft, self.transport, self.device, ways, REPETITIONS, under_way=UNDER_WAY
+        )
+
+    @property
+    def codec(self) -> Codec[Any]:
+        """That serves in the end."""
+        return phases(self.draft.settings.code, self.draft.settings.code_schedule)[-1].codec
+
+    @property
+    def codecs(self) -> list[Codec[Any]]:
+        """Of each parameter, from the last to the first."""
+        tensors = shapes(self.draft.model)
+        own = own_codecs(self.draft.settings, tensors)
+        return [own.codec(name, self.codec) for name, _ in reversed(tensors)]
+
+    def flow(self, probed: Probed) -> Flow:
+        """The flow shop of an exchange in which each parameter has its codec."""
+        codecs = [*dict.fromkeys([self.codec, *self.codecs])]
+        costs = dict(zip(codecs, (one for _, one in probed.costs), strict=True))
+        setting = probed.setting(self.draft.workers)
+        return flow_of(setting, joined(costs, self.codecs), self.draft.settings.comm_type)
+
+
+def joined(costs: dict[Codec[Any], Costs], codecs: list[Codec[Any]]) -> Costs:
+    """Costs in which each tensor has a codec of its own, and a message those of the first."""
+    each = tuple(costs[codec].each[place] for place, codec in enumerate(codecs))
+    main = next(iter(costs.values()))
+    return replace(main, each=each, holds=any(one.holds for one in costs.values()))

@@ -1,4 +1,4 @@
-"""What `--code auto` goes by: passes, costs and losses, as each worker measures them by itself.
+"""What `--code auto` goes by: what a job takes, and what codecs lose of its gradients.
 
 The model is not the one that is trained, and what is drawn is drawn from generators of its own: no
 weight, statistic or random number of the run is touched.
@@ -13,14 +13,16 @@ from torch import Tensor
 
 from atomo.codecs import Codec
 from atomo.comm_types import PARAMETER_SERVER
-from atomo.data import epoch_seed
-from atomo.planning import Costs, Profile, measure_costs, measure_passes
-from atomo.planning.costs import Cost
+from atomo.communicators import Direct
+from atomo.planning import Costs, Setting
 from atomo.planning.losses import Losses, measure_losses
+from atomo.probing import Together
+from atomo.roles import has_master
 from atomo.training.job import Job
-from atomo.training.precision import forward_in
+from atomo.training.trial import probe_job
+from atomo.transports import Transport
 
-__all__ = ["Measured", "mean_of", "measure"]
+__all__ = ["Measured", "measure"]
 
 REPETITIONS: Final = 2
 
@@ -28,63 +30,40 @@ REPETITIONS: Final = 2
 @final
 @dataclass(frozen=True)
 class Measured:
-    """One worker's, or the mean of several, of tensors from the last parameter to the first."""
+    """All ranks', of tensors from the last parameter to the first."""
 
-    profile: Profile
+    setting: Setting
     costs: tuple[Costs, ...]  # of each codec
     losses: tuple[Losses, ...]
 
-    def state(self) -> dict[str, Tensor]:
-        """All numbers of it."""
-        one = self.profile
-        rows = [[as_list(cost) for cost in (costs.message, *costs.each)] for costs in self.costs]
-        numbers = {
-            "passes": [one.forward_s, one.backward_s, *one.ready_s],
-            "costs": rows,
-            "errors": [losses.errors for losses in self.losses],
-            "rounds": [[float(costs.rounds), float(costs.holds)] for costs in self.costs],
-        }
-        return {name: torch.tensor(rows, dtype=torch.float64) for name, rows in numbers.items()}
 
-
-def as_list(cost: Cost) -> list[float]:
-    """Three numbers."""
-    return [cost.encode_s, cost.decode_s, cost.sent_bytes]
-
-
-def measure(job: Job, worker: int, codecs: Sequence[Codec[Any]]) -> Measured:
-    """Measures on the first batch of a worker.
+def measure(job: Job, transport: Transport, codecs: Sequence[Codec[Any]]) -> Measured:
+    """Measures with all other ranks, which agree on it.
 
     Args:
-        job: with any codec; its model is used up.
-        worker: 1..workers.
+        job: with a bucket for each parameter, and any codec.
+        transport: connects the ranks.
         codecs: all that may be chosen.
     """
-    settings, workload = job.settings, job.workload
-    indices = job.shard(worker).indices(1)[: settings.batch_size]
-    batch = workload.train.batch(indices, epoch_seed(settings.seed, 0))
-    with forward_in(settings.precision, torch.device("cpu")):
-        profile = measure_passes(job.model.train(), workload.objective, batch, REPETITIONS)
-    # A master has what workers gather.
-    name = "Allgather" if settings.comm_type == PARAMETER_SERVER else settings.comm_type
-    gradient, compression = profile.gradient, settings.compression
-    costs = [measure_costs(one, name, gradient, REPETITIONS, compression) for one in codecs]
-    losses = [measure_losses(one, gradient, worker) for one in codecs]
-    return Measured(profile, tuple(costs), tuple(losses))
+    name = job.settings.comm_type
+    reduction = "Allgather" if name == PARAMETER_SERVER else name  # a master has what they gather
+    ways = [(codec, reduction) for codec in codecs]
+    found = probe_job(job, transport, torch.device("cpu"), ways, REPETITIONS)
+    losses = agreed_losses(job, transport, codecs, found.profile.gradient)
+    return Measured(found.setting(job.workers), tuple(one for _, one in found.costs), losses)
 
 
-def mean_of(
-    states: Sequence[dict[str, Tensor]], job: Job, codecs: Sequence[Codec[Any]]
-) -> Measured:
-    """The mean of what `Measured.state` says of several workers."""
-    mean = {name: torch.stack([one[name] for one in states]).mean(0) for name in states[0]}
-    forward_s, backward_s, *ready = mean["passes"].tolist()
-    shapes = {name: p.detach() for name, p in job.model.named_parameters() if p.requires_grad}
-    profile = Profile(forward_s, tuple(ready), backward_s, shapes)
-    costs, losses = [], []
-    for at, codec in enumerate(codecs):
-        message, *each = (Cost(*row) for row in mean["costs"][at].tolist())
-        rounds, holds = mean["rounds"][at].tolist()
-        costs.append(Costs(str(codec), tuple(each), message, round(rounds), holds > 0))
-        losses.append(Losses.of(codec, tuple(mean["errors"][at].tolist())))
-    return Measured(profile, tuple(costs), tuple(losses))
+def agreed_losses(
+    job: Job, transport: Transport, codecs: Sequence[Codec[Any]], gradient: dict[str, Tensor]
+) -> tuple[Losses, ...]:
+    """The mean over the workers, each with its own gradient."""
+    master = has_master(job.settings.comm_type)
+    worker = transport.rank + (not master)
+    tensors = len(gradient)
+    mine = [0.0] * (len(codecs) * tensors)
+    if worker:
+        mine = [e for codec in codecs for e in measure_losses(codec, gradient, worker).errors]
+    rows = Together(Direct(transport, job.settings.timeout)).share(mine, "what codecs lose")
+    workers = torch.tensor(rows[len(rows) - job.workers :], dtype=torch.float64)
+    errors = workers.mean(0).view(len(codecs), tensors).tolist()
+    return tuple(Losses.of(codec, tuple(row)) for codec, row in zip(codecs, errors, strict=True))

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from atomo.cli.explain_options import ExplainOptions, ways_of
-from atomo.cli.probe import settings_of
+from atomo.cli.probe import probed_as
 from atomo.errors import ConfigError, TransportError
-from atomo.launch.place import canonical
 from atomo.launch.probes import probed, subject_of
-from atomo.planning import Link, Setting, predict
-from atomo.profiling import Probed, links, probe, write_probe
+from atomo.planning import Link, predict
+from atomo.probing import Probed, links, write_probe
 from atomo.transports import network
 
 RANKS = 2
@@ -26,16 +26,10 @@ OPTIONS = ExplainOptions(
 @pytest.fixture(scope="module")
 def found() -> list[Probed]:
     """The probe of each rank of a job, ranks being threads."""
-    settings = canonical(settings_of(OPTIONS, RANKS))
-    ways = (*ways_of(OPTIONS),)
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(RANKS) as pool:
         patch.setattr(links, "LARGEST_BYTES", 200_000)
         patch.setattr(links, "TIMES", 1)
-        running = [
-            pool.submit(probe, settings, one, subject_of(OPTIONS, RANKS), ways, 1)
-            for one in network(RANKS)
-        ]
-        return [one.result() for one in running]
+        return [*pool.map(partial(probed_as, OPTIONS), network(RANKS))]
 
 
 def test_all_ranks_agree(found: list[Probed]) -> None:
@@ -45,7 +39,7 @@ def test_all_ranks_agree(found: list[Probed]) -> None:
 
 def test_it_has_all_that_a_prediction_takes(found: list[Probed]) -> None:
     one = found[0]
-    setting = Setting(one.profile, RANKS, Link(1.0, 1.0), measured=one.links)
+    setting = one.setting(RANKS, Link(1.0, 1.0))
     assert {(costs.spec, reduction) for reduction, costs in one.costs} == {*ways_of(OPTIONS)}
     for reduction, costs in one.costs:
         # Of the link as described, a byte a second, nothing is used.
@@ -60,7 +54,7 @@ def run_of(found: Probed) -> tuple[list[Sequence[str]], Callable[[Sequence[str]]
     def run(line: Sequence[str]) -> int:
         lines.append(line)
         (file,) = (word.partition("=")[2] for word in line if word.startswith("--probe="))
-        write_probe(Path(file), found)
+        write_probe(Path(file), subject_of(OPTIONS, RANKS), found)
         return 0
 
     return lines, run

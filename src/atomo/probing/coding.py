@@ -7,10 +7,10 @@ from typing import Any
 from atomo.codecs import Codec
 from atomo.planning import Costs, Profile, measure_costs
 from atomo.planning.costs import Cost
-from atomo.profiling.together import Together
+from atomo.probing.together import Together
 from atomo.wire import Compression
 
-__all__ = ["measure_together"]
+__all__ = ["measure_together", "numbers_of"]
 
 
 def measure_together(

@@ -12,7 +12,7 @@ import torch
 from atomo.errors import DataError
 from atomo.planning import Costs, Link, Profile
 from atomo.planning.costs import Cost
-from atomo.profiling import Probed, Subject, read_probe, write_probe
+from atomo.probing import Probed, Subject, read_probe, write_probe
 
 SUBJECT = Subject(("h1", "h2"), "LeNet", "Digits", 0, 32, 1)
 GRADIENT = {
@@ -21,7 +21,6 @@ GRADIENT = {
 }
 COSTS = Costs("topk", (Cost(0.1, 0.2, 30.0), Cost(0.3, 0.4, 50.0)), Cost(), 2, holds=True)
 FOUND = Probed(
-    SUBJECT,
     Profile(0.5, (1.0, 3.0), 3.0, GRADIENT, 0.25),
     0.75,
     {"Bcast": Link(1e6, 1e-3, 16384.0), "Allgather": Link(2e6, 2e-3)},
@@ -30,14 +29,20 @@ FOUND = Probed(
 
 
 def test_a_probe_comes_back_as_it_was(tmp_path: Path) -> None:
-    write_probe(tmp_path / "probe.json", FOUND)
-    found = read_probe(tmp_path / "probe.json")
-    assert (found.subject, found.links, found.costs) == (SUBJECT, FOUND.links, FOUND.costs)
+    write_probe(tmp_path / "probe.json", SUBJECT, FOUND)
+    subject, found = read_probe(tmp_path / "probe.json")
+    assert (subject, found.links, found.costs) == (SUBJECT, FOUND.links, FOUND.costs)
     assert found.slowing == 0.75
     profile = FOUND.profile
     assert replace(found.profile, gradient={}) == replace(profile, gradient={})
     assert found.profile.sizes == profile.sizes == (12, 48)
     assert [*tmp_path.iterdir()] == [tmp_path / "probe.json"]
+
+
+def test_all_numbers_that_are_gone_by_are_in_a_row() -> None:
+    assert FOUND.numbers[:6] == (0.5, 3.0, 0.25, 0.75, 1.0, 3.0)
+    assert FOUND.numbers[6:12] == (1e6, 1e-3, 16384.0, 2e6, 2e-3, 0.0)
+    assert FOUND.numbers[12:] == 2 * (0.0, 0.0, 0.0, 0.1, 0.2, 30.0, 0.3, 0.4, 50.0)
 
 
 def put(*path: str | int, value: Any) -> Callable[[Any], None]:
@@ -71,7 +76,7 @@ def test_what_is_no_probe_is_named(
     tmp_path: Path, damage: Callable[[Any], None], said: str
 ) -> None:
     file = tmp_path / "probe.json"
-    write_probe(file, FOUND)
+    write_probe(file, SUBJECT, FOUND)
     document = json.loads(file.read_text())
     damage(document)
     file.write_text(json.dumps(document))

@@ -3,20 +3,22 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 import torch
 
 from atomo.errors import DataError
-from atomo.planning import Costs, Link, Profile
+from atomo.planning import Costs, Link, Machine, Profile, Setting
 from atomo.planning.costs import Cost
+from atomo.probing.coding import numbers_of
 
 __all__ = ["Probed", "Subject", "costs_from", "read_probe", "write_probe"]
 
 VERSION: Final = 1
 MOST_ENTRIES: Final = 2**40
+NO_LINK: Final = Link(1e12, 0.0)  # between no ranks
 
 
 @final
@@ -36,18 +38,35 @@ class Subject:
 @final
 @dataclass(frozen=True)
 class Probed:
-    """All that a prediction takes."""
+    """All that a prediction takes; `atomo explain`, `--fusion auto` and `--code auto` go by it."""
 
-    subject: Subject
     profile: Profile
     slowing: float
     links: Mapping[str, Link]
     costs: tuple[tuple[str, Costs], ...]
     """Each with the reduction that it is of."""
 
+    def setting(self, workers: int, link: Link = NO_LINK) -> Setting:
+        """So many workers, on hosts like these.
 
-def write_probe(path: Path, found: Probed) -> None:
-    """Writes a probe; nobody ever reads a half of one.
+        Args:
+            workers: of the job.
+            link: what was not measured.
+        """
+        return Setting(self.profile, workers, link, Machine(1.0, self.slowing), self.links)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it in a row: passes, links, costs."""
+        one = self.profile
+        passes = [one.forward_s, one.backward_s, one.update_s, self.slowing, *one.ready_s]
+        links = [number for link in self.links.values() for number in astuple(link)]
+        costs = [number for _, costs in self.costs for number in numbers_of(costs)]
+        return (*passes, *links, *costs)
+
+
+def write_probe(path: Path, subject: Subject, found: Probed) -> None:
+    """Writes a probe of a subject; nobody ever reads a half of one.
 
     Raises:
         DataError: it cannot be written there.
@@ -55,7 +74,7 @@ def write_probe(path: Path, found: Probed) -> None:
     profile = found.profile
     document = {
         "version": VERSION,
-        "subject": asdict(found.subject),
+        "subject": asdict(subject),
         "parameters": {name: [*tensor.shape] for name, tensor in profile.gradient.items()},
         "forward_s": profile.forward_s,
         "ready_s": profile.ready_s,
@@ -73,8 +92,8 @@ def write_probe(path: Path, found: Probed) -> None:
         raise DataError(f"{path}: cannot be written: {error}") from error
 
 
-def read_probe(path: Path) -> Probed:
-    """What a file says.
+def read_probe(path: Path) -> tuple[Subject, Probed]:
+    """What a file says, and of what.
 
     Raises:
         DataError: it cannot be read, or is not what `write_probe` writes; the message says which
@@ -90,7 +109,7 @@ def read_probe(path: Path) -> Probed:
         raise DataError(f"{path}: is no probe of this version ({what}); delete it") from error
 
 
-def probed_from(found: Any) -> Probed:
+def probed_from(found: Any) -> tuple[Subject, Probed]:
     """Raises ValueError, TypeError or KeyError for what is no probe."""
     if found["version"] != VERSION:
         raise ValueError(f"version {found['version']!r}, not {VERSION}")
@@ -105,7 +124,7 @@ def probed_from(found: Any) -> Probed:
     profile = Profile(once[0], ready, once[1], gradient, once[2])
     links = {str(name): link_from(link) for name, link in found["links"].items()}
     costs = tuple((str(name), costs_from(one, tensors)) for name, one in found["costs"])
-    return Probed(subject, profile, number(found["slowing"], "slowing", 1.0), links, costs)
+    return subject, Probed(profile, number(found["slowing"], "slowing", 1.0), links, costs)
 
 
 def costs_from(found: Any, tensors: int) -> Costs:

@@ -1,0 +1,117 @@
+"""What a job is made of, measured by all its ranks before its first step."""
+
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs import Codec
+from atomo.communicators import Direct
+from atomo.fusion import Bucket
+from atomo.probing import (
+    Probed,
+    Together,
+    links_for,
+    measure_links,
+    measure_profile,
+    measure_slowing,
+    measure_together,
+    untouched,
+)
+from atomo.probing.passes import Push
+from atomo.roles import has_master
+from atomo.training.job import Job
+from atomo.training.optimizer import FlatOptimizer
+from atomo.training.passes import Passes
+from atomo.transports import Transport
+
+__all__ = ["JobTrial", "probe_job"]
+
+Way = tuple[Codec[Any], str]
+"""A codec, and the reduction that it goes with."""
+
+
+@final
+class JobTrial:
+    """One rank's steps of a job, on a copy of its model."""
+
+    def __init__(self, job: Job, rank: int, device: torch.device) -> None:
+        """A trial.
+
+        Args:
+            job: with a bucket for each parameter.
+            rank: whose samples these are, and whether it is a master.
+            device: where this rank computes.
+        """
+        worker = rank + (not has_master(job.settings.comm_type))
+        self.buckets, self.workers, self.computes = job.buckets, job.workers, worker > 0
+        settings = replace(job.settings, dump_every=0)
+        copy = replace(job, settings=settings, model=deepcopy(job.model))
+        self._push: Push = lambda bucket, flat: None
+        self._passes = Passes(copy, max(1, worker), device, self._take)
+        self.model, weights = self._passes.model, self._passes.weights.clone()
+        self._optimizer = FlatOptimizer(weights, job.buckets, settings, job.rate, averages=False)
+
+    def run(self, step: int, push: Push) -> None:
+        """The passes of a step: batch, loss, gradients."""
+        self._push = push
+        self._passes.run(step)
+
+    def update(self, step: int) -> None:
+        """The optimiser's step, taken on a copy."""
+        self._optimizer.gradient.zero_()
+        self._optimizer.step(step)
+
+    def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        self._push(bucket, flat)
+
+
+def probe_job(
+    job: Job,
+    transport: Transport,
+    device: torch.device,
+    ways: Sequence[Way],
+    times: int,
+    *,
+    comm_types: Collection[str] = (),
+    under_way: int = 1,
+) -> Probed:
+    """Measures passes, codecs and links on all ranks at once, which agree on what they found: but
+    for the gradient, which is each rank's own, it is alike on all of them.
+
+    No weight, statistic or random number changes, and nothing is left behind.
+
+    Args:
+        job: with a bucket for each parameter.
+        transport: connects the ranks, every one of which calls this.
+        device: where this rank computes.
+        ways: what to measure the costs of.
+        times: how often everything is timed.
+        comm_types: whose links; none: the job's.
+        under_way: of how many messages at once the latency of a link is that of one.
+
+    Raises:
+        ConfigError: a codec does not go with its reduction.
+        TransportError: a rank is gone, or does not answer.
+    """
+    s, master = job.settings, has_master(job.settings.comm_type)
+    together = Together(Direct(transport, s.timeout))
+    trial = JobTrial(job, transport.rank, device)
+    with untouched(trial.model):
+        profile = measure_profile(trial, together, times)
+        slowing = 1.0 if master else measure_slowing(trial, together, device, times)
+        costs = tuple(
+            (way, measure_together(together, codec, way, profile, times, s.compression,
+                                   master=master))
+            for codec, way in ways
+        )  # fmt: skip
+    names = links_for(comm_types or (s.comm_type,), [one for _, one in costs])
+    links = measure_links(
+        together, transport, s.timeout, names, under_way=under_way, most_bytes=4 * job.entries
+    )
+    transport.drain(s.timeout)
+    return Probed(profile, slowing, links, costs)

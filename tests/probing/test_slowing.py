@@ -1,0 +1,68 @@
+"""Encoding beside passes delays them by what is measured, and ends with the measurement."""
+
+from collections.abc import Callable, Sequence
+from threading import active_count
+
+import pytest
+import torch
+
+from atomo.codecs import make_codec
+from atomo.fusion import Bucket, plan
+from atomo.grouping import ONE
+from atomo.planning.costs import Alone
+from atomo.probing import Together, measure_slowing
+from atomo.probing.passes import Push
+from atomo.probing.slowing import repeating
+
+CPU = torch.device("cpu")
+
+
+class Steps:
+    """A rank's steps, which do nothing."""
+
+    workers, computes = 1, True
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.buckets: Sequence[Bucket] = plan([("p", torch.Size([8]))], make_codec("sgd"), ONE)
+
+    def run(self, step: int, push: Push) -> None:
+        self.taken += 1
+
+    def update(self, step: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("beside_s", "slowing"), [(2.0, 0.0), (2.5, 0.25), (9.0, 1.0)])
+def test_the_delay_is_a_share_of_what_was_encoded(
+    monkeypatch: pytest.MonkeyPatch, beside_s: float, slowing: float
+) -> None:
+    """Two passes take 2 s alone; one encoding takes 1 s, and the clock counts two beside them."""
+    seconds = iter([2.0, 2.0, beside_s])
+
+    def slowest_s(self: Together, work: Callable[[], object]) -> float:
+        work()
+        return next(seconds)
+
+    def share(self: Together, numbers: Sequence[float], what: str) -> list[list[float]]:
+        assert what == "encodings"
+        return [[2.0]]
+
+    monkeypatch.setattr(Together, "slowest_s", slowest_s)
+    monkeypatch.setattr(Together, "share", share)
+    steps = Steps()
+    assert measure_slowing(steps, Together(Alone()), CPU, 2) == slowing
+    assert steps.taken == 4
+
+
+def test_what_repeats_beside_a_block_ends_with_it() -> None:
+    before = active_count()
+    with repeating(lambda: None) as count:
+        while count() < 3:
+            pass
+    assert active_count() == before
+
+
+def test_what_fails_beside_a_block_is_told() -> None:
+    with pytest.raises(ZeroDivisionError), repeating(lambda: 1 / 0):
+        pass

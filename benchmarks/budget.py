@@ -16,7 +16,6 @@ import argparse
 import json
 import re
 import tempfile
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from thread_jobs import accuracy, train
 from torch import Tensor
 
 from atomo.codecs import make_codec
@@ -36,12 +36,7 @@ from atomo.planning import measure_passes
 from atomo.planning.losses import measure_losses
 from atomo.plotting import pyplot_for
 from atomo.settings_file import read_settings
-from atomo.tasks import make_task
-from atomo.training.checkpoint import latest, load
 from atomo.training.job import Job, make_job
-from atomo.training.replicated import Replicated
-from atomo.training.scoring import build_subject, score
-from atomo.transports import LocalTransport, network
 
 CODES = (
     "sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)", "bf16", "topk(ratio=0.1)", "efsignsgd",
@@ -189,38 +184,6 @@ def gradient_of(job: Job) -> Mapping[str, Tensor]:
     indices = job.shard(1).indices(1)[: job.settings.batch_size]
     batch = job.workload.train.batch(indices, epoch_seed(job.settings.seed, 0))
     return measure_passes(job.model.train(), job.workload.objective, batch, 1).gradient
-
-
-def train(chosen: Settings) -> None:
-    """The whole job; raises what the first rank to fail raised."""
-    errors: list[Exception] = []
-
-    def body(transport: LocalTransport, job: Job) -> None:
-        try:
-            end = Replicated(job, transport, torch.device("cpu"), lambda _: None, lambda: False)
-            end.run()
-        except Exception as error:
-            errors.append(error)
-            transport.abort(1)
-
-    ranks = [(transport, make_job(chosen, chosen.n)) for transport in network(chosen.n)]
-    threads = [threading.Thread(target=body, args=rank) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def accuracy(chosen: Settings) -> float:
-    """Of the last checkpoint, on the test images."""
-    folder = Path(chosen.train_dir)
-    step = latest(folder)
-    assert step is not None
-    task, data_dir = make_task(chosen.task), Path(chosen.data_dir)
-    subject = build_subject(task, chosen.network, chosen.dataset, None, data_dir, "cpu")
-    return score(load(folder, step, parts=["model"]), subject, 1000).values["top1"]
 
 
 def read(path: Path) -> list[Outcome]:

@@ -13,13 +13,13 @@ import argparse
 import json
 import shlex
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from thread_jobs import accuracy, train
 
 from atomo.arguments import parse, to_arguments
 from atomo.codecs import CODECS
@@ -27,14 +27,7 @@ from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
 from atomo.memory import MEMORIES
 from atomo.recipes import RECIPES
-from atomo.tasks import make_task
-from atomo.training.checkpoint import latest, load
 from atomo.training.events import Caution, Event
-from atomo.training.job import Job, make_job
-from atomo.training.master import Master
-from atomo.training.scoring import build_subject, score
-from atomo.training.worker import Worker
-from atomo.transports import LocalTransport, network
 
 COLUMNS: Mapping[str, str] = {
     "1 worker": "--n 2",
@@ -109,41 +102,6 @@ def run(command: str) -> Outcome:
             return Outcome(command, None, (), "refused")
         except AtomoError as error:
             return Outcome(command, None, tuple(told), type(error).__name__)
-
-
-def train(chosen: Settings, tell: Callable[[Event], None]) -> None:
-    """The whole job, a thread a rank; raises what the first rank to fail raised."""
-    errors: list[Exception] = []
-
-    def body(transport: LocalTransport, job: Job) -> None:
-        try:
-            if transport.rank == 0:
-                Master(job, transport, tell, lambda: False).run()
-            else:
-                Worker(job, transport, torch.device("cpu")).run()
-        except Exception as error:
-            errors.append(error)
-            transport.abort(1)
-
-    # One after the other: threads share the generator that initial weights are drawn from.
-    ranks = [(transport, make_job(chosen, chosen.n)) for transport in network(chosen.n)]
-    threads = [threading.Thread(target=body, args=rank) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def accuracy(chosen: Settings) -> float:
-    """Of the last checkpoint, on the test images."""
-    folder = Path(chosen.train_dir)
-    step = latest(folder)
-    assert step is not None
-    task, data_dir = make_task(chosen.task), Path(chosen.data_dir)
-    subject = build_subject(task, chosen.network, chosen.dataset, None, data_dir, "cpu")
-    return score(load(folder, step, parts=["model"]), subject, 1000).values["top1"]
 
 
 def read(path: Path) -> dict[str, Outcome]:

@@ -126,18 +126,25 @@ def searched(
     for item in range(len(times)):
         used_then: Floats = (used[:, None] + above[item]).ravel()
         taken_then: Floats = (taken[:, None] + times[item]).ravel()
-        rest = rests[item + 1]
-        promised = taken_then + rest.least_times(np.maximum(room - used_then, 0.0))
-        within = np.flatnonzero((used_then <= room) & (promised < known))
-        order = within[np.lexsort((taken_then[within], used_then[within]))]
-        best = np.minimum.accumulate(taken_then[order])
-        kept = order[np.concatenate([[True], best[1:] < best[:-1]])[: len(order)]]
+        kept = undominated(used_then, taken_then, rests[item + 1], room, known)
         if not len(kept):
             return ()
         options = times.shape[1]
         path.append((kept // options, kept % options))
         used, taken = used_then[kept], taken_then[kept]
     return traced(path, int(taken.argmin()))
+
+
+def undominated(
+    used: Floats, taken: Floats, rest: Rest, room: float, known: float
+) -> NDArray[np.int64]:
+    """The states that may lead to less than `known`, each faster than all of less error."""
+    promised = taken + rest.least_times(np.maximum(room - used, 0.0))
+    within = np.flatnonzero((used <= room) & (promised < known))
+    order = within[np.lexsort((taken[within], used[within]))]
+    best = np.minimum.accumulate(taken[order])
+    kept: NDArray[np.int64] = order[np.concatenate([[True], best[1:] < best[:-1]])[: len(order)]]
+    return kept
 
 
 def traced(path: list[tuple[NDArray[np.int64], NDArray[np.int64]]], at: int) -> tuple[int, ...]:

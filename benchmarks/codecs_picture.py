@@ -18,7 +18,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "dense": ("sgd", "fp16", "bf16"),
         "spectral": ("svd", "entrywise", "fourier", "atomo"),
-        "sparse": ("topk", "threshold", "randk", "chunktopk", "dgc", "dragonn"),
+        "sparse": ("topk", "threshold", "randk", "chunktopk", "dgc", "dragonn", "rows"),
         "levels": ("qsgd", "terngrad", "natural"),
         "signs": ("signsgd", "signum", "efsignsgd", "onebit"),
         "sketches": ("sketchml", "lss", "countsketch"),

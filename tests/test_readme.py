@@ -33,8 +33,9 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Those on several ranks are run by tests/integrations/test_examples.py.
-SEVERAL = {"ddp", "own_loop"}
-EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL)
+SEVERAL = {"ddp", "own_loop", "with_accelerate"}
+EXTRA = {"with_lightning"}  # which tests/integrations/test_frameworks.py has in small
+EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL | EXTRA)
 PATH = re.compile(
     r"`((?:src|tests|docs|examples|benchmarks|tools)/[\w./-]*|[\w./-]+\.(?:sh|md|toml))`"
 )

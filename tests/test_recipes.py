@@ -25,7 +25,16 @@ def test_every_recipe_is_settings_that_a_rank_reads_back(name):
 def test_every_published_codec_has_a_recipe():
     served = {make_codec(one.settings["code"]).id for one in RECIPES.values()}
     # These are ours, or stand for no paper's settings.
-    apart = {"bf16", "entrywise", "fourier", "atomo", "countsketch", "threshold", "chunktopk"}
+    apart = {
+        "bf16",
+        "entrywise",
+        "fourier",
+        "atomo",
+        "countsketch",
+        "threshold",
+        "chunktopk",
+        "rows",
+    }
     assert served | apart == set(CODECS)
 
 

@@ -11,14 +11,19 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent
 TORCHRUN = [BIN / "torchrun", "--nproc-per-node", "2"]
 MPIRUN = [BIN / "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
-PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense; ([\d.]+)% of the test images right"
+PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the test images right"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "example"),
-    [(TORCHRUN, "ddp.py"), (TORCHRUN, "own_loop.py"), (MPIRUN, "own_loop.py")],
-    ids=["ddp-torchrun", "own_loop-torchrun", "own_loop-mpirun"],
+    [
+        (TORCHRUN, "ddp.py"),
+        (TORCHRUN, "own_loop.py"),
+        (TORCHRUN, "with_accelerate.py"),
+        (MPIRUN, "own_loop.py"),
+    ],
+    ids=["ddp-torchrun", "own_loop-torchrun", "accelerate-torchrun", "own_loop-mpirun"],
 )
 def test_two_ranks_learn_with_a_fraction_of_the_bytes(launcher, example, tmp_path):
     done = subprocess.run(

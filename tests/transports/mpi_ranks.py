@@ -5,14 +5,15 @@ import sys
 import numpy as np
 from scenarios import PATIENCE_S, SCENARIOS, play
 
-from atomo.transports import Transport, connect
+from atomo.transports import Transport, connect, mpi
 from atomo.transports.mpi import MPI, MpiTransport
 
 
 def parts(transport: Transport) -> None:
     """What goes in parts, as between hosts, arrives whole, and nothing overtakes it."""
     assert isinstance(transport, MpiTransport)
-    whole, transport._part = transport._part, 1000
+    whole, here = mpi.PART, transport._here
+    mpi.PART, transport._here = 1000, []  # as if each rank had a host of its own
     sizes = (5000, 1, 999, 1000, 1001, 0, 2000)
     others = [rank for rank in range(3) if rank != transport.rank]
     for size in sizes:
@@ -23,7 +24,7 @@ def parts(transport: Transport) -> None:
             data = transport.receive(source, PATIENCE_S, "numbers").data
             assert (data.view(np.uint16) == np.arange(size, dtype=np.uint16)).all()
     transport.drain(PATIENCE_S)
-    transport._part = whole
+    mpi.PART, transport._here = whole, here
 
 
 if __name__ == "__main__":

@@ -39,4 +39,4 @@ class Spans:
 
     def total_s(self) -> float:
         """Seconds of all stretches, whether they overlap or not."""
-        return sum(stop - start for start, stop in self._spans)
+        return sum((stop - start for start, stop in self._spans), 0.0)

@@ -58,6 +58,12 @@ class Rows(Codec[Sparse]):
         found = matrix if len(rows) == len(matrix) else matrix[rows]
         return self.encode_rows(RowGradient(rows, found, matrix.shape), generator)
 
+    def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Sparse:
+        # Not a view of what is kept, which has nothing left.
+        payload = self.encode(kept.clone(), generator)
+        self.add_decoded(payload, kept, -1.0)
+        return payload
+
     def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Sparse:
         entries = gradient.values.reshape(-1)
         with as_codec_error(self.id, "values:"):

@@ -1,9 +1,10 @@
 """Golomb-Rice codes of the gaps between sorted indices. Contracts and format: `kernels/rice`."""
 
+from __future__ import annotations
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from atomo.kernels.jit import jit, trailing_zeros
 
@@ -18,7 +19,7 @@ WIDE = 48  # bits of such a gap
 ONE = np.uint64(1)
 
 
-def pack(indices: Tensor, room: int) -> Tensor:
+def pack(indices: torch.Tensor, room: int) -> torch.Tensor:
     words = np.zeros(room // 8 + 2, np.uint64)
     bits = encode(indices.numpy(), words)
     return torch.from_numpy(words.view(np.uint8)[: (bits + 7) // 8].copy())

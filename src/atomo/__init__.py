@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atomo.errors import AtomoError
     from atomo.integrations.accelerate import accelerate_hook
     from atomo.integrations.ddp import ddp_hook
+    from atomo.integrations.ddp_buckets import bucket_cap_mb_list
     from atomo.integrations.lightning import lightning_callback
     from atomo.integrations.optimizer import wrap_optimizer
     from atomo.integrations.published import add_parser_arguments, wrap_compress_optimizer
@@ -40,6 +41,7 @@ __all__ = [
     "accelerate_hook",
     "add_parser_arguments",
     "average",
+    "bucket_cap_mb_list",
     "ddp_hook",
     "decode",
     "default_memory",
@@ -60,6 +62,7 @@ HOMES = {
     **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
     "AtomoError": "atomo.errors",
     "accelerate_hook": "atomo.integrations.accelerate",
+    "bucket_cap_mb_list": "atomo.integrations.ddp_buckets",
     "ddp_hook": "atomo.integrations.ddp",
     "lightning_callback": "atomo.integrations.lightning",
     "trainer_hook": "atomo.integrations.trainer",

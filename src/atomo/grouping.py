@@ -16,8 +16,9 @@ from typing import Final, final
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["ONE", "Grouping", "cut_at", "grouping", "megabytes"]
+__all__ = ["ONE", "Grouping", "bucket_caps", "cut_at", "grouping", "megabytes"]
 
+MIB: Final = 2**20
 MOST_DIGITS: Final = 10
 CALL: Final = re.compile(r"\s*([\w-]+)\s*(?::\s*(\S+)\s*)?")
 
@@ -138,6 +139,22 @@ def cut_at(ends: Sequence[int]) -> Grouping:
     if not ends or any(after <= before for before, after in pairwise((0, *ends))):
         raise ConfigError(f"--fusion {CUTS}:{','.join(map(str, ends))}: numbers increase from 1")
     return Grouping(CUTS, ends=tuple(ends))
+
+
+def bucket_caps(cuts: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:
+    """The groups as the `bucket_cap_mb_list` of PyTorch's DistributedDataParallel.
+
+    DDP closes a bucket as soon as it has as many bytes as its cap says, so that the cap of a group
+    is just what the group has. In MiB, of which floats have every byte.
+
+    Args:
+        cuts: how many tensors are in groups by the end of each.
+        sizes: bytes of each tensor, in the order in which gradients are there.
+
+    >>> bucket_caps((1, 3), (2**20, 2**19, 2**18))
+    (1.0, 0.75)
+    """
+    return tuple(sum(sizes[start:stop]) / MIB for start, stop in pairwise((0, *cuts)))
 
 
 def read_cuts(text: str, said: str | None) -> Grouping:

@@ -28,6 +28,8 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
     assert {name for _, name in steps} == {
         "Allgather", "Allreduce", "Bcast", "PowerSGD", "ACPSGD",
     }  # fmt: skip
+    for one in slow["steps"]:  # as DistributedDataParallel takes it: all bytes, in MiB
+        assert 2**20 * sum(one["bucket_cap_mb_list"]) == 4 * slow["parameters"]
     assert [*steps["topk", "Allgather"]["steps_s"]] == ["8", "64", "1024"]
     times = [one["step_s"] for one in slow["steps"]]
     assert times == sorted(times)

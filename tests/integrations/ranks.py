@@ -2,7 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import torch.distributed as dist
 
 PATIENCE_S = 600.0  # only what hangs takes as long
 
@@ -30,3 +34,13 @@ def run_ranks(script: Path, size: int, folder: Path, *arguments: str) -> list[st
     codes = [process.returncode for process in processes]
     assert codes == [0] * size, "\n".join(printed)
     return printed
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """This process as the only rank of a job."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

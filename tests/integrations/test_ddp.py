@@ -9,7 +9,7 @@ from torch import nn
 
 from atomo.codecs import make_codec
 from atomo.errors import ConfigError
-from atomo.integrations.chunk import bucket_of
+from atomo.integrations.chunk import Codecs, bucket_of
 from atomo.integrations.ddp import check_bucket, check_model, stride_in
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
@@ -67,5 +67,5 @@ def test_gradients_lie_as_their_parameters():
 
 def test_a_chunk_of_a_hook_is_a_bucket():
     parameters = ("weight", torch.Size((3, 4))), ("bias", torch.Size((3,)))
-    bucket = bucket_of(2, parameters, make_codec("topk"))
+    bucket = bucket_of(2, parameters, Codecs(make_codec("topk")))
     assert (bucket.size, [part.codec.id for part in bucket.parts]) == (15, ["topk", "sgd"])

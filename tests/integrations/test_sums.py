@@ -1,6 +1,7 @@
 """Payloads that add up are summed on their way, and the mean is what gathered frames have."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
         parameters = {name: torch.zeros_like(one) for name, one in given[rank].items()}
         exchange = make_exchange(Choice(code), Direct(transports[rank], PATIENCE_S), parameters)
         made[rank] = exchange._averager
-        made[rank]._adds = sums
+        made[rank]._later = replace(made[rank]._later, adds=sums)
         exchange.submit(Chunk(0, given[rank]), 1.0, True, lambda: None)
         exchange.finish()
 

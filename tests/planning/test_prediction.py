@@ -15,8 +15,8 @@ from atomo.planning import (
     Machine,
     Profile,
     Setting,
+    best_step,
     break_even,
-    least_step,
     measure_costs,
     measure_passes,
     predict,
@@ -123,7 +123,7 @@ def test_a_grouping_that_was_not_given_is_no_worse_than_these() -> None:
     setting = Setting(PROFILE, 4, LINK)
     chosen = predict(setting, COSTS, "Allgather").step_s
     assert chosen <= min(predict(setting, COSTS, "Allgather", way).step_s for way in (LAYER, ONE))
-    assert least_step(setting, COSTS, "Allgather") <= chosen
+    assert best_step(setting, COSTS, "Allgather").step_s <= chosen
 
 
 def test_above_the_break_even_a_codec_gains_nothing() -> None:

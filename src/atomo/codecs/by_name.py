@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, Final, final
 
+from torch import Size
+
 from atomo.codecs import Codec, make_codec
+from atomo.codecs.small import DENSE
 from atomo.errors import ConfigError
 
-__all__ = ["NONE", "ByName", "Rule", "parse_by_name"]
+__all__ = ["NONE", "ByName", "Rule", "dense_below", "parse_by_name"]
 
 
 @final
@@ -70,6 +74,16 @@ class ByName:
 
 
 NONE: Final[ByName] = ByName()
+
+
+def dense_below(tensors: Iterable[tuple[str, Size]], entries: int, others: ByName = NONE) -> ByName:
+    """Dense for those of fewer entries, whatever `others` say of them.
+
+    >>> str(dense_below([("a.weight", Size((8, 8))), ("b", Size((3, 3)))], 10))
+    'sgd: b'
+    """
+    small = tuple(escape(name) for name, shape in tensors if shape.numel() < entries)
+    return ByName((Rule(DENSE, small), *others.rules)) if small else others
 
 
 def parse_by_name(text: str) -> ByName:

@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
@@ -23,6 +24,8 @@ def accelerate_hook(
     memory: str = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
+    dense_below: int = 0,
+    dense_steps: int = 0,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -44,6 +47,8 @@ def accelerate_hook(
         memory: what each rank keeps back, as of `ddp_hook`.
         momentum: what a memory that applies momentum applies; the optimiser then has none.
         nesterov: whether that is Nesterov's.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -55,7 +60,9 @@ def accelerate_hook(
         ConfigError: models were prepared before, gradients are not averaged by
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
-    plug = Plug(Choice(code, memory, momentum, nesterov, seed, compression), timeout_s)
+    dense = Dense(dense_below, dense_steps)
+    choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
+    plug = Plug(choice, timeout_s)
     plug_in(accelerator, plug)
     return plug
 

@@ -5,24 +5,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from atomo.codecs import Codec, Law
 from atomo.codecs.small import DENSE
 from atomo.communicators.acpsgd import ACPSGD
-from atomo.communicators.collective import Addend, Collective
+from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
-from atomo.integrations.chunk import Chunk, bucket_of, collect, spread
-from atomo.integrations.encoder import Encoder
+from atomo.integrations.chunk import Chunk, Codecs, bucket_of, collect, spread
+from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.means import decode_frames, sum_factors
 from atomo.integrations.scales import agree
 from atomo.integrations.sent import Scratch, Sent
 from atomo.integrations.stats import Stats
-from atomo.integrations.sums import sum_payloads
+from atomo.integrations.sums import sum_gradients, sum_payloads
+from atomo.integrations.way import Way, way_of
 from atomo.memory import Forget
 from atomo.wire import Bytes
 
@@ -47,33 +47,31 @@ class Averager:
 
     def __init__(
         self,
-        codec: Codec[Any],
+        codecs: Codecs,
         compressor: Compressor,
         collective: Collective,
         skips: bool,
         method: PowerSGD | ACPSGD | None = None,
+        dense: Dense = NEVER,
     ) -> None:
         """An averager at step 0.
 
         Args:
-            codec: what encodes.
+            codecs: what encode.
             compressor: does it, with what this rank keeps back.
             collective: the group.
             skips: whether whoever asks for the averages leaves out a step with a gradient that is
                 not finite; then all ranks get NaN, and every memory is as it was before the step.
             method: sums in rounds of its own what the codec stands for; None: frames are gathered.
+            dense: in which steps all travels dense.
         """
         self.stats = Stats()
         self.step = 0
-        memory = compressor.memory
-        self.memory, self.codec, self.collective, self.method = memory, codec, collective, method
-        # Nothing is dropped and nothing kept: what is sent may be added on its way.
-        self._sums = Law.LOSSLESS in codec.laws and type(memory) is Forget
-        remembers = type(memory) is not Forget
-        # What is kept is what coding drops of a payload, whoever adds payloads up.
-        self._adds = Law.SUMMABLE in codec.laws and method is None and not self._sums
-        self._encoder = Encoder(codec, compressor, remembers)
-        self._snapshots = skips and remembers
+        self.memory, self.codecs, self.dense = compressor.memory, codecs, dense
+        self.collective, self.method = collective, method
+        self._at_first = way_of(Codecs(DENSE), compressor)
+        self._later = way_of(codecs, compressor, method)
+        self._snapshots = skips and type(self.memory) is not Forget
         self._skips = skips
         self._before: Before | None = None
         self._spoilt = False  # this step
@@ -136,6 +134,19 @@ class Averager:
             self._wrong = error
             raise
 
+    def end(self) -> None:
+        """In the place of `encode`, behind chunks of which none was the last."""
+        with self._stopping():
+            self._open = False
+
+    def close(self, _: object) -> None:
+        """In the place of `decode`, at the end of such a step.
+
+        Raises:
+            AtomoError: as of `decode`.
+        """
+        self.decode([], True)
+
     @contextmanager
     def _stopping(self) -> Iterator[None]:
         """Raises for ever what was raised once."""
@@ -147,6 +158,11 @@ class Averager:
             self._failure = error
             raise
 
+    @property
+    def _way(self) -> Way:
+        """Of this step."""
+        return self._at_first if self.dense.covers(self.step) else self._later
+
     def _tell_norm(self) -> None:
         norms = [torch.linalg.vector_norm(g.float()) / of
                  for chunk, of in self._held for g in chunk.gradients.values()]  # fmt: skip
@@ -157,40 +173,41 @@ class Averager:
     def _encode(self, chunk: Chunk, scale: float, within: Within) -> Sent:
         began = time.perf_counter()
         self.stats.dense_bytes += chunk.dense_bytes
-        bucket = bucket_of(chunk.number, chunk.parameters, self.codec)
-        if self._sums:
+        way = self._way
+        bucket = bucket_of(chunk.number, chunk.parameters, way.codecs)
+        if way.sums:
             return Sent(chunk, scale, bucket, chunk.joined(), ())
         flat = self._scratch.flat(chunk)
         peaks = collect(bucket, chunk.gradients, scale, flat)
-        if self.method:
+        if way.method:
             idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)
-            held = self.method.encode(bucket, flat, self.step, idle)
-            self.stats.sent_bytes += self.method.bytes_of(held, self.step)
+            held = way.method.encode(bucket, flat, self.step, idle)
+            self.stats.sent_bytes += way.method.bytes_of(held, self.step)
             self.stats.encode_s += time.perf_counter() - began
             return Sent(chunk, scale, bucket, flat, (), held)
         if bucket.agreeing:
             what = f"the scales of step {self.step}"
             gather = self.collective.gather
-            agree(bucket, flat, self._encoder.compressor,
+            agree(bucket, flat, way.encoder.compressor,
                   lambda mine: within(lambda: [*gather(mine, what)]))  # fmt: skip
-        said, coded = self._encoder.encode(bucket, flat, peaks, self.step)
-        data = said if self._adds else self._encoder.framed(said, coded, self.step)
-        self.stats.sent_bytes += data.size + (coded.nbytes if coded and self._adds else 0)
+        said, coded = way.encoder.encode(bucket, flat, peaks, self.step)
+        data = said if way.adds else way.encoder.framed(said, coded, self.step)
+        self.stats.sent_bytes += data.size + (coded.nbytes if coded and way.adds else 0)
         self.stats.encode_s += time.perf_counter() - began
-        return Sent(chunk, scale, bucket, flat, [data], coded=coded if self._adds else None)
+        return Sent(chunk, scale, bucket, flat, [data], coded=coded if way.adds else None)
 
     def _exchange(self, sent: Sent) -> Sent:
         began = time.perf_counter()
         what = f"bucket {sent.bucket.number} of step {self.step}"
-        if self._sums:
-            self._sum(sent, what)
-            return sent
-        if self.method and sent.held:
-            sum_factors(self.method, sent, sent.held, self.step, skips=self._skips)
+        way = self._way
+        if way.sums:
+            self.stats.sent_bytes += sum_gradients(sent, self.collective, what)
             self.stats.exchange_s += time.perf_counter() - began
             return sent
-        if self._adds:
-            sent = sum_payloads(sent, self._encoder, self.collective, self.step)
+        if way.method and sent.held:
+            sum_factors(way.method, sent, sent.held, self.step, skips=self._skips)
+        elif way.adds:
+            sent = sum_payloads(sent, way.encoder, self.collective, self.step)
         else:
             (data,) = sent.said
             sent = replace(sent, said=[*self.collective.gather(data, what)])
@@ -199,10 +216,10 @@ class Averager:
 
     def _decode(self, sent: Sent) -> None:
         began = time.perf_counter()
-        chunk, flat = sent.chunk, sent.flat
-        if not self._sums:
+        chunk, flat, way = sent.chunk, sent.flat, self._way
+        if not way.sums:
             if sent.said:
-                decode_frames(sent, self.codec, self.step, skips=self._skips)
+                decode_frames(sent, way.codecs, self.step, skips=self._skips)
             if sent.scale != 1:
                 flat.mul_(sent.scale)
             spread(sent.bucket, flat, chunk.gradients)
@@ -213,19 +230,6 @@ class Averager:
         self.memory.load_state_dict(memory)
         if self.method:
             self.method.load_state_dict(factors)
-
-    def _sum(self, sent: Sent, what: str) -> None:
-        began = time.perf_counter()
-        whole, chunk = sent.flat, sent.chunk
-        flat = whole.float()
-        flat.mul_(1 / self.collective.size)  # as DDP does: a division has other bits
-        self.collective.sum([Addend(flat, DENSE)], what)
-        if flat is not whole:
-            whole.copy_(flat)
-        if whole is not chunk.whole:
-            chunk.replace(whole)
-        self.stats.sent_bytes += flat.nbytes
-        self.stats.exchange_s += time.perf_counter() - began
 
     def _look(self, chunk: Chunk) -> None:
         """Whether whoever looks at the averages will leave the step out: on all ranks."""

@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Size, Tensor
 
 from atomo.codecs import Codec
+from atomo.codecs.by_name import NONE, ByName
 from atomo.fusion import Bucket
 from atomo.fusion.buckets import divide
 from atomo.kernels import peaks
 
-__all__ = ["Chunk", "Parameters", "bucket_of", "collect", "spread"]
+__all__ = ["Chunk", "Codecs", "Parameters", "bucket_of", "collect", "spread"]
 
 MOST_BUCKETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
 Parameters = tuple[tuple[str, Size], ...]
@@ -55,10 +56,19 @@ class Chunk:
             gradient.copy_(part.view(gradient.shape))
 
 
+@final
+@dataclass(frozen=True)
+class Codecs:
+    """Which codec each parameter has."""
+
+    codec: Codec[Any]
+    by_name: ByName = NONE
+
+
 @lru_cache(MOST_BUCKETS)
-def bucket_of(number: int, parameters: Parameters, codec: Codec[Any]) -> Bucket:
+def bucket_of(number: int, parameters: Parameters, codecs: Codecs) -> Bucket:
     """The bucket of these parameters."""
-    return Bucket(number, 0, divide(parameters, codec))
+    return Bucket(number, 0, divide(parameters, codecs.codec, codecs.by_name))
 
 
 def collect(

@@ -16,6 +16,7 @@ from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
+from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
 from atomo.wire import Compression
@@ -34,6 +35,8 @@ def ddp_hook(
     nesterov: bool = False,
     process_group: ProcessGroup | None = None,
     scaler: GradScaler | None = None,
+    dense_below: int = 0,
+    dense_steps: int = 0,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -70,6 +73,8 @@ def ddp_hook(
             finite on one rank is not finite on any, so that all scalers skip the step, and a
             skipped step leaves the memories as they were. It serves one optimiser. Without it such
             a gradient is an error.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -83,7 +88,8 @@ def ddp_hook(
             the same.
     """
     skips = scaler is not None and scaler.is_enabled()
-    choice = Choice(code, memory, momentum, nesterov, seed, compression, skips)
+    dense = Dense(dense_below, dense_steps)
+    choice = Choice(code, memory, momentum, nesterov, seed, compression, skips, dense)
     return hook_of(ddp, choice, scaler if skips else None, process_group, timeout_s)
 
 

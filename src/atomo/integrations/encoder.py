@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs import Codec
 from atomo.communicators.exchange import Compressor, add_frame, finish
 from atomo.errors import CodecError, Diverged, FrameError
 from atomo.fusion import Bucket, Slot
-from atomo.integrations.chunk import bucket_of
+from atomo.integrations.chunk import Codecs, bucket_of
 from atomo.integrations.message import Kind, Message, read, write
 from atomo.kernels.peaks import INFINITY
 from atomo.wire import Bytes, read_header
@@ -52,7 +51,7 @@ class Coded:
 class Encoder:
     """A bucket's flat gradient to a message."""
 
-    codec: Codec[Any]
+    codecs: Codecs
     compressor: Compressor
     remembers: bool
     """Whether a memory holds anything that a parameter without gradient must leave alone."""
@@ -78,7 +77,7 @@ class Encoder:
         if not any(used):
             return write(Kind.CODED, used, NOTHING), None
         try:
-            part = part_of(bucket, used, self.codec)
+            part = part_of(bucket, used, self.codecs)
             payloads = self.compressor.encode(part, cut(bucket, part, flat), step)
         except CodecError as error:
             return write(Kind.REFUSED, used, np.frombuffer(str(error).encode(), np.uint8)), None
@@ -95,7 +94,7 @@ class Encoder:
 def mean_of(
     answers: Sequence[Bytes],
     bucket: Bucket,
-    codec: Codec[Any],
+    codecs: Codecs,
     step: int,
     out: Float[Tensor, " n"],
 ) -> None:
@@ -113,7 +112,7 @@ def mean_of(
         check_well(rank, message, bucket)
     for rank, message in enumerate(messages):
         if any(message.marked):
-            part = part_of(bucket, message.marked, codec)
+            part = part_of(bucket, message.marked, codecs)
             check_frame(message.body, part, rank, step)
             add(bucket, part, message.body, out, 1 / len(messages))
     finish(bucket, out)
@@ -160,12 +159,12 @@ def put(
         out[place.start : place.stop].add_(decoded[slot.start : slot.stop])
 
 
-def part_of(bucket: Bucket, marked: Sequence[bool], codec: Codec[Any]) -> Bucket:
+def part_of(bucket: Bucket, marked: Sequence[bool], codecs: Codecs) -> Bucket:
     """The bucket of those parameters alone; the same one where that is all of them."""
     if all(marked):
         return bucket
     chosen = [slot for slot, one in zip(bucket.slots, marked, strict=True) if one]
-    return bucket_of(bucket.number, tuple((slot.name, slot.shape) for slot in chosen), codec)
+    return bucket_of(bucket.number, tuple((slot.name, slot.shape) for slot in chosen), codecs)
 
 
 def cut(bucket: Bucket, part: Bucket, flat: Float[Tensor, " n"]) -> Float[Tensor, " m"]:

@@ -15,7 +15,7 @@ from atomo.errors import CheckpointError
 from atomo.integrations.averager import Averager
 from atomo.integrations.belt import Belt
 from atomo.integrations.chunk import Chunk, bucket_of
-from atomo.integrations.memories import FORMAT, add_up, blank, claimed, filled
+from atomo.integrations.memories import add_up, blank, claimed, filled
 from atomo.integrations.sent import Sent
 from atomo.integrations.stats import Stats
 
@@ -97,6 +97,18 @@ class Exchange:
 
         self._pending.append(self._belt.submit(encode, exchange, decode, done=over))
 
+    def end(self) -> None:
+        """Ends a step of which no chunk was said to be the last.
+
+        Raises:
+            AtomoError: as of `finish`.
+        """
+        averager, belt = self._averager, self._belt
+        # Through all lanes: behind the chunks that are in them.
+        ending = belt.submit(averager.end, lambda _: None, averager.close, done=lambda: None)
+        self._pending.append(ending)
+        self.finish()
+
     def finish(self) -> None:
         """Waits for all that was submitted.
 
@@ -110,6 +122,8 @@ class Exchange:
         self.stats.waited_s += time.perf_counter() - began
         if errors:
             raise errors[0]
+        for device, stream in self._streams.items():  # on which the averages are written
+            torch.get_device_module(device).current_stream(device).wait_stream(stream)
 
     def state_dict(self, ranks: int | None = None) -> State:
         """This rank's memory by parameter name: tensors and plain types, for any checkpoint.
@@ -130,7 +144,8 @@ class Exchange:
 
     def _described(self, memories: dict[str, dict[str, Tensor]], ranks: int) -> State:
         averager = self._averager
-        about = {"format": FORMAT, "ranks": ranks, "step": averager.step} | self._factors()
+        about = averager.dense.state_dict() | {"ranks": ranks, "step": averager.step}
+        about |= self._factors()
         return about | {"memory": averager.memory.id, "memories": memories}
 
     def _factors(self) -> dict[str, Any]:
@@ -139,7 +154,7 @@ class Exchange:
         if method is None:
             return {}
         shapes = tuple((name, parameter.shape) for name, parameter in parameters.items())
-        bucket = bucket_of(0, shapes, self._averager.codec)
+        bucket = bucket_of(0, shapes, self._averager.codecs)
         method.prepare(bucket, next(iter(parameters.values())).device)
         return {FACTORS: method.state_dict()}
 
@@ -173,12 +188,12 @@ class Exchange:
         none begin at zero: the sum of all memories stays what it was. Buckets do not matter.
 
         Raises:
-            CheckpointError: it is no such state, of another model or memory, or lacks the memories
-                of ranks that this one takes over.
+            CheckpointError: it is no such state, of another model or memory, of another
+                `dense_below` or `dense_steps`, or lacks the memories of ranks that this one takes
+                over.
         """
         averager = self._averager
-        if state.get("format") != FORMAT:
-            raise CheckpointError(f"format {state.get('format')!r}; this one reads {FORMAT}")
+        averager.dense.check(state)
         if state["memory"] != averager.memory.id:
             raise CheckpointError(
                 f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}"

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
 from atomo.integrations.plug import Plug, warn_of_nothing
@@ -27,6 +28,8 @@ def lightning_callback(
     memory: str = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
+    dense_below: int = 0,
+    dense_steps: int = 0,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -45,6 +48,8 @@ def lightning_callback(
         memory: what each rank keeps back, as of `ddp_hook`.
         momentum: what a memory that applies momentum applies; the optimiser then has none.
         nesterov: whether that is Nesterov's.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -56,7 +61,8 @@ def lightning_callback(
     Raises:
         ConfigError: Lightning is not installed.
     """
-    choice = Choice(code, memory, momentum, nesterov, seed, compression)
+    dense = Dense(dense_below, dense_steps)
+    choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
     return kind_of(package())(Plug(choice, timeout_s))
 
 

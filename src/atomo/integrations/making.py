@@ -13,6 +13,8 @@ from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.errors import ConfigError
 from atomo.integrations.averager import Averager
+from atomo.integrations.chunk import Codecs
+from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.methods import Method, method_of
 from atomo.memory import canonical, check_fits, default_memory, make_memory
@@ -34,6 +36,7 @@ class Choice:
     seed: int = 0
     compression: Compression | None = None
     skips: bool = False
+    dense: Dense = NEVER
 
     @property
     def method(self) -> Method | None:
@@ -59,7 +62,8 @@ class Choice:
         """What all ranks must have in common."""
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
         method = f"{self.method.__name__} by " if self.method else ""
-        return f"{method}{self.codec}, memory {self.memory_spec}, {momentum}, seed {self.seed}"
+        kept = f"memory {self.memory_spec}, {momentum}, seed {self.seed}, {self.dense}"
+        return f"{method}{self.codec}, {kept}"
 
 
 def make_exchange(
@@ -83,7 +87,9 @@ def make_exchange(
     compression = choice.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
     method = None if choice.method is None else choice.method(collective, compressor)
-    return Exchange(Averager(codec, compressor, collective, choice.skips, method), parameters)
+    codecs = Codecs(codec, choice.dense.rules(parameters))
+    averager = Averager(codecs, compressor, collective, choice.skips, method, choice.dense)
+    return Exchange(averager, parameters)
 
 
 def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:

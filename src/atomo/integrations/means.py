@@ -1,27 +1,26 @@
 """The mean of a chunk, from what came or by sums; NaN where a step is to be skipped."""
 
 import math
-from typing import Any
 
-from atomo.codecs import Codec
 from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.low_rank import Held
 from atomo.communicators.powersgd import PowerSGD
 from atomo.errors import CodecError
+from atomo.integrations.chunk import Codecs
 from atomo.integrations.encoder import NotFinite, mean_of
 from atomo.integrations.sent import Sent
 
 __all__ = ["decode_frames", "sum_factors"]
 
 
-def decode_frames(sent: Sent, codec: Codec[Any], step: int, *, skips: bool) -> None:
+def decode_frames(sent: Sent, codecs: Codecs, step: int, *, skips: bool) -> None:
     """Decodes what all ranks said.
 
     Raises:
         NotFinite: a rank's gradient holds NaN or infinity, and steps are not skipped.
     """
     try:
-        mean_of(sent.said, sent.bucket, codec, step, sent.flat)
+        mean_of(sent.said, sent.bucket, codecs, step, sent.flat)
     except NotFinite:
         if not skips:
             raise

@@ -1,7 +1,7 @@
 """What the ranks' memories hold, in a form that other programs save, for any number of ranks."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,9 +9,7 @@ from torch import Tensor
 from atomo.errors import CheckpointError
 from atomo.memory import Memory
 
-__all__ = ["FORMAT", "add_up", "blank", "claimed", "filled"]
-
-FORMAT: Final = 1
+__all__ = ["add_up", "blank", "claimed", "filled"]
 
 
 def blank(memory: Memory, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

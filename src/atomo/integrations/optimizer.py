@@ -14,6 +14,7 @@ from atomo.errors import ConfigError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.integrations.chunk import Chunk
+from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.job import join_job
 from atomo.integrations.making import Choice, make_exchange
@@ -32,6 +33,8 @@ def wrap_optimizer(
     memory: str = "auto",
     bucket_mb: float = 4.0,
     scaler: GradScaler | None = None,
+    dense_below: int = 0,
+    dense_steps: int = 0,
     seed: int = 0,
     compression: Compression | None = None,
     collective: Collective | None = None,
@@ -58,6 +61,8 @@ def wrap_optimizer(
             `default_memory` of the codec and the momentum.
         bucket_mb: gradient per message, MB.
         scaler: where the loss is scaled; then call `average` before `scaler.step`.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         collective: the ranks; None: those of the job.
@@ -69,7 +74,8 @@ def wrap_optimizer(
     """
     parameters = trained(optimizer, model)
     skips = scaler is not None and scaler.is_enabled()
-    choice = Choice(code, memory, seed=seed, compression=compression, skips=skips)
+    dense = Dense(dense_below, dense_steps)
+    choice = Choice(code, memory, seed=seed, compression=compression, skips=skips, dense=dense)
     choice, moved = move_momentum(choice, optimizer)
     ranks = join_job(timeout_s) if collective is None else collective
     exchange = make_exchange(choice, ranks, parameters)

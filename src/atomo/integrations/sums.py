@@ -1,9 +1,10 @@
-"""The mean of payloads that add up, summed on their way."""
+"""The mean of what adds up, gradients or payloads, summed on its way."""
 
 from dataclasses import replace
 
 from torch import Tensor
 
+from atomo.codecs.small import DENSE
 from atomo.communicators.allreduce import add_mean, addends_of
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import finish
@@ -11,7 +12,20 @@ from atomo.integrations.encoder import Coded, Encoder, put
 from atomo.integrations.message import Kind, read
 from atomo.integrations.sent import Sent
 
-__all__ = ["sum_payloads"]
+__all__ = ["sum_gradients", "sum_payloads"]
+
+
+def sum_gradients(sent: Sent, collective: Collective, what: str) -> int:
+    """Replaces gradients by their mean as they are; the bytes that this rank gave."""
+    whole, chunk = sent.flat, sent.chunk
+    flat = whole.float()
+    flat.mul_(1 / collective.size)  # as DDP does: a division has other bits
+    collective.sum([Addend(flat, DENSE)], what)
+    if flat is not whole:
+        whole.copy_(flat)
+    if whole is not chunk.whole:
+        chunk.replace(whole)
+    return flat.nbytes
 
 
 def sum_payloads(sent: Sent, encoder: Encoder, collective: Collective, step: int) -> Sent:

@@ -20,6 +20,8 @@ def trainer_hook(
     memory: str = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
+    dense_below: int = 0,
+    dense_steps: int = 0,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -41,6 +43,8 @@ def trainer_hook(
         memory: what each rank keeps back, as of `ddp_hook`.
         momentum: what a memory that applies momentum applies; the optimiser then has none.
         nesterov: whether that is Nesterov's.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -57,6 +61,8 @@ def trainer_hook(
         memory=memory,
         momentum=momentum,
         nesterov=nesterov,
+        dense_below=dense_below,
+        dense_steps=dense_steps,
         seed=seed,
         compression=compression,
         timeout_s=timeout_s,

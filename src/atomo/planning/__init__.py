@@ -12,8 +12,8 @@ from atomo.planning.prediction import (
     Machine,
     Prediction,
     Setting,
+    best_step,
     break_even,
-    least_step,
     predict,
 )
 from atomo.planning.profile import Profile, measure_passes
@@ -26,8 +26,8 @@ __all__ = [
     "Prediction",
     "Profile",
     "Setting",
+    "best_step",
     "break_even",
-    "least_step",
     "measure_costs",
     "measure_passes",
     "predict",

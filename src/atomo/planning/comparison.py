@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from atomo.grouping import bucket_caps
 from atomo.planning.costs import Costs
-from atomo.planning.prediction import Setting, break_even, least_step, predict
+from atomo.planning.prediction import Setting, best_step, break_even, predict
 
 __all__ = ["BASE", "DENSE", "OTHER_SIZES", "Compared", "compared", "compresses", "fastest_ways"]
 
@@ -25,6 +26,8 @@ class Compared:
     step_s: float
     least_step_s: float
     """With the best of all partitions into messages."""
+    bucket_cap_mb_list: tuple[float, ...]
+    """That partition, as PyTorch's DistributedDataParallel takes it: MiB of each message."""
     fusion: str
     messages: int
     sent_bytes: float
@@ -43,7 +46,7 @@ def compared(setting: Setting, measured: Sequence[tuple[Costs, str]]) -> Iterato
     (base,) = (c for c, name in measured if name == "Allreduce" and c.spec == BASE)
     base_s = predict(setting, base, "Allreduce").step_s
     for costs, name in measured:
-        one = predict(setting, costs, name)
+        one, best = predict(setting, costs, name), best_step(setting, costs, name)
         others = {
             str(n): predict(replace(setting, workers=n), costs, name).step_s for n in OTHER_SIZES
         }
@@ -51,7 +54,8 @@ def compared(setting: Setting, measured: Sequence[tuple[Costs, str]]) -> Iterato
             costs.spec,
             name,
             one.step_s,
-            least_step(setting, costs, name),
+            best.step_s,
+            bucket_caps(best.cuts, setting.profile.sizes),
             str(one.grouping),
             one.messages,
             costs.sent_bytes,

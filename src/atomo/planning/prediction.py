@@ -15,7 +15,7 @@ from atomo.planning.costs import Cost, Costs
 from atomo.planning.exchanges import EXCHANGES, Link
 from atomo.planning.profile import Profile
 
-__all__ = ["Machine", "Prediction", "Setting", "break_even", "least_step", "predict"]
+__all__ = ["Machine", "Prediction", "Setting", "best_step", "break_even", "predict"]
 
 GROUPINGS: Final = (
     *(Grouping(name) for name in ("one", "layer")),
@@ -111,12 +111,22 @@ def predict(
     )
 
 
-def least_step(setting: Setting, costs: Costs, communicator: str) -> float:
-    """Seconds of a step with the best of all partitions into messages."""
+@final
+@dataclass(frozen=True)
+class Best:
+    """The best of all partitions into messages."""
+
+    cuts: tuple[int, ...]
+    """Tensors by the end of each, from the last parameter to the first."""
+    step_s: float
+
+
+def best_step(setting: Setting, costs: Costs, communicator: str) -> Best:
+    """A step with the best of all partitions into messages."""
     flow = flow_of(setting, costs, communicator)
     cuts = best_partition(flow)
     saved = saved_by_burst(flow, cuts, setting.link_of(communicator, costs))
-    return flow.done(cuts) - saved + around_it(setting, costs, communicator)
+    return Best(cuts, flow.done(cuts) - saved + around_it(setting, costs, communicator))
 
 
 def saved_by_burst(flow: Flow, cuts: Sequence[int], link: Link) -> float:

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from glob import escape
 from pathlib import Path
 from typing import Final, final
 
 import torch
 from torch import Size, nn
 
-from atomo.codecs.by_name import ByName, Rule
+from atomo.codecs.by_name import ByName, dense_below
 from atomo.codecs.small import DENSE
 from atomo.config import Settings
 from atomo.downlink import delta_codec
@@ -189,7 +188,4 @@ def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage
 
 def own_codecs(settings: Settings, tensors: Sequence[tuple[str, Size]]) -> ByName:
     """The codecs of single parameters: small ones travel dense, whatever else is said of them."""
-    small = tuple(escape(name) for name, shape in tensors if shape.numel() < settings.dense_below)
-    if not small:
-        return settings.by_name
-    return ByName((Rule(DENSE, small), *settings.by_name.rules))
+    return dense_below(tensors, settings.dense_below, settings.by_name)

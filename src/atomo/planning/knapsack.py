@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,10 +136,11 @@ def searched(
 
 
 def undominated(
-    used: Floats, taken: Floats, rest: Rest, room: float, known: float
+    used: NDArray[Any], taken: NDArray[Any], rest: Rest, room: float, known: float
 ) -> NDArray[np.int64]:
     """The states that may lead to less than `known`, each faster than all of less error."""
-    promised = taken + rest.least_times(np.maximum(room - used, 0.0))
+    # More precise types are refused by mypy, or not, with what it has cached.
+    promised: NDArray[Any] = taken + rest.least_times(room - used)
     within = np.flatnonzero((used <= room) & (promised < known))
     order = within[np.lexsort((taken[within], used[within]))]
     best = np.minimum.accumulate(taken[order])

@@ -40,7 +40,8 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
         exchange.submit(Chunk(0, given[rank]), 1.0, True, lambda: None)
         exchange.finish()
 
-    together([lambda rank=rank: run(rank) for rank in range(len(given))])
+    ranks = [lambda rank=rank: run(rank) for rank in range(len(given))]
+    together(ranks, lambda: transports[0].abort(1))
     return made
 
 

@@ -233,7 +233,7 @@ def test_what_a_state_must_be():
     exchange = alone("topk").exchange
     state = exchange.state_dict()
     for change, words in (
-        ({"format": 2}, "format 2; this one reads 1"),
+        ({"format": 3}, "format 3; this one reads 1 and 2"),
         ({"memory": "dgc"}, "of memory 'dgc', not 'residual'"),
         ({"memories": {"1": {}}}, r"\[0\] are not in the state"),
         ({"memories": {"0": {}}}, "the state has no '/learning-rate'"),

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any, Final, final
 
-from torch import Size
+import torch
 
 from atomo.codecs import Codec, make_codec
 from atomo.codecs.small import DENSE
@@ -76,10 +76,12 @@ class ByName:
 NONE: Final[ByName] = ByName()
 
 
-def dense_below(tensors: Iterable[tuple[str, Size]], entries: int, others: ByName = NONE) -> ByName:
+def dense_below(
+    tensors: Iterable[tuple[str, torch.Size]], entries: int, others: ByName = NONE
+) -> ByName:
     """Dense for those of fewer entries, whatever `others` say of them.
 
-    >>> str(dense_below([("a.weight", Size((8, 8))), ("b", Size((3, 3)))], 10))
+    >>> str(dense_below([("a.weight", torch.Size((8, 8))), ("b", torch.Size((3, 3)))], 10))
     'sgd: b'
     """
     small = tuple(escape(name) for name, shape in tensors if shape.numel() < entries)

@@ -1,6 +1,5 @@
 """One rank of a run, whichever it is, and what happens when it fails."""
 
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from atomo.config import Settings, wants_gpu
 from atomo.errors import AtomoError, ConfigError
 from atomo.roles import has_master
 from atomo.training.choosing import choose_codecs
+from atomo.training.cores import share_of_cores
 from atomo.training.events import Event
 from atomo.training.fused import fused
 from atomo.training.job import Job, make_job
@@ -40,7 +40,7 @@ def run_rank(
     """
     end: Master | Worker | Replicated | None = None
     try:
-        torch.set_num_threads(settings.threads or share_of_cores(settings, transport))
+        torch.set_num_threads(threads_of(settings, transport))
         device = worker_device(settings, transport)
         chosen = choose_codecs(settings, transport)
         settings = chosen.applied(settings) if chosen else settings
@@ -88,10 +88,11 @@ def fail(error: Exception, transport: Transport, place: str) -> NoReturn:
     raise error
 
 
-def share_of_cores(settings: Settings, transport: Transport) -> int:
-    """Threads for this process: a master mostly waits while the workers of its host compute."""
-    computing = transport.local_size - has_master(settings.comm_type)
-    return max(1, (os.cpu_count() or 1) // max(1, computing))
+def threads_of(settings: Settings, transport: Transport) -> int:
+    """What this process computes with."""
+    if settings.threads:
+        return settings.threads
+    return share_of_cores(settings.comm_type, transport, settings.timeout)
 
 
 def worker_device(settings: Settings, transport: Transport) -> torch.device:

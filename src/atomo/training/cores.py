@@ -1,0 +1,54 @@
+"""How many threads each rank computes with, so that all together keep every core busy, once.
+
+Ranks share cores where they share a kernel and may run on the same cores: processes of one host,
+and hosts that are really containers, or virtual ones on one machine. A host name does not tell:
+two such hosts that each took all cores would wait for each other's threads at every operation.
+"""
+
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from atomo.communicators import Direct
+from atomo.roles import has_master
+from atomo.transports import Transport
+
+__all__ = ["share_of_cores"]
+
+KERNEL: Final = Path("/proc/sys/kernel/random/boot_id")  # of Linux; new at each boot
+
+
+def share_of_cores(comm_type: str, transport: Transport, timeout_s: float) -> int:
+    """Threads for this rank: its cores over the ranks that compute on them.
+
+    A master mostly waits while workers compute, and is not one of them.
+
+    Args:
+        comm_type: says whether there is a master.
+        transport: connects the ranks, every one of which calls this.
+        timeout_s: the longest wait for one of them.
+
+    Raises:
+        TransportError: a rank is gone, or does not answer.
+    """
+    mine = usable_cores()
+    key = np.frombuffer(f"{kernel()} {mine}".encode(), np.uint8)
+    keys = [*Direct(transport, timeout_s).gather(key, "the cores of the ranks")]
+    beside = [rank for rank, other in enumerate(keys) if np.array_equal(other, key)]
+    computing = len(beside) - (has_master(comm_type) and 0 in beside)
+    return max(1, len(mine) // max(1, computing))
+
+
+def usable_cores() -> list[int]:
+    """Those that this process may run on; all of the machine where the system cannot say."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
+
+
+def kernel() -> str:
+    """What tells kernels apart."""
+    return KERNEL.read_text().strip() if KERNEL.exists() else socket.gethostname()

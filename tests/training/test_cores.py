@@ -1,0 +1,65 @@
+"""Threads of ranks that share cores, and of ranks that do not."""
+
+import threading
+from functools import partial
+
+import pytest
+from support import together
+
+from atomo.training import cores
+from atomo.transports import Transport, network
+
+PATIENCE_S = 600.0  # only a hang takes as long
+
+
+def shares(size: int, comm_type: str) -> list[int]:
+    """What each rank of a job takes, all on hosts of one name."""
+    found = [0] * size
+
+    def ask(one: Transport) -> None:
+        found[one.rank] = cores.share_of_cores(comm_type, one, PATIENCE_S)
+
+    together([partial(ask, one) for one in network(size)])
+    return found
+
+
+@pytest.fixture
+def eight(monkeypatch):
+    """Every rank may run on the same eight cores."""
+    monkeypatch.setattr(cores, "usable_cores", lambda: [*range(8)])
+
+
+@pytest.mark.parametrize(
+    ("size", "comm_type", "threads"),
+    [
+        (1, "Allgather", 8),
+        (2, "Allgather", 4),
+        (3, "Allreduce", 2),
+        (3, "Bcast", 4),  # a master waits while the two workers compute
+        (20, "Allgather", 1),
+    ],
+)
+def test_ranks_share_the_cores_that_they_have_in_common(size, comm_type, threads, eight):
+    assert shares(size, comm_type) == [threads] * size
+
+
+def test_hosts_with_kernels_of_their_own_have_cores_of_their_own(eight, monkeypatch):
+    # A host each, so the master's cores are all its own, and no worker gets less for it.
+    monkeypatch.setattr(cores, "kernel", lambda: threading.current_thread().name)
+    assert shares(3, "Bcast") == [8, 8, 8]
+
+
+def test_ranks_that_are_bound_to_cores_of_their_own_take_those(monkeypatch):
+    rank_of: dict[int, int] = {}
+
+    def bound() -> list[int]:
+        rank = rank_of.setdefault(threading.get_ident(), len(rank_of))
+        return [3 * rank, 3 * rank + 1, 3 * rank + 2]
+
+    monkeypatch.setattr(cores, "usable_cores", bound)
+    assert shares(3, "Allgather") == [3, 3, 3]
+
+
+def test_virtual_hosts_on_one_machine_share_it_whatever_they_are_called(eight, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: threading.current_thread().name)
+    assert shares(4, "Allgather") == [2, 2, 2, 2]

@@ -1,6 +1,7 @@
 """Which tests run, in which process they do, and what all of them find."""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -79,6 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[left_out] = len(items) - len(chosen)
     # Jobs begin first: their one process has the longest way to go.
     items[:] = sorted(chosen, key=lambda item: not is_in(item.nodeid, JOBS))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: the one with the jobs mostly waits for them."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -1,12 +1,13 @@
-"""The planned partition is the best of all, and MG-WFBP's where nothing is compressed."""
+"""The planned partition is the best of all."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from atomo.fusion import partition
 from atomo.fusion.flow import Flow, Times
-from atomo.fusion.partition import best_partition
+from atomo.fusion.partition import best_partition, bound
 
 
 def flow(seed: int, tensors: int, slowing: float, scale: float) -> Flow:
@@ -42,34 +43,6 @@ def test_none_of_all_partitions_of_twelve_is_done_sooner() -> None:
     assert given.done(best_partition(given)) == pytest.approx(least, rel=1e-12)
 
 
-def merged_gradients(given: Flow) -> float:
-    """When the merging of MG-WFBP (Shi et al., INFOCOM 2019, Theorem 1) is done.
-
-    A layer joins those after it if it is ready before they could have been sent without it, at the
-    price of one start: its own wait is less than a message's start.
-    """
-    start = given.message.send
-    tensors = len(given.each)
-    cuts: list[int] = []
-    free, first = 0.0, 0  # the link; the first tensor of the group at hand
-    for last in range(tensors):
-        begins = max(free, given.ready[last])
-        if last + 1 < tensors and given.ready[last + 1] < begins + start:
-            continue
-        cuts.append(last + 1)
-        free = begins + given.group(first, last + 1).send
-        first = last + 1
-    return given.done(cuts)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_without_compression_it_is_no_later_than_the_published_merging(seed: int) -> None:
-    given = flow(seed, 30, 0.0, 0.5)
-    nothing = tuple(Times(0.0, each.send, 0.0) for each in given.each)
-    dense = Flow(given.ready, nothing, Times(0.0, given.message.send, 0.0))
-    assert dense.done(best_partition(dense)) <= merged_gradients(dense) * (1 + 1e-12)
-
-
 def test_cuts_increase_to_the_number_of_tensors() -> None:
     cuts = best_partition(flow(1, 161, 0.5, 1.0))
     assert cuts[-1] == 161
@@ -79,3 +52,23 @@ def test_cuts_increase_to_the_number_of_tensors() -> None:
 def test_encoding_that_costs_nothing_and_messages_that_do_are_one_message() -> None:
     free = tuple(Times(0.0, 0.01, 0.0) for _ in range(20))
     assert best_partition(Flow((0.0,) * 20, free, Times(0.0, 1.0, 0.0))) == (20,)
+
+
+@pytest.mark.parametrize("slowing", [0.0, 0.3])
+def test_with_few_states_it_is_between_a_bound_and_the_plainest_partitions(
+    slowing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = flow(3, 60, slowing, 1.0)
+    best = given.done(best_partition(given))
+    for name in ("FEW", "LIMIT"):
+        monkeypatch.setattr(partition, name, 1)
+    found = given.done(best_partition(given))
+    plain = min(given.done((60,)), given.done(range(1, 61)))
+    assert bound(given) <= best <= found <= plain
+
+
+def test_no_partition_is_done_before_the_bound() -> None:
+    for seed in range(8):
+        given = flow(seed, 7, seed / 8, 1.0)
+        least = min(given.done(cuts) for cuts in every_partition(7))
+        assert 0 < bound(given) <= least * (1 + 1e-12)

@@ -1,0 +1,69 @@
+"""What the tensors behind a prefix take at least, for each number of messages that they may be in.
+
+Of a given partition of them, all is decoded at
+
+    max(E + a, S + b, D + c, delay + r)
+
+where E, S and D are when encoder, link and decoder are free: the longest ways through the flow shop
+that begin at the encoder, the link, the decoder, and with a gradient that is there. Each of a, b,
+c and r is made as small as it can be by itself, for each number of messages: more messages cost
+more, and overlap better, so that the least over all numbers would promise what none can keep.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomo.kernels.jit import jit
+
+__all__ = ["least_rests", "promised"]
+
+Table = NDArray[np.float64]
+MOST_GROUPS: Final = 64  # that are told apart; the last stands for so many or more
+
+
+@jit
+def least_rests(totals: Table, whole: Table, message: Table, slowing: float) -> NDArray[np.float64]:
+    """a, b, c and r of the tensors from each on, [n + 1, groups + 1, 4]; infinite: in no partition.
+
+    Args: those of `states.extended`.
+    """
+    tensors = len(whole)
+    groups = min(tensors, MOST_GROUPS)
+    rests = np.full((tensors + 1, groups + 1, 4), np.inf)
+    rests[tensors, 0, :3], rests[tensors, 0, 3] = 0.0, -np.inf
+    for start in range(tensors - 1, -1, -1):
+        for stop in range(start + 1, tensors + 1):
+            encode, send, decode = message + totals[stop] - totals[start]
+            for group in range(1, min(groups, tensors - start) + 1):
+                for behind in range(group - 1, group + (group == groups)):
+                    if rests[stop, behind, 2] == np.inf:
+                        continue
+                    c = decode + rests[stop, behind, 2]
+                    b = send + max(rests[stop, behind, 1], c)
+                    a = encode + max(rests[stop, behind, 0], b)
+                    r = max(rests[stop, behind, 3] + slowing * encode, whole[stop - 1] + a)
+                    rests[start, group, 0] = min(rests[start, group, 0], a)
+                    rests[start, group, 1] = min(rests[start, group, 1], b)
+                    rests[start, group, 2] = min(rests[start, group, 2], c)
+                    rests[start, group, 3] = min(rests[start, group, 3], r)
+    return rests
+
+
+@jit
+def promised(states: Table, rests: Table) -> NDArray[np.float64]:
+    """When all could be decoded at the earliest, from each state [m, 4 or more]: never too late.
+
+    Args:
+        states: of one prefix.
+        rests: of the tensors behind it, [groups + 1, 4].
+    """
+    ends = np.full(len(states), np.inf)
+    for row in range(len(states)):
+        for group in range(len(rests)):
+            end = states[row, 0] + rests[group, 0]
+            for machine in range(1, 4):
+                end = max(end, states[row, machine] + rests[group, machine])
+            ends[row] = min(ends[row], end)
+    return ends

@@ -14,6 +14,7 @@ from atomo.memory import Forget, default_memory
 from atomo.names import resolve
 from atomo.roles import fitted_codec, own_memory
 from atomo.schedule import Phase, phases, spelled, warm_up_schedule
+from atomo.setting_checks import wants_gpu
 
 __all__ = [
     "AUTO",
@@ -29,8 +30,12 @@ AUTO: Final = "auto"
 CHOOSING: Final = ("Bcast", "Allgather", "Allreduce")  # communicators that take several codecs
 
 
-def check_auto(comm_type: str, code_schedule: str, code_for: str, warmup_epochs: int) -> None:
-    """Raises ConfigError for what says something of the codecs beside `--code auto`."""
+def check_auto(
+    comm_type: str, code_schedule: str, code_for: str, warmup_epochs: int, enable_gpu: str | bool
+) -> None:
+    """Raises ConfigError for what does not go with `--code auto`, such as what says something of
+    the codecs beside it.
+    """
     if code_schedule or code_for or warmup_epochs:
         raise ConfigError(
             "--code auto chooses the codec of every layer: leave out --code-schedule, --code-for "
@@ -40,6 +45,13 @@ def check_auto(comm_type: str, code_schedule: str, code_for: str, warmup_epochs:
         raise ConfigError(
             f"--code auto chooses for --comm-type {', '.join(CHOOSING)}; {comm_type} has a codec "
             "of its own: give --svd-rank"
+        )
+    if wants_gpu(enable_gpu):
+        raise ConfigError(
+            f"--code auto times codecs on the CPU, which says nothing of GPUs (--enable-gpu "
+            f"{enable_gpu}): give a --code, such as bf16 where links are fast and topk or "
+            "'svd(rank=3)' where they are slow; `atomo throughput` with the same options compares "
+            "one with dense gradients"
         )
 
 

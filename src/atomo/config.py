@@ -209,7 +209,10 @@ class Settings:
         what `--code auto` finds when the run starts.
         """
         if self.code.lower() == AUTO:
-            check_auto(self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs)
+            check_auto(
+                self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs,
+                self.enable_gpu,
+            )  # fmt: skip
             memory = "none" if self.memory == "auto" else self.memory
             plain = replace(self, code=PLAIN, memory=memory).resolved()
             return replace(plain, code=AUTO, memory=AUTO if self.memory == AUTO else plain.memory)

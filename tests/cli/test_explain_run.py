@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from atomo.cli import main
+from atomo.cli.explain_run import by_last_plan
 from atomo.config import Settings
 from atomo.training.kept_settings import keep_settings
 
@@ -49,6 +50,13 @@ def test_it_says_where_most_of_the_time_went(
 ) -> None:
     assert main(["explain", str(run_in(tmp_path, 4)), "--repetitions", "1"]) == 0
     assert "Most of a step is send and wait: 50%" in capsys.readouterr().out
+
+
+def test_steps_by_an_earlier_plan_are_not_those_of_the_settings() -> None:
+    steps = [{"step": 3}, *({"step": step, "plan_since": 5} for step in (5, 6))]
+    assert by_last_plan(steps) == steps[1:]
+    assert by_last_plan(steps[:1]) == steps[:1]
+    assert not by_last_plan([])
 
 
 def test_a_run_without_steps_cannot_be_explained(

@@ -11,8 +11,9 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import load
 from atomo.training.choosing import choose_codecs
-from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen
+from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, kept_chosen
 from atomo.training.job import make_job
+from atomo.training.plan_records import moved
 from atomo.transports import network
 
 CODES = {"fc2.weight": "qsgd", "fc1.weight": "svd(rank=8)", "conv2.weight": "qsgd"}
@@ -58,9 +59,37 @@ def test_a_run_that_continues_has_the_codecs_that_it_began_with(tmp_path: Path) 
 
 
 def test_another_question_has_another_answer(tmp_path: Path) -> None:
-    assert CHOSEN.holds_for(settings(tmp_path, code="auto"))
+    assert not CHOSEN.differs(settings(tmp_path, code="auto"), ("a", "a", "a"))
     for changes in ({"error_budget": 0.5}, {"n": 4}, {"memory": "dgc"}, {"network": "FC"}):
-        assert not CHOSEN.holds_for(settings(tmp_path, code="auto", **changes))
+        told = CHOSEN.differs(settings(tmp_path, code="auto", **changes), ())
+        (name,) = changes
+        assert f"--{name.replace('_', '-')} " in told
+
+
+def test_what_was_measured_on_other_hosts_does_not_serve_and_a_line_says_so(tmp_path: Path) -> None:
+    run, told = settings(tmp_path, code="auto"), list[str]()
+    there = replace(CHOSEN, hosts=("a", "b", "b"))
+    keep_chosen(tmp_path, there)
+    for hosts in (("a", "b", "b"), ()):
+        assert kept_chosen(run, hosts, told.append) == there
+    assert kept_chosen(replace(run, resume="never"), ("c", "b", "b"), told.append) is None
+    assert not told
+    assert kept_chosen(run, ("c", "b", "b"), told.append) is None
+    assert told == [
+        f"{tmp_path / CHOSEN_FILE} does not serve this job: it was measured on a (1), b (2), and "
+        "the ranks are on c (1), b (2) now; codecs are measured and chosen anew"
+    ]
+
+
+def test_which_rank_is_where_matters_of_the_first_alone() -> None:
+    assert not moved(("a", "b", "c"), ("a", "c", "b"))
+    assert moved(("a", "b", "c"), ("b", "a", "c"))
+    assert moved(("a", "a"), ("a", "b"))
+
+
+def test_gpus_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"\(--enable-gpu yes\): give a --code, such as"):
+        Settings(code="auto", enable_gpu="yes").resolved()
 
 
 def test_the_codecs_are_settings_like_any_other(tmp_path: Path) -> None:

@@ -76,8 +76,31 @@ def test_messages_of_another_job_are_not_taken_over(tmp_path) -> None:
     assert find_kept(replace(chosen, train_dir=str(tmp_path / "new")), "of this") is None
 
 
+def test_messages_of_other_hosts_are_not_taken_over_and_a_line_says_so(tmp_path) -> None:
+    told: list[str] = []
+    keep_found(tmp_path, replace(FOUND, hosts=("a", "b"), step_s=0.25))
+    chosen = settings(tmp_path, fusion="auto")
+    kept = find_kept(chosen, "of this", ("a", "b"), told.append)
+    assert kept == replace(FOUND, hosts=("a", "b"), step_s=0.25)
+    assert not told
+    assert find_kept(chosen, "of this", ("a", "c"), told.append) is None
+    assert find_kept(chosen, "of that", ("a", "b"), told.append) is None
+    assert "it was measured on a (1), b (1), and the ranks are on a (1), c (1) now" in told[0]
+    assert "it is of other codecs, another network or other settings" in told[1]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"cuts": [3, 1]}', '{"cuts": "1,2"}', '{"cuts": [1e99]}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"since": 0}',
+        '{"earlier": [1]}',
+        '{"cuts": [3, 1]}',
+        '{"cuts": "1,2"}',
+        '{"cuts": [1e99]}',
+    ],
 )
 def test_a_file_that_is_no_such_thing_is_refused(text, tmp_path) -> None:
     (tmp_path / FUSION_FILE).write_text(text)

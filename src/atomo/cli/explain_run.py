@@ -26,7 +26,7 @@ from atomo.settings_file import SETTINGS_FILE, read_settings
 from atomo.tasks import task_of
 from atomo.training.json_lines import lines
 
-__all__ = ["explain_run", "profile_of"]
+__all__ = ["by_last_plan", "explain_run", "profile_of"]
 
 FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
 # What of a step is what, in the names of metrics.jsonl; the first is all of it.
@@ -65,7 +65,9 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
         ConfigError: its settings are none.
     """
     settings = settings_of(folder)
-    steps = [line for line in lines(folder / "metrics.jsonl") if line["step"] >= FIRST]
+    steps = by_last_plan(
+        [line for line in lines(folder / "metrics.jsonl") if line["step"] >= FIRST]
+    )
     if not steps:
         raise CheckpointError(f"{folder} has no step from {FIRST} on to explain: let it run longer")
     profile = profile_of(asked(settings, options))
@@ -79,6 +81,12 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
     Console(width=None if sys.stdout.isatty() else 140).print(table(folder, settings, parts))
     sys.stdout.write(sentence(parts, options))
     return 0
+
+
+def by_last_plan(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The steps with the codecs and messages that the settings of the run name now."""
+    since = [step.get("plan_since", 1) for step in steps]
+    return [step for step, one in zip(steps, since, strict=True) if one == since[-1]]
 
 
 def settings_of(folder: Path) -> Settings:

@@ -18,7 +18,7 @@ from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 from atomo.hierarchy import BY_NAME, FLAT
 
-__all__ = ["Hosts", "find_hosts", "hosts_named", "lanes_of"]
+__all__ = ["Hosts", "find_hosts", "host_names", "hosts_named", "lanes_of"]
 
 
 @final
@@ -72,9 +72,13 @@ def find_hosts(said: str, collective: Collective) -> Hosts:
                 f"compressed; give at most {collective.size - 1} ranks for a host, or no"
             )
         return hosts
+    return hosts_named(host_names(collective))
+
+
+def host_names(collective: Collective) -> list[bytes]:
+    """The name of each rank's host, which all ranks tell each other."""
     mine = np.frombuffer(socket.gethostname().encode() or b"?", np.uint8)
-    names = [one.tobytes() for one in collective.gather(mine, "the name of the host")]
-    return hosts_named(names)
+    return [one.tobytes() for one in collective.gather(mine, "the name of the host")]
 
 
 def hosts_named(names: Sequence[bytes]) -> Hosts:

@@ -26,7 +26,7 @@ class Report:
     wait_s: float  # for the weights, or for the gradients of others
     square: float = 0.0  # squared norm of the gradient, where steps are damped by it
     follow_s: float = 0.0  # repeating the master's step, where that is how weights come down
-    ending: float = 0.0  # 1 where it asks for the run to end after this step
+    ending: float = 0.0  # why it asks for an end after this step; 0: it does not
 
     def tensor(self) -> Tensor:
         """Float64, one entry a field."""

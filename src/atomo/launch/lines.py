@@ -9,7 +9,7 @@ from atomo.comm_types import PARAMETER_SERVER
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.tasks import LOSS, Task, make_task
 from atomo.training.evaluation import AVERAGED, Evaluation
-from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
+from atomo.training.events import Caution, Ended, Event, ProbedAgain, Saved, Started, StepDone
 
 __all__ = [
     "Display",
@@ -77,6 +77,8 @@ class Plain:
                 self.note(evaluation_line(event))
             case Caution():
                 self.note(f"caution: {event.text}")
+            case ProbedAgain():
+                self.note(event.text)
             case Saved():
                 self.note(f"checkpoint {event.manifest}")
             case Ended():

@@ -17,7 +17,7 @@ from atomo.planning.costs import Cost, Costs
 from atomo.planning.knapsack import cheapest
 from atomo.planning.prediction import Setting, flow_of, predict
 
-__all__ = ["Candidate", "Choice", "choose", "of_one"]
+__all__ = ["Candidate", "Choice", "choose", "mixed", "of_one"]
 
 WEIGHTS: Final = (
     (1.0, 1.0, 1.0),  # nothing overlaps

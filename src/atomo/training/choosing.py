@@ -5,11 +5,9 @@ Every worker measures, all at the same time, since they share cores; rank 0 take
 they found, chooses, and gives all the answer. A run that continues has the answer in its folder.
 """
 
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -18,74 +16,67 @@ from atomo.budget import Family, families
 from atomo.codecs import Codec
 from atomo.codecs.small import goes_dense
 from atomo.coding import AUTO
-from atomo.communicators.rooted import deal, take
-from atomo.config import Settings, wants_gpu
-from atomo.errors import ConfigError
-from atomo.planning import Link
+from atomo.config import Settings
 from atomo.planning.choice import Candidate, Choice, choose, of_one
 from atomo.planning.comparison import WORTH
 from atomo.training.chosen import Chosen, kept_chosen, said
 from atomo.training.job import Job, make_job
-from atomo.training.listing import latest, recorded
+from atomo.training.listing import recorded
 from atomo.training.measuring import Measured, measure
+from atomo.training.plan_records import continued
+from atomo.training.telling import hear, names_of_hosts, tell
 from atomo.transports import Transport
 
-__all__ = ["choose_codecs"]
+__all__ = ["choose_codecs", "codecs_of", "decided"]
 
-WHAT: Final = "what --code auto measured"
-ALONE: Final = Link(1e12, 0.0)  # of a rank that has none
+CPU: Final = torch.device("cpu")  # `coding.check_auto` refuses others
 
 
-def choose_codecs(settings: Settings, transport: Transport) -> Chosen | None:
+def choose_codecs(
+    settings: Settings, transport: Transport, say: Callable[[str], object] = lambda why: None
+) -> Chosen | None:
     """What `--code auto` comes to, alike on all ranks; None where a codec was named.
 
+    Args:
+        settings: resolved.
+        transport: connects the ranks.
+        say: told, on rank 0, why an answer that is there does not serve.
+
     Raises:
-        ConfigError: it cannot be measured here.
         TransportError: a rank does not take part.
     """
     if settings.code != AUTO:
         return None
-    if wants_gpu(settings.enable_gpu):
-        raise ConfigError("--code auto measures on the CPU: with --enable-gpu yes, give a --code")
+    hosts = names_of_hosts(transport, settings.timeout)
     if transport.rank == 0:
-        kept = kept_chosen(settings)
+        kept = kept_chosen(settings, hosts, say)
         memory = memory_of_checkpoint(settings) if settings.memory == AUTO else settings.memory
         tell(transport, {"chosen": asdict(kept) if kept else None, "memory": memory})
-        found = kept or lead(settings, memory, transport)
+        found = kept or lead(settings, memory, transport, hosts)
     else:
         told = hear(transport, settings.timeout)
         if not told["chosen"]:
             measured(settings, told["memory"], transport)
             told = hear(transport, settings.timeout)
-        found = Chosen(**told["chosen"])
+        found = Chosen.read(told["chosen"])
     transport.drain(settings.timeout)
     return found
 
 
-def tell(transport: Transport, values: object) -> None:
-    """Gives every other rank the same, from rank 0."""
-    told = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
-    deal(transport, [{"told": told}] * transport.size, 0)
-
-
-def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
-    """What rank 0 told."""
-    values: dict[str, Any] = json.loads(take(transport, timeout_s).state["told"].numpy().tobytes())
-    return values
-
-
 def memory_of_checkpoint(settings: Settings) -> str:
     """The memory that a run which is continued has; auto: any."""
-    folder = Path(settings.train_dir if settings.resume == "auto" else settings.resume)
-    step = latest(folder) if settings.resume != "never" and folder.is_dir() else None
-    return AUTO if step is None else str(recorded(folder, step).get("memory", AUTO))
+    folder, step = continued(settings) or (None, 0)
+    return str(recorded(folder, step).get("memory", AUTO)) if folder and step else AUTO
 
 
-def lead(settings: Settings, memory: str, transport: Transport) -> Chosen:
+def lead(settings: Settings, memory: str, transport: Transport, hosts: tuple[str, ...]) -> Chosen:
     """Rank 0's part: it chooses."""
     began = time.perf_counter()
     some, found = measured(settings, memory, transport)
-    chosen = replace(decided(settings, some, found), took_s=time.perf_counter() - began)
+    best = decided(settings, some, found)
+    _, done = continued(settings) or (None, 0)
+    took_s = time.perf_counter() - began
+    chosen = replace(best, took_s=took_s, hosts=hosts, since=done + 1)
     tell(transport, {"chosen": asdict(chosen)})
     return chosen
 
@@ -95,7 +86,7 @@ def measured(
 ) -> tuple[list[Family], Measured]:
     """What may be chosen, and what all ranks find of it together."""
     some, job = families(settings, memory), job_of(settings, transport)
-    return some, measure(job, transport, codecs_of(some))
+    return some, measure(job, transport, CPU, codecs_of(some))
 
 
 def job_of(settings: Settings, transport: Transport) -> Job:

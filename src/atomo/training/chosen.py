@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
+from atomo.arguments import flag
 from atomo.config import Settings
 from atomo.errors import CheckpointError
-from atomo.training.plain_file import read_whole
-from atomo.training.run_folder import Staging, decoded
+from atomo.training.plan_records import continued, in_force, moved, with_earlier
+from atomo.training.run_folder import Staging
 
 __all__ = ["Chosen", "keep_chosen", "kept_chosen"]
 
@@ -34,10 +35,29 @@ class Chosen:
     took_s: float  # measuring and choosing
     said: dict[str, Any]
     """The settings that it depends on."""
+    hosts: tuple[str, ...] = ()
+    """By rank, where it was measured; empty: nobody knows."""
+    since: int = 1
+    """The first step that it serves in."""
 
-    def holds_for(self, settings: Settings) -> bool:
-        """Whether it is an answer to what these settings ask."""
-        return self.said == said(settings) and settings.memory in ("auto", self.memory)
+    def differs(self, settings: Settings, hosts: tuple[str, ...]) -> str:
+        """What it is no answer to, of what these settings ask on these hosts; empty: nothing."""
+        asked = said(settings)
+        for name, value in asked.items():
+            if self.said.get(name) != value:
+                return f"it is of {flag(name)} {self.said.get(name)}, and not {value}"
+        if settings.memory not in ("auto", self.memory):
+            return f"it is of --memory {self.memory}, and not {settings.memory}"
+        return moved(self.hosts, hosts)
+
+    @staticmethod
+    def read(record: Mapping[str, Any]) -> "Chosen":
+        """The inverse of `asdict`, of what went through JSON.
+
+        Raises:
+            TypeError: it is none.
+        """
+        return Chosen(**{**record, "hosts": (*map(str, record.get("hosts", ())),)})
 
     def applied(self, settings: Settings) -> Settings:
         """The run with these codecs: a repetition of it, which names them, has the same bits."""
@@ -74,43 +94,52 @@ def counted(codes: Mapping[str, str]) -> dict[str, int]:
 
 
 def keep_chosen(folder: Path, chosen: Chosen) -> None:
-    """Writes it into the folder of the run.
+    """Writes it into the folder of the run, beside those that served before it.
 
     Raises:
         CheckpointError: it cannot be written.
     """
+    record = with_earlier(folder / CHOSEN_FILE, asdict(chosen))
     with Staging(folder) as staging:
-        staging.write(CHOSEN_FILE, json.dumps(asdict(chosen), indent=1).encode() + b"\n")
+        staging.write(CHOSEN_FILE, json.dumps(record, indent=1).encode() + b"\n")
         staging.publish()
 
 
-def kept_chosen(settings: Settings) -> Chosen | None:
-    """What the run that is continued came to, where it answers what is asked now.
+def kept_chosen(
+    settings: Settings, hosts: tuple[str, ...] = (), say: Callable[[str], object] = lambda why: None
+) -> Chosen | None:
+    """What served where the run is continued, if it answers what is asked now.
+
+    Args:
+        settings: with `--code auto`.
+        hosts: of the job, by rank.
+        say: told why there is something that does not serve.
 
     Raises:
         CheckpointError: the file is none that `keep_chosen` wrote.
     """
-    for found in read_chosen(settings):
-        if found.holds_for(settings):
-            return found
+    place = continued(settings)
+    if place is None:
+        return None
+    folder, step = place
+    path = folder / CHOSEN_FILE
+    found = read_chosen(path, step)
+    if found is None or not (why := found.differs(settings, hosts)):
+        return found
+    say(f"{path} does not serve this job: {why}; codecs are measured and chosen anew")
     return None
 
 
-def read_chosen(settings: Settings) -> Iterator[Chosen]:
-    """The choice in the folder that the run continues, if there is one."""
-    if settings.resume == "never":
-        return
-    folder = settings.train_dir if settings.resume == "auto" else settings.resume
-    path = Path(folder) / CHOSEN_FILE
+def read_chosen(path: Path, step: int) -> Chosen | None:
+    """The choice that served in the step after `step`; None: there is none."""
     try:
-        values = decoded(read_whole(path))
+        record = in_force(path, step)
+        return None if record is None else Chosen.read(record)
     except FileNotFoundError:
-        return
+        return None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        yield Chosen(**values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no record of --code auto ({error}); remove it to have codecs chosen anew"
         ) from error

@@ -4,19 +4,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import final
+from typing import Final, final
 
 __all__ = [
+    "DONE",
+    "DRIFTED",
     "EVENTS",
+    "INTERRUPTED",
     "Caution",
     "Ended",
     "Event",
+    "ProbedAgain",
     "Saved",
     "Started",
     "StepDone",
     "from_json",
     "to_json",
 ]
+
+# Why steps come to an end.
+DONE: Final = "done"
+INTERRUPTED: Final = "interrupted"
+DRIFTED: Final = "drifted"  # for a while: the ranks measure again, and go on
 
 
 @final
@@ -68,6 +77,7 @@ class StepDone:
     hidden_s: float = 0.0  # how much of that ran beside the backward pass
     damping: float = 1.0  # factor on the learning rate, by the noise of the codec
     follow_s: float = 0.0  # workers repeat the master's step
+    plan_since: int = 1  # the first step with these codecs and messages: `since` in auto.json
 
 
 @final
@@ -89,6 +99,33 @@ class Saved:
 
 @final
 @dataclass(frozen=True)
+class ProbedAgain:
+    """All ranks measured again, since steps had drifted from what was predicted."""
+
+    step: int  # the one that comes next
+    measured_s: float  # the median of the steps before
+    expected_s: float  # what they were held against
+    stays_s: float  # predicted, by what was measured now, with the codecs and messages so far
+    step_s: float  # the same with those that serve now
+    changed: bool  # whether these are others
+    took_s: float
+    plan: str  # what serves now; a line or two
+
+    @property
+    def text(self) -> str:
+        """One line, and what serves now where that is new."""
+        begin = (
+            f"steps take {1e3 * self.measured_s:.1f} ms and not {1e3 * self.expected_s:.1f}, so "
+            f"all ranks measured again, in {self.took_s:.1f} s: {1e3 * self.stays_s:.1f} ms "
+        )
+        if not self.changed:
+            return f"{begin}predicted as it is; nothing gains enough on that, and it stays"
+        after = f"predicted as it was, {1e3 * self.step_s:.1f} with other codecs or messages"
+        return f"{begin}{after}, from step {self.step} on\n{self.plan}"
+
+
+@final
+@dataclass(frozen=True)
 class Ended:
     """The run is over."""
 
@@ -96,9 +133,9 @@ class Ended:
     reason: str
 
 
-Event = Started | StepDone | Caution | Saved | Ended
+Event = Started | StepDone | Caution | Saved | ProbedAgain | Ended
 EVENTS: Mapping[str, type[Event]] = MappingProxyType(
-    {event.__name__: event for event in (Started, StepDone, Caution, Saved, Ended)}
+    {event.__name__: event for event in (Started, StepDone, Caution, Saved, ProbedAgain, Ended)}
 )
 
 

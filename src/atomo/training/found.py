@@ -30,6 +30,12 @@ class Found:
     """What measuring and searching took."""
     numbers: tuple[float, ...]
     """The agreed costs, as `probing.Probed.numbers` has them."""
+    step_s: float = 0.0
+    """A whole step, predicted; 0: nobody knows."""
+    hosts: tuple[str, ...] = ()
+    """By rank, where it was measured; empty: nobody knows."""
+    since: int = 1
+    """The first step that it serves in."""
 
     @property
     def text(self) -> str:
@@ -58,7 +64,12 @@ class Found:
             cuts = cut_at([whole(cut) for cut in values["cuts"]]).ends
             numbers = tuple(float(number) for number in values["numbers"])
             seconds = {n: float(values[n]) for n in ("exchange_s", "layers_s", "one_s", "took_s")}
-            return Found(str(values["way"]), cuts, str(values["job"]), **seconds, numbers=numbers)
+            later = {"step_s": float(values.get("step_s", 0.0)), "since": values.get("since", 1)}
+            hosts = tuple(map(str, values.get("hosts", ())))
+            return Found(
+                str(values["way"]), cuts, str(values["job"]), **seconds, numbers=numbers,
+                hosts=hosts, **later,
+            )  # fmt: skip
         except (KeyError, TypeError, ConfigError) as error:
             raise ValueError(str(error)) from error
 

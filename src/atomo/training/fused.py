@@ -8,6 +8,7 @@ bits.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -18,20 +19,21 @@ from atomo.comm_types import PARAMETER_SERVER
 from atomo.communicators.rooted import deal, take
 from atomo.fusion import shapes
 from atomo.fusion.buckets import MOST
-from atomo.fusion.flow import Flow
 from atomo.fusion.searches import SEARCHES, within
 from atomo.grouping import cut_at
-from atomo.planning import Costs
-from atomo.planning.prediction import flow_of
+from atomo.planning import Costs, Setting
+from atomo.planning.prediction import flow_of, predict
 from atomo.probing import Probed
 from atomo.schedule import phases
 from atomo.training.found import Found
 from atomo.training.job import Job, make_stages, own_codecs
 from atomo.training.kept_fusion import find_kept, job_hash
+from atomo.training.plan_records import continued
+from atomo.training.telling import names_of_hosts
 from atomo.training.trial import probe_job
 from atomo.transports import Transport
 
-__all__ = ["fused"]
+__all__ = ["UNDER_WAY", "fused", "main_codec", "searched", "tensor_codecs"]
 
 CUTS: Final = "cuts"  # in what travels
 FIRST: Final = 0  # the rank
@@ -39,13 +41,19 @@ REPETITIONS: Final = 2
 UNDER_WAY: Final = 8  # messages
 
 
-def fused(draft: Job, transport: Transport, device: torch.device) -> Job:
+def fused(
+    draft: Job,
+    transport: Transport,
+    device: torch.device,
+    say: Callable[[str], object] = lambda why: None,
+) -> Job:
     """The same job with its messages. All ranks call it together.
 
     Args:
         draft: of this rank.
         transport: connects the ranks.
         device: where this rank computes.
+        say: told, on rank 0, why messages that are known do not serve.
 
     Raises:
         CheckpointError: what the folder keeps of the messages cannot be read.
@@ -55,8 +63,10 @@ def fused(draft: Job, transport: Transport, device: torch.device) -> Job:
     way = settings.grouping
     if not way.searched:
         return draft
-    rank = Rank(draft, way.name, transport, device)
-    kept = find_kept(settings, job_hash(draft, way.name)) if transport.rank == FIRST else None
+    hosts = names_of_hosts(transport, settings.timeout)
+    rank = Rank(draft, way.name, transport, device, hosts)
+    job = job_hash(draft, way.name)
+    kept = find_kept(settings, job, hosts, say) if transport.rank == FIRST else None
     found, cuts = kept, rank.told(kept.cuts if kept else ())
     if not cuts:  # there are none yet
         found = rank.found()
@@ -76,6 +86,7 @@ class Rank:
     way: str
     transport: Transport
     device: torch.device
+    hosts: tuple[str, ...]
 
     def told(self, cuts: tuple[int, ...]) -> tuple[int, ...]:
         """What rank 0 says that they are."""
@@ -91,19 +102,12 @@ class Rank:
         probed = self.probed()
         if self.transport.rank != FIRST:
             return None
-        flow = self.flow(probed)
-        entries = tuple(shape.numel() for _, shape in reversed(shapes(self.draft.model)))
-        cuts = within(SEARCHES[self.way](flow), entries, MOST)
-        tensors = len(entries)
-        return Found(
-            way=self.way,
-            cuts=cuts,
-            job=job_hash(self.draft, self.way),
-            exchange_s=flow.done(cuts),
-            layers_s=flow.done(range(1, tensors + 1)),
-            one_s=flow.done((tensors,)),
-            took_s=time.perf_counter() - began,
-            numbers=probed.numbers,
+        setting = probed.setting(self.draft.workers)
+        found = searched(self.draft, self.way, setting, self.costs(probed))
+        _, done = continued(self.draft.settings) or (None, 0)
+        took_s = time.perf_counter() - began
+        return replace(
+            found, took_s=took_s, numbers=probed.numbers, hosts=self.hosts, since=done + 1
         )
 
     def probed(self) -> Probed:
@@ -111,29 +115,52 @@ class Rank:
         name = self.draft.settings.comm_type
         # A master has what workers gather.
         reduction = "Allgather" if name == PARAMETER_SERVER else name
-        ways = [(codec, reduction) for codec in dict.fromkeys([self.codec, *self.codecs])]
+        ways = [(codec, reduction) for codec in self.codecs]
         return probe_job(
             self.draft, self.transport, self.device, ways, REPETITIONS, under_way=UNDER_WAY
         )
 
     @property
-    def codec(self) -> Codec[Any]:
-        """That serves in the end."""
-        return phases(self.draft.settings.code, self.draft.settings.code_schedule)[-1].codec
-
-    @property
     def codecs(self) -> list[Codec[Any]]:
-        """Of each parameter, from the last to the first."""
-        tensors = shapes(self.draft.model)
-        own = own_codecs(self.draft.settings, tensors)
-        return [own.codec(name, self.codec) for name, _ in reversed(tensors)]
+        """All that are measured, the first of them that of most parameters."""
+        return [*dict.fromkeys([main_codec(self.draft), *tensor_codecs(self.draft)])]
 
-    def flow(self, probed: Probed) -> Flow:
-        """The flow shop of an exchange in which each parameter has its codec."""
-        codecs = [*dict.fromkeys([self.codec, *self.codecs])]
-        costs = dict(zip(codecs, (one for _, one in probed.costs), strict=True))
-        setting = probed.setting(self.draft.workers)
-        return flow_of(setting, joined(costs, self.codecs), self.draft.settings.comm_type)
+    def costs(self, probed: Probed) -> Costs:
+        """Of an exchange in which each parameter has its codec."""
+        costs = dict(zip(self.codecs, (one for _, one in probed.costs), strict=True))
+        return joined(costs, tensor_codecs(self.draft))
+
+
+def main_codec(job: Job) -> Codec[Any]:
+    """The codec that serves in the end, of all that has none of its own."""
+    return phases(job.settings.code, job.settings.code_schedule)[-1].codec
+
+
+def tensor_codecs(job: Job) -> list[Codec[Any]]:
+    """The codec of each parameter in the end, from the last to the first."""
+    tensors = shapes(job.model)
+    own = own_codecs(job.settings, tensors)
+    return [own.codec(name, main_codec(job)) for name, _ in reversed(tensors)]
+
+
+def searched(job: Job, way: str, setting: Setting, costs: Costs) -> Found:
+    """The partition that a way of searching finds from costs, and what it was found for."""
+    name = job.settings.comm_type
+    flow = flow_of(setting, costs, name)
+    entries = tuple(shape.numel() for _, shape in reversed(shapes(job.model)))
+    cuts = within(SEARCHES[way](flow), entries, MOST)
+    tensors = len(entries)
+    return Found(
+        way=way,
+        cuts=cuts,
+        job=job_hash(job, way),
+        exchange_s=flow.done(cuts),
+        layers_s=flow.done(range(1, tensors + 1)),
+        one_s=flow.done((tensors,)),
+        took_s=0.0,
+        numbers=(),
+        step_s=predict(setting, costs, name, cut_at(cuts)).step_s,
+    )
 
 
 def joined(costs: dict[Codec[Any], Costs], codecs: list[Codec[Any]]) -> Costs:

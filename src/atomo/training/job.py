@@ -24,6 +24,7 @@ from atomo.setting_bounds import FLOAT
 from atomo.tasks import Task, Workload, make_task
 from atomo.training.chosen import Chosen
 from atomo.training.compiling import compile_kernels
+from atomo.training.events import ProbedAgain
 from atomo.training.found import Found
 from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
@@ -58,6 +59,24 @@ class Job:
     """What `--code auto` came to."""
     found: Found | None = None
     """The partition into messages, where rank 0 had it searched for."""
+    again: ProbedAgain | None = None
+    """What the last probe of this run came to, where that was not before its first step."""
+
+    @property
+    def resume(self) -> str:
+        """Where it begins: after a probe, where it was."""
+        return "auto" if self.again else self.settings.resume
+
+    @property
+    def plan_since(self) -> int:
+        """The first step with these codecs and messages."""
+        return max(one.since if one else 1 for one in (self.chosen, self.found))
+
+    @property
+    def expected_s(self) -> float:
+        """What a step is predicted to take; 0: nobody knows."""
+        chosen_s = self.chosen.step_s if self.chosen else 0.0
+        return self.found.step_s or chosen_s if self.found else chosen_s
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

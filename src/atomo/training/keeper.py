@@ -14,24 +14,50 @@ from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
 from atomo.training.chosen import keep_chosen
 from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
-from atomo.training.events import Caution, Ended, Event, Saved, Started, StepDone
+from atomo.training.events import DRIFTED, Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.kept_fusion import keep_found
 from atomo.training.kept_settings import keep_settings
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import RUN, Ownership, own
-from atomo.training.resume import find_snapshot, mean
+from atomo.training.resume import find_snapshot, mean, snapshot_of
 from atomo.training.watch import Watch
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "owned"]
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[Ownership]:
+    """The right to the folder of a run, which is made where there is none, while the block runs.
+
+    Raises:
+        CheckpointError: it cannot be made.
+        FolderTaken: another run has it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"--train-dir {folder}: {error.strerror}") from error
+    with own(folder, RUN) as owner:
+        sweep(folder)
+        yield owner
 
 
 @final
 class Keeper:
     """The folder of a run, and what is said of it."""
 
-    def __init__(self, job: Job, tell: Callable[[Event], None]) -> None:
-        self._job, self._tell = job, tell
+    def __init__(
+        self, job: Job, tell: Callable[[Event], None], owner: Ownership | None = None
+    ) -> None:
+        """A keeper.
+
+        Args:
+            job: whose folder it is.
+            tell: gets the events.
+            owner: the right to the folder, where this process has it already.
+        """
+        self._job, self._tell, self._owner = job, tell, owner
         self._folder = Path(job.settings.train_dir)
         self._caution = next(at_start(job.settings), "")  # one is enough: the worst
         self._watch = Watch()
@@ -39,12 +65,10 @@ class Keeper:
     @contextmanager
     def owning(self) -> Iterator[Ownership]:
         """Has the folder to itself while its block runs."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"--train-dir {self._folder}: {error.strerror}") from error
-        with own(self._folder, RUN) as owner:
-            sweep(self._folder)
+        if self._owner is not None:
+            yield self._owner
+            return
+        with owned(self._folder) as owner:
             yield owner
 
     def snapshot(self) -> Snapshot | None:
@@ -54,7 +78,11 @@ class Keeper:
             CheckpointError: it cannot be read, or is of another run.
             ConfigError: it was made with settings that this run contradicts.
         """
-        found = find_snapshot(self._job.settings)
+        again = self._job.again
+        if again:  # there may be later ones, of a run that lay here before
+            found = snapshot_of(self._job.settings, self._folder, again.step - 1)
+        else:
+            found = find_snapshot(self._job.settings)
         if found:
             check_kept(self._job.workload.kept, found.config)
         for state in found.workers if found else ():
@@ -71,9 +99,7 @@ class Keeper:
         if self._job.found:
             keep_found(self._folder, self._job.found)
         with MetricsLog(self._folder, step + 1) as log:
-            self._tell(self._started(step + 1))
-            if self._caution:
-                self._tell(Caution(self._caution))
+            self._begin(step + 1)
 
             def done(event: StepDone) -> None:
                 log.write(event)
@@ -101,9 +127,20 @@ class Keeper:
         self._tell(Saved(step, str(manifest)))
 
     def end(self, step: int, reason: str) -> None:
-        """Marks the run as finished."""
+        """Marks the run as finished, unless it only pauses."""
+        if reason == DRIFTED:
+            return
         finish(self._folder, step, reason)
         self._tell(Ended(step, reason))
+
+    def _begin(self, first_step: int) -> None:
+        """Says what begins: the run, or what a probe in the middle of it came to."""
+        if self._job.again:
+            self._tell(self._job.again)
+            return
+        self._tell(self._started(first_step))
+        if self._caution:
+            self._tell(Caution(self._caution))
 
     def _started(self, first_step: int) -> Started:
         job, s = self._job, self._job.settings

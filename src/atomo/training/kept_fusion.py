@@ -1,6 +1,7 @@
 """The partition that a run found, in its folder: for who continues it, and for who asks why."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,8 @@ from atomo.errors import CheckpointError
 from atomo.fusion import shapes
 from atomo.training.found import Found
 from atomo.training.job import Job
-from atomo.training.plain_file import read_whole
-from atomo.training.run_folder import Staging, decoded
+from atomo.training.plan_records import continued, in_force, moved, with_earlier
+from atomo.training.run_folder import Staging
 
 __all__ = ["FUSION_FILE", "find_kept", "job_hash", "keep_found"]
 
@@ -25,9 +26,8 @@ MATTER: Final = (
 
 
 def job_hash(job: Job, way: str) -> str:
-    """Of what a partition was found for: settings that say what is computed and sent, and the
-    parameters. Hosts are not among it: a run that goes on elsewhere keeps its messages, and so its
-    bits.
+    """Of what a partition was found for, beside hosts: settings that say what is computed and sent,
+    and the parameters.
     """
     settings = asdict(job.settings)
     said = [way, *(f"{name}={settings[name]}" for name in MATTER)]
@@ -35,18 +35,43 @@ def job_hash(job: Job, way: str) -> str:
     return xxhash.xxh3_64_hexdigest("\n".join(said).encode())
 
 
-def find_kept(settings: Settings, job: str) -> Found | None:
-    """What the folder that the run continues in has for such a job.
+def find_kept(
+    settings: Settings,
+    job: str,
+    hosts: tuple[str, ...] = (),
+    say: Callable[[str], object] = lambda why: None,
+) -> Found | None:
+    """What served where the run is continued, if it is of such a job on these hosts.
+
+    Args:
+        settings: with a `--fusion` that is searched.
+        job: its hash.
+        hosts: of the job, by rank.
+        say: told why there is something that does not serve.
 
     Raises:
-        CheckpointError: it has a file that cannot be read.
+        CheckpointError: there is a file that cannot be read.
     """
-    if settings.resume == "never":
+    place = continued(settings)
+    if place is None:
         return None
-    folder = settings.train_dir if settings.resume == "auto" else settings.resume
-    path = Path(folder) / FUSION_FILE
+    folder, step = place
+    path = folder / FUSION_FILE
+    found = read_found(path, step)
+    if found is None:
+        return None
+    other = "" if found.job == job else "it is of other codecs, another network or other settings"
+    if not (why := other or moved(found.hosts, hosts)):
+        return found
+    say(f"{path} does not serve this job: {why}; messages are measured and found anew")
+    return None
+
+
+def read_found(path: Path, step: int) -> Found | None:
+    """The partition that served in the step after `step`; None: there is none."""
     try:
-        found = Found.read(decoded(read_whole(path)))
+        record = in_force(path, step)
+        return None if record is None else Found.read(record)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -54,15 +79,15 @@ def find_kept(settings: Settings, job: str) -> Found | None:
             f"{path} cannot be read as the messages of a run: {error}; take it away, and they are "
             "found anew"
         ) from error
-    return found if found.job == job else None
 
 
 def keep_found(folder: Path, found: Found) -> None:
-    """Writes it.
+    """Writes it, beside those that served before it.
 
     Raises:
         CheckpointError: it cannot be written.
     """
+    record = with_earlier(folder / FUSION_FILE, found.record())
     with Staging(folder) as staging:
-        staging.write(FUSION_FILE, json.dumps(found.record(), indent=1).encode())
+        staging.write(FUSION_FILE, json.dumps(record, indent=1).encode())
         staging.publish()

@@ -10,13 +10,14 @@ from atomo.fusion import flatten
 from atomo.training.average import without_average
 from atomo.training.contents import load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
-from atomo.training.events import Caution, Event, StepDone
+from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.ownership import Ownership
 from atomo.training.progress import Progress, Step
 from atomo.training.resume import hosts_in, spread
+from atomo.training.watched import UNWATCHED, Watched
 from atomo.transports import Transport
 
 __all__ = ["Master"]
@@ -36,15 +37,12 @@ class Master:
         transport: Transport,
         tell: Callable[[Event], None],
         interrupted: Callable[[], bool],
+        watch: Watched = UNWATCHED,
     ) -> None:
         self.step = 0  # for who reports an error
-        self._job, self._transport, self._tell, self._interrupted = (
-            job,
-            transport,
-            tell,
-            interrupted,
-        )
-        self._keeper, self._progress = Keeper(job, tell), Progress(job)
+        self._job, self._transport, self._tell = job, transport, tell
+        self._interrupted, self._watch = interrupted, watch
+        self._keeper, self._progress = Keeper(job, tell, watch.owner), Progress(job)
         self._weights = flatten(job.model, job.buckets)
         self._optimizer = FlatOptimizer(self._weights, job.buckets, job.settings, job.rate)
         self._server = Server(
@@ -68,12 +66,12 @@ class Master:
             weights_dtype(self._job.settings.down),
         )
 
-    def run(self) -> None:
-        """Trains to the end, or until interrupted."""
+    def run(self) -> str:
+        """Trains to the end, until interrupted, or until steps have drifted; says which."""
         with self._keeper.owning() as owner:
-            self._run(owner)
+            return self._run(owner)
 
-    def _run(self, owner: Ownership) -> None:
+    def _run(self, owner: Ownership) -> str:
         self.step = self._resume()
         with self._keeper.logging(self.step) as done:
             if not self.step:
@@ -83,17 +81,21 @@ class Master:
             self._save(owner)
         self._server.stop()
         self._keeper.end(self.step, reason)
+        return reason
 
     def _train(self, done: Callable[[StepDone], None], owner: Ownership) -> str:
-        """Takes steps until there are none left, or until interrupted; says which."""
+        """Takes steps until there are none left, or until asked for an end; says which."""
         while self.step < self._job.last_step:
-            done(self._take_step(self.step + 1))
+            step = self._take_step(self.step + 1)
+            done(step)
             self._tell_notes()
             if self._interrupted():
-                return "interrupted"
+                return INTERRUPTED
+            if self._watch.drifts(step):
+                return DRIFTED
             if self.step % self._job.settings.eval_freq == 0:
                 self._save(owner)
-        return "done"
+        return DONE
 
     def _tell_notes(self) -> None:
         """What the server found out about the workers."""
@@ -112,7 +114,7 @@ class Master:
             self._server.restore(
                 spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
             )
-        if self._job.settings.resume == "auto":
+        if self._job.resume == "auto":
             self._saved = snapshot.step
         return snapshot.step
 

@@ -35,22 +35,36 @@ class Measured:
     setting: Setting
     costs: tuple[Costs, ...]  # of each codec
     losses: tuple[Losses, ...]
+    numbers: tuple[float, ...] = ()  # `probing.Probed.numbers`
 
 
-def measure(job: Job, transport: Transport, codecs: Sequence[Codec[Any]]) -> Measured:
+def measure(
+    job: Job,
+    transport: Transport,
+    device: torch.device,
+    codecs: Sequence[Codec[Any]],
+    *,
+    under_way: int = 1,
+    losses: bool = True,
+) -> Measured:
     """Measures with all other ranks, which agree on it.
 
     Args:
         job: with a bucket for each parameter, and any codec.
         transport: connects the ranks.
+        device: where this rank computes.
         codecs: all that may be chosen.
+        under_way: messages of a step at once.
+        losses: whether to measure what they lose.
     """
     name = job.settings.comm_type
     reduction = "Allgather" if name == PARAMETER_SERVER else name  # a master has what they gather
     ways = [(codec, reduction) for codec in codecs]
-    found = probe_job(job, transport, torch.device("cpu"), ways, REPETITIONS)
-    losses = agreed_losses(job, transport, codecs, found.profile.gradient)
-    return Measured(found.setting(job.workers), tuple(one for _, one in found.costs), losses)
+    found = probe_job(job, transport, device, ways, REPETITIONS, under_way=under_way)
+    gradient = found.profile.gradient
+    lost = agreed_losses(job, transport, codecs, gradient) if losses else ()
+    costs = tuple(one for _, one in found.costs)
+    return Measured(found.setting(job.workers), costs, lost, found.numbers)
 
 
 def agreed_losses(

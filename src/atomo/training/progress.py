@@ -70,4 +70,5 @@ class Progress:
             hidden_s=exchanged.hidden_s,
             damping=taken.factor,
             follow_s=average(lambda report: report.follow_s),
+            plan_since=job.plan_since,
         )

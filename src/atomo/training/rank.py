@@ -13,11 +13,13 @@ from atomo.errors import AtomoError, ConfigError
 from atomo.roles import has_master
 from atomo.training.choosing import choose_codecs
 from atomo.training.cores import share_of_cores
-from atomo.training.events import Event
+from atomo.training.events import Caution, Event
 from atomo.training.fused import fused
 from atomo.training.job import Job, make_job
+from atomo.training.legs import Legs
 from atomo.training.master import Master
 from atomo.training.replicated import Replicated
+from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.worker import Worker
 from atomo.transports import Transport
 
@@ -42,15 +44,33 @@ def run_rank(
     try:
         torch.set_num_threads(threads_of(settings, transport))
         device = worker_device(settings, transport)
-        chosen = choose_codecs(settings, transport)
-        settings = chosen.applied(settings) if chosen else settings
-        draft = replace(make_job(settings, transport.size), chosen=chosen)
-        job = fused(draft, transport, device)
-        end = make_end(job, transport, device, tell, interrupted)
-        end.run()
+        job: Job | None = planned(settings, transport, device, tell)
+        legs = Legs(settings, job, transport, device, tell)
+        with legs.watching() as watch:
+            while job is not None:
+                end = make_end(job, transport, device, tell, interrupted, watch)
+                reason = end.run()
+                job = legs.after(job, end.step, reason)
         transport.drain(settings.timeout)
     except Exception as error:
         fail(error, transport, where(settings, transport.rank, 0 if end is None else end.step))
+
+
+def planned(
+    settings: Settings,
+    transport: Transport,
+    device: torch.device,
+    tell: Callable[[Event], None],
+) -> Job:
+    """The job with the codecs and messages that the settings name, or ask to have measured."""
+
+    def say(why: str) -> None:
+        tell(Caution(why))
+
+    chosen = choose_codecs(settings, transport, say)
+    settings = chosen.applied(settings) if chosen else settings
+    draft = replace(make_job(settings, transport.size), chosen=chosen)
+    return fused(draft, transport, device, say)
 
 
 def make_end(
@@ -59,12 +79,13 @@ def make_end(
     device: torch.device,
     tell: Callable[[Event], None],
     interrupted: Callable[[], bool],
+    watch: Watched = UNWATCHED,
 ) -> Master | Worker | Replicated:
     """What this rank is: of a run without a master, all are alike."""
     if not has_master(job.settings.comm_type):
-        return Replicated(job, transport, device, tell, interrupted)
+        return Replicated(job, transport, device, tell, interrupted, watch)
     if transport.rank == 0:
-        return Master(job, transport, tell, interrupted)
+        return Master(job, transport, tell, interrupted, watch)
     return Worker(job, transport, device)
 
 

@@ -6,7 +6,7 @@ All ranks begin alike, average alike and step alike, so that their weights stay 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import torch
 import xxhash
@@ -15,6 +15,7 @@ from torch import Tensor
 from atomo.communicators import Exchanged, Report
 from atomo.training.contents import EXCHANGE, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
+from atomo.training.events import DONE, DRIFTED, INTERRUPTED
 from atomo.training.job import Job
 from atomo.training.one_thread import on_one_thread
 from atomo.training.optimizer import FlatOptimizer
@@ -25,6 +26,7 @@ from atomo.transports import Transport
 
 __all__ = ["Replica", "Taken"]
 
+REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # in reports as their numbers; the last goes first
 MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
 
 
@@ -41,9 +43,10 @@ class Taken:
     step_s: float
 
     @property
-    def ending(self) -> bool:
-        """Whether any rank asked for the run to end after it."""
-        return any(report.ending for report in self.exchanged.reports.values())
+    def ending(self) -> str:
+        """Why any rank asked for an end after it."""
+        asked = max(report.ending for report in self.exchanged.reports.values())
+        return REASONS[int(asked)] if asked in range(len(REASONS)) else INTERRUPTED
 
 
 @final
@@ -63,20 +66,19 @@ class Replica:
         )
         self._damping = Damping()
 
-    def take_step(self, *, ending: bool) -> Taken:
+    def take_step(self, *, ending: str = DONE) -> Taken:
         """Takes the next step, with all others.
 
         Args:
-            ending: whether this rank asks for the run to end after it.
+            ending: why this rank asks for an end after it; done: it does not.
         """
         step, started = self.step + 1, time.perf_counter()
         self.ways.memory.at_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
-        report = Report(
-            done.loss, done.correct, done.samples, *times, done.square, ending=float(ending)
-        )
+        asks = float(REASONS.index(ending))
+        report = Report(done.loss, done.correct, done.samples, *times, done.square, ending=asks)
         with self._passes.explained():
             exchanged = self._communicator.average(report)
         averaged = time.perf_counter()

@@ -15,12 +15,13 @@ from atomo.errors import ReplicasDiffer
 from atomo.training.average import without_average
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import EXCHANGE, without_exchange
-from atomo.training.events import Event, StepDone
+from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, joined
 from atomo.training.resume import hosts_in, spread
+from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
@@ -44,9 +45,11 @@ class Replicated:
         device: torch.device,
         tell: Callable[[Event], None],
         interrupted: Callable[[], bool],
+        watch: Watched = UNWATCHED,
     ) -> None:
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
+        self._watch, self._drifted = watch, False
         self._replica = Replica(job, transport, device)
         self._progress = Progress(job)
         self._lines = WorkerLines(job, transport.rank + 1)
@@ -57,18 +60,19 @@ class Replicated:
         """The last one that was taken, for who reports an error."""
         return self._replica.step
 
-    def run(self) -> None:
-        """Trains to the end, or until a rank is interrupted."""
+    def run(self) -> str:
+        """Trains to the end, until a rank is interrupted, or until steps have drifted; says
+        which.
+        """
         if self._transport.rank == 0:
-            self._lead()
-            return
+            return self._lead()
         dealt = take(self._transport, self._timeout_s)
         self._begin(dealt.step, dealt.state)
-        self._train(lambda done: None, lambda states: None)
+        return self._train(lambda done: None, lambda states: None)
 
-    def _lead(self) -> None:
+    def _lead(self) -> str:
         """Trains, and keeps the folder."""
-        keeper, replica = Keeper(self._job, self._tell), self._replica
+        keeper, replica = Keeper(self._job, self._tell, self._watch.owner), self._replica
         with keeper.owning() as owner:
             self._deal(keeper.snapshot())
 
@@ -81,6 +85,7 @@ class Replicated:
             with keeper.logging(self.step) as done:
                 reason = self._train(done, write)
             keeper.end(self.step, reason)
+        return reason
 
     def _deal(self, snapshot: Snapshot | None) -> None:
         """Has all ranks begin where a checkpoint ends, or anew."""
@@ -99,30 +104,32 @@ class Replicated:
     def _begin(self, step: int, state: Mapping[str, Tensor]) -> None:
         self._replica.restore(step, state)
         # What was continued from another folder is not in this one yet.
-        self._saved = step if self._job.settings.resume == "auto" else -1
+        self._saved = step if self._job.resume == "auto" else -1
 
     def _train(self, done: Done, write: Write) -> str:
-        """Takes steps until there are none left, or a rank is interrupted; says which."""
-        reason = "done"
-        while self.step < self._job.last_step and reason == "done":
-            if self._take_step(done):
-                reason = "interrupted"
-            elif self.step % self._job.settings.eval_freq == 0:
+        """Takes steps until there are none left, or a rank asks for an end; says which."""
+        reason = DONE
+        while self.step < self._job.last_step and reason == DONE:
+            reason = self._take_step(done)
+            if reason == DONE and self.step % self._job.settings.eval_freq == 0:
                 self._save(write)
         if self._saved != self.step:
             self._save(write)
         self._transport.drain(self._timeout_s)
         return reason
 
-    def _take_step(self, done: Done) -> bool:
-        """Takes a step, and says whether it is the last one because a rank was interrupted."""
+    def _take_step(self, done: Done) -> str:
+        """Takes a step, and says why it is the last one; done: it is not."""
         transport = self._transport
         before = transport.sent_bytes, transport.received_bytes
-        taken = self._replica.take_step(ending=self._interrupted())
+        asks = INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
+        taken = self._replica.take_step(ending=asks)
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
-        step = Step(self.step, *parts, sent, received, dense_bytes(self._job))
-        done(self._progress.done(step))
+        step = self._progress.done(Step(self.step, *parts, sent, received, dense_bytes(self._job)))
+        done(step)
+        # All ranks must know before a step that it is the last one: so it is the one after this.
+        self._drifted = self._watch.drifts(step)
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()

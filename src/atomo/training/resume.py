@@ -13,7 +13,7 @@ from atomo.identity import check_identity
 from atomo.training.checkpoint import CheckpointGone, Snapshot, latest, load, steps
 from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
 
-__all__ = ["find_snapshot", "hosts_in", "spread"]
+__all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
 
 
 def find_snapshot(settings: Settings) -> Snapshot | None:
@@ -32,6 +32,11 @@ def find_snapshot(settings: Settings) -> Snapshot | None:
         if named:
             raise CheckpointError(f"--resume {folder}: there is no checkpoint in that folder")
         return None
+    return snapshot_of(settings, folder, step)
+
+
+def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
+    """The checkpoint of a step. Errors: `find_snapshot`."""
     snapshot = loaded(folder, step)
     check_identity(settings, snapshot.config, folder)
     return snapshot

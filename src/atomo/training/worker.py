@@ -8,6 +8,7 @@ import torch
 from atomo.communicators import Client, Compressor, Follower, Report
 from atomo.downlink import repeats_steps, weights_dtype
 from atomo.memory import make_memory
+from atomo.training.events import DONE
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
@@ -74,8 +75,8 @@ class Worker:
             job.down_buckets,
         )
 
-    def run(self) -> None:
-        """Serves the master until it says stop."""
+    def run(self) -> str:
+        """Serves the master until it says stop; the master knows why."""
         while True:
             asked = time.perf_counter()
             order = self._client.pull()
@@ -93,7 +94,7 @@ class Worker:
                 case Kind.STATE if order.state is not None:
                     restore(order.state, self._memory, self._passes.model)
                 case _:
-                    return
+                    return DONE
 
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         client, started = self._client, time.perf_counter()

@@ -1,0 +1,197 @@
+"""Ranks that measure again in the middle of a run: all go on alike, and nothing that was kept is
+lost.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import settings, together
+from torch import Tensor
+
+from atomo.budget import families
+from atomo.codecs import Codec, make_codec
+from atomo.config import Settings
+from atomo.fusion import shapes
+from atomo.planning import Costs, Link, Profile, Setting
+from atomo.planning.costs import Cost
+from atomo.planning.losses import Losses
+from atomo.settings_file import read_settings
+from atomo.training import rank, replanning
+from atomo.training.checkpoint import load
+from atomo.training.choosing import codecs_of
+from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, read_chosen, said
+from atomo.training.drift import Rules
+from atomo.training.events import Event, ProbedAgain, Started, StepDone
+from atomo.training.fused import tensor_codecs
+from atomo.training.job import Job, make_job
+from atomo.training.legs import Legs
+from atomo.training.measuring import Measured
+from atomo.training.rank import run_rank
+from atomo.training.replanning import weighed
+from atomo.training.worker_state import restore, worker_state
+from atomo.transports import network
+
+BEFORE, AFTER = "topk(ratio=0.1)", "efsignsgd"
+PAUSE = 4  # the step after which ranks measure again
+RULES = Rules(window=2, steps=2, distance=PAUSE, share=1e12)
+PASS_S = 0.01
+CASES = [{"comm_type": "Bcast", "n": 3}, {"comm_type": "Allgather", "n": 2}]
+
+
+def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., Measured]:
+    """What ranks find where one codec sends next to nothing, and others so much for each tensor,
+    over links of 1 MB/s.
+    """
+
+    def measure(
+        job: Job, transport: object, device: object, codecs: Sequence[Codec[Any]], **rest: object
+    ) -> Measured:
+        tensors = shapes(job.model)
+        count = len(tensors)
+        gradient = {name: torch.zeros(shape) for name, shape in tensors}
+        profile = Profile(PASS_S / 2, (PASS_S / 2,) * count, PASS_S / 2, gradient)
+        costs = [
+            Costs(str(c), (cost_of(c, best, others_bytes),) * count, Cost(), 1, False)
+            for c in codecs
+        ]
+        losses = tuple(Losses.of(c, (0.0,) * count) for c in codecs)
+        return Measured(Setting(profile, job.workers, Link(1e6, 0.0)), tuple(costs), losses)
+
+    return measure
+
+
+def cost_of(codec: Codec[Any], best: str, others_bytes: float) -> Cost:
+    return Cost(0.0, 0.0, 1.0 if codec == make_codec(best) else others_bytes)
+
+
+def auto(folder: Path, **changes: Any) -> Settings:
+    """A run whose codecs are known, with a prediction that no step can hold."""
+    short = {"code": "auto", "network": "FC", "threads": 1, "max_steps": 8, **CASES[1]}
+    run = settings(folder, **{**short, **changes})
+    if run.code == "auto" and not (folder / CHOSEN_FILE).exists():
+        tensors = shapes(make_job(replace(run, code="sgd", memory="none"), run.n).model)
+        codes = {name: BEFORE for name, shape in reversed(tensors) if len(shape) > 1}
+        keep_chosen(folder, Chosen(codes, "dgc", 0.1, 0.5, 1e-9, 1e-9, 0.5, said(run)))
+    return run
+
+
+def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """The whole job with all that ranks do before, between and after legs; what rank 0 tells."""
+    lock, told = threading.Lock(), list[Event]()
+
+    def one_by_one(settings: Settings, ranks: int) -> Job:
+        with lock:  # threads share the generator that weights are drawn from
+            return make_job(settings, ranks)
+
+    monkeypatch.setattr(rank, "make_job", one_by_one)
+    transports = network(run.n)
+    bodies = [partial(run_rank, run, one, told.append, lambda: False) for one in transports]
+    together(bodies, lambda: transports[0].abort(1))
+    return told
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two states have the same bits."""
+    return one.keys() == other.keys() and all(held.equal(other[name]) for name, held in one.items())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["comm_type"])
+def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That replicas stay equal, the run itself sees to at its end."""
+    held: list[dict[str, Tensor]] = []
+
+    def spied(state: Any, memory: Any, model: Any) -> None:
+        restore(state, memory, model)
+        held.append(worker_state(memory, model))
+
+    monkeypatch.setattr(
+        f"atomo.training.{'worker' if case['n'] == 3 else 'replica'}.restore", spied
+    )
+    monkeypatch.setattr(replanning, "measure", measured())
+    monkeypatch.setattr(rank, "Legs", partial(Legs, rules=RULES))
+    run = auto(tmp_path, **case)
+    told = run_ranks(run, monkeypatch)
+    # Without a master all must know of an end one step ahead.
+    pause = PAUSE + (case["n"] == 2)
+    (again,) = (event for event in told if isinstance(event, ProbedAgain))
+    assert (again.step, again.changed, again.expected_s) == (pause + 1, True, 1e-9)
+    assert again.step_s < 0.5 * again.stays_s
+    assert f"from step {pause + 1} on\nauto: 2 tensors efsignsgd, memory dgc" in again.text
+    assert sum(isinstance(event, Started) for event in told) == 1
+    steps = [event for event in told if isinstance(event, StepDone)]
+    assert [step.step for step in steps] == [*range(1, 9)]
+    assert [step.plan_since for step in steps] == [1] * pause + [pause + 1] * (8 - pause)
+    assert steps[-1].up_bytes < 0.5 * steps[0].up_bytes
+    # What every worker goes on with is what it had, in every bit.
+    kept = load(tmp_path, pause).workers
+    assert len(held) == len(kept) == 2
+    for mine in kept:
+        assert any(same(mine, one) for one in held)
+        assert any(bool(tensor.any()) for tensor in mine.values())
+    record = json.loads((tmp_path / CHOSEN_FILE).read_text())
+    assert (record["since"], {*record["codes"].values()}) == (pause + 1, {AFTER})
+    assert [{*one["codes"].values()} for one in record["earlier"]] == [{BEFORE}]
+    assert read_settings([tmp_path / "settings.toml"])["code"] == AFTER
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["plan_since"] for line in lines] == [step.plan_since for step in steps]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["comm_type"])
+def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replanning, "measure", measured())
+    monkeypatch.setattr(Legs, "_drifts", lambda self, done: done.step == PAUSE)
+    folders = [tmp_path / "once", tmp_path / "twice"]
+    for folder, ends in zip(folders, ([8], [6, 8]), strict=True):
+        for end in ends:
+            told = run_ranks(auto(folder, max_steps=end, **case), monkeypatch)
+    assert isinstance(told[0], Started)
+    assert told[0].first_step == 7
+    assert "efsignsgd" in told[0].chosen
+    one, other = (load(folder, 8) for folder in folders)
+    assert all(map(same, one.workers, other.workers))
+    assert same(one.model, other.model)
+    assert same(one.optimizer, other.optimizer)
+
+
+def test_who_goes_back_to_before_a_switch_has_the_codecs_of_then(tmp_path: Path) -> None:
+    said_then = {"network": "FC"}
+    first = Chosen({"a": BEFORE}, "dgc", 0.1, 0.5, 1.0, 1.0, 1.0, said_then)
+    later = [
+        replace(first, codes={"a": code}, since=since) for code, since in ((AFTER, 5), ("bf16", 9))
+    ]
+    for one in (first, *later):
+        keep_chosen(tmp_path, one)
+    path = tmp_path / CHOSEN_FILE
+    found = [read_chosen(path, step) for step in (0, 3, 4, 7, 8, 100)]
+    assert found == [first, first, later[0], later[0], later[1], later[1]]
+    keep_chosen(tmp_path, later[0])  # a run went back there: what came later is another's
+    assert read_chosen(path, 100) == later[0]
+    assert read_chosen(path, 0) == first
+
+
+@pytest.mark.parametrize(("others_bytes", "better"), [(1.0, False), (4000.0, True)])
+def test_what_gains_next_to_nothing_is_left_alone(
+    others_bytes: float, better: bool, tmp_path: Path
+) -> None:
+    run = auto(tmp_path)
+    chosen = read_chosen(tmp_path / CHOSEN_FILE, 0)
+    assert chosen is not None
+    job = replace(make_job(chosen.applied(run), run.n), chosen=chosen)
+    some = families(run, "dgc")
+    codecs = codecs_of(some)
+    found = measured(others_bytes=others_bytes)(job, None, None, codecs)
+    stays, best = weighed(run, job, some, codecs, found)
+    assert (best.step_s * 1.02 < stays.step_s) == better
+    assert stays.chosen == replace(chosen, step_s=stays.step_s)
+    assert {*map(str, tensor_codecs(job))} == {BEFORE}

@@ -222,7 +222,7 @@ def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
 def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Seconds of each step without a master."""
     replica = Replica(job, transport, CPU)
-    taken = [replica.take_step(ending=False) for _ in range(job.last_step)]
+    taken = [replica.take_step() for _ in range(job.last_step)]
     reports = [one.report for one in taken[WARM_UP:]]
     mine = [one.exchanged.reports[transport.rank] for one in taken[WARM_UP:]]
     parts = {

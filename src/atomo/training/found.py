@@ -64,11 +64,11 @@ class Found:
             cuts = cut_at([whole(cut) for cut in values["cuts"]]).ends
             numbers = tuple(float(number) for number in values["numbers"])
             seconds = {n: float(values[n]) for n in ("exchange_s", "layers_s", "one_s", "took_s")}
-            later = {"step_s": float(values.get("step_s", 0.0)), "since": values.get("since", 1)}
-            hosts = tuple(map(str, values.get("hosts", ())))
             return Found(
                 str(values["way"]), cuts, str(values["job"]), **seconds, numbers=numbers,
-                hosts=hosts, **later,
+                step_s=float(values.get("step_s", 0.0)),
+                hosts=tuple(map(str, values.get("hosts", ()))),
+                since=whole(values.get("since", 1)),
             )  # fmt: skip
         except (KeyError, TypeError, ConfigError) as error:
             raise ValueError(str(error)) from error

@@ -78,16 +78,19 @@ class Keeper:
             CheckpointError: it cannot be read, or is of another run.
             ConfigError: it was made with settings that this run contradicts.
         """
-        again = self._job.again
-        if again:  # there may be later ones, of a run that lay here before
-            found = snapshot_of(self._job.settings, self._folder, again.step - 1)
-        else:
-            found = find_snapshot(self._job.settings)
+        found = self._found()
         if found:
             check_kept(self._job.workload.kept, found.config)
         for state in found.workers if found else ():
             check_worker(state, self._job.model, kind_of(self._job.settings.memory))
         return found
+
+    def _found(self) -> Snapshot | None:
+        again = self._job.again
+        if again is None:
+            return find_snapshot(self._job.settings)
+        # There may be later ones, of a run that lay here before.
+        return snapshot_of(self._job.settings, self._folder, again.step - 1)
 
     @contextmanager
     def logging(self, step: int) -> Iterator[Callable[[StepDone], None]]:

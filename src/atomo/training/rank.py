@@ -44,9 +44,10 @@ def run_rank(
     try:
         torch.set_num_threads(threads_of(settings, transport))
         device = worker_device(settings, transport)
-        job: Job | None = planned(settings, transport, device, tell)
-        legs = Legs(settings, job, transport, device, tell)
+        first = planned(settings, transport, device, tell)
+        legs = Legs(settings, first, transport, device, tell)
         with legs.watching() as watch:
+            job: Job | None = first
             while job is not None:
                 end = make_end(job, transport, device, tell, interrupted, watch)
                 reason = end.run()

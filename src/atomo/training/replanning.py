@@ -165,12 +165,12 @@ def costs_of(found: Measured, picks: Sequence[int]) -> Costs:
 
 
 def timed(plan: Plan, took_s: float, since: int) -> Plan:
-    """The plan with the time that it took to find, and from which step on it serves; 0: from that
-    on from which it has served already.
+    """The plan with the time that it took to find; and, where it is new, the first step that it
+    serves in, else 0.
     """
-    since_when = {"since": since} if since else {}
-    return replace(
-        plan,
-        chosen=plan.chosen and replace(plan.chosen, took_s=took_s, **since_when),
-        found=plan.found and replace(plan.found, took_s=took_s, **since_when),
-    )
+    chosen, found = plan.chosen, plan.found
+    if chosen:
+        chosen = replace(chosen, took_s=took_s, since=since or chosen.since)
+    if found:
+        found = replace(found, took_s=took_s, since=since or found.since)
+    return replace(plan, chosen=chosen, found=found)

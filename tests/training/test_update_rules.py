@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from atomo.training import update_rules
 from atomo.training.update_rules import Adam, Sgd
 
 RATES = [0.1, 0.05, 0.02, 0.02]
@@ -20,8 +21,10 @@ PAIRS += [
 ]
 
 
+@pytest.mark.parametrize("piece", [update_rules.PIECE, 320])
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS, ids=["plain", "momentum", "nesterov", "adam"])
-def test_the_bits_of_pytorch_s_optimizers(theirs, ours):
+def test_the_bits_of_pytorch_s_optimizers(theirs, ours, piece, monkeypatch):
+    monkeypatch.setattr(update_rules, "PIECE", piece)
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(1000, generator=generator)
     parameter = torch.nn.Parameter(weights.clone())
@@ -33,7 +36,24 @@ def test_the_bits_of_pytorch_s_optimizers(theirs, ours):
         optimizer.step()
         rule.step(weights, gradient, rate)
     assert weights.equal(parameter.detach())
-    assert rule.state.keys() == {k for k, v in optimizer.state[parameter].items() if v is not None}
+    expected = {k: v for k, v in optimizer.state[parameter].items() if v is not None}
+    assert rule.state.keys() == expected.keys()
+    assert all(held.equal(expected[kind]) for kind, held in rule.state.items())
+
+
+@pytest.mark.parametrize(("name", "ours"), [("sgd", PAIRS[1][1]), ("adam", PAIRS[-1][1])])
+def test_what_a_rule_makes_in_between_is_as_long_as_a_piece(name, ours, monkeypatch):
+    real, longest = getattr(update_rules, name), []
+
+    def noted(weights, *args, **settings):
+        longest.append(max(map(len, weights)))
+        real(weights, *args, **settings)
+
+    monkeypatch.setattr(update_rules, name, noted)
+    weights, rule = torch.ones(2 * update_rules.PIECE + 5), ours()
+    for _ in range(2):
+        rule.step(weights, weights.clone(), 0.1)
+    assert longest == [update_rules.PIECE] * 2
 
 
 @pytest.mark.slow

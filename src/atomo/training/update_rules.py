@@ -16,6 +16,10 @@ __all__ = ["COUNT", "Adam", "Sgd", "UpdateRule"]
 
 COUNT: Final = "step"  # a number; of all other states each weight has one
 
+# Entries that are stepped at a time: what a rule makes in between stays in a cache, and is not as
+# long as the gradient, of which Adam would need three more.
+PIECE: Final = 1 << 18
+
 BETA_1: Final = 0.9  # PyTorch's defaults
 BETA_2: Final = 0.999
 EPSILON: Final = 1e-8
@@ -47,10 +51,11 @@ class Sgd:
     def step(
         self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], rate: float
     ) -> None:
-        buffers = [self.state.get("momentum_buffer")]
+        parts, buffer = pieces(weights), self.state.get("momentum_buffer")
+        buffers: list[Tensor | None] = [None] * len(parts) if buffer is None else [*pieces(buffer)]
         sgd(
-            [weights],
-            [gradient],
+            parts,
+            pieces(gradient),
             buffers,
             lr=rate,
             momentum=self._momentum,
@@ -59,8 +64,8 @@ class Sgd:
             dampening=0.0,
             maximize=False,
         )
-        if buffers[0] is not None:
-            self.state["momentum_buffer"] = buffers[0]
+        if buffer is None and self._momentum:
+            self.state["momentum_buffer"] = torch.cat([one for one in buffers if one is not None])
 
 
 @final
@@ -81,13 +86,16 @@ class Adam:
                 "exp_avg": torch.zeros_like(weights),
                 "exp_avg_sq": torch.zeros_like(weights),
             }
+        parts, count = pieces(weights), self.state[COUNT]
+        counts = [count.clone() for _ in parts]
+        count += 1
         adam(
-            [weights],
-            [gradient],
-            [self.state["exp_avg"]],
-            [self.state["exp_avg_sq"]],
+            parts,
+            pieces(gradient),
+            pieces(self.state["exp_avg"]),
+            pieces(self.state["exp_avg_sq"]),
             [],
-            [self.state[COUNT]],
+            counts,
             lr=rate,
             beta1=BETA_1,
             beta2=BETA_2,
@@ -96,3 +104,8 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+
+def pieces(tensor: Float[Tensor, " n"]) -> list[Tensor]:
+    """Views of a flat tensor, one after the other."""
+    return [*torch.split(tensor, PIECE)]

@@ -6,14 +6,13 @@ from typing import Final, final
 
 from torch import Tensor
 
-from atomo.communicators.state import State, read_state, state_tensor
+from atomo.communicators.state import State, read_state, state_frame
 from atomo.errors import FrameError
 from atomo.transports import Transport
-from atomo.wire import Compression, Header, Kind, pack, read_header
+from atomo.wire import Header, Kind, read_header
 
 __all__ = ["Dealt", "collect", "deal", "take"]
 
-RAW: Final = Compression(codec="none")
 FIRST: Final = 0  # the rank
 
 
@@ -36,8 +35,8 @@ def collect(
         FrameError: a rank sent something else, or of another step.
     """
     if transport.rank != FIRST:
-        frame = pack(Header(Kind.STATE, step, transport.rank + 1), [state_tensor(state)], RAW)
-        transport.send(FIRST, frame, what)
+        header = Header(Kind.STATE, step, transport.rank + 1)
+        transport.send(FIRST, state_frame(header, state), what)
         return []
     states = [dict(state)]
     for rank in range(1, transport.size):
@@ -55,7 +54,7 @@ def deal(transport: Transport, states: Sequence[State], step: int) -> None:
     """Gives each other rank its own of `states`, which has rank 0's first."""
     for rank in range(1, transport.size):
         header = Header(Kind.STATE, step, rank + 1)
-        frame = pack(header, [state_tensor(states[rank])], RAW)
+        frame = state_frame(header, states[rank])
         transport.send(rank, frame, f"where to begin for rank {rank}")
 
 

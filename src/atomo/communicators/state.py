@@ -2,18 +2,26 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.errors import FrameError
 from atomo.transports.base import LARGEST
-from atomo.wire import Bytes, Kind, read_header, unpack
+from atomo.wire import (
+    Bytes,
+    Header,
+    Kind,
+    pack_pieces,
+    read_header,
+    read_tensor_file,
+    tensor_file,
+    unpack,
+)
 
-__all__ = ["LIMIT", "State", "load_state", "read_state", "state_tensor"]
+__all__ = ["LIMIT", "State", "load_state", "read_state", "state_frame", "state_tensor"]
 
 LIMIT = LARGEST  # bytes of a state: as many as travel
 
@@ -22,24 +30,29 @@ State = Mapping[str, Tensor]
 
 def state_tensor(state: State) -> Tensor:
     """A state as bytes, in the safetensors format."""
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.from_numpy(np.concatenate([*tensor_file(state).pieces()]))
+
+
+def state_frame(header: Header, state: State) -> Bytes:
+    """A frame of a state, which may be most of what a rank has room for: it is copied once."""
+    file = tensor_file(state)
+    return pack_pieces(header, file.pieces(), file.size)
 
 
 def read_state(frame: Bytes) -> dict[str, Tensor]:
-    """The inverse of `state_tensor`, of a frame."""
+    """The inverse of `state_frame`."""
     if read_header(frame).kind is not Kind.STATE:
         raise FrameError("a state was expected")
     return load_state(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0])
 
 
 def load_state(section: UInt8[Tensor, " n"]) -> dict[str, Tensor]:
-    """The inverse of `state_tensor`, of a section.
+    """The inverse of `state_tensor`, of a section, of which the tensors are views.
 
     Raises:
         FrameError: it is no safetensors file, or has dtypes unknown here.
     """
     try:
-        return load(section.numpy().tobytes())
-    except (SafetensorError, KeyError) as error:
+        return read_tensor_file(section.numpy())
+    except FrameError as error:
         raise FrameError(f"a state is damaged: {error}") from error

@@ -12,13 +12,12 @@ it checks everything and runs nothing.
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import safetensors.torch
-import torch
 import xxhash
 from safetensors import SafetensorError
 from torch import Tensor
@@ -47,6 +46,7 @@ from atomo.training.run_folder import (
     sync_folder,
     unfinish,
 )
+from atomo.wire import tensor_file
 
 __all__ = [
     "CheckpointGone",
@@ -146,15 +146,16 @@ def sweep(folder: Path) -> list[str]:
 
 
 def stage(staging: Staging, name: str, tensors: Mapping[str, Tensor]) -> Entry:
-    """Writes one file, still under a temporary name."""
-    data = safetensors.torch.save({key: copy(tensor) for key, tensor in tensors.items()})
-    staging.write(name, data)
-    return Entry(name, len(data), xxhash.xxh3_128_hexdigest(data))
+    """Writes one file, still under a temporary name, tensor by tensor."""
+    file, digest = tensor_file(tensors), xxhash.xxh3_128()
 
+    def hashed() -> Iterator[memoryview]:
+        for piece in file.pieces():
+            digest.update(piece.data)
+            yield piece.data
 
-def copy(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU that shares no storage, which is all that safetensors takes."""
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    staging.write_pieces(name, hashed(), file.size)
+    return Entry(name, file.size, digest.hexdigest())
 
 
 def attempt(folder: Path, step: int, parts: Collection[Part]) -> Snapshot:

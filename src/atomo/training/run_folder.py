@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,12 +83,16 @@ class Staging:
         Raises:
             CheckpointError: it cannot be written; nothing that was there before has changed.
         """
+        self.write_pieces(name, [data], len(data))
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes | memoryview], size: int) -> None:
+        """The same of data of `size` bytes in pieces, which need not all be there at once."""
         path = self._folder / f".{name}.{os.getpid()}{TEMPORARY}"
         self._staged[name] = path
-        with explained(self._folder / name, len(data)):
+        with explained(self._folder / name, size):
             self._folder.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                file.write(data)
+                file.writelines(pieces)
                 sync(file)
 
     def publish(self) -> None:

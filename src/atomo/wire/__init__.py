@@ -2,7 +2,8 @@
 
 from atomo.wire.batch import Sections
 from atomo.wire.compression import Bytes, Compression
-from atomo.wire.frame import Flag, Header, Kind, pack, read_header, unpack
+from atomo.wire.frame import Flag, Header, Kind, pack, pack_pieces, read_header, unpack
+from atomo.wire.tensor_file import TensorFile, read_tensor_file, tensor_file
 
 __all__ = [
     "Bytes",
@@ -11,7 +12,11 @@ __all__ = [
     "Header",
     "Kind",
     "Sections",
+    "TensorFile",
     "pack",
+    "pack_pieces",
     "read_header",
+    "read_tensor_file",
+    "tensor_file",
     "unpack",
 ]

@@ -21,7 +21,7 @@ everything is checked against what the caller expects before anything is allocat
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, Final, final
@@ -38,7 +38,7 @@ from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
 from atomo.wire.sections import DTYPES, Section, read_table, write_row
 
-__all__ = ["Flag", "Header", "Kind", "pack", "read_header", "unpack"]
+__all__ = ["Flag", "Header", "Kind", "as_bytes", "pack", "pack_pieces", "read_header", "unpack"]
 
 MAGIC: Final = b"ATMO"
 VERSION: Final = 1
@@ -99,19 +99,36 @@ def pack(
     """The frame of `tensors`, which may be on any device."""
     raw = [as_bytes(tensor) for tensor in tensors]
     stored = [compress(r, t.dtype.itemsize, how) for r, t in zip(raw, tensors, strict=True)]
-    table = bytearray(varint(len(description)) + description + varint(len(tensors)))
-    for tensor, plain, small in zip(tensors, raw, stored, strict=True):
-        table += write_row(tensor, plain if small is None else small, small is not None)
+    bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
+    rows = [
+        write_row(tensor.dtype, tensor.shape, body.size, small is not None)
+        for tensor, body, small in zip(tensors, bodies, stored, strict=True)
+    ]
+    return seal(header, table_of(rows, description), bodies, sum(body.size for body in bodies))
+
+
+def pack_pieces(header: Header, pieces: Iterable[Bytes], size: int) -> Bytes:
+    """The frame of one section of bytes, stored as they are, of which pieces follow each other.
+
+    Each is copied once: who makes them one by one needs no room for all of them.
+    """
+    row = write_row(torch.uint8, (size,), size, False)
+    return seal(header, table_of([row], b""), pieces, size)
+
+
+def table_of(rows: Sequence[bytes], description: bytes) -> bytes:
+    """What lies between the fixed part of a frame and its sections."""
+    table = varint(len(description)) + description + varint(len(rows)) + b"".join(rows)
     # The first section begins at a multiple of 8: where it is stored as it is, the reader's tensor
     # is a view of the frame. Others begin where the one before ends, and may have to be copied.
-    table += bytes(-(FIXED.size + len(table)) % ALIGNMENT)
-    bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
-    return seal(header, table, bodies)
+    return table + bytes(-(FIXED.size + len(table)) % ALIGNMENT)
 
 
-def seal(header: Header, table: bytes | bytearray, bodies: Sequence[Bytes]) -> Bytes:
-    """Puts the parts of a frame one after the other, and the checksum over them."""
-    frame = np.empty(FIXED.size + len(table) + sum(body.size for body in bodies), np.uint8)
+def seal(header: Header, table: bytes, bodies: Iterable[Bytes], size: int) -> Bytes:
+    """Puts the parts of a frame, of which bodies have `size` bytes in all, one after the other, and
+    the checksum over them.
+    """
+    frame = np.empty(FIXED.size + len(table) + size, np.uint8)
     FIXED.pack_into(
         frame.data, 0, MAGIC, VERSION, header.kind, header.flags, header.step, header.worker,
         header.bucket, header.layout_hash, 0,

@@ -10,11 +10,10 @@ from operator import le
 from typing import Final, NamedTuple, final
 
 import torch
-from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.errors import FrameError
-from atomo.wire.compression import MOST_GAIN, Bytes
+from atomo.wire.compression import MOST_GAIN
 from atomo.wire.cursor import Cursor, varint
 
 __all__ = ["DTYPES", "MOST_DIMENSIONS", "Section", "read_table", "write_row"]
@@ -45,10 +44,10 @@ class Section(NamedTuple):
     compressed: bool
 
 
-def write_row(tensor: Tensor, body: Bytes, compressed: bool) -> bytes:
+def write_row(dtype: torch.dtype, shape: Sequence[int], stored: int, compressed: bool) -> bytes:
     """The bytes of one row."""
-    head = bytes([DTYPES.index(tensor.dtype), compressed, tensor.ndim])
-    return head + b"".join(map(varint, tensor.shape)) + varint(body.size)
+    head = bytes([DTYPES.index(dtype), compressed, len(shape)])
+    return head + b"".join(map(varint, shape)) + varint(stored)
 
 
 def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:

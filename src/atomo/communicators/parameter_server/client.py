@@ -20,7 +20,7 @@ from atomo.communicators.parameter_server.relay import (
 )
 from atomo.communicators.parameter_server.uplink import MASTER, Uplink
 from atomo.communicators.report import Report
-from atomo.communicators.state import State, read_state, state_tensor
+from atomo.communicators.state import State, read_state, state_frame
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Transport
@@ -183,15 +183,17 @@ class Client:
 
     def report(self, report: Report) -> None:
         """Declares the gradient of this step complete."""
-        self._reply(Kind.REPORT, report.tensor())
+        self._reply(pack(self._header(Kind.REPORT), [report.tensor()], RAW), "a report")
 
     def send_state(self, state: State) -> None:
         """Answers an order to save."""
-        self._reply(Kind.STATE, state_tensor(state))
+        self._reply(state_frame(self._header(Kind.STATE), state), "a state")
 
-    def _reply(self, kind: Kind, section: Tensor) -> None:
-        header = Header(kind, self._step, self._transport.rank)
-        self._transport.send(MASTER, pack(header, [section], RAW), f"a {kind.name.lower()}")
+    def _header(self, kind: Kind) -> Header:
+        return Header(kind, self._step, self._transport.rank)
+
+    def _reply(self, frame: Bytes, what: str) -> None:
+        self._transport.send(MASTER, frame, what)
 
 
 def forget(step: int, bucket: int, frame: Bytes) -> None:

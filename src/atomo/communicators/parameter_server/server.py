@@ -14,7 +14,7 @@ from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.parameter_server.total import Total
 from atomo.communicators.report import Report
 from atomo.communicators.scales import Scales, read_scales
-from atomo.communicators.state import State, read_state, state_tensor
+from atomo.communicators.state import State, read_state, state_frame
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport
@@ -157,7 +157,8 @@ class Server:
     def restore(self, states: Sequence[State]) -> None:
         """Gives each worker the state that it continues from."""
         for worker, state in zip(self._workers, states, strict=True):
-            self._send(worker, Kind.STATE, [state_tensor(state)])
+            frame = state_frame(self._header(worker, Kind.STATE), state)
+            self._transport.send(worker, frame, "an order to state")
 
     def stop(self) -> None:
         """Ends the run of every worker."""
@@ -182,9 +183,11 @@ class Server:
         self._late.discard(worker)
         return Flag.LATE if late else Flag.NONE
 
+    def _header(self, worker: int, kind: Kind) -> Header:
+        return Header(kind, self._step, worker, flags=self._verdict(worker))
+
     def _send(self, worker: int, kind: Kind, sections: Sequence[Tensor] = ()) -> None:
-        header = Header(kind, self._step, worker, flags=self._verdict(worker))
-        frame = pack(header, sections, RAW)
+        frame = pack(self._header(worker, kind), sections, RAW)
         self._transport.send(worker, frame, f"an order to {kind.name.lower()}")
 
     def _gradients_of(self, workers: list[int]) -> str:

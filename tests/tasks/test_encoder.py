@@ -90,6 +90,20 @@ def test_weights_are_those_of_the_file_and_what_it_lacks_is_drawn_from_the_seed(
     assert network.dropout.p == 0.3
 
 
+def test_word_vectors_have_gradients_of_rows_where_the_task_says_so(folder):
+    task = SMALL.replace(")", ", dropout=0.0)")
+    dense, sparse = built(folder, task), built(folder, task.replace(")", ", sparse=True)"))
+    work = opened(folder, task)
+    batch = work.train.batch(torch.arange(2))
+    for network in (dense, sparse):
+        work.objective.loss(network(*batch.inputs), batch.targets).backward()
+    whole, rows = (
+        network.encoder.get_input_embeddings().weight.grad for network in (dense, sparse)
+    )
+    assert rows.is_sparse
+    torch.testing.assert_close(rows.to_dense(), whole)
+
+
 def test_weights_may_lie_in_a_bin_of_tensors_alone(folder):
     first = built(folder).state_dict()
     write_encoder(folder / "tiny", LEXICON, safe=False)

@@ -225,6 +225,7 @@ def test_bad_files_are_named(folder, files, told):
         ("language(length=0)", "length must be 1 to 65536, got 0"),
         ("language(context=-1)", "context must be 0 to 65536, got -1"),
         ("language(dropout=1)", "dropout must be 0 to below 1, got 1.0"),
+        ("language(tied=True, sparse=True)", "sparse=True with tied=True: scoring gives each word"),
     ],
 )
 def test_bad_settings_are_named(spec, told):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from selection import slow_but
 from support import run_threads
-from tasks.real_format import write_labels
+from tasks.real_format import write_labels, write_sentences, write_text
 from torch import Size
 from torch.nn import Embedding, Linear, Module, Sequential
 
@@ -12,9 +12,11 @@ from atomo.codecs import make_codec
 from atomo.codecs.rows import RowGradient
 from atomo.config import Settings
 from atomo.fusion import Bucket, Gradients, apart, plan, shapes
+from atomo.fusion.embeddings import rows_of
 from atomo.grouping import ONE, Grouping
 from atomo.launch.place import canonical
 from atomo.tasks import chosen as with_task
+from atomo.tasks import make_task
 from atomo.training import ways, worker
 from atomo.training.checkpoint import load
 from atomo.training.job import make_job
@@ -78,6 +80,52 @@ def test_training_is_the_same_as_with_whole_gradients(given, tmp_path, monkeypat
 def test_who_needs_the_whole_gradient_gets_it(given, tmp_path):
     write_labels(tmp_path / "eurlex4k")
     assert row_gradients(make_job(asked(tmp_path, **given), 3)) is None
+
+
+LANGUAGE = "language(hidden=8, heads=2, layers=1, dropout=0.0, length=6, context=3"
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "network"),
+    [
+        ("text(dimension=8, hidden=8", "UIT-VSFC", "BiLSTM"),
+        (LANGUAGE, "Corpus", "LSTM"),
+        (LANGUAGE, "Corpus", "Transformer"),
+    ],
+)
+def test_word_vectors_have_gradients_of_rows_where_the_task_says_so(
+    task, dataset, network, tmp_path
+):
+    write_sentences(tmp_path / "UIT-VSFC", train=8)
+    write_text(tmp_path, train=8)
+    built = []
+    for spec in (f"{task})", f"{task}, sparse=True)"):
+        torch.manual_seed(1)
+        work = make_task(spec).open(dataset, tmp_path)
+        model, batch = work.build(network), work.train.batch(torch.tensor([0, 2]))
+        torch.manual_seed(2)  # of dropout
+        work.objective.loss(model(*batch.inputs), batch.targets).backward()
+        built.append(model)
+    dense, sparse = built
+    weight, buckets = sparse.embedding.weight, plan(shapes(sparse), make_codec("topk"), LAYERS)
+    found, whole = rows_of(weight), torch.empty_like(weight)
+    assert apart(sparse, buckets) == {"embedding.weight"}
+    assert apart(dense, buckets) == set()
+    assert len(found.rows) < len(weight)
+    found.write_to(whole)
+    torch.testing.assert_close(whole, dense.embedding.weight.grad)
+
+
+@pytest.mark.slow
+def test_a_language_model_learns_the_same_by_rows(tmp_path):
+    write_text(tmp_path, train=40)
+    models = []
+    for code, task in (("rows", f"{LANGUAGE}, sparse=True)"), ("sgd", f"{LANGUAGE})")):
+        given = {"task": task, "dataset": "Corpus", "network": "LSTM", "code": code, "lr": 1.0}
+        chosen = asked(tmp_path, code, **given)
+        run_threads(chosen)
+        models.append(load(tmp_path / code, 4).model)
+    torch.testing.assert_close(*models)
 
 
 class Words(Module):

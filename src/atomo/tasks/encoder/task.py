@@ -65,6 +65,8 @@ class Encoder(Task):
     """The most tokens of a sentence, with those that the tokeniser adds."""
     dropout: float = 0.3
     """Before the linear layer; the encoder has its own."""
+    sparse: bool = False
+    """Whether gradients of word vectors reach the codec as the rows that a batch touched."""
 
     id: ClassVar[str] = "encoder"
     samples: ClassVar[str] = "sentences"
@@ -100,7 +102,8 @@ class Encoder(Task):
     def _build(self, name: str, folder: Path, classes: int, tokeniser: Any) -> Module:
         self.network_named(name)
         encoder: Any = read_encoder(folder)
-        rows = encoder.get_input_embeddings().num_embeddings
+        vectors = encoder.get_input_embeddings()
+        rows, vectors.sparse = vectors.num_embeddings, self.sparse
         if len(tokeniser) > rows:
             raise DataError(
                 f"the tokeniser in {folder} has {len(tokeniser)} tokens, and its encoder {rows}"

@@ -51,6 +51,8 @@ class Language(Task):
     """Occurrences in training below which a word is unknown."""
     tokenizer: str = ""
     """A tokeniser in the JSON format of `tokenizers`, a path below the data directory."""
+    sparse: bool = False
+    """Whether gradients of word vectors reach the codec as the rows that a batch touched."""
 
     id: ClassVar[str] = "language"
     samples: ClassVar[str] = "windows"
@@ -66,6 +68,11 @@ class Language(Task):
             raise ConfigError(f"language: context must be 0 to 65536, got {self.context}")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"language: dropout must be 0 to below 1, got {self.dropout}")
+        if self.tied and self.sparse:
+            raise ConfigError(
+                "language: sparse=True with tied=True: scoring gives each word's vector a gradient "
+                "in every batch; leave one of them out"
+            )
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
@@ -98,7 +105,11 @@ class Language(Task):
 
     def _build(self, name: str, corpus: Corpus) -> Module:
         found, words = self.network_named(name), len(corpus.words)
-        return self._own(found, words) if is_own(found) else BUILDERS[found](self, words)
+        if is_own(found):
+            return self._own(found, words)
+        network = BUILDERS[found](self, words)
+        network.embedding.sparse = self.sparse
+        return network
 
     def _own(self, name: str, words: int) -> Module:
         """A network from elsewhere, which is seen to score the words of a window."""
@@ -115,11 +126,11 @@ class Language(Task):
                 )
 
 
-def lstm(task: Language, words: int) -> Module:
+def lstm(task: Language, words: int) -> LSTMLanguageModel:
     return LSTMLanguageModel(words, task.hidden, task.layers, task.dropout, task.tied, task.context)
 
 
-def transformer(task: Language, words: int) -> Module:
+def transformer(task: Language, words: int) -> TransformerLanguageModel:
     if task.hidden % task.heads:
         raise ConfigError(
             f"language: hidden {task.hidden} must be a multiple of heads, which are {task.heads}"
@@ -130,6 +141,7 @@ def transformer(task: Language, words: int) -> Module:
     )
 
 
-BUILDERS: Final[Mapping[str, Callable[[Language, int], Module]]] = MappingProxyType(
+Builder = Callable[[Language, int], LSTMLanguageModel | TransformerLanguageModel]
+BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
     {"LSTM": lstm, "Transformer": transformer}
 )

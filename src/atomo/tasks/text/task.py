@@ -66,6 +66,8 @@ class Text(Task):
     """Occurrences in training below which a word is unknown."""
     tokenizer: str = ""
     """A tokeniser in the JSON format of `tokenizers`, a path below the data directory."""
+    sparse: bool = False
+    """Whether gradients of word vectors reach the codec as the rows that a batch touched."""
 
     id: ClassVar[str] = "text"
     samples: ClassVar[str] = "sentences"
@@ -102,6 +104,7 @@ class Text(Task):
         path = data_dir / self.vectors
         dimension = dimension_of(path) if self.vectors else self.dimension
         network = BiLSTM(len(vocabulary), dimension, self.hidden, classes)
+        network.embedding.sparse = self.sparse
         given = read_vectors(path, set(vocabulary.words)) if self.vectors else {}
         with torch.no_grad():
             for word, vector in given.items():

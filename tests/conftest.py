@@ -31,6 +31,7 @@ JOBS = (
     "integrations/test_ddp.py",
     "integrations/test_examples.py",
     "integrations/test_frameworks.py",
+    "integrations/test_fsdp.py",
     "cluster/virtual/",
     "transports/test_mpi.py",
     "transports/test_torch_distributed.py",

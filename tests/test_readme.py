@@ -32,8 +32,9 @@ from atomo.settings_file import SETTINGS_FILE
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# Those on several ranks are run by tests/integrations/test_examples.py.
-SEVERAL = {"ddp", "own_loop", "with_accelerate"}
+# On several ranks: tests/integrations/test_examples.py runs them, but for that of FSDP2, which is
+# what tests/integrations/fsdp_ranks.py does at length.
+SEVERAL = {"ddp", "own_loop", "with_accelerate", "with_fsdp"}
 EXTRA = {"with_lightning"}  # which tests/integrations/test_frameworks.py has in small
 EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL | EXTRA)
 PATH = re.compile(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from atomo.integrations.accelerate import accelerate_hook
     from atomo.integrations.ddp import ddp_hook
     from atomo.integrations.ddp_buckets import bucket_cap_mb_list
+    from atomo.integrations.fsdp import fsdp_hook
     from atomo.integrations.lightning import lightning_callback
     from atomo.integrations.optimizer import wrap_optimizer
     from atomo.integrations.published import add_parser_arguments, wrap_compress_optimizer
@@ -46,6 +47,7 @@ __all__ = [
     "decode",
     "default_memory",
     "encode",
+    "fsdp_hook",
     "lightning_callback",
     "make_codec",
     "make_memory",
@@ -64,6 +66,7 @@ HOMES = {
     "accelerate_hook": "atomo.integrations.accelerate",
     "bucket_cap_mb_list": "atomo.integrations.ddp_buckets",
     "ddp_hook": "atomo.integrations.ddp",
+    "fsdp_hook": "atomo.integrations.fsdp",
     "lightning_callback": "atomo.integrations.lightning",
     "trainer_hook": "atomo.integrations.trainer",
     "wrap_optimizer": "atomo.integrations.optimizer",

@@ -1,0 +1,134 @@
+"""Compressed gradients between the replicas of a model that FSDP2 has sharded."""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+from atomo.codecs import Codec
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.collective import TorchCollective
+from atomo.integrations.dense import Dense
+from atomo.integrations.exchange import Exchange
+from atomo.integrations.fsdp_checks import check_choice, check_meshes, sharded_parameters
+from atomo.integrations.fsdp_shards import cut_up, sharded_modules, shards_of
+from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.sharded import ShardedExchange
+from atomo.memory import kind_of
+from atomo.wire import Compression
+
+__all__ = ["fsdp_hook"]
+
+
+def fsdp_hook(
+    model: nn.Module,
+    code: str | Codec[Any],
+    replicas: DeviceMesh,
+    *,
+    memory: str = "auto",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    dense_below: int = 0,
+    dense_steps: int = 0,
+    seed: int = 0,
+    compression: Compression | None = None,
+    timeout_s: float | None = None,
+) -> ShardedExchange:
+    """Averages the gradients of an FSDP2 model between its replicas, compressed.
+
+        mesh = init_device_mesh("cuda", (hosts, 8), mesh_dim_names=("replicate", "shard"))
+        fully_shard(model, mesh=mesh["shard"])
+        exchange = atomo.fsdp_hook(model, "topk(ratio=0.01)", mesh["replicate"])
+
+    In the place of `fully_shard(model, mesh=mesh)`, whose all-reduce between replicas is dense. As
+    there, FSDP2 gathers weights and reduce-scatters gradients among the ranks that share a replica,
+    which are best those of one host. What that leaves of each rank's shard is then averaged among
+    the ranks that hold the same shard, bit for bit alike on all of them. Codecs see every
+    parameter's rows of that shard in their own shape; what is kept back is kept by shard.
+
+    On every rank, once the model is sharded and its weights are there, and before the first pass;
+    replicas begin with the same weights. FSDP2 waits for each module's average inside the backward
+    pass, which does not go on meanwhile. A backward pass is a step.
+
+    Args:
+        model: on which, and on modules of which, `fully_shard` was called with a mesh of one
+            dimension. Parameters that need a gradient are those it has now.
+        code: a codec, or its specification such as "svd(rank=3)".
+        replicas: the ranks that hold this one's shard, one of each replica: a mesh of one
+            dimension.
+        memory: what each rank keeps back, as of `ddp_hook`.
+        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        nesterov: whether that is Nesterov's.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
+        seed: of what codecs draw.
+        compression: blosc's settings for the frames.
+        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+
+    Returns:
+        The exchange, whose `state_dict` and `load_state_dict` are for checkpoints, and whose
+        `stats` are bytes and seconds. `backward()` raises what goes wrong.
+
+    Raises:
+        ConfigError: a name is unknown, a memory does not suit the codec or needs the whole gradient
+            first, the model is sharded by FSDP1 or otherwise than above, there are no replicas, or
+            they do not say the same.
+    """
+    dense = Dense(dense_below, dense_steps)
+    choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
+    check_choice(choice)
+    parameters, modules = sharded_parameters(model), sharded_modules(model)
+    group = check_meshes(parameters, replicas).get_group()
+    rows = {name: one.to_local().detach() for name, one in parameters.items()}
+    here = {name: one for name, one in rows.items() if one.numel()}
+    exchange = make_exchange(choice, TorchCollective(group, timeout_s), here)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
+    steps = Steps(exchange)
+    for number, module in enumerate(modules):
+        module.set_all_reduce_hook(Averaging(steps, module, number, names).average)
+    return ShardedExchange(exchange, parameters, kind_of(choice.memory_spec).vectors)
+
+
+@final
+class Averaging:
+    """The hook of one module."""
+
+    def __init__(
+        self, steps: "Steps", module: FSDPModule, number: int, names: Mapping[Tensor, str]
+    ) -> None:
+        self._steps, self._module, self._number, self._names = steps, module, number, names
+
+    def average(self, reduced: Tensor) -> None:
+        """Averages what a reduce-scatter left, in place: when this returns, FSDP2 reads it."""
+        gradients = cut_up(reduced, shards_of(self._module, self._names))
+        if gradients:
+            self._steps.average(Chunk(self._number, gradients, reduced))
+
+
+@final
+class Steps:
+    """The averages of all modules, of which those of one backward pass are a step."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange, self._begun = exchange, False
+
+    def average(self, chunk: Chunk) -> None:
+        """Averages one module's gradients."""
+        self._begun = True
+        self._exchange.submit(chunk, 1.0, False, lambda: None)
+        self._exchange.finish()
+        # FSDP2 runs hooks of modules whose inputs need no gradient at the end of the pass too, in a
+        # callback that it has queued before the first hook. That of a pass that failed never comes,
+        # so each hook queues one.
+        try:
+            Variable._execution_engine.queue_callback(self._end)
+        except RuntimeError:  # no backward pass runs: a pipeline's schedule reduces behind it
+            self._end()
+
+    def _end(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._exchange.end()

@@ -1,0 +1,204 @@
+"""What four ranks do with a model sharded by FSDP2, as a script: `fsdp_ranks.py RANK SIZE FOLDER`.
+
+Two replicas of two shards each; at the end one replica of four, and four of one.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn.functional import cross_entropy
+
+import atomo
+from atomo.errors import AtomoError, ConfigError
+from atomo.integrations.fsdp_shards import sharded_modules
+
+RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+STEPS = 10
+TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
+
+
+class Network(nn.Module):
+    """Its layers are odd: 5 rows among two ranks, and one row, of which a rank has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.hidden = nn.ModuleList([nn.Linear(32, 64), nn.Linear(64, 64)])
+        self.out = nn.Linear(64, 5)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.spare = nn.Linear(5, 5)
+
+    def forward(self, images: Tensor, spare: bool = True) -> Tensor:
+        for layer in self.hidden:
+            images = layer(images).tanh()
+        found = self.scale * self.out(images)
+        return found + self.spare(found) if spare else found
+
+
+def sharded(mesh: DeviceMesh) -> Network:
+    """A network whose hidden layers are sharded one by one, and the rest together."""
+    model = Network()
+    for layer in model.hidden:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def hooked(replicas: int, code: str, **settings: Any) -> tuple[Network, Any]:
+    """The network in so many replicas."""
+    shape, names = (replicas, SIZE // replicas), ("replicate", "shard")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    model = sharded(mesh["shard"])
+    return model, atomo.fsdp_hook(model, code, mesh["replicate"], **settings)
+
+
+def train(model: Network, steps: range = range(STEPS), **options: Any) -> list[float]:
+    """Steps with this rank's own images, which a teacher has labelled; the losses."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    for step in steps:
+        generator = torch.Generator().manual_seed(100 * step + RANK)
+        images = torch.randn(32, 32, generator=generator)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(images, **options), (images @ TEACHER).argmax(1))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def whole(tensors: Any) -> Tensor:
+    """All of what is sharded, in a row."""
+    return torch.cat([one.full_tensor().detach().flatten() for one in tensors])
+
+
+def check_alike(mine: Tensor) -> None:
+    """All ranks have the same bits."""
+    everyone = [torch.empty_like(mine) for _ in range(SIZE)]
+    dist.all_gather(everyone, mine)
+    assert all(one.equal(mine) for one in everyone)
+
+
+def kept(exchange: Any) -> Tensor:
+    """The sum over replicas of what they keep back: each is whole on as many ranks as it has
+    shards.
+    """
+    memory = exchange.state_dict()["memories"][str(exchange.rank)]
+    mine = whole(memory[name] for name, _ in Network().named_parameters())
+    dist.all_reduce(mine)
+    return mine * exchange.size / SIZE
+
+
+def equals_hsdp() -> None:
+    """Without compression it is HSDP, bit for bit."""
+    plain = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    model, exchange = hooked(2, "sgd")
+    few = range(3)
+    assert train(plain, few) == train(model, few)
+    assert whole(plain.parameters()).equal(whole(model.parameters()))
+    assert exchange.stats.steps == len(few)
+    assert exchange.stats.sent_bytes >= exchange.stats.dense_bytes > 0
+
+
+def trains_and_resumes() -> None:
+    """With top-k it learns, alike on all ranks; to go on is never to have stopped."""
+    model, exchange = hooked(2, "topk(ratio=0.05)", memory="residual")
+    losses = train(model)
+    assert sum(losses[-2:]) < 0.9 * sum(losses[:2]), losses
+    assert exchange.stats.ratio > 3, exchange.stats
+    check_alike(whole(model.parameters()))
+    place = str(FOLDER / "checkpoint")
+    dcp.save({"model": model.state_dict(), "exchange": exchange.state_dict()}, checkpoint_id=place)
+    again, other = hooked(2, "topk(ratio=0.05)", memory="residual")
+    found = {"model": again.state_dict(), "exchange": other.state_dict()}
+    dcp.load(found, checkpoint_id=place)
+    other.load_state_dict(found["exchange"])
+    rest = range(STEPS, STEPS + 3)
+    assert train(model, rest) == train(again, rest)
+    assert whole(model.parameters()).equal(whole(again.parameters()))
+    assert float(kept(exchange).norm()) > 0
+    for replicas in (1, 4):
+        elsewhere(replicas, place)
+
+
+def elsewhere(replicas: int, place: str) -> None:
+    """Another number of replicas, and of shards, goes on with the same sum."""
+    _, exchange = hooked(2, "topk(ratio=0.05)", memory="residual")
+    dcp.load({"exchange": (state := exchange.state_dict())}, checkpoint_id=place)
+    exchange.load_state_dict(state)
+    _, other = hooked(replicas, "topk(ratio=0.05)", memory="residual")
+    found = {"exchange": other.state_dict(ranks=2)}
+    dcp.load(found, checkpoint_id=place)
+    other.load_state_dict(found["exchange"])
+    torch.testing.assert_close(kept(other), kept(exchange))
+    assert other.state_dict()["step"] == STEPS
+
+
+def accumulates() -> None:
+    """Gradients of several passes without synchronisation are exchanged once."""
+    model, exchange = hooked(2, "topk(ratio=0.05)", dense_steps=1, dense_below=100)
+    images = torch.randn(8, 32, generator=torch.Generator().manual_seed(RANK))
+    for last in (False, False, True):
+        model.set_requires_gradient_sync(last)
+        model(images).sum().backward()
+    assert exchange.stats.steps == 1
+    assert float(kept(exchange).norm()) == 0  # the first step was dense
+
+
+def unused() -> None:
+    """What had no gradient is said to be there, or an error on all ranks."""
+    model, _ = hooked(2, "topk(ratio=0.05)")
+    expect(ConfigError, "set_reduce_scatter_unused_params", lambda: train(model, spare=False))
+    model, exchange = hooked(2, "topk(ratio=0.05)")
+    model.set_reduce_scatter_unused_params(True)
+    train(model, range(2))
+    before = exchange.state_dict()["memories"][str(exchange.rank)]["spare.weight"].full_tensor()
+    train(model, range(2), spare=False)
+    after = exchange.state_dict()["memories"][str(exchange.rank)]["spare.weight"].full_tensor()
+    assert before.equal(after)
+    assert isinstance(model.scale, DTensor)
+
+
+def refuses() -> None:
+    """What the hook cannot serve."""
+    both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = sharded(both)
+    hook: Any = atomo.fsdp_hook
+    expect(ConfigError, "mesh of 2 dimensions", lambda: hook(model, "topk", both["replicate"]))
+    plain = sharded(both["shard"])
+    expect(ConfigError, "replicas is a mesh of 2 dim", lambda: hook(plain, "topk", both))
+    expect(ConfigError, "have other ones each", lambda: hook(plain, "topk", both["shard"]))
+    places = [
+        ShardPlacementResult(Shard(0), FSDPMeshInfo(both[n], 0)) for n in ("shard", "replicate")
+    ]
+    layer = nn.Linear(4, 4)
+    fully_shard(layer, mesh=both["shard"], shard_placement_fn=lambda one: places[one.ndim - 1])
+    expect(ConfigError, "sharded over several meshes", lambda: sharded_modules(layer))
+    expect(ConfigError, "not None: a model with one replica", lambda: hook(plain, "topk", None))
+
+
+def expect(kind: type[AtomoError], words: str, body: Callable[[], object]) -> None:
+    with pytest.raises(kind, match=re.escape(words)):
+        body()
+
+
+torch.set_num_threads(1)
+dist.init_process_group(
+    "gloo", f"file://{FOLDER / 'store'}", timedelta(seconds=300), rank=RANK, world_size=SIZE
+)
+for scenario in (equals_hsdp, trains_and_resumes, accumulates, unused, refuses):
+    scenario()
+    dist.barrier()
+dist.destroy_process_group()

@@ -41,6 +41,12 @@ class Gathered(Collective):
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         raise NotImplementedError
 
+    def broadcast(self, values: Tensor, what: str) -> None:
+        raise NotImplementedError
+
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> Collective:
+        raise NotImplementedError
+
 
 def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
     """A bucket, and what each worker sends of it."""

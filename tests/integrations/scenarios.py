@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 from atomo.communicators.collective import Addend
-from atomo.errors import AtomoError, CheckpointError, DeadlineExpired, Diverged
+from atomo.errors import AtomoError, CheckpointError, ConfigError, DeadlineExpired, Diverged
 from atomo.integrations.collective import TorchCollective
 
 RAN = __name__ == "__main__"
@@ -345,6 +345,32 @@ def resumes() -> None:
     if RANK == 0:
         torch.testing.assert_close(torch.cat([added[n].flatten() for n in sorted(added)]), whole)
         expect(CheckpointError, "gather() at rank 0", lambda: one.load_state_dict(mine))
+
+
+def hierarchical() -> None:
+    """Hosts of two ranks: DDP's mean but for the order of sums, and one memory a host."""
+    plain, _, _ = train(None)
+    hooked, _, state = train("sgd", hierarchical=2)
+    torch.testing.assert_close(hooked, plain)
+    leads = RANK % 2 == 0
+    assert (state.stats.sent_bytes, state.rank, state.size) == (
+        leads * state.stats.dense_bytes, RANK, SIZE,
+    )  # fmt: skip
+    _, losses, state = train("topk(ratio=0.05)", hierarchical=2)
+    assert sum(losses[-5:]) < 0.93 * sum(losses[:5]), losses
+    ddp, _ = wrapped(network(), None, {})
+    place = str(FOLDER / "checkpoint")
+    dcp.save({"exchange": state.state_dict()}, checkpoint_id=place)
+    fresh, _ = atomo.ddp_hook(ddp, "topk(ratio=0.05)", hierarchical=2)
+    found = {"exchange": fresh.state_dict()}
+    dcp.load(found, checkpoint_id=place)
+    fresh.load_state_dict(found["exchange"])
+    mine, theirs = fresh.state_dict(), state.state_dict()
+    assert (mine["step"], mine["ranks"], "memories" in mine) == (STEPS, SIZE // 2, leads)
+    for name, kept in theirs["memories"][str(RANK // 2)].items() if leads else ():
+        assert mine["memories"][str(RANK // 2)][name].equal(kept)
+    expect(ConfigError, f"all {SIZE} ranks are on",
+           lambda: atomo.ddp_hook(ddp, "topk", hierarchical="yes"))  # fmt: skip
 
 
 def main() -> None:

@@ -43,6 +43,11 @@ def test_three_ranks(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_hosts_of_two_ranks(tmp_path):
+    run_ranks(SCENARIOS, 4, tmp_path, "hierarchical")
+
+
+@pytest.mark.slow
 def test_errors_come_out_of_backward_on_all_ranks(tmp_path):
     run_ranks(SCENARIOS, 2, tmp_path, "not_finite", "too_late")
 

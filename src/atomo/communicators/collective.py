@@ -65,3 +65,24 @@ class Collective(ABC):
             addends: as many on every rank, of the same sizes and carriers.
             what: names them in errors, the same on all ranks.
         """
+
+    @abstractmethod
+    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
+        """Replaces values by those of rank 0, bit for bit.
+
+        Args:
+            values: float32 and contiguous, of the same size on every rank.
+            what: names them in errors, the same on all ranks.
+        """
+
+    @abstractmethod
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Collective":
+        """The collective of some of the ranks, of which this is one, for another thread.
+
+        Every rank makes as many parts, in the same order; those that the ranks make at a time have
+        no rank in common.
+
+        Args:
+            ranks: in the order of their new numbers.
+            one_host: whether they count as one host, and not as a host each.
+        """

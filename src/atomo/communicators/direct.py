@@ -11,10 +11,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.pieces import Turn, chunks_of
 from atomo.communicators.summation import Summation
-from atomo.transports import Transport
+from atomo.errors import FrameError
+from atomo.transports import Part, Transport
 from atomo.wire import Bytes
 
 __all__ = ["Direct"]
@@ -52,6 +58,22 @@ class Direct(Collective):
             sent += self._send(work, work.turns[sent : number + 1 + AHEAD], what)
             source = (self.rank - turn.distance) % self.size
             work.take(turn, source, self._receive(source, what))
+
+    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
+        if self.rank == 0:
+            # A copy, since nobody says when it has left.
+            frame = np.frombuffer(values.cpu().numpy().tobytes(), np.uint8)
+            for peer in self._peers():
+                self._transport.send(peer, frame, what)
+            return
+        data = self._receive(0, what)
+        if data.size != values.nbytes:
+            raise FrameError(f"rank 0 gave {data.size} bytes of {what}, not {values.nbytes}")
+        values.copy_(torch.from_numpy(data.copy()).view(torch.float32))
+
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Direct":
+        channel = self._transport.channel(self._timeout_s)
+        return Direct(Part(channel, ranks, one_host=one_host), self._timeout_s)
 
     def _send(self, work: Summation, turns: Sequence[Turn], what: str) -> int:
         """Sends what there is for the next turns, in their order; for how many of them."""

@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
 from atomo.integrations.plug import Plug, warn_of_nothing
@@ -26,6 +27,7 @@ def accelerate_hook(
     nesterov: bool = False,
     dense_below: int = 0,
     dense_steps: int = 0,
+    hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -49,6 +51,8 @@ def accelerate_hook(
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
+            name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -60,8 +64,10 @@ def accelerate_hook(
         ConfigError: models were prepared before, gradients are not averaged by
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
-    dense = Dense(dense_below, dense_steps)
-    choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
+    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    choice = Choice(
+        code, memory, momentum, nesterov, seed, compression, dense=dense, hierarchical=hosts
+    )
     plug = Plug(choice, timeout_s)
     plug_in(accelerator, plug)
     return plug

@@ -223,7 +223,7 @@ class Averager:
             if sent.scale != 1:
                 flat.mul_(sent.scale)
             spread(sent.bucket, flat, chunk.gradients)
-        self._look(chunk)
+        self.look(chunk)
         self.stats.decode_s += time.perf_counter() - began
 
     def _restore(self, memory: dict[str, Tensor], factors: dict[str, Tensor]) -> None:
@@ -231,7 +231,7 @@ class Averager:
         if self.method:
             self.method.load_state_dict(factors)
 
-    def _look(self, chunk: Chunk) -> None:
+    def look(self, chunk: Chunk) -> None:
         """Whether whoever looks at the averages will leave the step out: on all ranks."""
         # Half precision may overflow where what was gathered did not.
         if self._skips and not self._spoilt:

@@ -10,7 +10,7 @@ from typing import Final, final
 import numpy as np
 import torch
 import torch.distributed as dist
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from atomo.codecs import Law
@@ -41,7 +41,10 @@ class TorchCollective(Collective):
     """
 
     def __init__(
-        self, like: dist.ProcessGroup | None = None, timeout_s: float | None = None
+        self,
+        like: dist.ProcessGroup | None = None,
+        timeout_s: float | None = None,
+        some: Sequence[int] | None = None,
     ) -> None:
         """Joins the group; every rank of `like` must do so, in the same order as other groups.
 
@@ -51,6 +54,7 @@ class TorchCollective(Collective):
         Args:
             like: of which the ranks, the backend and the deadline are taken; None: all ranks.
             timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
+            some: of the ranks of `like`, in the order of their new numbers; None: all of them.
 
         Raises:
             ConfigError: torch.distributed was not initialised.
@@ -63,7 +67,8 @@ class TorchCollective(Collective):
         assert parent is not None
         self._device = device_of(parent)
         self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
-        ranks, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
+        everyone, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
+        ranks = everyone if some is None else [everyone[one] for one in some]
         part = len(ranks) < dist.get_world_size()  # then the others are not here to help
         # Ranks may come late to the start of a job, whatever they may do later.
         limit = timedelta(seconds=max(self._timeout_s, timeout_of(parent, self._device)))
@@ -110,6 +115,16 @@ class TorchCollective(Collective):
             self._run(partial(dist.all_reduce, values), what)
             if values is not addend.values:
                 addend.values.copy_(values)
+
+    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
+        there = values.to(self._device)
+        self._run(partial(dist.broadcast, there, group_src=0), what)
+        if there is not values:
+            values.copy_(there)
+
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "TorchCollective":
+        del one_host
+        return TorchCollective(self._group, self._timeout_s, ranks)
 
     def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
         """Pieces as the carriers have them, added up in float32: a process group would add up what

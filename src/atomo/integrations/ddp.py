@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
@@ -37,6 +38,7 @@ def ddp_hook(
     scaler: GradScaler | None = None,
     dense_below: int = 0,
     dense_steps: int = 0,
+    hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -75,6 +77,8 @@ def ddp_hook(
             a gradient is an error.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
+            name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -88,8 +92,8 @@ def ddp_hook(
             the same.
     """
     skips = scaler is not None and scaler.is_enabled()
-    dense = Dense(dense_below, dense_steps)
-    choice = Choice(code, memory, momentum, nesterov, seed, compression, skips, dense)
+    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    choice = Choice(code, memory, momentum, nesterov, seed, compression, skips, dense, hosts)
     return hook_of(ddp, choice, scaler if skips else None, process_group, timeout_s)
 
 

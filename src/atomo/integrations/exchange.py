@@ -15,8 +15,10 @@ from atomo.errors import CheckpointError
 from atomo.integrations.averager import Averager
 from atomo.integrations.belt import Belt
 from atomo.integrations.chunk import Chunk, bucket_of
+from atomo.integrations.host_averager import HostAverager
+from atomo.integrations.inside import Inside
 from atomo.integrations.memories import add_up, blank, claimed, filled
-from atomo.integrations.sent import Sent
+from atomo.integrations.seat import Seat
 from atomo.integrations.stats import Stats
 
 __all__ = ["Exchange"]
@@ -30,15 +32,24 @@ ON_LINKS: Final = 1  # the stage in which ranks meet
 class Exchange:
     """The averages of one model's gradients, its memories, and what they cost."""
 
-    def __init__(self, averager: Averager, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        averager: Averager,
+        parameters: Mapping[str, Tensor],
+        seat: Seat,
+        inside: Inside | None = None,
+    ) -> None:
         """An exchange.
 
         Args:
             averager: does the work, in threads of this exchange.
             parameters: those of the model, by name.
+            seat: of this rank.
+            inside: the host of which the averager is for one rank; None: it is for all ranks.
         """
         self.names = {parameter: name for name, parameter in parameters.items()}
-        self._averager, self._parameters = averager, dict(parameters)
+        self._averager, self._parameters, self.seat = averager, dict(parameters), seat
+        self._stages = averager if inside is None else HostAverager(averager, inside)
         # A bucket is encoded while the one before it is on the links.
         self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
         self._pending: list[Any] = []
@@ -47,12 +58,12 @@ class Exchange:
     @property
     def rank(self) -> int:
         """This one's."""
-        return self._averager.collective.rank
+        return self.seat.rank
 
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        return self._averager.collective.size
+        return self.seat.size
 
     @property
     def stats(self) -> Stats:
@@ -77,19 +88,19 @@ class Exchange:
             last: whether the step has no more.
             done: called in a thread.
         """
-        averager, place = self._averager, self._place(next(iter(chunk.gradients.values())).device)
+        stages, place = self._stages, self._place(next(iter(chunk.gradients.values())).device)
 
-        def encode() -> list[Sent]:
+        def encode() -> Any:
             with place():
-                return averager.encode(chunk, scale, last, partial(self._belt.within, ON_LINKS))
+                return stages.encode(chunk, scale, last, partial(self._belt.within, ON_LINKS))
 
-        def exchange(sent: list[Sent]) -> list[Sent]:
+        def exchange(sent: Any) -> Any:
             with place():
-                return averager.exchange(sent)
+                return stages.exchange(sent)
 
-        def decode(sent: list[Sent]) -> None:
+        def decode(sent: Any) -> None:
             with place():
-                averager.decode(sent, last)
+                stages.decode(sent, last)
 
         def over() -> None:
             with place():
@@ -128,6 +139,7 @@ class Exchange:
     def state_dict(self, ranks: int | None = None) -> State:
         """This rank's memory by parameter name: tensors and plain types, for any checkpoint.
 
+        Among several ranks of a host the first has one memory for all of it, and counts as a rank.
         torch.distributed.checkpoint takes it as it is, from all ranks together. To load what
         another number of ranks has saved, give that number, have the entries filled, then give
         them to `load_state_dict`.
@@ -135,18 +147,19 @@ class Exchange:
         Args:
             ranks: how many ranks saved what is to be filled in; None: this is to be saved.
         """
-        memory, parameters = self._averager.memory, self._parameters
+        memory, parameters, seat = self._averager.memory, self._parameters, self.seat
         if ranks is None:
-            own = {str(self.rank): filled(memory, parameters)}
-            return self._described(own, self.size)
-        mine = claimed(self.rank, self.size, ranks)
+            own = {str(seat.memory): filled(memory, parameters)}
+            return self._described(own, seat.memories)
+        mine = claimed(seat.memory, seat.memories, ranks)
         return self._described({str(one): blank(memory, parameters) for one in mine}, ranks)
 
     def _described(self, memories: dict[str, dict[str, Tensor]], ranks: int) -> State:
         averager = self._averager
         about = averager.dense.state_dict() | {"ranks": ranks, "step": averager.step}
-        about |= self._factors()
-        return about | {"memory": averager.memory.id, "memories": memories}
+        about |= {"memory": averager.memory.id}
+        # Nothing stands in for what others know: checkpoints take it from any rank that has it.
+        return about | self._factors() | {"memories": memories} if self.seat.keeps else about
 
     def _factors(self) -> dict[str, Any]:
         """What a method starts its next step from, alike on all ranks."""
@@ -163,10 +176,12 @@ class Exchange:
 
         `load_state_dict` takes it on any number of ranks.
         """
+        if not self.seat.keeps:
+            return None
         mine = filled(self._averager.memory, self._parameters)
 
         def work() -> list[dict[str, Tensor]]:
-            states: list[dict[str, Tensor]] = [{} for _ in range(self.size)]
+            states: list[dict[str, Tensor]] = [{} for _ in range(self.seat.memories)]
             for name, entry in mine.items():  # one by one: each comes from all ranks at once
                 data = np.frombuffer(save({name: entry.cpu().contiguous()}), np.uint8)
                 # Read by all: what is left unread would come where the next step is expected.
@@ -179,7 +194,7 @@ class Exchange:
         states = self._belt.within(ON_LINKS, work)
         if self.rank != 0:
             return None
-        return self._described({str(one): state for one, state in enumerate(states)}, self.size)
+        return self._described({str(n): one for n, one in enumerate(states)}, len(states))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the memory and the number of the step.
@@ -198,14 +213,15 @@ class Exchange:
             raise CheckpointError(
                 f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}"
             )
-        mine = claimed(self.rank, self.size, state["ranks"])
-        missing = [one for one in mine if str(one) not in state["memories"]]
+        found, seat = state.get("memories", {}), self.seat
+        mine = claimed(seat.memory, seat.memories, state["ranks"]) if seat.keeps else []
+        missing = [one for one in mine if str(one) not in found]
         if missing:
             raise CheckpointError(
                 f"rank {self.rank} of {self.size} takes over the memories of ranks {mine} of "
                 f"{state['ranks']}, and {missing} are not in the state: gather() at rank 0 has all"
             )
-        states = [state["memories"][str(one)] for one in mine]
+        states = [found[str(one)] for one in mine]
         averager.memory.load_state_dict(add_up(states, averager.memory, self._parameters))
         averager.step = state["step"]
         if averager.method and FACTORS in state:

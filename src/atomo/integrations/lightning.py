@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
@@ -30,6 +31,7 @@ def lightning_callback(
     nesterov: bool = False,
     dense_below: int = 0,
     dense_steps: int = 0,
+    hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -50,6 +52,8 @@ def lightning_callback(
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
+            name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -61,8 +65,10 @@ def lightning_callback(
     Raises:
         ConfigError: Lightning is not installed.
     """
-    dense = Dense(dense_below, dense_steps)
-    choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
+    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    choice = Choice(
+        code, memory, momentum, nesterov, seed, compression, dense=dense, hierarchical=hosts
+    )
     return kind_of(package())(Plug(choice, timeout_s))
 
 

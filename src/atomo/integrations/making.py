@@ -11,12 +11,16 @@ from atomo.api.given import as_codec
 from atomo.codecs import Codec
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
+from atomo.communicators.hosts import find_hosts
 from atomo.errors import ConfigError
+from atomo.hierarchy import FLAT
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Codecs
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
+from atomo.integrations.inside import enter
 from atomo.integrations.methods import Method, method_of
+from atomo.integrations.seat import seat_in
 from atomo.memory import canonical, check_fits, default_memory, make_memory
 from atomo.wire import Compression
 
@@ -37,6 +41,8 @@ class Choice:
     compression: Compression | None = None
     skips: bool = False
     dense: Dense = NEVER
+    hierarchical: str = FLAT
+    """Which ranks count as one host, as `canonical_hierarchy` spells it."""
 
     @property
     def method(self) -> Method | None:
@@ -63,7 +69,8 @@ class Choice:
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
         method = f"{self.method.__name__} by " if self.method else ""
         kept = f"memory {self.memory_spec}, {momentum}, seed {self.seed}, {self.dense}"
-        return f"{method}{self.codec}, {kept}"
+        hosts = f", hierarchical {self.hierarchical}" if self.hierarchical != FLAT else ""
+        return f"{method}{self.codec}, {kept}{hosts}"
 
 
 def make_exchange(
@@ -73,23 +80,34 @@ def make_exchange(
 
     Raises:
         ConfigError: a name is unknown, a memory does not suit the codec, the parameters are none
-            that can be averaged, or the ranks do not say the same.
+            that can be averaged, the ranks do not say the same, or all are on one host.
     """
     if not parameters:
         raise ConfigError("the model has no parameters that need a gradient")
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
             raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
-    codec, spec = choice.codec, choice.memory_spec
-    check_fits(codec, spec)
+    check_fits(choice.codec, choice.memory_spec)
     check_alike(choice, collective, parameters)
-    memory = make_memory(spec, choice.momentum, choice.nesterov, collective.size)
+    hosts = find_hosts(choice.hierarchical, collective)
+    seat = seat_in(hosts, collective.rank)
+    if hosts.flat:
+        return Exchange(make_averager(choice, collective, parameters), parameters, seat)
+    inside, between = enter(hosts, collective)
+    return Exchange(make_averager(choice, between, parameters), parameters, seat, inside)
+
+
+def make_averager(
+    choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]
+) -> Averager:
+    """What averages over a collective."""
+    size, momentum, nesterov = collective.size, choice.momentum, choice.nesterov
+    memory = make_memory(choice.memory_spec, momentum, nesterov, size)
     compression = choice.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
     method = None if choice.method is None else choice.method(collective, compressor)
-    codecs = Codecs(codec, choice.dense.rules(parameters))
-    averager = Averager(codecs, compressor, collective, choice.skips, method, choice.dense)
-    return Exchange(averager, parameters)
+    codecs = Codecs(choice.codec, choice.dense.rules(parameters))
+    return Averager(codecs, compressor, collective, choice.skips, method, choice.dense)
 
 
 def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:

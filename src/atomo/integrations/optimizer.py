@@ -13,6 +13,7 @@ from atomo.communicators.collective import Collective
 from atomo.errors import ConfigError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
+from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
@@ -35,6 +36,7 @@ def wrap_optimizer(
     scaler: GradScaler | None = None,
     dense_below: int = 0,
     dense_steps: int = 0,
+    hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
     collective: Collective | None = None,
@@ -63,6 +65,8 @@ def wrap_optimizer(
         scaler: where the loss is scaled; then call `average` before `scaler.step`.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
+            name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         collective: the ranks; None: those of the job.
@@ -74,8 +78,16 @@ def wrap_optimizer(
     """
     parameters = trained(optimizer, model)
     skips = scaler is not None and scaler.is_enabled()
-    dense = Dense(dense_below, dense_steps)
-    choice = Choice(code, memory, seed=seed, compression=compression, skips=skips, dense=dense)
+    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    choice = Choice(
+        code,
+        memory,
+        seed=seed,
+        compression=compression,
+        skips=skips,
+        dense=dense,
+        hierarchical=hosts,
+    )
     choice, moved = move_momentum(choice, optimizer)
     ranks = join_job(timeout_s) if collective is None else collective
     exchange = make_exchange(choice, ranks, parameters)

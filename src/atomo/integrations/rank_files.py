@@ -27,6 +27,8 @@ ABOUT: Final = "atomo"  # in the header of a file: what is no tensor, as JSON
 def save_rank(exchange: Exchange, folder: Path, model: int = 0) -> None:
     """Writes what this rank keeps; every rank does so. The file is there whole, or not at all.
 
+    Among several ranks of a host it is the first that has something to write.
+
     Args:
         exchange: of one model, between two steps.
         folder: of the checkpoint.
@@ -35,11 +37,13 @@ def save_rank(exchange: Exchange, folder: Path, model: int = 0) -> None:
     Raises:
         CheckpointError: it cannot be written.
     """
-    state = exchange.state_dict()
-    tensors = named(MEMORY, state.pop("memories")[str(exchange.rank)])
+    if not exchange.seat.keeps:
+        return
+    state, number = exchange.state_dict(), exchange.seat.memory
+    tensors = named(MEMORY, state.pop("memories")[str(number)])
     tensors |= named(FACTORS, state.pop(FACTORS, {}))
     with Staging(folder) as staging:
-        name = path_of(folder, model, exchange.rank).name
+        name = path_of(folder, model, number).name
         staging.write(name, save(tensors, {ABOUT: json.dumps(state)}))
         staging.publish()
 
@@ -51,12 +55,13 @@ def load_ranks(exchange: Exchange, folder: Path, model: int = 0) -> None:
         CheckpointError: a file is missing, damaged, of another step than the first rank's, or of
             another model or memory.
     """
-    own = path_of(folder, model, exchange.rank)
+    seat = exchange.seat
+    own = path_of(folder, model, seat.memory)
     first = path_of(folder, model, 0)  # on hosts that share no folder, this rank's own
     state, tensors = read(first if first.exists() else own)
     state[FACTORS] = below(FACTORS, tensors)
     state["memories"] = memories = {}
-    for rank in claimed(exchange.rank, exchange.size, state["ranks"]):
+    for rank in claimed(seat.memory, seat.memories, state["ranks"]) if seat.keeps else ():
         path = path_of(folder, model, rank)
         about, tensors = read(path)
         if (about["ranks"], about["step"]) != (state["ranks"], state["step"]):

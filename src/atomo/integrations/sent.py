@@ -39,7 +39,13 @@ class Sent:
 class Scratch:
     """A flat tensor for each chunk, the same at every step."""
 
-    def __init__(self) -> None:
+    def __init__(self, spare: int = 0) -> None:
+        """None yet.
+
+        Args:
+            spare: how many entries each has behind those of its chunk.
+        """
+        self._spare = spare
         self._flats: dict[Parameters, Tensor] = {}
         self._served: set[Parameters] = set()
 
@@ -50,7 +56,7 @@ class Scratch:
         if parameters not in self._flats:
             device = next(iter(chunk.gradients.values())).device
             size = sum(shape.numel() for _, shape in parameters)
-            self._flats[parameters] = torch.empty(size, device=device)
+            self._flats[parameters] = torch.empty(size + self._spare, device=device)
         return self._flats[parameters]
 
     def tidy(self) -> None:

@@ -22,6 +22,7 @@ def trainer_hook(
     nesterov: bool = False,
     dense_below: int = 0,
     dense_steps: int = 0,
+    hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -45,6 +46,8 @@ def trainer_hook(
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
+            name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -63,6 +66,7 @@ def trainer_hook(
         nesterov=nesterov,
         dense_below=dense_below,
         dense_steps=dense_steps,
+        hierarchical=hierarchical,
         seed=seed,
         compression=compression,
         timeout_s=timeout_s,

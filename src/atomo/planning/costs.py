@@ -88,6 +88,13 @@ class Alone(Collective):
             self.half |= field.dtype.itemsize == HALF_BYTES
         self.rounds += 1
 
+    def broadcast(self, values: Tensor, what: str) -> None:
+        del values, what  # they are its own
+
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Alone":
+        del ranks, one_host
+        return self
+
 
 def measure_costs(
     codec: Codec[Any],

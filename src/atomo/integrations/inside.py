@@ -1,0 +1,92 @@
+"""The ranks of a host in a job of several: what they sum, and what their first one gives them.
+
+Words and rules are those of `atomo.communicators.hosts`, with one lane: hooks are handed other
+buckets from step to step, and a memory stays where it is.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, final
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.codecs.small import DENSE
+from atomo.communicators.collective import Addend, Collective
+from atomo.communicators.hosts import Hosts
+from atomo.errors import (
+    AtomoError,
+    CodecError,
+    ConfigError,
+    DeadlineExpired,
+    Diverged,
+    FrameError,
+    TransportError,
+)
+
+__all__ = ["Inside", "enter"]
+
+NOTHING: Final = np.zeros(1, np.uint8)  # no message is empty
+MADE: Final = (AtomoError, CodecError, ConfigError, DeadlineExpired, Diverged, FrameError)
+# By name; not PeerLost, which is made of more than words, and travels as what it is one of.
+KINDS: Final[Mapping[str, type[AtomoError]]] = MappingProxyType(
+    {kind.__name__: kind for kind in (*MADE, TransportError)}
+)
+
+
+@final
+class Inside:
+    """The ranks of this one's host, over a group for the way up and one for the way down.
+
+    Each has one thread: a sum need not wait for the mean of the bucket before.
+    """
+
+    def __init__(self, up: Collective, down: Collective, share: float) -> None:
+        """A host.
+
+        Args:
+            up: its ranks.
+            down: the same.
+            share: what its sum is multiplied with, so that the mean over hosts is that over ranks.
+        """
+        self._up, self._down, self._share = up, down, share
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that exchanges with other hosts."""
+        return self._up.rank == 0
+
+    def sum(self, flat: Float[Tensor, " n"], what: str) -> None:
+        """Replaces `flat` by what this host has to say, as one worker."""
+        self._up.sum([Addend(flat, DENSE)], what)
+        if self._share != 1:
+            flat.mul_(self._share)
+
+    def give(self, mean: Float[Tensor, " n"], what: str) -> None:
+        """Replaces `mean` by the first rank's."""
+        self._down.broadcast(mean, what)
+
+    def tell(self, wrong: BaseException | None, what: str) -> AtomoError:
+        """What went wrong at the first rank, as all others raise it too."""
+        said = NOTHING if wrong is None else np.frombuffer(spelled(wrong).encode(), np.uint8)
+        first, *_ = self._down.gather(said, what)  # all are read: a gather has an end
+        name, _, message = first.tobytes().decode(errors="replace").partition(": ")
+        return KINDS.get(name, AtomoError)(message)
+
+
+def spelled(wrong: BaseException) -> str:
+    """An error's kind, the nearest of `KINDS`, and what it says."""
+    kinds = [one.__name__ for one in type(wrong).__mro__ if one in KINDS.values()]
+    said = str(wrong) if kinds else repr(wrong)
+    return f"{next(iter(kinds), AtomoError.__name__)}: {said}"
+
+
+def enter(hosts: Hosts, everyone: Collective) -> tuple[Inside, Collective]:
+    """This rank's host, and the ranks of others with which it would exchange; all ranks do so."""
+    beside = hosts.ranks_beside(everyone.rank)
+    up, down = (everyone.part(beside, one_host=True) for _ in range(2))
+    # Only the first lane is used, but every rank must make as many groups.
+    lane = hosts.lane(up.rank) if up.rank < hosts.lanes else [everyone.rank]
+    between = everyone.part(lane, one_host=False)
+    return Inside(up, down, hosts.count / everyone.size), between

@@ -1,0 +1,221 @@
+"""`hierarchical=`: dense inside a host, compressed between hosts, over threads of this process."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from integrations.loops import batch, flat, on_ranks, plainly, steps
+from selection import slow_but
+from support import PATIENCE_S, together
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+
+from atomo.communicators.direct import Direct
+from atomo.errors import AtomoError, ConfigError, Diverged, PeerLost, TransportError
+from atomo.hierarchy import canonical_hierarchy
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.exchange import Exchange
+from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.rank_files import load_ranks, save_rank
+from atomo.transports import network
+
+make = partial(SGD, lr=0.2)
+
+
+def sgd(network: torch.nn.Module) -> SGD:
+    return make(network.parameters())
+
+
+@pytest.mark.parametrize("ranks", [4, pytest.param(3, marks=pytest.mark.slow)])
+def test_dense_equals_plain_sgd(ranks):
+    """Also where hosts have different numbers of ranks."""
+    networks, optimizers = on_ranks(ranks, "sgd", steps(ranks), sgd, hierarchical=2)
+    torch.testing.assert_close(flat(networks[0]), plainly(sgd))
+    assert all(flat(one).equal(flat(networks[0])) for one in networks)
+    leads = [optimizer.exchange.stats.sent_bytes > 0 for optimizer in optimizers]
+    assert leads == [rank % 2 == 0 for rank in range(ranks)]
+
+
+CASES = [
+    ("topk(ratio=0.1)", {"memory": "residual"}),
+    ("topk(ratio=0.1)", {"memory": "dgc(clip=1.0)"}),  # all of a gradient at once
+    ("powersgd(rank=1)", {"dense_steps": 1}),
+    ("bf16", {"dense_below": 10}),
+    ("terngrad(scale=shared)", {}),  # agrees on scales
+    ("svd(rank=1,selection=top)", {}),
+]
+
+
+@pytest.mark.parametrize(("code", "given"), slow_but(CASES[:1], CASES), ids=str)
+def test_a_host_is_one_worker(code, given):
+    """Four ranks, two on each host, are two with what these have seen together."""
+    networks, optimizers = on_ranks(4, code, shares([0, 2, 1, 3], 5), sgd, hierarchical=2, **given)
+    alone, others = on_ranks(2, code, shares([0, 1], 5), sgd, **given)
+    torch.testing.assert_close(flat(networks[0]), flat(alone[0]), rtol=1e-4, atol=1e-5)
+    assert all(flat(one).equal(flat(networks[0])) for one in networks)
+    stats = [optimizer.exchange.stats for optimizer in optimizers[::2]]
+    for one, other in zip(stats, others, strict=True):
+        assert one.steps == other.exchange.stats.steps
+        assert one.dense_bytes == other.exchange.stats.dense_bytes
+        assert abs(one.sent_bytes - other.exchange.stats.sent_bytes) < 0.05 * one.sent_bytes
+    assert [one.exchange.stats.steps for one in optimizers] == [5] * 4
+
+
+def shares(places: list[int], count: int) -> Any:
+    """Steps in which each rank has that share of a batch."""
+
+    def body(rank: int, network: torch.nn.Module, optimizer: Any) -> None:
+        for step in range(count):
+            images, labels = (one[places[rank] :: len(places)] for one in batch(step))
+            optimizer.zero_grad()
+            cross_entropy(network(images), labels).backward()
+            optimizer.step()
+
+    return body
+
+
+ENTRIES = {"weight": (64, 200), "bias": (50,)}
+
+
+def gradients(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {n: torch.randn(s, generator=generator).to(dtype) for n, s in ENTRIES.items()}
+
+
+def averaged(
+    given: list[dict[str, Tensor]],
+    said: str = "2",
+    before: Callable[[Exchange], None] = lambda exchange: None,
+    **settings: Any,
+) -> tuple[list[Exchange], list[BaseException | None]]:
+    """Averages gradients, in place, a rank a thread, in two chunks; what each rank raised."""
+    transports = network(len(given))
+    made: list[Any] = [None] * len(given)
+    raised: list[BaseException | None] = [None] * len(given)
+
+    def run(rank: int) -> None:
+        choice = Choice(**{"code": "topk(ratio=0.1)", "hierarchical": said} | settings)
+        collective = Direct(transports[rank], PATIENCE_S)
+        made[rank] = make_exchange(choice, collective, given[rank])
+        before(made[rank])
+        for number, name in enumerate(ENTRIES):
+            chunk = Chunk(number, {name: given[rank][name]})
+            made[rank].submit(chunk, 1.0, number + 1 == len(ENTRIES), lambda: None)
+        try:
+            made[rank].finish()
+        except AtomoError as error:
+            raised[rank] = error
+
+    ranks = [lambda rank=rank: run(rank) for rank in range(len(given))]
+    together(ranks, lambda: transports[0].abort(1))
+    return made, raised
+
+
+def test_half_precision_is_added_up_as_float32():
+    """Of a host's entries near the largest that there is, the sum is not one, and the mean is."""
+    most = torch.finfo(torch.float16).max
+    given = [{n: torch.full(s, most / 1.5).half() for n, s in ENTRIES.items()} for _ in range(4)]
+    averaged(given, code="sgd")
+    for one in given:
+        torch.testing.assert_close(one["bias"], torch.full((50,), most / 1.5).half())
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_all_ranks_raise_what_is_wrong_on_one(rank):
+    given = [gradients(one) for one in range(4)]
+    given[rank]["weight"][3, 4] = math.nan
+    _, raised = averaged(given)
+    words = f"rank {rank // 2}: the gradient of weight is no longer finite"
+    assert [(isinstance(one, Diverged), words in str(one)) for one in raised] == [(True, True)] * 4
+
+
+@pytest.mark.parametrize("memory", ["residual", "dgc(clip=1.0)"])
+def test_what_the_first_rank_alone_fails_with_is_told(memory):
+    """Also where the whole gradient is encoded at once."""
+
+    def lose(exchange: Exchange) -> None:
+        def lost(sent: object) -> None:
+            raise PeerLost(7, "sending")
+
+        exchange._averager.exchange = lost
+
+    _, raised = averaged([gradients(one) for one in range(4)], before=lose, memory=memory)
+    kinds = [PeerLost, TransportError] * 2
+    assert [(type(one), str(one)) for one in raised] == [
+        (kind, "rank 7 is gone; it was lost while sending") for kind in kinds
+    ]
+
+
+def test_steps_that_are_skipped_are_on_all_ranks():
+    given = [gradients(one) for one in range(4)]
+    given[3]["bias"][7] = math.inf
+    made, raised = averaged(given, skips=True)
+    assert raised == [None] * 4
+    assert all(bool(one["bias"].isnan().all()) for one in given)
+    assert [one.stats.skipped for one in made] == [1] * 4
+
+
+@pytest.mark.parametrize("loads", ["2", ""])
+def test_a_state_goes_on_elsewhere(loads, tmp_path):
+    """Two memories of four ranks: in files, gathered, on the same hosts and without."""
+    made, _ = averaged([gradients(one) for one in range(4)], memory="residual")
+    with_memory = [one.state_dict() for one in made if "memories" in one.state_dict()]
+    assert [[*one["memories"]] for one in with_memory] == [["0"], ["1"]]
+    for one in made:
+        save_rank(one, tmp_path)
+    assert len([*tmp_path.glob("atomo-model-0-rank-*")]) == 2
+    again, _ = averaged([gradients(9) for _ in range(4)], loads, memory="residual")
+    for one in again:
+        load_ranks(one, tmp_path)
+        assert one.state_dict()["step"] == 1
+    torch.testing.assert_close(kept(again), kept(made))
+
+
+def kept(exchanges: list[Exchange]) -> Tensor:
+    """The sum of all memories."""
+    states = [one.state_dict().get("memories", {}).values() for one in exchanges]
+    return sum(one["weight"] for state in states for one in state)
+
+
+def test_a_state_is_gathered_at_the_first_rank():
+    transports = network(4)
+    found: list[Any] = [None] * 4
+
+    def run(rank: int) -> None:
+        choice = Choice("topk(ratio=0.1)", hierarchical="2")
+        exchange = make_exchange(choice, Direct(transports[rank], PATIENCE_S), gradients(rank))
+        found[rank] = exchange.gather()
+        exchange.load_state_dict(found[rank] or exchange.state_dict())
+
+    ranks = [lambda rank=rank: run(rank) for rank in range(4)]
+    together(ranks, lambda: transports[0].abort(1))
+    assert [one is not None for one in found] == [True, False, False, False]
+    assert (found[0]["ranks"], [*found[0]["memories"]]) == (2, ["0", "1"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said", "match"),
+    [
+        (2, "2", "2 ranks are then one host"),
+        (2, "yes", "all 2 ranks are on"),
+        (2, "1", "2 or more"),
+    ],
+)
+def test_what_cannot_be_is_refused(ranks, said, match):
+    with pytest.raises(ConfigError, match=match):
+        averaged([gradients(0) for _ in range(ranks)], canonical_hierarchy(said))
+
+
+def test_all_ranks_say_the_same():
+    transports = network(2)
+
+    def run(rank: int) -> None:
+        choice = Choice("sgd", hierarchical=["", "2"][rank])
+        make_exchange(choice, Direct(transports[rank], PATIENCE_S), gradients(0))
+
+    with pytest.raises(ConfigError, match="hierarchical 2 of weight"):
+        together([lambda: run(0), lambda: run(1)], lambda: transports[0].abort(1))

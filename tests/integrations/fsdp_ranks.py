@@ -157,6 +157,14 @@ def accumulates() -> None:
     assert float(kept(exchange).norm()) == 0  # the first step was dense
 
 
+def chunked() -> None:
+    """Replicas agree on the chunks of their shards."""
+    model, exchange = hooked(2, "chunked(ratio=0.1, chunk=8)")
+    train(model, range(2))
+    check_alike(whole(model.parameters()))
+    assert exchange.stats.ratio > 3, exchange.stats
+
+
 def unused() -> None:
     """What had no gradient is said to be there, or an error on all ranks."""
     model, _ = hooked(2, "topk(ratio=0.05)")
@@ -198,7 +206,7 @@ torch.set_num_threads(1)
 dist.init_process_group(
     "gloo", f"file://{FOLDER / 'store'}", timedelta(seconds=300), rank=RANK, world_size=SIZE
 )
-for scenario in (equals_hsdp, trains_and_resumes, accumulates, unused, refuses):
+for scenario in (equals_hsdp, trains_and_resumes, accumulates, chunked, unused, refuses):
     scenario()
     dist.barrier()
 dist.destroy_process_group()

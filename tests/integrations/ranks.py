@@ -1,9 +1,11 @@
 """Jobs of real processes that meet over gloo on this machine: a script for each rank."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch.distributed as dist
@@ -16,23 +18,17 @@ def run_ranks(script: Path, size: int, folder: Path, *arguments: str) -> list[st
 
     Warnings are errors there as well.
     """
-    command = [sys.executable, "-W", "error", str(script)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(size), str(folder), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
+    forks = Path(__file__).with_name("forks.py")
+    command = [sys.executable, "-W", "error", forks, script, str(size), folder, *arguments]
+    # A session, so that its forks end with it.
+    process = subprocess.Popen(command, start_new_session=True)
     try:
-        printed = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
+        code = process.wait(PATIENCE_S)
     finally:
-        for process in processes:
-            process.kill()
-    codes = [process.returncode for process in processes]
-    assert codes == [0] * size, "\n".join(printed)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    printed = [(folder / f"rank-{rank}.txt").read_text() for rank in range(size)]
+    assert code == 0, "\n".join(printed)
     return printed
 
 

@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from atomo.errors import ConfigError, Diverged
-from atomo.integrations.methods import METHODS
+from atomo.integrations.methods import LOW_RANK
 
-BOTH = [*METHODS]
+BOTH = [*LOW_RANK]
 
 
 def sgd(network: nn.Module) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ ImageNet/AlexNet Training in 1.5 Minutes", 2019.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
@@ -30,6 +30,7 @@ from atomo.fusion import Bucket
 
 __all__ = ["Chunked"]
 
+NORM_BYTES: Final = 4  # half of what sums them up has
 SumNorms = Callable[[Float[Tensor, " chunks"]], None]
 
 
@@ -55,17 +56,27 @@ class Chunked(Reduction[Float[Tensor, " n"]]):
         return flat
 
     def start(self, bucket: Bucket, encoded: Float[Tensor, " n"], step: int) -> Finish:
-        return lambda out: self._finish(bucket, encoded, step, out)
+        def finish(out: Float[Tensor, " n"]) -> None:
+            self.average(bucket, encoded, step, out)
 
-    def _finish(
+        return finish
+
+    def average(
         self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, out: Float[Tensor, " n"]
-    ) -> None:
+    ) -> int:
+        """Adds the mean of all ranks to `out`; the bytes that are summed."""
         what = f"bucket {bucket.number} of step {step}"
         agreed = self._agreeing(bucket, f"the norms of {what}")
         payloads = self._compressor.encode(agreed, flat, step)
         addends = addends_of(agreed, payloads, self._collective.size)
         self._collective.sum(addends, what)
         add_mean(agreed, payloads, addends, out, self._collective.size)
+        norms = sum(
+            part.codec.chunks(part.stop - part.start)
+            for part in bucket.parts
+            if isinstance(part.codec, ChunkTopK)
+        )
+        return NORM_BYTES * norms + sum(addend.values.nbytes for addend in addends)
 
     def _agreeing(self, bucket: Bucket, what: str) -> Bucket:
         """The bucket with codecs that ask all ranks, in the order of its parts."""
@@ -122,7 +133,7 @@ class Agreed(Codec[Sparse]):
     def _choose(
         self, entries: Float[Tensor, " n"], added: Float[Tensor, " n"] | None
     ) -> Int64[Tensor, " k"]:
-        norms = self.own.norms(entries, added).float()  # half the bytes of what sums them up
+        norms = self.own.norms(entries, added).float()  # NORM_BYTES each
         self.sum_norms(norms)
         return self.own.largest(norms, len(entries))  # on all ranks alike, in every bit
 

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import final
 
 import torch
@@ -17,11 +16,10 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
 from atomo.integrations.chunk import Chunk, Codecs, bucket_of, collect, spread
 from atomo.integrations.dense import NEVER, Dense
-from atomo.integrations.means import decode_frames, sum_factors
+from atomo.integrations.means import decode_frames
 from atomo.integrations.scales import agree
 from atomo.integrations.sent import Scratch, Sent
 from atomo.integrations.stats import Stats
-from atomo.integrations.sums import sum_gradients, sum_payloads
 from atomo.integrations.way import Way, way_of
 from atomo.memory import Forget
 from atomo.wire import Bytes
@@ -190,27 +188,19 @@ class Averager:
             gather = self.collective.gather
             agree(bucket, flat, way.encoder.compressor,
                   lambda mine: within(lambda: [*gather(mine, what)]))  # fmt: skip
-        said, coded = way.encoder.encode(bucket, flat, peaks, self.step)
-        data = said if way.adds else way.encoder.framed(said, coded, self.step)
+        if way.chunked:
+            said, coded = way.encoder.announced(peaks), None
+        else:
+            said, coded = way.encoder.encode(bucket, flat, peaks, self.step)
+        data = said if way.adds or way.chunked else way.encoder.framed(said, coded, self.step)
         self.stats.sent_bytes += data.size + (coded.nbytes if coded and way.adds else 0)
         self.stats.encode_s += time.perf_counter() - began
         return Sent(chunk, scale, bucket, flat, [data], coded=coded if way.adds else None)
 
     def _exchange(self, sent: Sent) -> Sent:
         began = time.perf_counter()
-        what = f"bucket {sent.bucket.number} of step {self.step}"
-        way = self._way
-        if way.sums:
-            self.stats.sent_bytes += sum_gradients(sent, self.collective, what)
-            self.stats.exchange_s += time.perf_counter() - began
-            return sent
-        if way.method and sent.held:
-            sum_factors(way.method, sent, sent.held, self.step, skips=self._skips)
-        elif way.adds:
-            sent = sum_payloads(sent, way.encoder, self.collective, self.step)
-        else:
-            (data,) = sent.said
-            sent = replace(sent, said=[*self.collective.gather(data, what)])
+        sent, more = self._way.exchange(sent, self.collective, self.step, skips=self._skips)
+        self.stats.sent_bytes += more
         self.stats.exchange_s += time.perf_counter() - began
         return sent
 

@@ -63,6 +63,8 @@ class Codecs:
 
     codec: Codec[Any]
     by_name: ByName = NONE
+    chunked: bool = False
+    """Whether all ranks send the same chunks of `chunktopk`."""
 
 
 @lru_cache(MOST_BUCKETS)

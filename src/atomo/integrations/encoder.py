@@ -71,17 +71,24 @@ class Encoder:
             peaks: the bits of the largest magnitude of each.
             step: the number of the step.
         """
-        if max(peaks) >= INFINITY:
-            return write(Kind.NOT_FINITE, [one >= INFINITY for one in peaks], NOTHING), None
-        used = [not self.remembers or one > 0 for one in peaks]
-        if not any(used):
-            return write(Kind.CODED, used, NOTHING), None
+        used = self._used(peaks)
+        if max(peaks) >= INFINITY or not any(used):
+            return self.announced(peaks), None
         try:
             part = part_of(bucket, used, self.codecs)
             payloads = self.compressor.encode(part, cut(bucket, part, flat), step)
         except CodecError as error:
             return write(Kind.REFUSED, used, np.frombuffer(str(error).encode(), np.uint8)), None
         return write(Kind.CODED, used, NOTHING), Coded(part, payloads, flat.device)
+
+    def announced(self, peaks: Sequence[int]) -> Bytes:
+        """What this rank says where it has no frame: what it used, or what is not finite."""
+        if max(peaks) >= INFINITY:
+            return write(Kind.NOT_FINITE, [one >= INFINITY for one in peaks], NOTHING)
+        return write(Kind.CODED, self._used(peaks), NOTHING)
+
+    def _used(self, peaks: Sequence[int]) -> list[bool]:
+        return [not self.remembers or one > 0 for one in peaks]
 
     def framed(self, said: Bytes, coded: Coded | None, step: int) -> Bytes:
         """The whole message of what `encode` returned."""

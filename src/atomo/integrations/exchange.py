@@ -49,7 +49,9 @@ class Exchange:
         """
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.seat = averager, dict(parameters), seat
-        self._stages = averager if inside is None else HostAverager(averager, inside)
+        self._stages: Averager | HostAverager = averager
+        if inside is not None:
+            self._stages = HostAverager(averager, inside)
         # A bucket is encoded while the one before it is on the links.
         self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
         self._pending: list[Any] = []

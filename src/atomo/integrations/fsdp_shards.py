@@ -35,7 +35,9 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     Raises:
         ConfigError: parameters of one are sharded over several meshes.
     """
-    found = [m for m in model.modules() if isinstance(m, FSDPModule) and groups_of(m)]
+    found: list[FSDPModule] = [
+        m for m in model.modules() if isinstance(m, FSDPModule) and groups_of(m)
+    ]
     if any(len(groups_of(module)) > 1 for module in found):
         raise ConfigError(
             "a module's parameters are sharded over several meshes (shard_placement_fn), and FSDP2 "
@@ -48,7 +50,9 @@ def groups_of(module: FSDPModule) -> list[Any]:
     """FSDP2's records of what is gathered and reduced together."""
     state = module._get_fsdp_state()
     # PyTorch 2.10 has one or none; later ones a list.
-    groups = getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)])
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [getattr(state, "_fsdp_param_group", None)]
     return [group for group in groups if group is not None]
 
 

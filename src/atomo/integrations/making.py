@@ -7,7 +7,6 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from atomo.api.given import as_codec
 from atomo.codecs import Codec
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
@@ -19,7 +18,7 @@ from atomo.integrations.chunk import Codecs
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
-from atomo.integrations.methods import Method, method_of
+from atomo.integrations.methods import Meant, Method, read_code
 from atomo.integrations.seat import seat_in
 from atomo.memory import canonical, check_fits, default_memory, make_memory
 from atomo.wire import Compression
@@ -45,16 +44,19 @@ class Choice:
     """Which ranks count as one host, as `canonical_hierarchy` spells it."""
 
     @property
+    def meant(self) -> Meant:
+        """What the code stands for."""
+        return read_code(self.code)
+
+    @property
     def method(self) -> Method | None:
         """What sums in rounds of its own; None: codecs do, and frames are gathered."""
-        found = method_of(self.code)
-        return found and found[0]
+        return self.meant.method
 
     @property
     def codec(self) -> Codec[Any]:
         """The codec."""
-        found = method_of(self.code)
-        return found[1] if found else as_codec(self.code)
+        return self.meant.codec
 
     @property
     def memory_spec(self) -> str:
@@ -67,10 +69,9 @@ class Choice:
     def __str__(self) -> str:
         """What all ranks must have in common."""
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
-        method = f"{self.method.__name__} by " if self.method else ""
         kept = f"memory {self.memory_spec}, {momentum}, seed {self.seed}, {self.dense}"
         hosts = f", hierarchical {self.hierarchical}" if self.hierarchical != FLAT else ""
-        return f"{method}{self.codec}, {kept}{hosts}"
+        return f"{self.meant}, {kept}{hosts}"
 
 
 def make_exchange(
@@ -106,7 +107,7 @@ def make_averager(
     compression = choice.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
     method = None if choice.method is None else choice.method(collective, compressor)
-    codecs = Codecs(choice.codec, choice.dense.rules(parameters))
+    codecs = Codecs(choice.codec, choice.dense.rules(parameters), choice.meant.chunked)
     return Averager(codecs, compressor, collective, choice.skips, method, choice.dense)
 
 

@@ -12,8 +12,10 @@ from atomo.errors import AtomoError
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.methods import read_code
 from atomo.transports import network
 
+CODE = "topk(ratio=0.1)"
 ENTRIES = {"weight": (64, 200), "bias": (50,)}
 
 
@@ -33,12 +35,13 @@ def averaged(
     **settings: Any,
 ) -> tuple[list[Exchange], list[BaseException | None]]:
     """Averages gradients, in place, a rank a thread, in two chunks; what each rank raised."""
+    read_code(settings.get("code", CODE))  # imports it: Python 3.11 may fail to in many threads
     transports = network(len(given))
     made: list[Any] = [None] * len(given) if exchanges is None else exchanges
     raised: list[BaseException | None] = [None] * len(given)
 
     def run(rank: int) -> None:
-        choice = Choice(**{"code": "topk(ratio=0.1)"} | settings)
+        choice = Choice(**{"code": CODE} | settings)
         collective = Direct(transports[rank], PATIENCE_S)
         if exchanges is None:
             made[rank] = make_exchange(choice, collective, given[rank])

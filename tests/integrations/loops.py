@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch.nn.functional import cross_entropy
 
 import atomo
 from atomo.communicators.direct import Direct
+from atomo.errors import ConfigError
+from atomo.integrations.methods import read_code
 from atomo.transports import network
 
 STEPS, BATCH = 20, 12
@@ -59,6 +62,8 @@ def on_ranks(
     """Calls `body(rank, model, optimizer)` in a thread for each rank; the models and optimisers."""
     networks, optimizers = [copy.deepcopy(model()) for _ in range(size)], [None] * size
     transports = network(size)
+    with suppress(ConfigError):
+        read_code(code)  # imports it: Python 3.11 may fail to in many threads
 
     def run(rank: int) -> None:
         ranks = Direct(transports[rank], PATIENCE_S)

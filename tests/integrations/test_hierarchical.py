@@ -19,7 +19,6 @@ from atomo.errors import ConfigError, Diverged, PeerLost, TransportError
 from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
-from atomo.integrations.methods import read_code
 from atomo.integrations.rank_files import load_ranks, save_rank
 from atomo.transports import network
 
@@ -55,7 +54,6 @@ CASES = [
 def test_a_host_is_one_worker(case):
     """Four ranks, two on each host, are two with what these have seen together."""
     code, given = case
-    read_code(code)  # imports what ranks would import at once, which Python 3.11 may fail at
     networks, optimizers = on_ranks(4, code, shares([0, 2, 1, 3], 5), sgd, hierarchical=2, **given)
     alone, others = on_ranks(2, code, shares([0, 1], 5), sgd, **given)
     torch.testing.assert_close(flat(networks[0]), flat(alone[0]), rtol=1e-4, atol=1e-5)

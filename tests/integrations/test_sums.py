@@ -13,6 +13,7 @@ from atomo.errors import Diverged
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.methods import read_code
 from atomo.transports import network
 
 RANKS = 3
@@ -29,6 +30,7 @@ def gradients(rank: int, scale: float = 1.0) -> dict[str, Tensor]:
 
 def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> list[Averager]:
     """Averages gradients, in place, over threads, a rank each."""
+    read_code(code)  # imports it: Python 3.11 may fail to in many threads
     transports = network(len(given))
     made = [None] * len(given)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -43,7 +44,7 @@ class Choice:
     hierarchical: str = FLAT
     """Which ranks count as one host, as `canonical_hierarchy` spells it."""
 
-    @property
+    @cached_property
     def meant(self) -> Meant:
         """What the code stands for."""
         return read_code(self.code)

@@ -20,18 +20,22 @@ from atomo.budget import families
 from atomo.codecs import Codec, make_codec
 from atomo.config import Settings
 from atomo.fusion import shapes
+from atomo.identity import record
 from atomo.planning import Costs, Link, Profile, Setting
 from atomo.planning.costs import Cost
 from atomo.planning.losses import Losses
 from atomo.settings_file import read_settings
 from atomo.training import rank, replanning
-from atomo.training.checkpoint import load
+from atomo.training.checkpoint import Snapshot, load, save
 from atomo.training.choosing import codecs_of
 from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, read_chosen, said
 from atomo.training.drift import Rules
 from atomo.training.events import Event, ProbedAgain, Started, StepDone
+from atomo.training.found import Found
 from atomo.training.fused import tensor_codecs
 from atomo.training.job import Job, make_job
+from atomo.training.keeper import Keeper
+from atomo.training.kept_fusion import FUSION_FILE, job_hash, keep_found
 from atomo.training.legs import Legs
 from atomo.training.measuring import Measured
 from atomo.training.rank import run_rank
@@ -57,7 +61,8 @@ def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., Meas
         tensors = shapes(job.model)
         count = len(tensors)
         gradient = {name: torch.zeros(shape) for name, shape in tensors}
-        profile = Profile(PASS_S / 2, (PASS_S / 2,) * count, PASS_S / 2, gradient)
+        ready = tuple(PASS_S / 2 * tensor / count for tensor in range(1, count + 1))
+        profile = Profile(PASS_S / 2, ready, PASS_S / 2, gradient)
         costs = [
             Costs(str(c), (cost_of(c, best, others_bytes),) * count, Cost(), 1, False)
             for c in codecs
@@ -138,9 +143,9 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     for mine in kept:
         assert any(same(mine, one) for one in held)
         assert any(bool(tensor.any()) for tensor in mine.values())
-    record = json.loads((tmp_path / CHOSEN_FILE).read_text())
-    assert (record["since"], {*record["codes"].values()}) == (pause + 1, {AFTER})
-    assert [{*one["codes"].values()} for one in record["earlier"]] == [{BEFORE}]
+    kept_as = json.loads((tmp_path / CHOSEN_FILE).read_text())
+    assert (kept_as["since"], {*kept_as["codes"].values()}) == (pause + 1, {AFTER})
+    assert [{*one["codes"].values()} for one in kept_as["earlier"]] == [{BEFORE}]
     assert read_settings([tmp_path / "settings.toml"])["code"] == AFTER
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["plan_since"] for line in lines] == [step.plan_since for step in steps]
@@ -164,6 +169,54 @@ def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
     assert all(map(same, one.workers, other.workers))
     assert same(one.model, other.model)
     assert same(one.optimizer, other.optimizer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["comm_type"])
+def test_other_messages_carry_on_what_was_kept(
+    case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A codec that sees each entry by itself makes no difference between messages, and a memory
+    that lost anything would.
+    """
+    monkeypatch.setattr(replanning, "measure", measured(others_bytes=4000.0))
+    monkeypatch.setattr(Legs, "_drifts", lambda self, done: done.step == PAUSE)
+    plain = {"code": "bf16", "memory": "residual", "fusion": "auto", **case}
+    run = auto(tmp_path / "changed", **plain)
+    job = make_job(run, run.n)
+    tensors = len(shapes(job.model))
+    one = Found("auto", (tensors,), job_hash(job, "auto"), 1.0, 1.0, 1.0, 0.5, (), step_s=1e-9)
+    keep_found(tmp_path / "changed", one)
+    told = run_ranks(run, monkeypatch)
+    (again,) = (event for event in told if isinstance(event, ProbedAgain))
+    assert again.changed
+    kept_as = json.loads((tmp_path / "changed" / FUSION_FILE).read_text())
+    assert len(kept_as["cuts"]) > 1
+    assert [before["cuts"] for before in kept_as["earlier"]] == [[tensors]]
+    assert read_settings([tmp_path / "changed" / "settings.toml"])["fusion"] == again_as(kept_as)
+    run_ranks(auto(tmp_path / "same", **{**plain, "fusion": "one"}), monkeypatch)
+    changed, same_messages = (load(tmp_path / name, 8) for name in ("changed", "same"))
+    assert same(changed.model, same_messages.model)
+    assert same(changed.optimizer, same_messages.optimizer)
+    assert all(map(same, changed.workers, same_messages.workers))
+    assert any(bool(kept.any()) for kept in changed.workers[0].values())
+
+
+def again_as(kept_as: Mapping[str, Any]) -> str:
+    return f"cuts:{','.join(map(str, kept_as['cuts']))}"
+
+
+def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> None:
+    """And not from a later checkpoint, of a run that lay there before it with --resume never."""
+    run = settings(tmp_path, network="FC", code="sgd", resume="never", n=2, comm_type="Allgather")
+    for step in (4, 9):
+        save(tmp_path, Snapshot(step, {}, {}, (), record(run)))
+    job = make_job(run, 2)
+    assert Keeper(job, pytest.fail).snapshot() is None
+    again = ProbedAgain(5, 1.0, 1.0, 1.0, 1.0, False, 1.0, "")
+    found = Keeper(replace(job, again=again), pytest.fail).snapshot()
+    assert found is not None
+    assert found.step == 4
 
 
 def test_who_goes_back_to_before_a_switch_has_the_codecs_of_then(tmp_path: Path) -> None:

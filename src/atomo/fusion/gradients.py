@@ -6,6 +6,7 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from atomo.codecs.rows import RowGradient
 from atomo.fusion.buckets import Bucket, Slot
@@ -52,14 +53,16 @@ class Gradients:
         self._rows = {} if rows is None else rows
         self._apart = apart
         self._dense: list[Tensor] = []
+        self._hooks: list[RemovableHandle] = []
         for bucket, flat in zip(buckets, self._flat, strict=True):
             self._dense += [flat[start:stop].zero_() for start, stop in self._spans(bucket)]
             for slot in bucket.slots:
                 parameter = self._parameters[slot.name]
                 if slot.name not in apart:
                     parameter.grad = place(slot, flat)
-                hook = self._hook(bucket)
-                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                arrived = self._hook(bucket)
+                hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+                self._hooks.append(hook)
 
     def begin(self, passes: int = 1) -> None:
         """Clears the gradients, which so many backward passes add up; a bucket is complete when the
@@ -79,6 +82,13 @@ class Gradients:
             if self._waiting[bucket.number]:
                 self._waiting[bucket.number] = 0
                 self._hand_over(bucket)
+
+    def close(self) -> None:
+        """Leaves the model alone. Otherwise neither is ever freed: a parameter's hooks keep what
+        they are of, and Python does not see that these keep the parameter.
+        """
+        for hook in self._hooks:
+            hook.remove()
 
     def are_finite(self) -> bool:
         """Whether neither NaN nor infinity is in what lies there."""

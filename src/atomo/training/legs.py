@@ -55,7 +55,7 @@ class Legs:
         self._asked, self._job, self._transport = asked, job, transport
         self._device, self._tell = device, tell
         took = [one.took_s for one in (job.chosen, job.found) if one]
-        self._drift = Drift(job.expected_s, max(took, default=0.0), sum(took), rules)
+        self._drift = Drift(job.expected_s, max(took, default=0.0), sum(took, 0.0), rules)
         self._paused_at = 0.0
 
     @property

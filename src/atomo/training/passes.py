@@ -106,6 +106,10 @@ class Passes:
         metrics = {} if self._scorer is None else self._scorer.values()
         return Outcome(loss, right, samples, self._square, metrics)
 
+    def close(self) -> None:
+        """After the last of them, so that memory is freed."""
+        self._gradients.close()
+
     def _attempt(self, parts: Sequence[Int64[Tensor, " b"]]) -> list[tuple[float, float, float]]:
         """Computes the gradient of all batches; what each came to."""
         torch.manual_seed(derive(self._job.settings.seed, "dropout", self._step, self.worker))

@@ -88,6 +88,10 @@ class Replica:
         ended = time.perf_counter()
         return Taken(exchanged, report, done.metrics, factor, ended - averaged, ended - started)
 
+    def close(self) -> None:
+        """After the last of them, so that memory is freed."""
+        self._passes.close()
+
     def _factor(self, step: int, exchanged: Exchanged) -> float:
         """What the noise of the codec leaves of the learning rate."""
         if not self.job.damps_at(step):

@@ -116,6 +116,7 @@ class Replicated:
         if self._saved != self.step:
             self._save(write)
         self._transport.drain(self._timeout_s)
+        self._replica.close()
         return reason
 
     def _take_step(self, done: Done) -> str:

@@ -66,6 +66,10 @@ class JobTrial:
         self._optimizer.gradient.zero_()
         self._optimizer.step(step)
 
+    def close(self) -> None:
+        """After the last of them, so that memory is freed."""
+        self._passes.close()
+
     def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._push(bucket, flat)
 
@@ -109,6 +113,7 @@ def probe_job(
                                    master=master))
             for codec, way in ways
         )  # fmt: skip
+    trial.close()
     names = links_for(comm_types or (s.comm_type,), [one for _, one in costs])
     links = measure_links(
         together, transport, s.timeout, names, under_way=under_way, most_bytes=4 * job.entries

@@ -94,6 +94,7 @@ class Worker:
                 case Kind.STATE if order.state is not None:
                     restore(order.state, self._memory, self._passes.model)
                 case _:
+                    self._passes.close()
                     return DONE
 
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from atomo.cli import main
+from atomo.comm_types import REDUCTIONS
 
 LENET = ["explain", "--dataset", "Digits", "--network", "FC", "--batch-size", "4"]
 QUICK = ["--repetitions", "1", "--svd-rank", "2"]
@@ -28,6 +29,7 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
     assert {name for _, name in steps} == {
         "Allgather", "Allreduce", "Bcast", "PowerSGD", "ACPSGD",
     }  # fmt: skip
+    assert "not fp16" in slow["left_out"]["Chunked"]
     for one in slow["steps"]:  # as DistributedDataParallel takes it: all bytes, in MiB
         assert 2**20 * sum(one["bucket_cap_mb_list"]) == 4 * slow["parameters"]
     assert [*steps["topk", "Allgather"]["steps_s"]] == ["8", "64", "1024"]
@@ -38,12 +40,27 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
     assert explained(capsys, *fast)["compress"] is False
 
 
+def test_all_that_training_accepts_is_predicted_flat_and_between_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--hierarchical", "4", "--workers", "16", "--code", "chunktopk"]
+    found = explained(capsys, "--bandwidth", "10mbit", *words)
+    ways = {(one["communicator"], one["hierarchical"]) for one in found["steps"]}
+    assert ways == {("Bcast", False)} | {(name, inside) for name in REDUCTIONS
+                                         for inside in (False, True)}  # fmt: skip
+    assert found["left_out"] == {}
+    steps = {(one["code"], one["communicator"], one["hierarchical"]): one
+             for one in found["steps"]}  # fmt: skip
+    flat, inside = (steps["bf16", "Allreduce", one]["link_s"] for one in (False, True))
+    assert flat > 3.5 * inside  # a host's link carries four workers' bytes, or one's
+
+
 def test_it_answers_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--bandwidth", "1mbit", "--code", "topk", "--svd-rank", "0"]
     assert main([*LENET, *QUICK, *words]) == 0
     printed = capsys.readouterr().out
     assert "Fastest: --comm-type Allgather --code 'topk'" in printed
-    assert "PowerSGD" not in printed
+    assert "Without PowerSGD: --comm-type PowerSGD is predicted for svd of --svd-rank" in printed
 
 
 @pytest.mark.parametrize(
@@ -55,6 +72,9 @@ def test_it_answers_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         (["--workers", "0"], "--workers must be at least 1"),
         (["--code", "topq"], "topq"),
         (["--network", "LeNett"], "LeNet"),
+        (["--hierarchical", "yes"], "--hierarchical yes: no job runs whose hosts have names"),
+        (["--hierarchical", "4", "--workers", "4"], "give at most 3 for a host"),
+        (["--hierarchical", "4", "--probe", "x"], "--hierarchical 4 --probe x: a probe measures"),
         (["--png", "/nowhere/x.png"], "--png"),
     ],
 )

@@ -59,6 +59,21 @@ def test_steps_by_an_earlier_plan_are_not_those_of_the_settings() -> None:
     assert not by_last_plan([])
 
 
+def test_hosts_of_a_run_are_those_that_it_was_told_or_that_we_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_in(tmp_path, 4, comm_type="Allgather", n=4, hierarchical="yes")
+    assert main(["explain", str(folder), "--repetitions", "1"]) != 0
+    assert "how many of its 4 workers shared one, e.g. --hierarchical 2" in capsys.readouterr().err
+    words = ["--repetitions", "1", "--bandwidth", "1mbit", "--json", "yes"]
+    steps = []
+    for said, more in (("yes", ["--hierarchical", "2"]), ("2", []), ("no", [])):
+        run_in(tmp_path, 4, comm_type="Allgather", n=4, hierarchical=said)
+        assert main(["explain", str(folder), *words, *more]) == 0
+        steps.append(json.loads(capsys.readouterr().out)["parts"][0]["predicted_s"])
+    assert max(steps[:2]) < steps[2]  # one message crosses the link, not three
+
+
 def test_a_run_without_steps_cannot_be_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,14 +6,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
 from atomo.arguments import parse
-from atomo.cli.explain_options import DESCRIPTION, ExplainOptions, communicators_of, ways_of
-from atomo.cli.explain_run import explain_run, profile_of
+from atomo.cli.explain_options import (
+    DESCRIPTION,
+    ExplainOptions,
+    communicators_of,
+    left_out,
+    ways_of,
+)
+from atomo.cli.explain_profile import profile_of, setting_of
+from atomo.cli.explain_run import explain_run
 from atomo.codecs import make_codec
 from atomo.launch.probes import probed
 from atomo.launch.text import bytes_text
@@ -37,6 +44,7 @@ from atomo.quantities import speed_text
 
 __all__ = ["Compared", "ExplainOptions", "main"]
 
+WIDTH: Final = 150  # characters, of files and pipes
 Measured = Sequence[tuple[Costs, str]]
 """Costs of codecs, each with a communicator that they go with."""
 
@@ -51,8 +59,11 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(json.dumps(document(options, setting, found), indent=2) + "\n")
     else:
-        Console(width=None if sys.stdout.isatty() else 140).print(table(setting, found, options))
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(table(setting, found, options))
         sys.stdout.write(verdict(found, options))
+        sys.stdout.writelines(
+            f"Without {name}: {why}.\n" for name, why in left_out(options).items()
+        )
     if options.png:
         draw(options.png, setting, fastest_ways(measured, found))
     return 0
@@ -70,7 +81,7 @@ def parsed(words: Sequence[str]) -> ExplainOptions:
 def from_here(options: ExplainOptions) -> tuple[Setting, Measured]:
     """Measures on this machine; links are as described."""
     profile = profile_of(options)
-    setting = Setting(profile, options.workers, options.link, options.machine)
+    setting = setting_of(options, profile)
     return setting, [*measurements(options, profile)]
 
 
@@ -82,7 +93,7 @@ def from_probe(options: ExplainOptions) -> tuple[Setting, Measured]:
         (costs, name)
         for reduction, costs in found.costs
         if (costs.spec, reduction) in asked
-        for name in communicators_of(costs.spec, reduction)
+        for name in communicators_of(options, costs.spec, reduction)
     ]
 
 
@@ -91,7 +102,7 @@ def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Co
     for spec, reduction in ways_of(options):
         codec = make_codec(spec)
         costs = measure_costs(codec, reduction, profile.gradient, options.repetitions)
-        for name in communicators_of(spec, reduction):
+        for name in communicators_of(options, spec, reduction):
             yield costs, name
 
 
@@ -107,6 +118,7 @@ def document(
         "parameters": sum(setting.profile.sizes) // 4,
         "compute_s": setting.compute_s,
         "compress": compresses(found),
+        "left_out": left_out(options),
         "steps": rows,
     }
 
@@ -115,15 +127,18 @@ def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) 
     """One row a codec and communicator, the fastest first."""
     entries = sum(setting.profile.sizes) // 4
     links = f"{options.bandwidth}, {options.latency}"
+    if options.per_host > 1:
+        links = f"{options.per_host} a host, hosts over {links}"
     if setting.measured:
         links = f"links as in {options.probe}"
     title = (
         f"{options.network}, {entries:,} parameters: a step's passes take "
         f"{1e3 * setting.compute_s:.0f} ms; {options.workers} workers, {links}"
     )
+    inside = ["hosts"] if options.per_host > 1 else []
     out = Table(title=title)
     for column in (
-        "--code", "--comm-type", "ms", "link", "codec", "sent", "--fusion",
+        "--code", "--comm-type", *inside, "ms", "link", "codec", "sent", "--fusion",
         "to bf16", "pays below", *(f"ms: {n}" for n in OTHER_SIZES),
     ):  # fmt: skip
         out.add_column(column, justify="left" if column.startswith("--") else "right")
@@ -131,6 +146,7 @@ def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) 
         out.add_row(
             one.code,
             one.communicator,
+            *([f"of {options.per_host}" * one.hierarchical] if inside else []),
             f"{1e3 * one.step_s:.1f}",
             f"{1e3 * one.link_s:.1f}",
             f"{1e3 * one.codec_s:.1f}",
@@ -143,13 +159,19 @@ def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) 
     return out
 
 
+def way(one: Compared, options: ExplainOptions) -> str:
+    """As `atomo train` is told."""
+    inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
+    return f"{inside}--comm-type {one.communicator}"
+
+
 def verdict(found: Sequence[Compared], options: ExplainOptions) -> str:
     """The answer in a sentence or two."""
     first = found[0]
-    how = f"--comm-type {first.communicator} --code '{first.code}' --fusion {first.fusion}"
+    how = f"{way(first, options)} --code '{first.code}' --fusion {first.fusion}"
     if not compresses(found):
         dense = next(one for one in found if one.code in DENSE)
-        plain = f"--comm-type {dense.communicator} --code {dense.code}"
+        plain = f"{way(dense, options)} --code {dense.code}"
         return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"
     rest = speed_text(first.pays_below)
     gain = f"{first.to_base:.2f} times as fast as bf16 over Allreduce"

@@ -3,16 +3,20 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from atomo.arguments import flag, option
 from atomo.bounds import ANY, COUNT, IMAGES, PIXELS, THREADS, Bound, check
-from atomo.codecs import Law, make_codec
+from atomo.codecs import Codec, make_codec
+from atomo.comm_types import PARAMETER_SERVER, REDUCTIONS
+from atomo.errors import ConfigError
+from atomo.hierarchy import BY_NAME, canonical_hierarchy
 from atomo.planning import Link, Machine
 from atomo.planning.comparison import DENSE
+from atomo.planning.hosts import INSIDE
 from atomo.quantities import bits_per_second, seconds
 
-__all__ = ["DESCRIPTION", "ExplainOptions", "communicators_of", "ways_of"]
+__all__ = ["DESCRIPTION", "ExplainOptions", "communicators_of", "left_out", "ways_of"]
 
 DESCRIPTION: Final = """\
 Measures a model's passes and codecs on this machine, and predicts what a step takes among several
@@ -28,8 +32,9 @@ network explains the run: what its steps took, beside what is predicted.
   atomo explain --network ResNet50 --workers 4 --hostfile hosts --probe probe.json
   atomo explain runs/x --bandwidth 100mbit"""
 CODES: Final = (
-    "topk(ratio=0.01)", "dgc(ratio=0.001)", "svd(rank=3)", "qsgd", "efsignsgd",
+    "topk(ratio=0.01)", "dgc(ratio=0.001)", "svd(rank=3)", "qsgd", "efsignsgd", "chunktopk",
 )  # fmt: skip
+LOW_RANK: Final = ("PowerSGD", "ACPSGD")
 BOUNDS: Final[Mapping[str, Bound]] = {
     "image_size": PIXELS,
     "batch_size": IMAGES,
@@ -50,7 +55,10 @@ class ExplainOptions:
     data_dir: str = option("data", "where the data sets lie")
     image_size: int = option(0, "pixels a side of Noise; 0: its own 224")
     batch_size: int = option(32, "samples per worker and step")
-    workers: int = option(8, "that train, each on a host of its own")
+    workers: int = option(8, "that train, each on a host of its own but for --hierarchical")
+    hierarchical: str = option(
+        "no", "workers a host, which share its link: beside the rest, dense sums inside hosts"
+    )
     bandwidth: str = option("1gbit", "of each host's link, both ways: 100mbit, 1gbit, 25gbit")
     latency: str = option("50us", "of a message between hosts, one way: 50us, 1ms")
     code: str = option("", "one codec or several, separated by ';'; empty: a few")
@@ -67,6 +75,31 @@ class ExplainOptions:
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)
+        if self.per_host > 1 and self.per_host >= self.workers:
+            raise ConfigError(
+                f"--hierarchical {self.hierarchical}: {self.workers} workers are then one host, "
+                f"and nothing is compressed; give at most {self.workers - 1} for a host, or no"
+            )
+        if self.per_host > 1 and self.probe:
+            raise ConfigError(
+                f"--hierarchical {self.hierarchical} --probe {self.probe}: a probe measures links "
+                "between all processes, not between hosts; leave one of them out"
+            )
+
+    @property
+    def per_host(self) -> int:
+        """Workers of a host.
+
+        Raises:
+            ConfigError: nobody is here to tell hosts by their names.
+        """
+        said = canonical_hierarchy(self.hierarchical)
+        if said == BY_NAME:
+            raise ConfigError(
+                f"--hierarchical {self.hierarchical}: no job runs whose hosts have names; give how "
+                "many workers share a host, e.g. 4"
+            )
+        return int(said or 1)
 
     @property
     def link(self) -> Link:
@@ -78,27 +111,54 @@ class ExplainOptions:
     def machine(self) -> Machine:
         """Of each host, beside this one."""
         cores = self.cores or os.cpu_count() or 1
-        computing = self.processes_per_host * self.threads
-        spare = cores >= computing + self.processes_per_host
+        processes = max(self.processes_per_host, self.per_host)
+        computing = processes * self.threads
+        spare = cores >= computing + processes
         return Machine(max(1.0, computing / cores), 0.0 if spare else 1.0)
 
 
 def ways_of(options: ExplainOptions) -> Iterator[tuple[str, str]]:
     """Each codec to be measured, and the reduction that it is measured with."""
-    specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
-    codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
-    for spec, codec in {str(codec): codec for codec in codecs}.items():
-        yield spec, "Allgather"
-        if Law.SUMMABLE in codec.laws:
-            yield spec, "Allreduce"
+    for spec, codec in codecs_of(options).items():
+        for name in REDUCTIONS:
+            if not misfit(codec, name):
+                yield spec, name
     if options.svd_rank:
-        for name in ("PowerSGD", "ACPSGD"):
+        for name in LOW_RANK:
             yield f"svd(rank={options.svd_rank})", name
 
 
-def communicators_of(spec: str, reduction: str) -> tuple[str, ...]:
+def codecs_of(options: ExplainOptions) -> dict[str, Codec[Any]]:
+    """The codecs by their full names, the dense ones first."""
+    specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
+    codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
+    return {str(codec): codec for codec in codecs}
+
+
+def misfit(codec: Codec[Any], reduction: str) -> str:
+    """Why a codec is not predicted with a reduction; empty: it is."""
+    if reduction in LOW_RANK:
+        return f"--comm-type {reduction} is predicted for svd of --svd-rank, which is 0"
+    if str(codec) in DENSE and reduction not in ("Allgather", "Allreduce"):
+        return f"{codec} is what Allreduce sums"
+    try:
+        REDUCTIONS[reduction].fitted(codec)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def left_out(options: ExplainOptions) -> dict[str, str]:
+    """The communicators of which nothing is predicted, and why."""
+    shown = {name for _, name in ways_of(options)}
+    codecs = [*codecs_of(options).values()]
+    return {name: misfit(codecs[-1], name) for name in REDUCTIONS if name not in shown}
+
+
+def communicators_of(options: ExplainOptions, spec: str, reduction: str) -> tuple[str, ...]:
     """Of which communicators the costs of a codec with a reduction say what they take."""
-    if reduction != "Allgather":
-        return (reduction,)
     # What is dense sums, in a fraction of the bytes.
-    return ("Bcast",) if spec in DENSE else ("Bcast", "Allgather")
+    flat = () if reduction == "Allgather" and spec in DENSE else (reduction,)
+    inside = tuple(INSIDE + name for name in flat) if options.per_host > 1 else ()
+    master = (PARAMETER_SERVER,) if reduction == "Allgather" else ()
+    return (*master, *flat, *inside)

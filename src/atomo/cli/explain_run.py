@@ -9,24 +9,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, final
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from atomo.allocator import keep_freed_memory
 from atomo.cli.explain_options import ExplainOptions
+from atomo.cli.explain_profile import profile_of, setting_of
 from atomo.codecs import make_codec
 from atomo.config import Settings
-from atomo.data import epoch_seed
-from atomo.errors import CheckpointError
-from atomo.planning import Prediction, Profile, Setting, measure_costs, measure_passes, predict
-from atomo.randomness import derive
+from atomo.errors import CheckpointError, ConfigError
+from atomo.hierarchy import BY_NAME
+from atomo.planning import Prediction, Setting, measure_costs, predict
+from atomo.planning.hosts import INSIDE
 from atomo.roles import has_master
 from atomo.settings_file import SETTINGS_FILE, read_settings
-from atomo.tasks import task_of
 from atomo.training.json_lines import lines
 
-__all__ = ["by_last_plan", "explain_run", "profile_of"]
+__all__ = ["by_last_plan", "explain_run"]
 
 FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
 # What of a step is what, in the names of metrics.jsonl; the first is all of it.
@@ -70,8 +68,8 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
     )
     if not steps:
         raise CheckpointError(f"{folder} has no step from {FIRST} on to explain: let it run longer")
-    profile = profile_of(asked(settings, options))
-    setting = Setting(profile, settings.workers, options.link, options.machine)
+    like_it = asked(settings, options)
+    setting = setting_of(like_it, profile_of(like_it))
     prediction = predicted(settings, setting, options.repetitions)
     parts = compared_parts(steps, setting, prediction)
     if options.json:
@@ -106,26 +104,26 @@ def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
         image_size=settings.image_size or 0,
         batch_size=settings.share_of_step,
         threads=settings.threads or options.threads,
+        workers=settings.workers,
+        hierarchical=hierarchy_of(settings, options),
+        probe="",
     )
 
 
-def profile_of(options: ExplainOptions) -> Profile:
-    """The passes of one worker, on this machine.
+def hierarchy_of(settings: Settings, options: ExplainOptions) -> str:
+    """The workers of a host.
 
     Raises:
-        ConfigError: a name is unknown.
-        DataError: the data set is missing.
+        ConfigError: hosts went by their names, and how many there were is not known.
     """
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()  # as the ranks of a job do
-    work = task_of(options.dataset).open(
-        options.dataset, Path(options.data_dir), options.image_size or None
+    if settings.hierarchical != BY_NAME:
+        return settings.hierarchical or "no"
+    if options.per_host > 1:
+        return options.hierarchical
+    raise ConfigError(
+        "the run had --hierarchical yes, by the names of its hosts; say how many of its "
+        f"{settings.workers} workers shared one, e.g. --hierarchical 2"
     )
-    torch.manual_seed(derive(1, "weights"))
-    model = work.build(options.network).train()
-    chosen = torch.arange(options.batch_size) % len(work.train)
-    batch = work.train.batch(chosen, epoch_seed(1, 0))
-    return measure_passes(model, work.objective, batch, options.repetitions)
 
 
 def predicted(settings: Settings, setting: Setting, repetitions: int) -> Prediction:
@@ -134,7 +132,8 @@ def predicted(settings: Settings, setting: Setting, repetitions: int) -> Predict
     gradient, compression = setting.profile.gradient, settings.compression
     codec = make_codec(settings.code)
     costs = measure_costs(codec, reduction, gradient, repetitions, compression)
-    return predict(setting, costs, settings.comm_type, settings.grouping)
+    inside = INSIDE if setting.per_host > 1 else ""
+    return predict(setting, costs, inside + settings.comm_type, settings.grouping)
 
 
 def compared_parts(

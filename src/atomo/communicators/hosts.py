@@ -18,7 +18,7 @@ from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 from atomo.hierarchy import BY_NAME, FLAT
 
-__all__ = ["Hosts", "find_hosts", "host_names", "hosts_named", "lanes_of"]
+__all__ = ["Hosts", "find_hosts", "host_names", "hosts_named", "lanes_of", "least_loaded"]
 
 
 @final
@@ -98,10 +98,15 @@ def hosts_named(names: Sequence[bytes]) -> Hosts:
 
 
 def lanes_of(buckets: Sequence[Bucket], lanes: int) -> list[int]:
-    """The lane of each bucket: the one that has the fewest entries by then."""
+    """The lane of each bucket."""
+    return least_loaded([bucket.size for bucket in buckets], lanes)
+
+
+def least_loaded(sizes: Sequence[int], lanes: int) -> list[int]:
+    """The lane of each size: the one whose sum of sizes is least by then."""
     loads, chosen = [0] * lanes, []
-    for bucket in buckets:
+    for size in sizes:
         lane = loads.index(min(loads))
-        loads[lane] += bucket.size
+        loads[lane] += size
         chosen.append(lane)
     return chosen

@@ -6,6 +6,7 @@ from typing import Final, final
 
 from atomo.grouping import bucket_caps
 from atomo.planning.costs import Costs
+from atomo.planning.hosts import INSIDE, flat_name
 from atomo.planning.prediction import Setting, best_step, break_even, predict
 
 __all__ = ["BASE", "DENSE", "OTHER_SIZES", "Compared", "compared", "compresses", "fastest_ways"]
@@ -23,6 +24,8 @@ class Compared:
 
     code: str
     communicator: str
+    hierarchical: bool
+    """Whether it is dense inside a host, and this between hosts."""
     step_s: float
     least_step_s: float
     """With the best of all partitions into messages."""
@@ -52,7 +55,8 @@ def compared(setting: Setting, measured: Sequence[tuple[Costs, str]]) -> Iterato
         }
         yield Compared(
             costs.spec,
-            name,
+            flat_name(name),
+            name.startswith(INSIDE),
             one.step_s,
             best.step_s,
             bucket_caps(best.cuts, setting.profile.sizes),
@@ -81,6 +85,6 @@ def fastest_ways(
     for one in found:
         if one.code not in least or one.step_s < least[one.code].step_s:
             least[one.code] = one
-    ways = {code: one.communicator for code, one in least.items()}
+    ways = {code: INSIDE * one.hierarchical + one.communicator for code, one in least.items()}
     ways |= dict.fromkeys(DENSE, "Allreduce")
     return [(costs, name) for costs, name in measured if ways[costs.spec] == name]

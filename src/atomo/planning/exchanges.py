@@ -1,7 +1,8 @@
 """What each communicator makes of a message: how often it crosses a link, and who decodes how many.
 
-All links are alike and carry as much in both directions at once. Of a parameter server the master's
-is the one that counts. To add a communicator: a function and a line in `EXCHANGES`.
+All links are alike and carry as much in both directions at once; the workers of a host share its
+link, and what they send to each other is not on it. Of a parameter server the master's link is the
+one that counts. To add a communicator: a function and a line in `EXCHANGES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,22 +42,28 @@ class Exchange:
     a worker with one thread has no other."""
 
 
-def gather(workers: int) -> Exchange:
+def gather(workers: int, per_host: int = 1) -> Exchange:
     """Each worker sends its message to every other."""
-    return Exchange(workers - 1, 1, workers)
+    return Exchange(per_host * elsewhere(workers, per_host), 1, workers)
 
 
-def total(workers: int) -> Exchange:
+def total(workers: int, per_host: int = 1) -> Exchange:
     """Each worker sums its part, from all, and sends the sum to all."""
-    return Exchange(2 * (workers - 1) / workers, 2, 1)
+    return Exchange(2 * per_host * elsewhere(workers, per_host) / workers, 2, 1)
 
 
-def server(workers: int) -> Exchange:
-    """All messages go to the master."""
+def elsewhere(workers: int, per_host: int) -> int:
+    """The workers on other hosts."""
+    return max(workers - per_host, 0)
+
+
+def server(workers: int, per_host: int = 1) -> Exchange:
+    """All messages go to the master, which has a host of its own."""
+    del per_host
     return Exchange(workers, 1, workers, serves=True, encodes_between=True)
 
 
-EXCHANGES: Final[Mapping[str, Callable[[int], Exchange]]] = MappingProxyType(
+EXCHANGES: Final[Mapping[str, Callable[[int, int], Exchange]]] = MappingProxyType(
     {
         "Bcast": server,
         "Allgather": gather,
@@ -66,4 +73,4 @@ EXCHANGES: Final[Mapping[str, Callable[[int], Exchange]]] = MappingProxyType(
         "Chunked": total,
     }
 )
-"""By the name of the communicator, for a number of workers."""
+"""By the name of the communicator, for a number of workers in all, and of those of a host."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, final
@@ -12,7 +13,8 @@ from atomo.fusion.flow import Flow, Times
 from atomo.fusion.partition import best_partition
 from atomo.grouping import Grouping
 from atomo.planning.costs import Cost, Costs
-from atomo.planning.exchanges import EXCHANGES, Link
+from atomo.planning.exchanges import EXCHANGES, Exchange, Link
+from atomo.planning.hosts import INSIDE, done_in_lanes, flat_name
 from atomo.planning.profile import Profile
 
 __all__ = ["Machine", "Prediction", "Setting", "best_step", "break_even", "predict"]
@@ -26,6 +28,7 @@ SLOWEST: Final = 1e3
 FASTEST: Final = 1e12  # bytes a second, between which a break-even is looked for
 PRECISION: Final = 1.01
 HALF: Final = "half "
+NO_LINK: Final = Link(math.inf, 0.0)
 
 
 @final
@@ -51,6 +54,10 @@ class Setting:
     measured: Mapping[str, Link] = field(default_factory=lambda: MappingProxyType({}))
     """In the place of `link`, as a probe found the links: by communicator, and for sums in half
     precision by `HALF` and that."""
+    per_host: int = 1
+    """Workers of each host, which share its link."""
+    inside: Link = NO_LINK
+    """Between the workers of a host, for communicators called `INSIDE` and their name."""
 
     @property
     def compute_s(self) -> float:
@@ -59,7 +66,8 @@ class Setting:
 
     def link_of(self, communicator: str, costs: Costs) -> Link:
         """The links, as this communicator sends such gradients over them."""
-        way = HALF + communicator if costs.half else communicator
+        name = flat_name(communicator)
+        way = HALF + name if costs.half else name
         return self.measured.get(way, self.link)
 
     def over(self, bytes_per_s: float) -> "Setting":
@@ -92,18 +100,19 @@ def predict(
     Args:
         setting: the workers and their links.
         costs: of the codec under this communicator.
-        communicator: one of `EXCHANGES`.
+        communicator: one of `EXCHANGES`, or `INSIDE` and one without a master.
         grouping: `--fusion`; None: whichever of a few is done first.
     """
     flow = flow_of(setting, costs, communicator)
     sizes = setting.profile.sizes
-    chosen = grouping or search_grouping(flow, sizes)
+    done = partial(done_at, setting, communicator, flow)
+    chosen = grouping or min(GROUPINGS, key=lambda one: done(one.cuts(sizes)))
     cuts = chosen.cuts(sizes)
     around = around_it(setting, costs, communicator)
     messages = [flow.group(start, stop) for start, stop in pairwise((0, *cuts))]
     saved = saved_by_burst(flow, cuts, setting.link_of(communicator, costs))
     return Prediction(
-        flow.done(cuts) - saved + around,
+        done(cuts) - saved + around,
         chosen,
         len(cuts),
         sum(times.send for times in messages),
@@ -124,9 +133,26 @@ class Best:
 def best_step(setting: Setting, costs: Costs, communicator: str) -> Best:
     """A step with the best of all partitions into messages."""
     flow = flow_of(setting, costs, communicator)
+    done = partial(done_at, setting, communicator, flow)
     cuts = best_partition(flow)
+    if communicator.startswith(INSIDE):  # the best of one lane may not be that of several
+        cuts = min((cuts, *(way.cuts(setting.profile.sizes) for way in GROUPINGS)), key=done)
     saved = saved_by_burst(flow, cuts, setting.link_of(communicator, costs))
-    return Best(cuts, flow.done(cuts) - saved + around_it(setting, costs, communicator))
+    return Best(cuts, done(cuts) - saved + around_it(setting, costs, communicator))
+
+
+def done_at(setting: Setting, communicator: str, flow: Flow, cuts: Sequence[int]) -> float:
+    """When all is decoded, from the begin of the backward pass."""
+    if communicator.startswith(INSIDE):
+        return done_in_lanes(flow, setting.profile.sizes, cuts, setting.per_host)
+    return flow.done(cuts)
+
+
+def exchange_of(setting: Setting, communicator: str) -> Exchange:
+    """What a communicator makes of a message."""
+    if communicator.startswith(INSIDE):
+        return EXCHANGES[flat_name(communicator)](-(-setting.workers // setting.per_host), 1)
+    return EXCHANGES[communicator](setting.workers, setting.per_host)
 
 
 def saved_by_burst(flow: Flow, cuts: Sequence[int], link: Link) -> float:
@@ -141,7 +167,7 @@ def saved_by_burst(flow: Flow, cuts: Sequence[int], link: Link) -> float:
 
 def around_it(setting: Setting, costs: Costs, communicator: str) -> float:
     """Seconds before the backward pass, and after the mean is known."""
-    exchange = EXCHANGES[communicator](setting.workers)
+    exchange = exchange_of(setting, communicator)
     crowd, profile = setting.machine.crowding, setting.profile
     closing = setting.measured.get("Allgather", setting.link).latency_s  # the ranks' reports
     after = way_down(setting, costs, communicator) if exchange.serves else closing
@@ -150,19 +176,24 @@ def around_it(setting: Setting, costs: Costs, communicator: str) -> float:
 
 def flow_of(setting: Setting, costs: Costs, communicator: str) -> Flow:
     """The flow shop of an exchange."""
-    exchange = EXCHANGES[communicator](setting.workers)
+    exchange = exchange_of(setting, communicator)
     crowd, link = setting.machine.crowding, setting.link_of(communicator, costs)
+    profile, inside = setting.profile, setting.inside
+    others = setting.per_host - 1 if communicator.startswith(INSIDE) else 0
 
-    def times(cost: Cost, waits: int) -> Times:
+    def times(cost: Cost, waits: int, dense_s: float) -> Times:
         crossing = exchange.crossings * cost.sent_bytes / link.bytes_per_s
-        decoding = crowd * cost.decode_s * exchange.decodes
-        return Times(crowd * cost.encode_s, crossing + waits * link.latency_s, decoding)
+        beside = others * dense_s
+        decoding = crowd * (cost.decode_s * exchange.decodes + beside)
+        return Times(crowd * (cost.encode_s + beside), crossing + waits * link.latency_s, decoding)
 
-    message = times(costs.message, costs.rounds * exchange.latencies)
-    profile = setting.profile
+    message = times(costs.message, costs.rounds * exchange.latencies, inside.latency_s)
     moments = [profile.backward_s] * len(profile.ready_s) if costs.holds else profile.ready_s
     ready = tuple(crowd * moment for moment in moments)
-    each = tuple(times(one, 0) for one in costs.each)
+    each = tuple(
+        times(one, 0, size / inside.bytes_per_s)
+        for one, size in zip(costs.each, profile.sizes, strict=True)
+    )
     slowing = 1.0 if exchange.encodes_between else setting.machine.slowing
     return Flow(ready, each, message, slowing)
 
@@ -181,11 +212,6 @@ def way_down(setting: Setting, costs: Costs, communicator: str) -> float:
         return (weights + (workers - 1) * piece) / link.bytes_per_s + waiting
     repeating = sum(one.decode_s for one in costs.each) * workers + setting.profile.update_s
     return gradients / link.bytes_per_s + setting.machine.crowding * repeating + waiting
-
-
-def search_grouping(flow: Flow, sizes: Sequence[int]) -> Grouping:
-    """Which of some that `--fusion` can say is done first."""
-    return min(GROUPINGS, key=lambda grouping: flow.done(grouping.cuts(sizes)))
 
 
 def break_even(setting: Setting, costs: Costs, communicator: str, dense: Costs) -> float:

@@ -86,7 +86,7 @@ def measure_links(
     for name in names:
         if ways[name] not in found:
             workers = transport.size - (name == PARAMETER_SERVER)
-            exchange = EXCHANGES[name.removeprefix(HALF)](workers)
+            exchange = EXCHANGES[name.removeprefix(HALF)](workers, 1)
             found[ways[name]] = bench.link(exchange, ways[name])
     return MappingProxyType({name: found[ways[name]] for name in names})
 

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import cross_entropy
 
 import atomo
-from atomo.errors import AtomoError, ConfigError
+from atomo.errors import AtomoError, CheckpointError, ConfigError
+from atomo.integrations.fsdp_checks import check_choice, sharded_parameters
 from atomo.integrations.fsdp_shards import sharded_modules
+from atomo.integrations.making import Choice
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 STEPS = 10
@@ -197,6 +200,27 @@ def refuses() -> None:
     expect(ConfigError, "not None: a model with one replica", lambda: hook(plain, "topk", None))
 
 
+def refuses_before_it_makes_groups() -> None:
+    """What the code or the model alone says."""
+    for choice, words in (
+        (Choice("powersgd(rank=2)"), "sums factors of whole matrices"),
+        (Choice("dgc", "dgc(clip=1.0)", 0.9), "clips by the norm of the whole"),
+    ):
+        expect(ConfigError, words, partial(check_choice, choice))
+    expect(ConfigError, "on is needed, not a Linear", lambda: sharded_parameters(nn.Linear(2, 2)))
+    old = FullyShardedDataParallel(nn.Linear(2, 2), device_id="cpu")
+    expect(ConfigError, "(FSDP1), which is not served", lambda: sharded_parameters(old))
+
+
+def refuses_at_work() -> None:
+    """A parameter that the hook has not seen, and a state that is none."""
+    model, exchange = hooked(2, "topk")
+    words = "format None; this one reads"
+    expect(CheckpointError, words, lambda: exchange.load_state_dict({"state": {}}))
+    model.out.weight = nn.Parameter(model.out.weight.detach() * 2)
+    expect(ConfigError, "has a gradient, and fsdp_hook has not seen it", lambda: train(model))
+
+
 def expect(kind: type[AtomoError], words: str, body: Callable[[], object]) -> None:
     with pytest.raises(kind, match=re.escape(words)):
         body()
@@ -206,7 +230,11 @@ torch.set_num_threads(1)
 dist.init_process_group(
     "gloo", f"file://{FOLDER / 'store'}", timedelta(seconds=300), rank=RANK, world_size=SIZE
 )
-for scenario in (equals_hsdp, trains_and_resumes, accumulates, chunked, unused, refuses):
+SCENARIOS = (
+    equals_hsdp, trains_and_resumes, accumulates, chunked, unused, refuses,
+    refuses_before_it_makes_groups, refuses_at_work,
+)  # fmt: skip
+for scenario in SCENARIOS:
     scenario()
     dist.barrier()
 dist.destroy_process_group()

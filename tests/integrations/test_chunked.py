@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 from integrations.averages import ENTRIES, averaged, of_ranks
-from integrations.loops import flat, on_ranks, plainly, steps
 from torch import Tensor
-from torch.optim import SGD
 
 from atomo.errors import ConfigError, Diverged
 from atomo.integrations.exchange import Exchange
@@ -44,14 +42,6 @@ def test_the_chunks_with_the_largest_sums_of_norms_are_sent(ranks):
     entries = len(norms) // 10 * CHUNK + 50  # bias is dense
     sent = 4 * (len(norms) + entries) + 2 * len(ENTRIES)  # and who used what
     assert [one.stats.sent_bytes for one in made] == [sent] * ranks
-
-
-def test_all_chunks_are_plain_sgd():
-    def sgd(network: torch.nn.Module) -> SGD:
-        return SGD(network.parameters(), lr=0.2)
-
-    networks, _ = on_ranks(2, "chunked(ratio=1.0, chunk=8)", steps(2), sgd)
-    torch.testing.assert_close(flat(networks[0]), plainly(sgd))
 
 
 @pytest.mark.parametrize("idle", [[1], [0, 1, 2]])

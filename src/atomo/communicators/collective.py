@@ -83,6 +83,6 @@ class Collective(ABC):
         no rank in common.
 
         Args:
-            ranks: in the order of their new numbers.
+            ranks: increasing, which is the order of their new numbers.
             one_host: whether they count as one host, and not as a host each.
         """

@@ -54,7 +54,7 @@ class TorchCollective(Collective):
         Args:
             like: of which the ranks, the backend and the deadline are taken; None: all ranks.
             timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
-            some: of the ranks of `like`, in the order of their new numbers; None: all of them.
+            some: of the ranks of `like`, increasing; None: all of them.
 
         Raises:
             ConfigError: torch.distributed was not initialised.

@@ -87,6 +87,6 @@ def enter(hosts: Hosts, everyone: Collective) -> tuple[Inside, Collective]:
     beside = hosts.ranks_beside(everyone.rank)
     up, down = (everyone.part(beside, one_host=True) for _ in range(2))
     # Only the first lane is used, but every rank must make as many groups.
-    lane = hosts.lane(up.rank) if up.rank < hosts.lanes else [everyone.rank]
+    lane = sorted(hosts.lane(up.rank)) if up.rank < hosts.lanes else [everyone.rank]
     between = everyone.part(lane, one_host=False)
     return Inside(up, down, hosts.count / everyone.size), between

@@ -9,7 +9,16 @@ from rich.console import Console
 from atomo.launch.display import Live
 from atomo.launch.lines import Display, Plain
 from atomo.launch.summary import Summary
-from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.events import (
+    Ended,
+    Event,
+    ProbedAgain,
+    Saved,
+    Started,
+    StepDone,
+    from_json,
+    to_json,
+)
 from atomo.training.scoring import Evaluation
 
 STARTED = Started("LeNet", "Digits", "svd(rank=3)", "none", 2, 656_080, 1437, 22, 1, 40, "/r/x")
@@ -49,6 +58,19 @@ def test_plain_output_is_a_line_for_each_thing_worth_one():
     assert lines[1].endswith("ETA 1:15")
     assert "top-1 96.94%" in lines[3]
     assert lines[4] == "training ended at step 1: done"
+
+
+def test_a_run_that_measures_again_says_what_came_of_it():
+    event = ProbedAgain(202, 0.1294, 0.1, 0.1288, 0.1037, True, 3.14, "auto: bf16\nfusion auto: 2")
+    assert from_json(to_json(event)) == event
+    assert plain(1, event) == [
+        "steps take 129.4 ms and not 100.0, so all ranks measured again, in 3.1 s: 128.8 ms "
+        "predicted as it was, 103.7 with other codecs or messages, from step 202 on",
+        "auto: bf16",
+        "fusion auto: 2",
+    ]
+    (line,) = plain(1, replace(event, changed=False))
+    assert line.endswith("128.8 ms predicted as it is; nothing gains enough on that, and it stays")
 
 
 def test_a_step_that_workers_repeat_says_how_long_that_takes():

@@ -30,7 +30,7 @@ from atomo.training.checkpoint import Snapshot, load, save
 from atomo.training.choosing import codecs_of
 from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, read_chosen, said
 from atomo.training.drift import Rules
-from atomo.training.events import Event, ProbedAgain, Started, StepDone
+from atomo.training.events import Caution, Event, ProbedAgain, Started, StepDone
 from atomo.training.found import Found
 from atomo.training.fused import tensor_codecs
 from atomo.training.job import Job, make_job
@@ -47,6 +47,11 @@ BEFORE, AFTER = "topk(ratio=0.1)", "efsignsgd"
 PAUSE = 4  # the step after which ranks measure again
 RULES = Rules(window=2, steps=2, distance=PAUSE, share=1e12)
 PASS_S = 0.01
+STEP = StepDone(
+    step=1, epoch=0.05, loss=2.5, accuracy=0.25, lr=0.02, workers=2, images_per_s=1.0, up_bytes=1,
+    down_bytes=1, dense_bytes=1, step_s=0.9, compute_s=0.1, encode_s=0.2, send_s=0.1, wait_s=0.1,
+    decode_s=0.1, update_s=0.1, eta_s=75.0,
+)  # fmt: skip
 CASES = [{"comm_type": "Bcast", "n": 3}, {"comm_type": "Allgather", "n": 2}]
 
 
@@ -204,6 +209,21 @@ def test_other_messages_carry_on_what_was_kept(
 
 def again_as(kept_as: Mapping[str, Any]) -> str:
     return f"cuts:{','.join(map(str, kept_as['cuts']))}"
+
+
+def test_who_finds_a_new_prediction_off_as_well_says_so_once(tmp_path: Path) -> None:
+    told: list[Event] = []
+    run = auto(tmp_path)
+    chosen = read_chosen(tmp_path / CHOSEN_FILE, 0)
+    assert chosen is not None
+    job = replace(make_job(chosen.applied(run), run.n), chosen=chosen)
+    legs = Legs(run, job, network(run.n)[0], torch.device("cpu"), told.append, RULES)
+    legs._drift.probed(0.5, 0.1)
+    for step in range(1, 20):
+        legs._drifts(replace(STEP, step=step, step_s=0.9))
+    (caution,) = told
+    assert isinstance(caution, Caution)
+    assert caution.text.startswith("steps take 900.0 ms where 500.0 were predicted from what was")
 
 
 def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> None:

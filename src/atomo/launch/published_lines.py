@@ -4,7 +4,7 @@ from typing import Final, final
 
 from atomo.launch.lines import Output
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Caution, Event, StepDone
+from atomo.training.events import Caution, Event, ProbedAgain, StepDone
 
 __all__ = ["PublishedLines", "published_evaluation"]
 
@@ -26,6 +26,8 @@ class PublishedLines:
                 self.note(published_evaluation(event))
             case Caution():
                 self.note(f"caution: {event.text}")
+            case ProbedAgain():
+                self.note(event.text)
 
     def note(self, line: str) -> None:
         self._out.write(line + "\n")

@@ -84,7 +84,7 @@ def test_the_codec_obeys_its_laws(copy):
 
 def test_the_way_keeps_the_promises_of_the_others(copy):
     words = run(
-        copy, "pytest", "-q", "-n", "0", "tests/kernels/test_kernel_quantise.py", "-k", "triton"
+        copy, "pytest", "-q", "-n", "0", "tests/kernels/test_kernel_cast.py", "-k", "triton"
     )
     assert int(re.search(r"(\d+) passed", words)[1]) >= 2
 

@@ -26,6 +26,15 @@ KERNELS = {
         "*fp32 *fp64 i64 i64 i64 i64 i32",
         {"PIECE": 16384, "RUNS": 1, "LANES": 1024},
     ),
+    "powers.pack_tiles": ("*fp32 i64 *u8 *i32 *i32 i64", {"TILES": 8, "TILE": 2048}),
+    "powers.pack_last": (
+        "*fp32 i64 *u8 *i32 *i32 i64 i64 i32",
+        {"TILE": 2048, "WIDTH": 64},
+    ),
+    "powers.add_tiles": (
+        "*u8 *i32 *fp32 fp32 i32 i64 i32",
+        {"WHOLE": True, "WIDTH": 64},
+    ),
     "quantise.round_tiles": (
         "*fp32 *fp32 *u8 *i64 i64 i64 i64 i64 i64 i32 i64",
         {"KIND": 1, "WHOLE": True, "ONE": False, "ESCAPES": False, "BASE": 15, "DIGITS": 2}
@@ -69,7 +78,7 @@ KERNELS = {
 }
 
 # Those that read and write all of a vector.
-WIDE = {"select.mark", "sign.pack_tiles"}
+WIDE = {"powers.pack_tiles", "select.mark", "sign.pack_tiles"}
 BLOCKS = {"blocks", "random"}  # what the others are made of
 
 COMPILE = """

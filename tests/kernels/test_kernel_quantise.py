@@ -180,10 +180,15 @@ def test_the_random_numbers_are_uniform_and_follow_the_seed(way):
 
 
 @every_way("powers")
-def test_powers_of_two_stay_and_others_go_to_a_neighbour(way):
-    values = torch.cat([torch.tensor([0.0, 1.0, -2.0, 0.25]), normal(5000)])
-    exponents = way.round_to_powers(values, 3)
-    assert exponents.equal(Way("powers", "numba").round_to_powers(values, 3))
+@pytest.mark.parametrize("n", [5, 4001, 20 * 2048])
+def test_powers_of_two_stay_and_others_go_to_a_neighbour(way, n):
+    values = torch.cat([torch.tensor([0.0, 1.0, -2.0, 0.25]), normal(n)[4:]])
+    exponents, words, largest = way.pack_powers(values, 2**63 - 9)
+    expected, signs, _ = Way("powers", "numba").pack_powers(values, 2**63 - 9)
+    assert exponents.equal(expected)
+    assert words.equal(signs)
+    assert words.equal(sign.pack_signs(values)[0])
+    assert largest == float(values.abs().max())
     assert exponents[:4].tolist() == [0, 127, 128, 125]
     powers = torch.pow(2.0, exponents[4:].double() - 127)
     ratio = powers / values[4:].double().abs()
@@ -191,15 +196,24 @@ def test_powers_of_two_stay_and_others_go_to_a_neighbour(way):
 
 
 @every_way("powers")
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+def test_what_has_no_power_above_it_shows_in_the_largest(way, value):
+    values = normal(2100)
+    values[2075] = -value
+    assert not way.pack_powers(values, 3)[2] < 2.0**127
+
+
+@every_way("powers")
 @pytest.mark.parametrize("n", [1, 33, 2048, 5000])
 def test_powers_come_back_with_their_signs(way, n):
     values, out = normal(n), normal(n, seed=2)
-    exponents = way.round_to_powers(values, 5)
-    words, _ = sign.pack_signs(values)
+    exponents, words, _ = way.pack_powers(values, 5)
     magnitudes = torch.where(exponents == 0, 0.0, torch.pow(2.0, exponents.float() - 127))
-    expected = out + 0.5 * torch.copysign(magnitudes, values)
+    expected, same = out + 0.5 * torch.copysign(magnitudes, values), out.clone()
     way.add_powers(exponents, words, out, 0.5)
+    Way("powers", "numba").add_powers(exponents, words, same, 0.5)
     torch.testing.assert_close(out, expected)
+    assert out.equal(same)
 
 
 def message(kind: str, n: int) -> Tensor:

@@ -71,12 +71,12 @@ class Natural(Codec[Powers]):
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Powers:
         values, seed, shift = flat(gradient, self.id), draw_seed(generator), 0
-        signs, largest = sign.pack_signs(values)
+        exponents, signs, largest = powers.pack_powers(values, seed)
         if not largest < LARGE:  # NaN included
             raise CodecError(f"natural: the gradient holds {largest:g}; at most {LARGE:g}")
         if 0 < largest < SMALL:
-            values, shift = values * 2.0**SHIFT, SHIFT
-        exponents = powers.round_to_powers(values, seed)
+            shift = SHIFT
+            exponents, *_ = powers.pack_powers(values * 2.0**SHIFT, seed)
         words = entropy.compress(exponents, self.coding == "entropy")
         return Powers(words, signs, torch.tensor([shift], dtype=torch.int32))
 

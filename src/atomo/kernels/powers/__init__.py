@@ -16,20 +16,26 @@ from atomo.kernels.quantise import largest_and_count
 from atomo.kernels.sign import word_count
 from atomo.kernels.ways import ways_of
 
-__all__ = ["TILE", "add_powers", "backend", "round_to_powers"]
+__all__ = ["TILE", "add_powers", "backend", "pack_powers"]
 
 TILE: Final = 2048
 INFINITE: Final = 255  # the exponent of infinity and NaN
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
-def round_to_powers(values: Float[torch.Tensor, " n"], seed: int) -> UInt8[torch.Tensor, " n"]:
-    """The exponents of contiguous values below 2^127, each rounded at random to a power of two.
+def pack_powers(
+    values: Float[torch.Tensor, " n"], seed: int
+) -> tuple[UInt8[torch.Tensor, " n"], Int32[torch.Tensor, " words"], float]:
+    """The exponents of contiguous values, each rounded at random to a power of two.
 
     An exponent e stands for 2^(e - 127), and 0 for zero; denormals go to zero or 2^-126.
+
+    Returns:
+        The exponents, which mean nothing where a value is 2^127 or more; the signs, which lie as in
+        `kernels/sign`; and the largest magnitude: NaN or infinity where one is.
     """
-    return backend(values).round_to_powers(values, seed)
+    return backend(values).pack_powers(values, seed)
 
 
 def add_powers(

@@ -9,8 +9,9 @@ from atomo.kernels.jit import jit
 from atomo.kernels.powers import TILE
 from atomo.kernels.random.numba_way import mix, random_words
 from atomo.kernels.sign import WIDTH
+from atomo.kernels.sign.numba_way import pack_signs
 
-__all__ = ["add_powers", "round_to_powers"]
+__all__ = ["add_powers", "pack_powers"]
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
@@ -19,10 +20,11 @@ Bits = NDArray[np.int32]
 U9, U23, U31 = np.uint32(9), np.uint32(23), np.uint32(31)
 
 
-def round_to_powers(values: Tensor, seed: int) -> Tensor:
+def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
     symbols = torch.empty(len(values), dtype=torch.uint8)
+    words, largest = pack_signs(values)
     fill_powers(values.numpy().view(np.int32), np.uint64(seed), symbols.numpy())
-    return symbols
+    return symbols, words, largest
 
 
 def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> None:

@@ -5,15 +5,15 @@ from torch import Tensor
 
 from atomo.kernels.powers import TILE
 from atomo.kernels.random.torch_way import tile_words
-from atomo.kernels.sign.torch_way import unpack_signs
+from atomo.kernels.sign.torch_way import pack_signs, unpack_signs
 
-__all__ = ["add_powers", "round_to_powers"]
+__all__ = ["add_powers", "pack_powers"]
 
 
-def round_to_powers(values: Tensor, seed: int) -> Tensor:
+def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
     mantissas = tile_words(values, TILE, seed) >> 9
     magnitudes = values.view(torch.int32) & 0x7FFFFFFF
-    return ((magnitudes + mantissas) >> 23).to(torch.uint8)
+    return ((magnitudes + mantissas) >> 23).to(torch.uint8), *pack_signs(values)
 
 
 def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> None:

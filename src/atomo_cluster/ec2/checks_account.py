@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from atomo_cluster.ec2.catalogue import machines
+from atomo_cluster.ec2.config import MASTER, ROLES, WORKER
 from atomo_cluster.ec2.inventory import instances, namesakes, told_of
-from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
+from atomo_cluster.ec2.verdict import OK, Site, Verdict, failed, ok, unknown
 from atomo_cluster.errors import CloudError
 
 __all__ = ["credentials", "name", "quota"]
@@ -41,10 +42,18 @@ def name(site: Site) -> Verdict:
 
 def quota(site: Site) -> Verdict:
     """Whether the account may have so many vCPUs more."""
-    limits = quotas(site)
+    found = [quota_for(site, spot) for spot in sorted({site.cluster.spot(role) for role in ROLES})]
+    worst = next((one for one in found if one.outcome != OK), None)
+    told = [one.text for one in found if one.text]
+    return worst or ok("; ".join(told) or "nothing is to be launched")
+
+
+def quota_for(site: Site, spot: bool) -> Verdict:
+    """The same of the hosts that are bought in one way."""
+    limits = quotas(site, spot)
     if not limits:
         return unknown("AWS lists no quotas of EC2 here")
-    used, wanted = in_use(site, limits), needed(site, limits)
+    used, wanted = in_use(site, limits, spot), needed(site, limits, spot)
     told = []
     for name, vcpus in wanted.items():
         limit = limits.get(name)
@@ -58,28 +67,35 @@ def quota(site: Site) -> Verdict:
             )
         else:
             told.append(f"{name}: {used.get(name, 0)} + {vcpus} of {limit:g} vCPUs")
-    return ok("; ".join(told) or "nothing is to be launched")
+    return ok("; ".join(told))
 
 
-def quotas(site: Site) -> dict[str, float]:
+def quotas(site: Site, spot: bool) -> dict[str, float]:
     """The account's quotas of running vCPUs, by their names."""
-    listed = site.aws.pages("service-quotas.list_service_quotas", "Quotas", ServiceCode="ec2")
-    pattern = SPOT if site.cluster.spot else ON_DEMAND
+    listed = site.aws.constant("service-quotas.list_service_quotas", "Quotas", ServiceCode="ec2")
+    pattern = SPOT if spot else ON_DEMAND
     return {one["QuotaName"]: float(one["Value"]) for one in listed
             if pattern.fullmatch(one["QuotaName"])}  # fmt: skip
 
 
-def needed(site: Site, names: Iterable[str]) -> dict[str, int]:
+def needed(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
     """The vCPUs that the launch adds, by the quota that they count against."""
     cluster = site.cluster
-    have = instances(site.aws, site.owned)
-    masters = sum(one.role == "master" for one in have)
-    workers = cluster.n_workers - (len(have) - masters)
-    types = [cluster.master_type] * (cluster.n_masters - masters) + [cluster.worker_type] * workers
+    have = [one.role for one in instances(site.aws, site.owned)]
+    wanted = (
+        (MASTER, cluster.n_masters, cluster.master_type),
+        (WORKER, cluster.n_workers, cluster.worker_type),
+    )
+    types = [
+        type
+        for role, count, type in wanted
+        if cluster.spot(role) == spot
+        for _ in range(count - have.count(role))
+    ]
     return counted(site, types, names)
 
 
-def in_use(site: Site, names: Iterable[str]) -> dict[str, int]:
+def in_use(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
     """The vCPUs of the whole account that count already, by quota."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     described = site.aws.pages("ec2.describe_instances", "Reservations", Filters=filters)
@@ -87,7 +103,7 @@ def in_use(site: Site, names: Iterable[str]) -> dict[str, int]:
         one["InstanceType"]
         for batch in described
         for one in batch["Instances"]
-        if (one.get("InstanceLifecycle") == "spot") == site.cluster.spot
+        if (one.get("InstanceLifecycle") == "spot") == spot
     ]
     return counted(site, types, names)
 

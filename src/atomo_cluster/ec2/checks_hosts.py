@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from atomo_cluster.ec2.catalogue import Machine, find_image
-from atomo_cluster.ec2.plan import choose_zone, known_machines
-from atomo_cluster.ec2.pricing import money, spot_price
+from atomo_cluster.ec2.plan import choose_zone, known_machines, spot_types
+from atomo_cluster.ec2.pricing import money, spot_prices
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
 __all__ = ["image", "placement", "price", "types", "zone"]
@@ -18,9 +18,9 @@ def wanted(site: Site) -> tuple[str, ...]:
 def types(site: Site) -> Verdict:
     """Whether the region has the types, and sells them this way."""
     known = known_machines(site.aws, wanted(site))
-    for machine in known.values():
-        if site.cluster.spot and not machine.spot:
-            return failed(f"{machine.type} is not sold as spot; say --method on-demand")
+    for type in spot_types(site.cluster):
+        if not known[type].spot:
+            return failed(f"{type} is not sold as spot; say --method on-demand")
     kinds = {machine.architecture for machine in known.values()}
     workers = {known[type].architecture for type in site.cluster.worker_types}
     if len(workers) > 1:
@@ -54,12 +54,14 @@ def image(site: Site) -> Verdict:
 
 def price(site: Site) -> Verdict:
     """Whether spot instances can be had for what they may cost."""
-    if not site.cluster.spot:
+    types = tuple(dict.fromkeys(spot_types(site.cluster)))
+    if not types:
         return ok("on-demand prices are fixed")
     chosen = choose_zone(site.aws, site.cluster, wanted(site))
     told, limit = [], site.cluster.spot_price
-    for type in dict.fromkeys(wanted(site)):
-        now = spot_price(site.aws, type, chosen)
+    known = spot_prices(site.aws, types, [chosen])
+    for type in types:
+        now = known.get((chosen, type))
         if now is None:
             return unknown(f"AWS lists no spot price of {type} in {chosen}")
         if limit is not None and now > limit:

@@ -14,9 +14,14 @@ from typing import Any, Final, final
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 
-__all__ = ["LATEST", "Cluster"]
+__all__ = ["LATEST", "MASTER", "ROLES", "WORKER", "Cluster"]
 
-METHODS: Final = ("spot", "on-demand", "reserved")
+SPOT: Final = "spot"
+ON_DEMAND: Final = "on-demand"
+METHODS: Final = (SPOT, ON_DEMAND, "reserved")
+MASTER: Final = "master"
+WORKER: Final = "worker"
+ROLES: Final = (MASTER, WORKER)
 LATEST: Final = "latest"
 LONGEST_H: Final = 720.0
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
@@ -38,7 +43,11 @@ class Cluster:
     owner: str = option("", "the second tag; empty: the user or role that AWS knows you by")
     region: str = option("us-east-1", "AWS region")
     availability_zone: str = option("", "empty: the first zone that has all instance types")
-    method: str = option("spot", "spot, on-demand, or reserved, which launches on-demand")
+    method: str = option(
+        "", "of all hosts: spot, on-demand, or reserved (on-demand); empty: the next two"
+    )
+    master_method: str = option("", "of the master; empty: method, or else on-demand")
+    worker_method: str = option("", "of the workers; empty: method, or else spot")
     n_masters: int = option(1, "always 1")
     n_workers: int = option(2, "hosts besides the master's")
     master_type: str = option("m5.large", "instance type of the master")
@@ -82,8 +91,8 @@ class Cluster:
     train_commands: tuple[str, ...] = option((), "run on the master instead of run_pytorch.sh")
 
     def __post_init__(self) -> None:
-        if self.method.lower() not in METHODS:
-            raise ConfigError(f"unknown method {self.method!r}; {nearest(self.method, METHODS)}")
+        for name in ("method", "master_method", "worker_method"):
+            check_method(name, getattr(self, name))
         for name, (lowest, highest) in BOUNDS.items():
             check_bounds(name, getattr(self, name), lowest, highest)
         for name, (pattern, meaning) in PATTERNS.items():
@@ -92,9 +101,16 @@ class Cluster:
         for check in CHECKS:
             check(self)
 
-    @property
-    def spot(self) -> bool:
-        return self.method.lower() == "spot"
+    def method_of(self, role: str) -> str:
+        """How the hosts of a role are bought: spot, on-demand or reserved."""
+        own, usual = (
+            (self.master_method, ON_DEMAND) if role == MASTER else (self.worker_method, SPOT)
+        )
+        return (own or self.method or usual).lower()
+
+    def spot(self, role: str) -> bool:
+        """Whether the hosts of a role are spot instances."""
+        return self.method_of(role) == SPOT
 
     @property
     def hosts(self) -> int:
@@ -139,6 +155,12 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 }
 
 
+def check_method(name: str, method: str) -> None:
+    """Raises ConfigError for a way to buy hosts that there is not."""
+    if method and method.lower() not in METHODS:
+        raise ConfigError(f"unknown {name} {method!r}; {nearest(method, METHODS)}")
+
+
 def check_bounds(name: str, value: float | int | None, lowest: float, highest: float) -> None:
     """Raises ConfigError for a number that is out of its range."""
     if value is not None and not lowest <= value <= highest:
@@ -171,11 +193,12 @@ def check_ssh_from(cluster: Cluster) -> None:
 
 def check_spot(cluster: Cluster) -> None:
     """What only spot instances have."""
-    if cluster.spot:
-        return
-    for name in ("spot_price", "alternative_types"):
-        if getattr(cluster, name):
-            raise ConfigError(f"{name} {getattr(cluster, name)!r} needs method spot")
+    if cluster.spot_price and not any(map(cluster.spot, ROLES)):
+        raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
+    if cluster.alternative_types and not cluster.spot(WORKER):
+        raise ConfigError(
+            f"alternative_types {cluster.alternative_types!r} needs worker_method spot"
+        )
 
 
 def check_key(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ class Order:
     count: int
     types: tuple[str, ...]  # the first is the wanted one, the others will do for spot
     image: Image
+    spot: bool
 
 
 def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any
     return {
         **described,
         "InstanceType": order.types[0],
-        "UserData": user_data(cluster),
+        "UserData": user_data(cluster, order.spot),
         "MinCount": order.count,
         "MaxCount": order.count,
     }
@@ -93,7 +94,7 @@ def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) 
 def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
     """The whole of a CreateLaunchTemplate call."""
     data = parameters(order, cluster, network, "spot-instances-request")
-    data["UserData"] = base64.b64encode(user_data(cluster).encode()).decode()
+    data["UserData"] = base64.b64encode(user_data(cluster, order.spot).encode()).decode()
     return {
         "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{order.role}",
         "LaunchTemplateData": data,
@@ -151,7 +152,7 @@ def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
     return CloudError(
         f"spot: {got} of {order.count} {order.role}s of type {' or '.join(order.types)}: "
         f"{'; '.join(sorted(told)) or 'AWS does not say why'}; give more alternative_types, "
-        "another availability_zone, or --method on-demand",
+        "another availability_zone, or --{order.role}-method on-demand",
         code,
     )
 
@@ -159,7 +160,7 @@ def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
 def refusals(aws: Aws, order: Order, cluster: Cluster, network: Network) -> dict[str, str]:
     """What EC2's DryRun says to each call of a launch; empty words: it would do it."""
     calls: dict[str, dict[str, Any]] = {"ec2.run_instances": on_demand(order, cluster, network)}
-    if cluster.spot:
+    if order.spot:
         described = template(order, cluster, network)
         name = described["LaunchTemplateName"]
         market = {"MarketType": "spot"}

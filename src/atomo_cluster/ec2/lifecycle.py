@@ -48,11 +48,11 @@ def launch(aws: Aws, plan: Plan, cidr: str, say: Say) -> list[Instance]:
 def start(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
     """Orders every host that is missing; where none is, only who may use ssh is renewed."""
     network = prepare_network(aws, plan.cluster, plan.owned, mark, plan.subnet, cidr)
-    order_one = order_spot if plan.cluster.spot else order_on_demand
     made: list[str] = []
     for order in orders(plan, mark):
         say(f"launching {order.count} {order.role}{'s' if order.count > 1 else ''} "
             f"({' or '.join(order.types)}) ...")  # fmt: skip
+        order_one = order_spot if order.spot else order_on_demand
         made += order_one(aws, order, plan.cluster, network)
     return made
 
@@ -66,6 +66,7 @@ def orders(plan: Plan, mark: str) -> list[Order]:
             count=group.count,
             types=(group.machine.type, *group.alternatives),
             image=group.image,
+            spot=group.spot,
         )
         for group in plan.groups
     ]

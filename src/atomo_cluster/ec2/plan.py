@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.catalogue import Image, Machine, find_image, machines, zones_with
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.config import MASTER, ROLES, WORKER, Cluster
 from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.network import Subnet, find_subnet
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
@@ -13,7 +13,15 @@ from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import ConfigError, NotReady
 from atomo_cluster.names import nearest
 
-__all__ = ["Group", "Plan", "check_budget", "choose_zone", "known_machines", "make_plan"]
+__all__ = [
+    "Group",
+    "Plan",
+    "check_budget",
+    "choose_zone",
+    "known_machines",
+    "make_plan",
+    "spot_types",
+]
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
@@ -27,6 +35,8 @@ class Group:
     machine: Machine
     alternatives: tuple[str, ...]  # types that will do as well
     image: Image
+    method: str  # spot, on-demand or reserved
+    spot: bool
     hourly: float | None  # USD for one of them now, without its disk and address
     most: float | None  # the same as a bound: list price or spot_price, of the dearest type
     disk_gb: int  # the image may need more than volume_gb
@@ -90,16 +100,17 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
     types = (cluster.master_type, *cluster.worker_types)
     known = known_machines(aws, types)
     subnet = place(aws, cluster, running, types)
-    cost = prices(aws, (*types, *(one.type for one in running)), cluster.spot, subnet.zone)
+    cost = prices(aws, (*types, *(one.type for one in running)), spot_types(cluster), [subnet.zone])
     wanted = (
-        ("master", cluster.n_masters, cluster.master_type, ()),
-        ("worker", cluster.n_workers, cluster.worker_type, cluster.worker_types[1:]),
+        (MASTER, cluster.n_masters, cluster.master_type, ()),
+        (WORKER, cluster.n_workers, cluster.worker_type, cluster.worker_types[1:]),
     )
     groups = []
     for role, count, type, others in wanted:
         missing = count - present(running, role, count)
         if missing:
-            groups.append(group(aws, cluster, cost, role, missing, (known[type], others)))
+            kinds = (known[type], others)
+            groups.append(group(aws, cluster, cost, role, missing, kinds, subnet.zone))
     return Plan(cluster, owned, tuple(running), tuple(groups), subnet.zone, subnet, cost)
 
 
@@ -110,9 +121,11 @@ def group(
     role: str,
     count: int,
     kinds: tuple[Machine, tuple[str, ...]],
+    zone: str,
 ) -> Group:
     """Equal hosts with their image and their price."""
     machine, others = kinds
+    spot = cluster.spot(role)
     image = find_image(aws, cluster.image_id, machine)
     return Group(
         role=role,
@@ -120,10 +133,18 @@ def group(
         machine=machine,
         alternatives=others,
         image=image,
-        hourly=cost.hourly.get(machine.type),
-        most=cost.most((machine.type, *others), cluster.spot_price),
+        method=cluster.method_of(role),
+        spot=spot,
+        hourly=cost.hourly(machine.type, spot, zone),
+        most=cost.most((machine.type, *others), cluster.spot_price if spot else None),
         disk_gb=max(cluster.volume_gb, image.root_gb),
     )
+
+
+def spot_types(cluster: Cluster) -> tuple[str, ...]:
+    """The types that may be launched as spot instances."""
+    types = {MASTER: (cluster.master_type,), WORKER: cluster.worker_types}
+    return tuple(type for role in ROLES if cluster.spot(role) for type in types[role])
 
 
 def check_budget(plan: Plan) -> None:

@@ -1,25 +1,28 @@
 """A plan as people and programs read it."""
 
+from typing import Final
+
 from rich.table import Table
 
+from atomo_cluster.ec2.config import ROLES
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.pricing import money
 from atomo_cluster.ec2.tables import table
 
 __all__ = ["plan_lines", "plan_record", "plan_table"]
 
-RESERVED = "reserved"
+RESERVED: Final = "reserved"
 
 
 def plan_table(plan: Plan) -> Table:
     """The plan as people read it."""
-    title = f"{plan.cluster.name} in {plan.zone} ({plan.cluster.method})"
+    title = f"{plan.cluster.name} in {plan.zone}"
     shown = table(title, ("hosts", "type", "each", "disk", "per hour"), right=("per hour",))
     for group in plan.groups:
         machine = group.machine
         gpus = f"\n{machine.gpus} x {machine.gpu}" if machine.gpus else ""
         shown.add_row(
-            f"{group.count} {group.role}{'s' if group.count > 1 else ''}",
+            f"{group.count} {group.role}{'s' if group.count > 1 else ''}\n{group.method}",
             machine.type + "".join(f"\nor {other}" for other in group.alternatives),
             f"{machine.vcpus} vCPU, {machine.memory_gib:g} GiB{gpus}\n{machine.network}",
             f"{group.disk_gb} GB gp3",
@@ -38,7 +41,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         f"cost     {money(plan.hourly, 4)} per hour ({parts})",
         f"         at most {money(plan.total)} until the fuse, "
         f"{cluster.max_hours:g} hours after the start, "
-        + ("whatever spot prices do" if cluster.spot else "all hosts together"),
+        + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all hosts together"),
         "         traffic to the internet is not in it",
         f"network  subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
         + (", placement group" if cluster.placement_group else "")
@@ -46,7 +49,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         f"shared   {shared if cluster.nfs_ip_address else 'none (nfs_ip_address is empty)'}",
         f"images   {', '.join(sorted({f'{g.image.id} ({g.image.name})' for g in plan.groups}))}",
     ]
-    if cluster.method.lower() == RESERVED:
+    if RESERVED in map(cluster.method_of, ROLES):
         lines.append(
             "method   reserved: launched as on-demand and priced so; what the account has reserved "
             "AWS takes off in the bill"
@@ -63,13 +66,14 @@ def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
         "owner": plan.owned.owner,
         "zone": plan.zone,
         "subnet": plan.subnet.id,
-        "method": plan.cluster.method,
+        "method": {role: plan.cluster.method_of(role) for role in ROLES},
         "ssh_from": ssh_from,
         "running": [one.id for one in plan.running],
         "launch": [
             {
                 "role": group.role,
                 "count": group.count,
+                "method": group.method,
                 "type": group.machine.type,
                 "alternatives": list(group.alternatives),
                 "vcpus": group.machine.vcpus,

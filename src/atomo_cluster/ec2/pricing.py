@@ -9,7 +9,7 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.errors import CloudError
 
-__all__ = ["Prices", "added", "money", "prices", "spot_price"]
+__all__ = ["Prices", "added", "money", "prices", "spot_prices"]
 
 LINUX: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
 MONTH_H: Final = 730.0  # as AWS counts
@@ -19,15 +19,14 @@ MONTH_H: Final = 730.0  # as AWS counts
 class Prices:
     """USD; None: AWS did not say."""
 
-    hourly: Mapping[str, float | None]  # per instance type, now
-    listed: Mapping[str, float | None]  # on-demand, which spot never exceeds
+    listed: Mapping[str, float | None]  # on-demand, by type; spot never costs more
+    spot: Mapping[tuple[str, str], float]  # now, by zone and type; what is not told is not there
     disk_gb_month: float | None
     address_hour: float | None
 
-    def host_hour(self, type: str, volume_gb: int, public: bool) -> float | None:
-        """One host with its disk and its address, per hour; None where a part is unknown."""
-        parts = [self.hourly.get(type), self.disk_hour(volume_gb)]
-        return added([*parts, self.address_hour] if public else parts)
+    def hourly(self, type: str, spot: bool, zone: str) -> float | None:
+        """One instance now, per hour, without disk and address."""
+        return self.spot.get((zone, type)) if spot else self.listed.get(type)
 
     def most(self, types: Iterable[str], limit: float | None) -> float | None:
         """The bound on a host of one of these types, per hour: list price or limit, the lower."""
@@ -40,15 +39,14 @@ class Prices:
         return None if self.disk_gb_month is None else self.disk_gb_month * volume_gb / MONTH_H
 
 
-def prices(aws: Aws, types: Iterable[str], spot: bool, zone: str) -> Prices:
-    """What hosts of these types cost now."""
+def prices(aws: Aws, types: Iterable[str], spot: Iterable[str], zones: Iterable[str]) -> Prices:
+    """What hosts of these types cost now; `spot` are those of which it is asked in these zones."""
     wanted = sorted(set(types))
     queries = [on_demand(aws.region, type) for type in wanted]
     disk, address, *others = listed(aws, [disks(aws.region), addresses(aws.region), *queries])
-    fixed = dict(zip(wanted, others, strict=True))
     return Prices(
-        hourly={type: spot_price(aws, type, zone) for type in wanted} if spot else fixed,
-        listed=fixed,
+        listed=dict(zip(wanted, others, strict=True)),
+        spot=spot_prices(aws, spot, zones),
         disk_gb_month=disk,
         address_hour=address,
     )
@@ -91,23 +89,28 @@ def listed(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
     return found + [None] * (len(queries) - len(found))
 
 
-def spot_price(aws: Aws, type: str, zone: str) -> float | None:
-    """The latest spot price of a type in a zone."""
+def spot_prices(
+    aws: Aws, types: Iterable[str], zones: Iterable[str]
+) -> dict[tuple[str, str], float]:
+    """The latest spot prices, by zone and type, as far as AWS tells them."""
+    wanted, places = sorted(set(types)), sorted(set(zones))
+    if not wanted or not places:
+        return {}
     try:
         history = list(
             aws.pages(
                 "ec2.describe_spot_price_history",
                 "SpotPriceHistory",
-                InstanceTypes=[type],
+                InstanceTypes=wanted,
                 StartTime=datetime.now(timezone.utc),
-                Filters=[{"Name": "availability-zone", "Values": [zone]}],
+                Filters=[{"Name": "availability-zone", "Values": places}],
             )
         )
     except CloudError:
-        return None
+        return {}
     ours = [one for one in history if one["ProductDescription"] in LINUX]
-    newest = max(ours, key=lambda one: one["Timestamp"], default=None)
-    return float(newest["SpotPrice"]) if newest else None
+    ours.sort(key=lambda one: one["Timestamp"])  # the newest of a pair overwrites the others
+    return {(one["AvailabilityZone"], one["InstanceType"]): float(one["SpotPrice"]) for one in ours}
 
 
 def product(aws: Aws, query: Query) -> float | None:

@@ -17,8 +17,11 @@ LARGEST: Final = 16_384  # bytes that EC2 takes
 END: Final = "ATOMO_END_OF_FILE"
 
 
-def user_data(cluster: Cluster) -> str:
-    """The script, for cloud-init. `$ATOMO_ROOT` is another root than / for all that it writes."""
+def user_data(cluster: Cluster, spot: bool) -> str:
+    """The script, for cloud-init; spot hosts get the watch.
+
+    `$ATOMO_ROOT` is another root than / for all that it writes.
+    """
     minutes = ceil(cluster.max_hours * 60)
     parts = [
         "#!/bin/bash",
@@ -29,7 +32,7 @@ def user_data(cluster: Cluster) -> str:
         f'chmod 755 "$ATOMO_ROOT{PER_BOOT}"',
         f'bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" {minutes}',
     ]
-    if cluster.spot:
+    if spot:
         unit = (HOST / "atomo-spot.service").read_text().replace("USER", cluster.ssh_username)
         parts += [
             write(f"{LIBRARY}/spot_watch.sh", (HOST / "spot_watch.sh").read_text()),

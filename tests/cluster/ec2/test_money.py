@@ -4,7 +4,7 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.ec2.cloud import Reply, everything
+from cluster.ec2.cloud import Reply, everything, write_cluster
 
 from atomo_cluster.ec2.tags import CLUSTER, OWNER
 
@@ -51,6 +51,38 @@ def test_reserved_means_on_demand_and_says_so(ec2, cloud):
     assert not any(host["spot"] for host in hosts)
 
 
+def test_the_master_is_bought_on_demand_and_the_workers_on_the_spot_market(ec2, cloud, folder):
+    cloud.prices = PRICES
+    write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), method="")
+    plan = ec2("plan", "--json").record
+    methods = [(group["role"], group["method"]) for group in plan["launch"]]
+    assert methods == [("master", "on-demand"), ("worker", "spot")]
+    assert [group["usd_per_hour"] for group in plan["launch"]] == [0.096, 0.00001]
+    limited = ec2("plan", "--spot-price", "0.05", "--json").record  # which binds workers alone
+    assert limited["usd_until_fuse"] == pytest.approx(8.1 * (3 * HOST - 2 * (0.096 - 0.05)))
+    assert "1 master   m5.large" in ec2("plan").out
+    hosts = ec2("launch", "--yes", "--json").record
+    assert [host["spot"] for host in hosts] == [False, True, True]
+    costs = ec2("cost", "--json").record["hosts"]
+    assert costs[0]["usd_per_hour"] == pytest.approx(HOST)
+    assert all(one["usd_per_hour"] < 0.02 for one in costs[1:])  # disk and address alone
+
+
+@pytest.mark.parametrize(
+    ("words", "spot"),
+    [
+        ("--method spot", [True, True]),
+        ("--method on-demand", [False, False]),
+        ("--method spot --master-method reserved", [False, True]),
+        ("--method= --master-method spot --worker-method on-demand", [True, False]),
+    ],
+)
+def test_the_method_of_a_role_wins_over_that_of_all(ec2, cloud, words, spot):
+    found = ec2("launch", "--yes", "--json", "--n-workers", "1", *words.split())
+    assert found.code == 0, found.err
+    assert [host["spot"] for host in found.record] == spot
+
+
 def test_the_plan_shows_gpus(ec2, cloud):
     cloud.prices = PRICES
     group = ec2("plan", "--worker-type", "g4dn.xlarge", "--json").record["launch"][1]
@@ -61,6 +93,7 @@ def test_the_plan_shows_gpus(ec2, cloud):
 def test_spot_prices_are_those_of_the_zone_and_moment(ec2, cloud):
     cloud.prices = PRICES
     item = "<item><instanceType>m5.large</instanceType><productDescription>{}</productDescription>"
+    item += "<availabilityZone>us-east-1a</availabilityZone>"
     item += "<spotPrice>{}</spotPrice><timestamp>2026-01-0{}T00:00:00Z</timestamp></item>"
     items = item.format("Linux/UNIX", 0.03, 1) + item.format("Linux/UNIX", 0.04, 2)
     items += item.format("Windows", 0.2, 3)

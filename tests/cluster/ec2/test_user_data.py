@@ -47,7 +47,7 @@ def machine(tmp_path):
 
 def test_the_fuse_comes_first_and_survives_a_restart(machine, tmp_path):
     script = tmp_path / "user-data"
-    script.write_text(user_data(Cluster(max_hours=1.51, method="on-demand")))
+    script.write_text(user_data(Cluster(max_hours=1.51), spot=False))
     assert script.read_text().splitlines()[:2] == [
         "#!/bin/bash",
         'shutdown -h +91 "atomo: the fuse of this cluster"',
@@ -67,7 +67,7 @@ def test_the_fuse_comes_first_and_survives_a_restart(machine, tmp_path):
 
 def test_spot_hosts_watch_for_the_notice(machine, tmp_path):
     script = tmp_path / "user-data"
-    script.write_text(user_data(Cluster(method="spot", ssh_username="me")))
+    script.write_text(user_data(Cluster(ssh_username="me"), spot=True))
     called = machine(script)
     assert "systemctl enable --now atomo-spot.service" in called
     unit = (tmp_path / "root/etc/systemd/system/atomo-spot.service").read_text()
@@ -78,7 +78,7 @@ def test_spot_hosts_watch_for_the_notice(machine, tmp_path):
 
 
 def test_user_data_fits():
-    assert len(user_data(Cluster(method="spot")).encode()) < LARGEST
+    assert len(user_data(Cluster(), spot=True).encode()) < LARGEST
 
 
 class Metadata(BaseHTTPRequestHandler):

@@ -81,6 +81,15 @@ def test_a_quota_that_does_not_suffice_stops_the_launch(ec2, cloud):
     assert ec2("launch", "--yes", "--method", "spot").code == 0  # which has a quota of its own
 
 
+def test_each_way_of_buying_has_a_quota_of_its_own(ec2, cloud):
+    words = ("validate", "--json", "--method", "", "--worker-method", "spot")
+    cloud.quotas = {STANDARD: 2, SPOT_STANDARD: 4}
+    told = findings(ec2(*words))["quota"][1]
+    assert told == f"{STANDARD}: 0 + 2 of 2 vCPUs; {SPOT_STANDARD}: 0 + 4 of 4 vCPUs"
+    cloud.quotas = {STANDARD: 2, SPOT_STANDARD: 3}
+    assert f"{SPOT_STANDARD}: 3 vCPUs, 0 in use, 4 more wanted" in ec2(*words).err
+
+
 def test_hosts_of_others_count_against_the_quota(ec2, cloud):
     cloud.moto.client().run_instances(
         ImageId="ami-785db401", MinCount=2, MaxCount=2, InstanceType="c5.xlarge"
@@ -92,7 +101,8 @@ def test_hosts_of_others_count_against_the_quota(ec2, cloud):
 
 
 def test_a_spot_price_below_the_market_fails(ec2, cloud, monkeypatch):
-    monkeypatch.setattr("atomo_cluster.ec2.checks_hosts.spot_price", lambda aws, type, zone: 0.05)
+    market = {("us-east-1a", "m5.large"): 0.05}
+    monkeypatch.setattr("atomo_cluster.ec2.checks_hosts.spot_prices", lambda *_: market)
     done = ec2("validate", "--method", "spot", "--spot-price", "0.04")
     assert done.code == 12
     assert "m5.large costs $0.0500 an hour now, and spot_price is $0.0400; raise it" in done.err

@@ -70,19 +70,19 @@ def all_costs(run: Run) -> list[Cost]:
     """What each host costs or has cost, and each disk that no host has."""
     hosts = instances(run.aws, run.owned, [*LIVE, *ENDED])
     disks = volumes(run.aws, run.owned)
-    known = {spot: priced(run, hosts, spot) for spot in {host.spot for host in hosts} or {False}}
+    known = priced(run, hosts)
     loose = [disk for disk in disks if disk.host not in {host.id for host in hosts}]
     return [
-        *(of_host(run, host, disks, known[host.spot]) for host in hosts),
-        *(of_disk(disk, next(iter(known.values()))) for disk in loose),
+        *(of_host(run, host, disks, known) for host in hosts),
+        *(of_disk(disk, known) for disk in loose),
     ]
 
 
-def priced(run: Run, hosts: Sequence[Instance], spot: bool) -> Prices:
-    """The prices of the hosts that were bought this way."""
-    ours = [host for host in hosts if host.spot == spot]
-    zone = ours[0].zone if ours else ""
-    return prices(run.aws, [host.type for host in ours], spot, zone)
+def priced(run: Run, hosts: Sequence[Instance]) -> Prices:
+    """The prices of hosts as they were bought."""
+    spot = [host for host in hosts if host.spot]
+    types = [host.type for host in hosts]
+    return prices(run.aws, types, {host.type for host in spot}, {host.zone for host in spot})
 
 
 def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> Cost:
@@ -92,9 +92,9 @@ def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> C
     until = min(host.ended or now, host.fuse if over else now, now)
     hours = max(0.0, (until - host.launched).total_seconds() / 3600)
     mine = [disk.gb for disk in disks if disk.host == host.id]
-    hourly = known.host_hour(
-        host.type, sum(mine) if mine else run.cluster.volume_gb, over or host.public_ip is not None
-    )
+    disk = known.disk_hour(sum(mine) if mine else run.cluster.volume_gb)
+    address = known.address_hour if over or host.public_ip is not None else 0.0
+    hourly = added([known.hourly(host.type, host.spot, host.zone), disk, address])
     times = (0.0 if over else 1.0, hours, hours if over else max(hours, host.max_hours))
     amounts = [hourly * time if hourly is not None else None if time else 0.0 for time in times]
     return Cost(host.id, host.type, host.state, hours, *amounts)

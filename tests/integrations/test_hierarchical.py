@@ -1,6 +1,7 @@
 """`hierarchical=`: dense inside a host, compressed between hosts, over threads of this process."""
 
 import math
+import threading
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
+from atomo.communicators.collective import Collective
 from atomo.communicators.direct import Direct
 from atomo.communicators.hosts import hosts_named
-from atomo.errors import ConfigError, Diverged, PeerLost, TransportError
+from atomo.errors import ConfigError, DeadlineExpired, Diverged, PeerLost, TransportError
 from atomo.hierarchy import canonical_hierarchy
+from atomo.integrations.averager import Averager
+from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
 from atomo.integrations.making import Choice, make_exchange
@@ -31,14 +35,27 @@ def sgd(network: torch.nn.Module) -> SGD:
     return make(network.parameters())
 
 
-@pytest.mark.parametrize("ranks", [4, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_the_mean_is_that_of_all_ranks(ranks):
+    """Also where hosts have different numbers of ranks. What is sent counts hosts."""
+    given = of_ranks(ranks)
+    mean = {name: sum(one[name] for one in given) / ranks for name in ENTRIES}
+    made, raised = averaged(given, hierarchical="2", code="sgd")
+    assert raised == [None] * ranks
+    for name, expected in mean.items():
+        torch.testing.assert_close(given[0][name], expected)
+        assert all(one[name].equal(given[0][name]) for one in given)
+    dense = sum(4 * one.numel() for one in mean.values())
+    assert [one.stats.sent_bytes for one in made] == [dense, 0, dense, 0][:ranks]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, 4])
 def test_dense_equals_plain_sgd(ranks):
     """Also where hosts have different numbers of ranks."""
-    networks, optimizers = on_ranks(ranks, "sgd", steps(ranks), sgd, hierarchical=2)
+    networks, _ = on_ranks(ranks, "sgd", steps(ranks), sgd, hierarchical=2)
     torch.testing.assert_close(flat(networks[0]), plainly(sgd))
     assert all(flat(one).equal(flat(networks[0])) for one in networks)
-    leads = [optimizer.exchange.stats.sent_bytes > 0 for optimizer in optimizers]
-    assert leads == [rank % 2 == 0 for rank in range(ranks)]
 
 
 CASES = [
@@ -118,6 +135,44 @@ def test_what_the_first_rank_alone_fails_with_is_told(memory):
     assert [(type(one), str(one)) for one in raised] == [
         (kind, "rank 7 is gone; it was lost while sending") for kind in kinds
     ]
+
+
+@pytest.mark.parametrize("one_order", [False, True])
+def test_where_one_order_is_needed_one_thread_does_all(one_order, monkeypatch):
+    threads: set[str] = set()
+    exchange = Averager.exchange
+
+    def noting(self, sent):
+        threads.add(threading.current_thread().name)
+        return exchange(self, sent)
+
+    monkeypatch.setattr(Averager, "exchange", noting)
+    monkeypatch.setattr(Collective, "in_one_order", one_order)
+    given = of_ranks(4)
+    mean = sum(one["bias"] for one in given) / 4
+    _, raised = averaged(given, hierarchical="2", code="bf16")
+    assert raised == [None] * 4
+    torch.testing.assert_close(given[3]["bias"], mean, rtol=1e-2, atol=1e-2)
+    assert threads == {"atomo-encode" if one_order else "atomo-exchange"}
+
+
+@pytest.mark.slow
+def test_who_does_not_come_is_waited_for_as_long_as_said():
+    """Its host's first rank waits for it, the other host for that one."""
+    transports, raised = network(4), []
+
+    def run(rank: int) -> None:
+        choice, given = Choice("topk", hierarchical="2"), gradients(rank)
+        exchange = make_exchange(choice, Direct(transports[rank], 2.0), given)
+        if rank == 3:
+            return
+        exchange.submit(Chunk(0, given), 1.0, True, lambda: None)
+        with pytest.raises(DeadlineExpired):
+            exchange.finish()
+        raised.append(rank)
+
+    together([lambda rank=rank: run(rank) for rank in range(4)], lambda: transports[0].abort(1))
+    assert sorted(raised) == [0, 1, 2]
 
 
 def test_steps_that_are_skipped_are_on_all_ranks():

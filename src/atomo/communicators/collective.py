@@ -42,6 +42,9 @@ class Collective(ABC):
     size: int
     wait_s: float
     """Seconds spent on waiting for others so far."""
+    in_one_order: bool = False
+    """Whether all ranks must begin its operations, and those of other such collectives, in one
+    order, whichever threads they are in."""
 
     @abstractmethod
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:

@@ -66,6 +66,8 @@ class TorchCollective(Collective):
         parent = dist.group.WORLD if like is None else like
         assert parent is not None
         self._device = device_of(parent)
+        # NCCL's wait for each other on a device, and for all that its stream has before them.
+        self.in_one_order = self._device.type != "cpu"
         self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
         everyone, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
         ranks = everyone if some is None else [everyone[one] for one in some]

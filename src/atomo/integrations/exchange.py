@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from atomo.errors import CheckpointError
+from atomo.integrations.at_once import AtOnce
 from atomo.integrations.averager import Averager
 from atomo.integrations.belt import Belt
 from atomo.integrations.chunk import Chunk, bucket_of
@@ -49,9 +50,9 @@ class Exchange:
         """
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.seat = averager, dict(parameters), seat
-        self._stages: Averager | HostAverager = averager
+        self._stages: Averager | HostAverager | AtOnce = averager
         if inside is not None:
-            self._stages = HostAverager(averager, inside)
+            self._stages = among_hosts(averager, inside)
         # A bucket is encoded while the one before it is on the links.
         self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
         self._pending: list[Any] = []
@@ -237,3 +238,9 @@ class Exchange:
         stream = self._streams.setdefault(device, module.Stream(device))
         stream.wait_stream(module.current_stream(device))
         return partial(module.stream, stream)
+
+
+def among_hosts(averager: Averager, inside: Inside) -> HostAverager | AtOnce:
+    """The stages of an average that is dense inside hosts."""
+    stages = HostAverager(averager, inside)
+    return AtOnce(stages) if inside.in_one_order else stages

@@ -53,6 +53,11 @@ class Inside:
         self._up, self._down, self._share = up, down, share
 
     @property
+    def in_one_order(self) -> bool:
+        """Whether only one thing may be under way at a time."""
+        return self._up.in_one_order
+
+    @property
     def leads(self) -> bool:
         """Whether this is the rank that exchanges with other hosts."""
         return self._up.rank == 0

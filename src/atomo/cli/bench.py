@@ -10,15 +10,13 @@ from typing import Final
 import torch
 from rich.console import Console
 from rich.table import Table
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
 from atomo.arguments import flag, option, parse
 from atomo.bounds import ANY, COUNT, THREADS, Bound, check
+from atomo.cli.gradient_file import gradient_in
 from atomo.codecs import CODECS, make_codec
-from atomo.errors import ConfigError, DataError
 from atomo.measure import Measurement, measure
 from atomo.training.capture import capture
 
@@ -51,7 +49,7 @@ class BenchOptions:
     """The options of `atomo bench`."""
 
     code: str = option("", "one codec or several, separated by ';'; empty: all, by their defaults")
-    tensor: str = option("", "gradient as safetensors; empty: one of --network on --dataset")
+    tensor: str = option("", "gradient, .safetensors or .npz; empty: one of --network on --dataset")
     network: str = option("LeNet", "whose gradient to take")
     dataset: str = option("Digits", "on which images")
     data_dir: str = option("data", "where the data sets lie")
@@ -86,23 +84,13 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
 
     Raises:
         DataError: the file cannot be read.
-        ConfigError: it holds something else than float32 tensors.
+        ConfigError: it holds something else than gradients.
     """
     if not options.tensor:
         return capture(
             options.network, options.dataset, Path(options.data_dir), steps=options.steps
         )
-    try:
-        tensors = load_file(options.tensor)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"--tensor {options.tensor}: {error}") from error
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not tensor.numel():
-            shape = "x".join(map(str, tensor.shape))
-            raise ConfigError(f"--tensor {options.tensor}: {name} is {tensor.dtype} of {shape}")
-    if not tensors:
-        raise ConfigError(f"--tensor {options.tensor}: there is no tensor in it")
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    return gradient_in(Path(options.tensor), "--tensor")
 
 
 def table(found: Sequence[Measurement]) -> Table:

@@ -1,29 +1,29 @@
 """`atomo explain`: what a step would take with each codec and communicator, before it is run."""
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
 from atomo.arguments import parse
 from atomo.cli.explain_options import (
     DESCRIPTION,
     ExplainOptions,
+    codecs_of,
     communicators_of,
     left_out,
     ways_of,
 )
 from atomo.cli.explain_profile import profile_of, setting_of
-from atomo.cli.explain_run import explain_run
+from atomo.cli.explain_run import explain_run, like_run_beside
+from atomo.cli.explain_table import document, table, verdict
 from atomo.codecs import make_codec
+from atomo.errors import ConfigError
 from atomo.launch.probes import probed
-from atomo.launch.text import bytes_text
+from atomo.models import is_foreign
 from atomo.planning import (
     Costs,
     Profile,
@@ -31,16 +31,13 @@ from atomo.planning import (
     measure_costs,
 )
 from atomo.planning.comparison import (
-    DENSE,
-    OTHER_SIZES,
     Compared,
     compared,
-    compresses,
     fastest_ways,
 )
 from atomo.planning.curves import draw
+from atomo.planning.losses import measure_losses
 from atomo.plotting import pyplot_for
-from atomo.quantities import speed_text
 
 __all__ = ["Compared", "ExplainOptions", "main"]
 
@@ -52,10 +49,13 @@ Measured = Sequence[tuple[Costs, str]]
 def main(words: Sequence[str]) -> int:
     """Measures, predicts and prints."""
     if words and not words[0].startswith("-"):
-        return explain_run(Path(words[0]), parsed(words[1:]))
-    options = parsed(words)
+        if not is_network(words[0]):
+            return explain_run(Path(words[0]), parsed(words[1:]))
+        words = ["--network", *words]
+    options = like_run_beside(parsed(words))
     setting, measured = (from_probe if options.probe else from_here)(options)
-    found = sorted(compared(setting, measured), key=lambda one: one.step_s)
+    errors = errors_on(options, setting.profile) if options.real_gradient else {}
+    found = sorted(compared(setting, measured, errors), key=lambda one: one.step_s)
     if options.json:
         sys.stdout.write(json.dumps(document(options, setting, found), indent=2) + "\n")
     else:
@@ -67,6 +67,17 @@ def main(words: Sequence[str]) -> int:
     if options.png:
         draw(options.png, setting, fastest_ways(measured, found))
     return 0
+
+
+def is_network(word: str) -> bool:
+    """Whether it is one of another package, and not the folder of a run.
+
+    Raises:
+        ConfigError: it is a file, of which is not known what is in it.
+    """
+    if Path(word).is_file():
+        raise ConfigError(f"{word} is a file: give --weights {word} or --gradient {word}")
+    return is_foreign(word) and not Path(word).exists()
 
 
 def parsed(words: Sequence[str]) -> ExplainOptions:
@@ -106,78 +117,9 @@ def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Co
             yield costs, name
 
 
-def document(
-    options: ExplainOptions, setting: Setting, found: Sequence[Compared]
-) -> dict[str, Any]:
-    """Everything, for programs. What pays everywhere has null as its bound."""
-    rows = [asdict(one) for one in found]
-    for row in rows:
-        row["pays_below"] = None if math.isinf(row["pays_below"]) else row["pays_below"]
+def errors_on(options: ExplainOptions, profile: Profile) -> dict[str, float]:
+    """What each codec loses of a gradient, by its full name."""
     return {
-        "options": asdict(options),
-        "parameters": sum(setting.profile.sizes) // 4,
-        "compute_s": setting.compute_s,
-        "compress": compresses(found),
-        "left_out": left_out(options),
-        "steps": rows,
+        spec: sum(measure_losses(codec, profile.gradient).errors)
+        for spec, codec in codecs_of(options).items()
     }
-
-
-def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) -> Table:
-    """One row a codec and communicator, the fastest first."""
-    entries = sum(setting.profile.sizes) // 4
-    links = f"{options.bandwidth}, {options.latency}"
-    if options.per_host > 1:
-        links = f"{options.per_host} a host, hosts over {links}"
-    if setting.measured:
-        links = f"links as in {options.probe}"
-    title = (
-        f"{options.network}, {entries:,} parameters: a step's passes take "
-        f"{1e3 * setting.compute_s:.0f} ms; {options.workers} workers, {links}"
-    )
-    inside = ["hosts"] if options.per_host > 1 else []
-    out = Table(title=title)
-    for column in (
-        "--code", "--comm-type", *inside, "ms", "link", "codec", "sent", "--fusion",
-        "to bf16", "pays below", *(f"ms: {n}" for n in OTHER_SIZES),
-    ):  # fmt: skip
-        out.add_column(column, justify="left" if column.startswith("--") else "right")
-    for one in found:
-        out.add_row(
-            one.code,
-            one.communicator,
-            *([f"of {options.per_host}" * one.hierarchical] if inside else []),
-            f"{1e3 * one.step_s:.1f}",
-            f"{1e3 * one.link_s:.1f}",
-            f"{1e3 * one.codec_s:.1f}",
-            bytes_text(one.sent_bytes),
-            one.fusion,
-            f"{one.to_base:.2f}x",
-            speed_text(one.pays_below),
-            *(f"{1e3 * seconds_:.0f}" for seconds_ in one.steps_s.values()),
-        )
-    return out
-
-
-def way(one: Compared, options: ExplainOptions) -> str:
-    """As `atomo train` is told."""
-    inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
-    return f"{inside}--comm-type {one.communicator}"
-
-
-def verdict(found: Sequence[Compared], options: ExplainOptions) -> str:
-    """The answer in a sentence or two."""
-    first = found[0]
-    how = f"{way(first, options)} --code '{first.code}' --fusion {first.fusion}"
-    if not compresses(found):
-        dense = next(one for one in found if one.code in DENSE)
-        plain = f"{way(dense, options)} --code {dense.code}"
-        return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"
-    rest = speed_text(first.pays_below)
-    gain = f"{first.to_base:.2f} times as fast as bf16 over Allreduce"
-    bound = "on links of any speed" if rest == "any" else f"on links below {rest}"
-    return (
-        f"Fastest: {how}, {gain}; it pays {bound}.\n"
-        "What a codec loses is not in these figures: docs/convergence.md says which keep the "
-        "accuracy.\n"
-    )

@@ -16,7 +16,7 @@ from atomo.planning.comparison import DENSE
 from atomo.planning.hosts import INSIDE
 from atomo.quantities import bits_per_second, seconds
 
-__all__ = ["DESCRIPTION", "ExplainOptions", "communicators_of", "left_out", "ways_of"]
+__all__ = ["DESCRIPTION", "ExplainOptions", "codecs_of", "communicators_of", "left_out", "ways_of"]
 
 DESCRIPTION: Final = """\
 Measures a model's passes and codecs on this machine, and predicts what a step takes among several
@@ -29,8 +29,15 @@ With --probe FILE a short job of --workers processes measures all of it on its o
 and writes the file; where that is there already, it is used. A folder of a run in the place of a
 network explains the run: what its steps took, beside what is predicted.
 
+With --weights a checkpoint's model is explained, and with --gradient codecs are measured on a dump:
+what they send of it, and the squared error of what arrives, over its squared norm. A file of a run
+is of the run's model. Of other files say --network and --dataset, or --compute.
+
   atomo explain --network ResNet50 --workers 4 --hostfile hosts --probe probe.json
-  atomo explain runs/x --bandwidth 100mbit"""
+  atomo explain runs/x --bandwidth 100mbit
+  atomo explain --gradient runs/x/gradients/step-00000050.safetensors --code 'topk; qsgd'
+  atomo explain --weights model.safetensors --compute 80ms
+  atomo explain torchvision:resnet50"""
 CODES: Final = (
     "topk(ratio=0.01)", "dgc(ratio=0.001)", "svd(rank=3)", "qsgd", "efsignsgd", "chunktopk",
 )  # fmt: skip
@@ -67,6 +74,14 @@ class ExplainOptions:
     processes_per_host: int = option(1, "that share the cores of a host")
     cores: int = option(0, "of a host; 0: as many as here")
     repetitions: int = option(3, "of each timing, of which the best counts")
+    weights: str = option(
+        "", "file with the model's weights: of a checkpoint, .safetensors or .npz; empty: drawn"
+    )
+    gradient: str = option(
+        "",
+        "file of named gradients to measure codecs on, .safetensors or .npz; empty: a pass's",
+    )
+    compute: str = option("", "what forward and backward pass take: 80ms; empty: what they do here")
     probe: str = option("", "file of what a job of --workers measures on its hosts and links")
     hostfile: str = option("", "file of hosts for --probe; empty: this host alone")
     mpi_args: str = option("", "further arguments for mpirun, for --probe")
@@ -85,6 +100,26 @@ class ExplainOptions:
                 f"--hierarchical {self.hierarchical} --probe {self.probe}: a probe measures links "
                 "between all processes, not between hosts; leave one of them out"
             )
+
+        if self.probe and (file := self.weights or self.gradient or self.compute):
+            raise ConfigError(
+                f"--probe {self.probe} measures passes and gradients itself; leave {file} out"
+            )
+        if self.weights and self.gradient:
+            raise ConfigError(
+                f"--weights {self.weights} --gradient {self.gradient}: gradients are made with "
+                "weights, or read; give one of them"
+            )
+
+    @property
+    def real_gradient(self) -> bool:
+        """Whether the gradient is one of a training, so that what codecs lose of it says much."""
+        return bool(self.gradient or (self.weights and not self.compute))
+
+    @property
+    def compute_s(self) -> float | None:
+        """Of the passes, as they are said to take; None: nothing is said."""
+        return seconds(self.compute, flag("compute")) if self.compute else None
 
     @property
     def per_host(self) -> int:

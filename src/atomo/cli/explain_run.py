@@ -18,13 +18,15 @@ from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hierarchy import BY_NAME
+from atomo.models import is_own
 from atomo.planning import Prediction, Setting, measure_costs, predict
 from atomo.planning.hosts import INSIDE
 from atomo.roles import has_master
 from atomo.settings_file import SETTINGS_FILE, read_settings
+from atomo.training.evaluator import refuse_foreign
 from atomo.training.json_lines import lines
 
-__all__ = ["by_last_plan", "explain_run"]
+__all__ = ["by_last_plan", "explain_run", "like_run_beside"]
 
 FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
 # What of a step is what, in the names of metrics.jsonl; the first is all of it.
@@ -94,8 +96,22 @@ def settings_of(folder: Path) -> Settings:
     return Settings(**known).resolved()
 
 
-def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
-    """The same options, of the model and the samples of a run."""
+def like_run_beside(options: ExplainOptions) -> ExplainOptions:
+    """The same options; where their file lies in the folder of a run, of its model and samples."""
+    file = Path(options.weights or options.gradient)
+    for folder in (file.parent, file.parent.parent):  # checkpoints lie there, gradients below
+        if file.is_file() and not options.compute and (folder / SETTINGS_FILE).is_file():
+            return sampled(settings_of(folder), options)
+    return options
+
+
+def sampled(settings: Settings, options: ExplainOptions) -> ExplainOptions:
+    """The same options, of the model and the samples of a run.
+
+    Raises:
+        ConfigError: the run alone would have us import a module.
+    """
+    refuse_foreign(settings.network, options.network if is_own(options.network) else None)
     return replace(
         options,
         network=settings.network,
@@ -104,6 +120,13 @@ def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
         image_size=settings.image_size or 0,
         batch_size=settings.share_of_step,
         threads=settings.threads or options.threads,
+    )
+
+
+def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
+    """The same options, of a run."""
+    return replace(
+        sampled(settings, options),
         workers=settings.workers,
         hierarchical=hierarchy_of(settings, options),
         probe="",

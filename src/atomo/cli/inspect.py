@@ -45,7 +45,7 @@ PLOTTED = 6  # layers, the largest ones
 class InspectOptions:
     """The options of `atomo inspect`."""
 
-    tensor: str = option("", "gradient as safetensors; empty: one of --network on --dataset")
+    tensor: str = option("", "gradient, .safetensors or .npz; empty: one of --network on --dataset")
     code: str = option("svd", "codecs to try, separated by ';'")
     network: str = option("LeNet", "whose gradient to take")
     dataset: str = option("Digits", "on which images")

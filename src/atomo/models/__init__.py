@@ -19,6 +19,7 @@ __all__ = [
     "Shape",
     "build_model",
     "build_own",
+    "is_foreign",
     "is_own",
     "network_named",
     "tried",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
 
-__all__ = ["read_npz"]
+__all__ = ["read_arrays", "read_npz"]
 
 Array = NDArray[Any]
 UNREADABLE: Final = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
@@ -63,17 +63,22 @@ def read_npz(path: Path) -> Mapping[str, Tensor]:
     return joined(path, tensors)
 
 
-def read_arrays(path: Path) -> Mapping[str, Array]:
-    """What the file holds, by its own keys."""
+def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
+    """What the file holds, by its own keys.
+
+    Raises:
+        DataError: it is no such file, is damaged, or holds what would have to be unpickled.
+        OSError: it cannot be opened.
+    """
     try:
         # Opened here: numpy leaves a damaged file open.
         with path.open("rb") as opened:
             file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"--weights {path} is one array, and no .npz file of several")
+                raise DataError(f"{said} {path} is one array, and no .npz file of several")
             return {key: file[key] for key in file.files}
     except UNREADABLE as error:
-        raise DataError(f"--weights {path} is no .npz file of numbers: {error}") from error
+        raise DataError(f"{said} {path} is no .npz file of numbers: {error}") from error
 
 
 def renamed(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, final
 
 from atomo.grouping import bucket_caps
@@ -12,6 +13,7 @@ from atomo.planning.prediction import Setting, best_step, break_even, predict
 __all__ = ["BASE", "DENSE", "OTHER_SIZES", "Compared", "compared", "compresses", "fastest_ways"]
 
 DENSE: Final = ("sgd", "bf16")
+FRAMES: Final = ("Bcast", "Allgather", "Allreduce")  # the others' ranks agree first on what to send
 BASE: Final = "bf16"  # over Allreduce: what compression has to beat
 OTHER_SIZES: Final = (8, 64, 1024)  # workers
 WORTH: Final = 1.02  # steps in the time of one; what gains less is not worth its loss
@@ -42,10 +44,22 @@ class Compared:
     """Bits a second; 0: nowhere, inf: everywhere."""
     steps_s: Mapping[str, float]
     """By other numbers of workers."""
+    error: float | None = None
+    """Squared, of what arrives, over the squared norm of the gradient; None: not measured."""
 
 
-def compared(setting: Setting, measured: Sequence[tuple[Costs, str]]) -> Iterator[Compared]:
-    """What each would take."""
+def compared(
+    setting: Setting,
+    measured: Sequence[tuple[Costs, str]],
+    errors: Mapping[str, float] = MappingProxyType({}),
+) -> Iterator[Compared]:
+    """What each would take.
+
+    Args:
+        setting: the workers and their links.
+        measured: costs of codecs, each with a communicator that they go with.
+        errors: of codecs, where frames are just what they make of a gradient.
+    """
     (base,) = (c for c, name in measured if name == "Allreduce" and c.spec == BASE)
     base_s = predict(setting, base, "Allreduce").step_s
     for costs, name in measured:
@@ -68,6 +82,7 @@ def compared(setting: Setting, measured: Sequence[tuple[Costs, str]]) -> Iterato
             base_s / one.step_s,
             8 * break_even(setting, costs, name, base),
             others,
+            errors.get(costs.spec) if flat_name(name) in FRAMES else None,
         )
 
 

@@ -135,7 +135,7 @@ def refuse_foreign(network: object, given: str | None) -> None:
     """Raises ConfigError where a checkpoint alone would have us import a module."""
     if given is None and isinstance(network, str) and is_own(network):
         raise ConfigError(
-            f"the checkpoint was trained with {network!r}, a module to be imported, which is not "
+            f"this was trained with {network!r}, a module to be imported, which is not "
             f"done because a file says so; if you trust it, give --network {network}"
         )
 

@@ -1,0 +1,66 @@
+"""Named tensors in a file: gradients that somebody dumped, by `--dump-every` or otherwise."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atomo.errors import ConfigError, DataError
+from atomo.models.npz import read_arrays
+
+__all__ = ["gradient_in", "tensors_in"]
+
+NUMPY: Final = ".npz"
+
+
+def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
+    """The gradient in a file, float32 by parameter name, in the order of the file.
+
+    Args:
+        path: of safetensors, or of arrays as `numpy.savez` writes them.
+        said: the option that names it, for errors.
+
+    Raises:
+        DataError: it cannot be read, or holds NaN or infinity.
+        ConfigError: it is of neither kind, has no tensor, or one that is no gradient.
+    """
+    tensors = tensors_in(path, said)
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            shape = "x".join(map(str, tensor.shape))
+            raise ConfigError(f"{said} {path}: {name} is {tensor.dtype} of {shape}, no gradient")
+        if not tensor.isfinite().all():
+            raise DataError(f"{said} {path}: {name} holds NaN or infinity")
+    if not tensors:
+        raise ConfigError(f"{said} {path}: there is no tensor in it")
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def tensors_in(path: Path, said: str) -> dict[str, Tensor]:
+    """All of a file, whatever it is; nothing is unpickled. Errors: those of `gradient_in`."""
+    try:
+        if path.suffix.lower() == NUMPY:
+            arrays = read_arrays(path, said)
+            return {name: tensor_of(path, said, name, array) for name, array in arrays.items()}
+        if path.suffix.lower() == ".safetensors":
+            return load_file(path)
+    except OSError as error:
+        raise DataError(f"{said} {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise DataError(f"{said} {path} is damaged: {error}") from error
+    raise ConfigError(
+        f"{said} {path}: must be .safetensors, or .npz with an array for each parameter; other "
+        "kinds are read by unpickling, which runs what a file says"
+    )
+
+
+def tensor_of(path: Path, said: str, name: str, array: NDArray[Any]) -> Tensor:
+    """An array of a file as a tensor."""
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{said} {path}: {name} is {array.dtype}, no gradient") from error

@@ -9,7 +9,6 @@ import pytest
 import torch
 from integrations.averages import ENTRIES, averaged, gradients, of_ranks
 from integrations.loops import batch, flat, on_ranks, plainly, steps
-from selection import slow_but
 from support import PATIENCE_S, together
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -69,7 +68,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_host_is_one_worker(case):
     """Four ranks, two on each host, are two with what these have seen together."""
     code, given = case

@@ -64,7 +64,8 @@ def ddp_hook(
     Args:
         ddp: the wrapped model; parameters that need a gradient are those it has now.
         code: a codec, or its specification such as "svd(rank=3)"; or "powersgd(rank=4)" and
-            "acpsgd(rank=4)", which sum factors in rounds of their own.
+            "acpsgd(rank=4)", which sum factors in rounds of their own; or
+            "chunked(ratio=0.01, chunk=64)", `chunktopk` of the chunks that all ranks agree on.
         memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
             `default_memory` of the codec and `momentum`.
         momentum: what a memory that applies momentum applies; the optimiser then has none.

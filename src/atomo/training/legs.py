@@ -6,6 +6,7 @@ whatever the codecs and messages are then, and a run that ends and is continued 
 bits. A run that measures nothing has one leg.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ class Legs:
         """
         if not self.watches or not self._agreed(reason == DRIFTED):
             return None
+        gc.collect()  # what ended has cycles
         drift = self._drift
         seen = Seen(step, drift.measured_s, drift.expected_s)
         self._job = replanned(self._asked, job, self._transport, self._device, seen)

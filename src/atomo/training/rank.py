@@ -41,6 +41,7 @@ def run_rank(
         interrupted: tells rank 0 to have a checkpoint written, and to end.
     """
     end: Master | Worker | Replicated | None = None
+    step = 0
     try:
         torch.set_num_threads(threads_of(settings, transport))
         device = worker_device(settings, transport)
@@ -50,11 +51,12 @@ def run_rank(
             job: Job | None = first
             while job is not None:
                 end = make_end(job, transport, device, tell, interrupted, watch)
-                reason = end.run()
-                job = legs.after(job, end.step, reason)
+                reason, step = end.run(), end.step
+                end = None  # what it held is in a checkpoint, and a probe needs the room
+                job = legs.after(job, step, reason)
         transport.drain(settings.timeout)
     except Exception as error:
-        fail(error, transport, where(settings, transport.rank, 0 if end is None else end.step))
+        fail(error, transport, where(settings, transport.rank, step if end is None else end.step))
 
 
 def planned(

@@ -7,7 +7,6 @@ keeps is of use to the codecs that come: they are chosen among those that go wit
 
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
@@ -67,7 +66,7 @@ def replanned(
     asked: Settings, job: Job, transport: Transport, device: torch.device, seen: Seen
 ) -> Job:
     """The same job by what all ranks measure now, which call this together: with other codecs or
-    messages where a step gains enough by them. Its model is new, and has weights once it resumes.
+    messages where a step gains enough by them.
 
     Args:
         asked: the settings as they were given: what is to be found, they say.
@@ -117,11 +116,8 @@ def following(
     settings = chosen.applied(job.settings) if chosen else job.settings
     settings = replace(settings, fusion=fusion)
     compile_kernels(settings.codecs)
-    model = deepcopy(job.model)  # hooks, which push into what is over, stay behind
-    stages = make_stages(settings, model, job.steps_per_epoch)
-    return replace(
-        job, settings=settings, model=model, stages=stages, chosen=chosen, found=found, again=again
-    )
+    stages = make_stages(settings, job.model, job.steps_per_epoch)
+    return replace(job, settings=settings, stages=stages, chosen=chosen, found=found, again=again)
 
 
 def weighed(

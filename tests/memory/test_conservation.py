@@ -86,6 +86,23 @@ def test_the_state_is_a_copy():
     assert all(held[name].equal(kept) for name, kept in before.items())
 
 
+@pytest.mark.parametrize("kind", MEMORIES)
+def test_the_state_is_what_is_kept_where_there_is_no_room_for_a_copy(kind):
+    memory = MEMORIES[kind]()
+    (bucket,) = plan(PARAMETERS, make_codec("topk(ratio=0.1)"), ONE)
+    compressor = Compressor(memory, Compression(), worker=1, seed=0)
+    gradient = torch.randn(bucket.size, generator=Generator().manual_seed(1))
+    compressor.compress(bucket, gradient.clone(), 0)
+    kept, copies = memory.state_dict(copy=False), memory.state_dict()
+    assert bool(kept) == bool(memory.vectors) == (kind != "none")
+    before = {name: one.clone() for name, one in copies.items()}
+    compressor.compress(bucket, gradient, 1)
+    now = memory.state_dict()
+    assert all(one.equal(now[name]) for name, one in kept.items())
+    assert all(one.equal(before[name]) for name, one in copies.items())
+    assert not any(one.equal(now[name]) for name, one in copies.items() if one.dim())
+
+
 def test_no_memory_refuses_a_state():
     with pytest.raises(CheckpointError, match="'none'"):
         Forget().load_state_dict({"weight": torch.ones(2)})

@@ -122,7 +122,7 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
 
     def spied(state: Any, memory: Any, model: Any) -> None:
         restore(state, memory, model)
-        held.append(worker_state(memory, model))
+        held.append({name: one.clone() for name, one in worker_state(memory, model).items()})
 
     monkeypatch.setattr(
         f"atomo.training.{'worker' if case['n'] == 3 else 'replica'}.restore", spied

@@ -114,8 +114,13 @@ class Memory(ABC):
         """Records that what was sent of these parameters never counted: it is kept instead."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold for training to resume exactly, by parameter name."""
+    def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
+        """What a checkpoint must hold for training to resume exactly, by parameter name.
+
+        Args:
+            copy: whether vectors are copies; else they are what is kept, and change as it does. A
+                worker may have no room for another of each.
+        """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

@@ -142,8 +142,8 @@ class MomentumCorrection(Memory):
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._unsent.vector(layout, sent).add_(sent)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        velocity, unsent = self._velocity.state_dict(), self._unsent.state_dict()
+    def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
+        velocity, unsent = self._velocity.state_dict(copy), self._unsent.state_dict(copy)
         return {UNSENT + name: part for name, part in unsent.items()} | {
             VELOCITY + name: part for name, part in velocity.items()
         }

@@ -62,8 +62,8 @@ class Momentum(Memory):
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         """Drops it: the gradient is part of the average already."""
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return self._average.state_dict()
+    def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
+        return self._average.state_dict(copy)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         self._average.load_state_dict(state)

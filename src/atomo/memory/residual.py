@@ -138,9 +138,9 @@ class Residual(Memory):
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._kept.vector(layout, sent).add_(sent)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
+    def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
         rate = {RATE: torch.tensor(self._rate, dtype=torch.float64)} if self._rate else {}
-        return self._kept.state_dict() | rate
+        return self._kept.state_dict(copy) | rate
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         self._rate = float(state[RATE]) if RATE in state else 0.0

@@ -43,9 +43,9 @@ class Store:
         for part in self._parts.values():
             part.mul_(factor)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """A copy of all that is held, by name."""
-        return {name: part.clone() for name, part in self._parts.items()}
+    def state_dict(self, copy: bool = True) -> dict[str, torch.Tensor]:
+        """All that is held, by name: copies, or what changes with it."""
+        return {name: part.clone() if copy else part for name, part in self._parts.items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replaces all that is held."""

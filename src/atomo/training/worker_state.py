@@ -11,8 +11,8 @@ __all__ = ["restore", "worker_state"]
 
 
 def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint keeps of a worker, by flat names."""
-    kept = {MEMORY + name: tensor for name, tensor in memory.state_dict().items()}
+    """What a checkpoint keeps of a worker, by flat names; it changes with the next step."""
+    kept = {MEMORY + name: tensor for name, tensor in memory.state_dict(copy=False).items()}
     return kept | {BUFFER + name: tensor for name, tensor in kept_buffers(model).items()}
 
 

@@ -7,9 +7,10 @@ from typing import Any, Final, NoReturn, final
 
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["Aws"]
+__all__ = ["CAPACITY", "Aws"]
 
 ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
+CAPACITY: Final = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # without them a launch goes on
 HOME: Final = "us-east-1"  # prices are told there alone, whatever region they are of
 DENIED: Final = "the identity lacks this permission; docs/cluster-ec2.md has the policy"
@@ -116,7 +117,11 @@ class Aws:
         make: Callable[[], Any] = lambda: boto3.client(  # noqa: E731
             service, region_name=region, endpoint_url=self._endpoint_url, config=patient
         )
-        return self._guarded(f"{service}.connect", make, {})
+        made = self._guarded(f"{service}.connect", make, {})
+        if service == "ec2":
+            asked_again = "needs-retry.ec2.RunInstances"
+            made.meta.events.register_first(asked_again, spare, unique_id="atomo-spare")
+        return made
 
     def _guarded(self, action: str, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -129,6 +134,12 @@ class Aws:
             fail(action, str(told.get("Code", "?")), str(told.get("Message", "")), error)
         except (BotoCoreError, ResponseParserError, ValueError) as error:
             fail(action, type(error).__name__, str(error), error)
+
+
+def spare(response: Any = None, **_: Any) -> None:
+    """Spares repetitions where EC2 has no capacity, which it calls an error of its server."""
+    if response is not None and response[1].get("Error", {}).get("Code") in CAPACITY:
+        response[0].status_code = 400
 
 
 def fail(action: str, code: str, message: str, cause: Exception) -> NoReturn:

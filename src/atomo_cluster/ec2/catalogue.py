@@ -8,7 +8,7 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["Image", "Machine", "find_image", "machines", "zones_with"]
+__all__ = ["Image", "Machine", "find_image", "machines", "offered"]
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,17 @@ def machine(described: Mapping[str, Any]) -> Machine:
     )
 
 
-def zones_with(aws: Aws, types: Iterable[str]) -> list[str]:
-    """The zones of the region that have all of these types, in order."""
+def offered(aws: Aws, types: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Which of these types each zone of the region has."""
     wanted = sorted(set(types))
-    offered = aws.constant(
+    listed = aws.constant(
         "ec2.describe_instance_type_offerings",
         "InstanceTypeOfferings",
         LocationType="availability-zone",
         Filters=[{"Name": "instance-type", "Values": wanted}],
     )
-    pairs = {(one["Location"], one["InstanceType"]) for one in offered}
-    zones = sorted({zone for zone, _ in pairs})
-    return [zone for zone in zones if all((zone, kind) in pairs for kind in wanted)]
+    pairs = [(one["Location"], one["InstanceType"]) for one in listed]
+    return {zone: frozenset(kind for where, kind in pairs if where == zone) for zone, _ in pairs}
 
 
 # The newest that the account's region knows is taken; AWS keeps the names of old ones for long.

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from atomo_cluster.ec2.catalogue import Machine, find_image
-from atomo_cluster.ec2.plan import choose_zone, known_machines, spot_types
-from atomo_cluster.ec2.pricing import money, spot_prices
+from atomo_cluster.ec2.places import known_machines, zones
+from atomo_cluster.ec2.plan import spot_types
+from atomo_cluster.ec2.pricing import lowest, money, spot_prices
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
 __all__ = ["image", "placement", "price", "types", "zone"]
@@ -33,8 +34,7 @@ def types(site: Site) -> Verdict:
 
 def zone(site: Site) -> Verdict:
     """Whether a zone has all types."""
-    chosen = choose_zone(site.aws, site.cluster, wanted(site))
-    return ok(chosen or f"that of subnet {site.cluster.subnet_id}")
+    return ok(", ".join(zones(site.aws, site.cluster)))
 
 
 def image(site: Site) -> Verdict:
@@ -57,13 +57,13 @@ def price(site: Site) -> Verdict:
     types = tuple(dict.fromkeys(spot_types(site.cluster)))
     if not types:
         return ok("on-demand prices are fixed")
-    chosen = choose_zone(site.aws, site.cluster, wanted(site))
+    chosen = zones(site.aws, site.cluster)
     told, limit = [], site.cluster.spot_price
-    known = spot_prices(site.aws, types, [chosen])
+    known = spot_prices(site.aws, types, chosen)
     for type in types:
-        now = known.get((chosen, type))
+        now = lowest(*(known.get((zone, type)) for zone in chosen))
         if now is None:
-            return unknown(f"AWS lists no spot price of {type} in {chosen}")
+            return unknown(f"AWS lists no spot price of {type} in {', '.join(chosen)}")
         if limit is not None and now > limit:
             return failed(
                 f"{type} costs {money(now, 4)} an hour now, and spot_price is {money(limit, 4)}; "

@@ -6,8 +6,8 @@ from typing import Any
 
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.keys import check_keyfile, derived, keyfile, needed
-from atomo_cluster.ec2.network import ANYWHERE, Subnet, allowed_cidr, find_subnet
-from atomo_cluster.ec2.plan import choose_zone
+from atomo_cluster.ec2.network import ANYWHERE, Subnet, allowed_cidr
+from atomo_cluster.ec2.places import places
 from atomo_cluster.ec2.tags import as_dict
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
@@ -17,10 +17,8 @@ NFS: int = 2049
 
 
 def site_subnet(site: Site) -> Subnet:
-    """Where the hosts will be."""
-    cluster = site.cluster
-    zone = choose_zone(site.aws, cluster, (cluster.master_type, *cluster.worker_types))
-    return find_subnet(site.aws, cluster.subnet_id, zone)
+    """Where the hosts may be; other places are default subnets of the same network."""
+    return places(site.aws, site.cluster)[0]
 
 
 def subnet(site: Site) -> Verdict:
@@ -111,10 +109,11 @@ def shared_folder(site: Site) -> Verdict:
             "it must allow port 2049 from the hosts"
         )
     where, name = site_subnet(site), target["MountTargetId"]
-    if target.get("AvailabilityZoneName", where.zone) != where.zone:
+    there = target.get("AvailabilityZoneName", where.zone)
+    if other := [one.zone for one in places(site.aws, site.cluster) if one.zone != there]:
         return failed(
-            f"mount target {name} is in {target['AvailabilityZoneName']}, the hosts in "
-            f"{where.zone}: traffic between zones costs; give the address of the target there"
+            f"mount target {name} is in {there}, the hosts in {' or '.join(other)}: traffic "
+            "between zones costs; give the address of the target there, or the availability_zone"
         )
     groups = site.aws.call("efs.describe_mount_target_security_groups", MountTargetId=name)[
         "SecurityGroups"

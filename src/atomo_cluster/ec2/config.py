@@ -42,18 +42,21 @@ class Cluster:
     name: str = option("atomo", "the cluster's name; everything is tagged with it")
     owner: str = option("", "the second tag; empty: the user or role that AWS knows you by")
     region: str = option("us-east-1", "AWS region")
-    availability_zone: str = option("", "empty: the first zone that has all instance types")
+    availability_zone: str = option("", "the one zone that will do; empty: see zones")
     method: str = option(
         "", "of all hosts: spot, on-demand, or reserved (on-demand); empty: the next two"
     )
     master_method: str = option("", "of the master; empty: method, or else on-demand")
     worker_method: str = option("", "of the workers; empty: method, or else spot")
+    zones: str = option(
+        "", "zones that will do, with commas; the cheapest first; empty: all that have the types"
+    )
     n_masters: int = option(1, "always 1")
     n_workers: int = option(2, "hosts besides the master's")
     master_type: str = option("m5.large", "instance type of the master")
     worker_type: str = option("m5.large", "instance type of the workers")
     alternative_types: str = option(
-        "", "spot: further types for workers, with commas; more => fewer capacity errors"
+        "", "further types for workers, with commas; more => fewer capacity errors"
     )
     image_id: str = option(
         LATEST, "ami-..., or latest: deep-learning image for GPU types, else Ubuntu"
@@ -119,8 +122,12 @@ class Cluster:
     @property
     def worker_types(self) -> tuple[str, ...]:
         """The type of the workers, then what may stand in for it."""
-        others = (word.strip() for word in self.alternative_types.split(","))
-        return (self.worker_type, *(word for word in others if word))
+        return (self.worker_type, *words(self.alternative_types))
+
+    @property
+    def named_zones(self) -> tuple[str, ...]:
+        """The zones that the settings name."""
+        return words(self.availability_zone or self.zones)
 
     @property
     def out_dir(self) -> str:
@@ -155,6 +162,11 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 }
 
 
+def words(text: str) -> tuple[str, ...]:
+    """What commas separate."""
+    return tuple(word for word in (one.strip() for one in text.split(",")) if word)
+
+
 def check_method(name: str, method: str) -> None:
     """Raises ConfigError for a way to buy hosts that there is not."""
     if method and method.lower() not in METHODS:
@@ -169,11 +181,17 @@ def check_bounds(name: str, value: float | int | None, lowest: float, highest: f
 
 def check_zone(cluster: Cluster) -> None:
     """A zone is its region's name and a letter."""
-    if cluster.availability_zone and not cluster.availability_zone.startswith(cluster.region):
-        raise ConfigError(
-            f"availability_zone {cluster.availability_zone!r} is not in region {cluster.region!r}; "
-            f"write e.g. {cluster.region}a, or leave it empty"
-        )
+    name = "availability_zone" if cluster.availability_zone else "zones"
+    if cluster.availability_zone and cluster.zones:
+        raise ConfigError("give availability_zone or zones, not both")
+    if cluster.subnet_id and cluster.zones:
+        raise ConfigError(f"zones {cluster.zones!r}: subnet_id is in one zone; give one of the two")
+    for zone in cluster.named_zones:
+        if not zone.startswith(cluster.region):
+            raise ConfigError(
+                f"{name} {zone!r} is not in region {cluster.region!r}; "
+                f"write e.g. {cluster.region}a, or leave it empty"
+            )
 
 
 def check_ssh_from(cluster: Cluster) -> None:
@@ -195,10 +213,6 @@ def check_spot(cluster: Cluster) -> None:
     """What only spot instances have."""
     if cluster.spot_price and not any(map(cluster.spot, ROLES)):
         raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
-    if cluster.alternative_types and not cluster.spot(WORKER):
-        raise ConfigError(
-            f"alternative_types {cluster.alternative_types!r} needs worker_method spot"
-        )
 
 
 def check_key(cluster: Cluster) -> None:

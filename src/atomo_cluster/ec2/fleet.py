@@ -3,9 +3,9 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws import CAPACITY, Aws
 from atomo_cluster.ec2.catalogue import Image
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.network import Network
@@ -13,7 +13,13 @@ from atomo_cluster.ec2.tags import HOURS, LAUNCH, ROLE, Owned
 from atomo_cluster.ec2.user_data import user_data
 from atomo_cluster.errors import CloudError
 
-__all__ = ["Order", "order_on_demand", "order_spot", "parameters", "refusals"]
+__all__ = ["SCARCE", "Order", "order_on_demand", "order_spot", "parameters", "refusals"]
+
+NO_CAPACITY: Final = "UnfulfillableCapacity"
+# Another zone or type may do where these are the answer.
+SCARCE: Final = frozenset(
+    {NO_CAPACITY, *CAPACITY, "InsufficientCapacity", "SpotMaxPriceTooLow", "Unsupported"}
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,9 @@ def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]
     """The whole of a CreateLaunchTemplate call."""
     data = parameters(order, cluster, network, "spot-instances-request")
     data["UserData"] = base64.b64encode(user_data(cluster, order.spot).encode()).decode()
+    where = f"{order.role}-{network.subnet.zone}"  # each attempt has one of its own
     return {
-        "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{order.role}",
+        "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{where}",
         "LaunchTemplateData": data,
         "TagSpecifications": [order.owned.specification("launch-template", {LAUNCH: order.launch})],
     }
@@ -148,11 +155,12 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
 def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
     """Why a fleet is not complete."""
     told = {f"{one.get('ErrorCode', '?')}: {one.get('ErrorMessage', '')}" for one in errors}
-    code = errors[0].get("ErrorCode", "") if errors else ""
+    codes = [one.get("ErrorCode", "") for one in errors] or [NO_CAPACITY]
+    code = next((code for code in codes if code in SCARCE), codes[0])
     return CloudError(
         f"spot: {got} of {order.count} {order.role}s of type {' or '.join(order.types)}: "
         f"{'; '.join(sorted(told)) or 'AWS does not say why'}; give more alternative_types, "
-        "another availability_zone, or --{order.role}-method on-demand",
+        "more zones, or --{order.role}-method on-demand",
         code,
     )
 

@@ -5,14 +5,15 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
+from atomo_cluster.ec2.attempts import Attempt
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.fleet import Order, order_on_demand, order_spot, refusals
+from atomo_cluster.ec2.fleet import SCARCE, Order, order_on_demand, order_spot, refusals
 from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.network import Network, prepare_network
 from atomo_cluster.ec2.plan import Plan
-from atomo_cluster.ec2.removal import remains, remove
+from atomo_cluster.ec2.removal import abandon, remains, remove
 from atomo_cluster.ec2.survey import everything
-from atomo_cluster.ec2.tags import LAUNCH
+from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, LeftBehind
 
 __all__ = ["dry_run", "launch"]
@@ -34,7 +35,7 @@ def launch(aws: Aws, plan: Plan, cidr: str, say: Say) -> list[Instance]:
     """
     mark = uuid.uuid4().hex[:12]
     try:
-        made = start(aws, plan, cidr, mark, say)
+        made = start_somewhere(aws, plan, cidr, mark, say)
         if made:
             aws.wait("instance_running", START_S, InstanceIds=made)
         found = instances(aws, plan.owned)
@@ -45,11 +46,28 @@ def launch(aws: Aws, plan: Plan, cidr: str, say: Say) -> list[Instance]:
     return found
 
 
-def start(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
+def start_somewhere(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
+    """Orders by one attempt after another, until AWS has the capacity for one.
+
+    Raises:
+        CloudError: it has none for any of them, or refuses for another reason.
+    """
+    for attempt, following in zip(plan.attempts, (*plan.attempts[1:], None), strict=True):
+        try:
+            return start(aws, plan, attempt, cidr, mark, say)
+        except CloudError as error:
+            if following is None or error.code not in SCARCE:
+                raise
+            say(f"AWS has no {attempt.where} ({error.code}); next: {following.where}")
+            abandon(aws, plan.owned.filters(**{f"tag:{LAUNCH}": mark}))
+    return []
+
+
+def start(aws: Aws, plan: Plan, attempt: Attempt, cidr: str, mark: str, say: Say) -> list[str]:
     """Orders every host that is missing; where none is, only who may use ssh is renewed."""
-    network = prepare_network(aws, plan.cluster, plan.owned, mark, plan.subnet, cidr)
+    network = prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr)
     made: list[str] = []
-    for order in orders(plan, mark):
+    for order in orders(plan.owned, attempt, mark):
         say(f"launching {order.count} {order.role}{'s' if order.count > 1 else ''} "
             f"({' or '.join(order.types)}) ...")  # fmt: skip
         order_one = order_spot if order.spot else order_on_demand
@@ -57,18 +75,19 @@ def start(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
     return made
 
 
-def orders(plan: Plan, mark: str) -> list[Order]:
+def orders(owned: Owned, attempt: Attempt, mark: str) -> list[Order]:
+    """What is ordered: workers first, which are rarer, so that no master waits for them in vain."""
     return [
         Order(
-            owned=plan.owned,
+            owned=owned,
             launch=mark,
             role=group.role,
             count=group.count,
-            types=(group.machine.type, *group.alternatives),
+            types=group.types,
             image=group.image,
             spot=group.spot,
         )
-        for group in plan.groups
+        for group in reversed(attempt.groups)
     ]
 
 
@@ -117,7 +136,7 @@ def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
             VpcId=plan.subnet.vpc,
         )
         verdicts["ec2.create_security_group"] = str(refusal or "")
-    for order in orders(plan, "dry-run"):
+    for order in orders(plan.owned, plan.attempts[0], "dry-run"):
         told = refusals(aws, order, plan.cluster, network)
         verdicts |= {f"{action} ({order.role})": words for action, words in told.items()}
     return verdicts

@@ -2,6 +2,7 @@
 
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any, Final
@@ -13,7 +14,7 @@ from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["Network", "Subnet", "allowed_cidr", "find_subnet", "prepare_network"]
+__all__ = ["Network", "Subnet", "allowed_cidr", "find_subnet", "find_subnets", "prepare_network"]
 
 ANYWHERE: Final = "0.0.0.0/0"
 SSH: Final = 22
@@ -61,7 +62,21 @@ def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
             f"zone {zone or aws.region} has no default subnet: `aws ec2 create-default-subnet "
             f"--availability-zone {zone}` makes one, or give subnet_id"
         )
-    one = found[0]
+    return subnet(found[0])
+
+
+def find_subnets(aws: Aws, zones: Sequence[str]) -> list[Subnet]:
+    """The default subnets of these zones, in their order; some may have none."""
+    filters = [
+        {"Name": "default-for-az", "Values": ["true"]},
+        {"Name": "availability-zone", "Values": list(zones)},
+    ]
+    found = map(subnet, aws.constant("ec2.describe_subnets", "Subnets", Filters=filters))
+    return sorted(found, key=lambda one: zones.index(one.zone))
+
+
+def subnet(one: Mapping[str, Any]) -> Subnet:
+    """A subnet from EC2's description."""
     return Subnet(
         id=one["SubnetId"],
         vpc=one["VpcId"],

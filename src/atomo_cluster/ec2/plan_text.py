@@ -9,14 +9,14 @@ from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.pricing import money
 from atomo_cluster.ec2.tables import table
 
-__all__ = ["plan_lines", "plan_record", "plan_table"]
+__all__ = ["order_table", "plan_lines", "plan_record", "plan_table"]
 
 RESERVED: Final = "reserved"
 
 
 def plan_table(plan: Plan) -> Table:
     """The plan as people read it."""
-    title = f"{plan.cluster.name} in {plan.zone}"
+    title = f"{plan.cluster.name} in {plan.subnet.zone}"
     shown = table(title, ("hosts", "type", "each", "disk", "per hour"), right=("per hour",))
     for group in plan.groups:
         machine = group.machine
@@ -28,6 +28,16 @@ def plan_table(plan: Plan) -> Table:
             f"{group.disk_gb} GB gp3",
             f"{group.count} x {money(group.hourly, 4)}",
         )
+    return shown
+
+
+def order_table(plan: Plan) -> Table:
+    """The attempts, as people read them."""
+    columns = ("order", "zone", "workers", "instances per hour")
+    shown = table("tried until AWS has the capacity", columns, right=columns[-1:])
+    for number, one in enumerate(plan.attempts, 1):
+        types = " or ".join(one.groups[-1].types)
+        shown.add_row(str(number), one.subnet.zone, types, money(one.hourly, 4))
     return shown
 
 
@@ -64,7 +74,7 @@ def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
     return {
         "cluster": plan.cluster.name,
         "owner": plan.owned.owner,
-        "zone": plan.zone,
+        "zone": plan.subnet.zone,
         "subnet": plan.subnet.id,
         "method": {role: plan.cluster.method_of(role) for role in ROLES},
         "ssh_from": ssh_from,
@@ -83,6 +93,15 @@ def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
                 "usd_per_hour": group.hourly,
             }
             for group in plan.groups
+        ],
+        "attempts": [
+            {
+                "zone": one.subnet.zone,
+                "types": {group.role: list(group.types) for group in one.groups},
+                "usd_per_hour_of_instances": one.hourly,
+            }
+            for one in plan.attempts
+            if one.groups
         ],
         "usd_per_hour": plan.hourly,
         "usd_per_hour_of": plan.parts,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.errors import CloudError
 
-__all__ = ["Prices", "added", "money", "prices", "spot_prices"]
+__all__ = ["Prices", "added", "lowest", "money", "prices", "spot_prices"]
 
 LINUX: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
 MONTH_H: Final = 730.0  # as AWS counts

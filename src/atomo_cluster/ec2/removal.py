@@ -12,7 +12,7 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.survey import Survey, Thing, survey
 from atomo_cluster.errors import CloudError
 
-__all__ = ["named", "refusals", "remains", "remove"]
+__all__ = ["abandon", "named", "refusals", "remains", "remove"]
 
 END_S: Final = 900  # a large GPU host may take ten minutes to go
 ROUNDS: Final = 12  # what something else still uses goes in a later round
@@ -43,6 +43,25 @@ def remove(
         seen.append(Survey(found.things, (*found.errors, *failures)))
         if seen[-2:] == [seen[-1]] * 2:
             pause(BETWEEN_S)
+
+
+def abandon(aws: Aws, filters: Filters) -> None:
+    """Tells hosts, and what asks for them, to end, and does not wait until they have.
+
+    Fleets stay for `remove`: one that is done asks for nothing more.
+
+    Raises:
+        CloudError: AWS refused some of it, or did not say what there is.
+    """
+    things = survey(aws, filters).complete()
+    failures = [
+        told
+        for kind in ("instance", "spot-instances-request", "launch-template")
+        if (ids := [thing.id for thing in things if thing.kind == kind])
+        for told in delete_kind(aws, kind, ids)
+    ]
+    if failures:
+        raise CloudError("; ".join(failures))
 
 
 def stuck(seen: Sequence[Survey]) -> bool:

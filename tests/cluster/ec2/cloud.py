@@ -51,6 +51,23 @@ def refusal(code: str, message: str = "no") -> Reply:
     return Reply(status, text.encode())
 
 
+def fewer(words: dict[str, str], forward: Callable[[], Reply]) -> Reply:
+    """A fleet that got one host and says why not more."""
+    body = forward().body.decode()
+    items = re.search("<fleetInstanceSet>(.*)</fleetInstanceSet>", body, re.DOTALL)
+    assert items is not None
+    first = re.findall("<instanceIds><item>.*?</item>", items[1], re.DOTALL)[0]
+    one = f"<item>{first}</instanceIds></item>"
+    error = (
+        "<item><errorCode>UnfulfillableCapacity</errorCode><errorMessage>none</errorMessage></item>"
+    )
+    body = body.replace(items[0], f"<fleetInstanceSet>{one}</fleetInstanceSet>")
+    body = body.replace(
+        "</CreateFleetResponse>", f"<errorSet>{error}</errorSet></CreateFleetResponse>"
+    )
+    return Reply(200, body.encode())
+
+
 def as_json(record: object) -> Reply:
     """An answer of a service that speaks JSON."""
     return Reply(200, json.dumps(record).encode(), "application/x-amz-json-1.1")

@@ -64,7 +64,12 @@ def test_the_command_line_wins_over_the_file(tmp_path):
         ("method: spott", "unknown method 'spott'; did you mean 'spot'?"),
         ("worker_method: bid", "unknown worker_method 'bid'; "),
         ("worker_method: on-demand\nspot_price: 1", "spot_price 1.0 needs method spot"),
-        ("worker_method: on-demand\nalternative_types: m6i.large", "needs worker_method spot"),
+        ("zones: eu-west-1a", "zones 'eu-west-1a' is not in region 'us-east-1'; write e.g."),
+        (
+            "zones: us-east-1a\navailability_zone: us-east-1b",
+            "or zones, not both",
+        ),
+        ("zones: us-east-1a\nsubnet_id: subnet-1", "subnet_id is in one zone; give one of the two"),
         ("name: no", "name: False is not text; quote it"),
         ("name: 'my cluster'", "name 'my cluster': a letter, then up to 39 letters"),
         ("region: oregon", "region 'oregon': a region such as us-west-2"),

@@ -6,7 +6,7 @@ import re
 import signal
 
 import pytest
-from cluster.ec2.cloud import Reply, everything, refusal
+from cluster.ec2.cloud import Reply, everything, fewer, refusal
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.tags import CLUSTER, OWNER
@@ -190,11 +190,11 @@ def test_a_dry_run_of_a_shutdown_ends_nothing(ec2, cloud):
 
 
 def no_capacity(cloud, method):
-    """The master can be had, the workers cannot."""
+    """The first group of hosts can be had, the second cannot, nor anything elsewhere."""
     shortage = refusal("InsufficientInstanceCapacity", "We have no m5.large")
     action = "CreateFleet" if method == "spot" else "RunInstances"
     cloud.on(action, lambda words, forward: None)
-    cloud.on(action, shortage)
+    cloud.on(action, shortage, times=99)
 
 
 @both_ways
@@ -208,27 +208,10 @@ def test_too_little_capacity_rolls_back(ec2, cloud, method):
     assert everything(cloud) == before
 
 
-def fewer(words, forward):
-    """A fleet that got one host and says why not more."""
-    body = forward().body.decode()
-    items = re.search("<fleetInstanceSet>(.*)</fleetInstanceSet>", body, re.DOTALL)
-    first = re.search("<instanceIds><item>(.*?)</item>", items[1], re.DOTALL)[0]
-    one = f"<item>{first}</instanceIds></item>"
-    error = (
-        "<item><errorCode>UnfulfillableCapacity</errorCode><errorMessage>none</errorMessage></item>"
-    )
-    body = body.replace(items[0], f"<fleetInstanceSet>{one}</fleetInstanceSet>")
-    body = body.replace(
-        "</CreateFleetResponse>", f"<errorSet>{error}</errorSet></CreateFleetResponse>"
-    )
-    return Reply(200, body.encode())
-
-
 def test_a_fleet_that_is_not_complete_rolls_back(ec2, cloud):
     before = everything(cloud)
-    cloud.on("CreateFleet", lambda words, forward: None)
     cloud.on("CreateFleet", fewer)
-    done = ec2("launch", "--yes", *SPOT)
+    done = ec2("launch", "--yes", *SPOT, "--availability-zone", "us-east-1a")
     assert done.code == 10
     assert "spot: 1 of 2 workers of type m5.large: UnfulfillableCapacity: none" in done.err
     assert everything(cloud) == before
@@ -238,7 +221,7 @@ def test_a_roll_back_keeps_what_was_there_before(ec2, cloud):
     lost = launched(ec2)[-1]
     cloud.moto.client().terminate_instances(InstanceIds=[lost])
     before = everything(cloud)
-    cloud.on("RunInstances", refusal("InsufficientInstanceCapacity"))
+    cloud.on("RunInstances", refusal("InsufficientInstanceCapacity"), times=9)
     assert ec2("launch", "--yes").code == 10
     assert everything(cloud) == before
 

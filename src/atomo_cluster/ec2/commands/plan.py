@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.ec2.network import allowed_cidr
 from atomo_cluster.ec2.plan import Plan, make_plan
-from atomo_cluster.ec2.plan_text import plan_lines, plan_record, plan_table
+from atomo_cluster.ec2.plan_text import order_table, plan_lines, plan_record, plan_table
 from atomo_cluster.ec2.run import Run
 
 HELP: Final = """\
@@ -34,5 +34,7 @@ def present(run: Run, plan: Plan, cidr: str) -> None:
         run.say(f"{run.cluster.name} is complete: {len(plan.running)} hosts; nothing to launch")
         return
     run.show(plan_table(plan))
+    if len(plan.attempts) > 1:
+        run.show(order_table(plan))
     for line in plan_lines(plan, cidr):
         run.say(line)

@@ -1,0 +1,133 @@
+"""The ways to have the hosts that are missing, in the order in which a launch tries them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.catalogue import Image, Machine, find_image
+from atomo_cluster.ec2.config import MASTER, WORKER, Cluster
+from atomo_cluster.ec2.network import Subnet
+from atomo_cluster.ec2.places import known_machines, types_in
+from atomo_cluster.ec2.pricing import Prices, added
+
+__all__ = ["Attempt", "Group", "attempts"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal hosts that are to be launched."""
+
+    role: str
+    count: int
+    machine: Machine
+    alternatives: tuple[str, ...]  # types that will do as well, in the same order
+    image: Image
+    method: str  # spot, on-demand or reserved
+    spot: bool
+    hourly: float | None  # USD for one of them now, without its disk and address
+    most: float | None  # the same as a bound: list price or spot_price, of the dearest type
+    disk_gb: int  # the image may need more than volume_gb
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return (self.machine.type, *self.alternatives)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """All missing hosts in one zone. Which other attempts there are is the plan's."""
+
+    subnet: Subnet
+    groups: tuple[Group, ...]
+
+    @property
+    def hourly(self) -> float | None:
+        """USD per hour of all instances now, without disks and addresses."""
+        each = [(group.count, group.hourly) for group in self.groups]
+        return added([None if one is None else count * one for count, one in each])
+
+    @property
+    def where(self) -> str:
+        """Zone and types, e.g. `m5.large in us-east-1a`."""
+        wanted = self.groups[-1].types if self.groups else ("nothing",)
+        return f"{' or '.join(wanted)} in {self.subnet.zone}"
+
+
+def attempts(
+    aws: Aws,
+    cluster: Cluster,
+    missing: Mapping[str, int],
+    subnets: Sequence[Subnet],
+    cost: Prices,
+) -> tuple[Attempt, ...]:
+    """Every zone with every choice of types, the cheapest first, unknown prices last.
+
+    Spot workers have all types in one choice, from which EC2 takes what it has; others are of one
+    type.
+    """
+    found = [
+        Attempt(subnet, groups(aws, cluster, missing, types, subnet.zone, cost))
+        for subnet in subnets
+        for types in choices(cluster, types_in(aws, cluster, subnet.zone), missing)
+    ]
+    order = {type: number for number, type in enumerate(cluster.worker_types)}
+    return tuple(sorted(found, key=lambda one: rank(one, order)))
+
+
+def rank(one: Attempt, order: Mapping[str, int]) -> tuple[bool, float, int, str]:
+    """What attempts are sorted by: the price, then the order of the settings."""
+    price = one.hourly
+    first = order.get(one.groups[-1].machine.type, 0) if one.groups else 0
+    return price is None, price or 0.0, first, one.subnet.zone
+
+
+def choices(
+    cluster: Cluster, types: tuple[str, ...], missing: Mapping[str, int]
+) -> list[tuple[str, ...]]:
+    """The types that workers of one attempt may have."""
+    if WORKER not in missing or cluster.spot(WORKER):
+        return [types or cluster.worker_types]
+    return [(type,) for type in types or cluster.worker_types]
+
+
+def groups(
+    aws: Aws,
+    cluster: Cluster,
+    missing: Mapping[str, int],
+    types: tuple[str, ...],
+    zone: str,
+    cost: Prices,
+) -> tuple[Group, ...]:
+    """The missing hosts of each role, in a zone."""
+    known = known_machines(aws, (cluster.master_type, *cluster.worker_types))
+    of_role = {MASTER: (cluster.master_type,), WORKER: types}
+    return tuple(
+        group(aws, cluster, role, count, [known[type] for type in of_role[role]], (zone, cost))
+        for role, count in missing.items()
+    )
+
+
+def group(
+    aws: Aws,
+    cluster: Cluster,
+    role: str,
+    count: int,
+    machines: Sequence[Machine],
+    priced: tuple[str, Prices],
+) -> Group:
+    """Equal hosts with their image and their price."""
+    (zone, cost), spot = priced, cluster.spot(role)
+    machine, types = machines[0], [machine.type for machine in machines]
+    image = find_image(aws, cluster.image_id, machine)
+    return Group(
+        role=role,
+        count=count,
+        machine=machine,
+        alternatives=tuple(types[1:]),
+        image=image,
+        method=cluster.method_of(role),
+        spot=spot,
+        hourly=cost.hourly(machine.type, spot, zone),
+        most=cost.most(types, cluster.spot_price if spot else None),
+        disk_gb=max(cluster.volume_gb, image.root_gb),
+    )

@@ -1,0 +1,80 @@
+"""Where hosts may go: zones that have the types, and their subnets."""
+
+from collections.abc import Iterable
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.catalogue import Machine, machines, offered
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.network import Subnet, find_subnet, find_subnets
+from atomo_cluster.errors import ConfigError
+from atomo_cluster.names import nearest
+
+__all__ = ["known_machines", "places", "types_in", "zones"]
+
+
+def known_machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
+    """What each type is.
+
+    Raises:
+        ConfigError: the region does not have one of them.
+    """
+    wanted = tuple(types)
+    known = machines(aws, wanted)
+    for type in wanted:
+        if type not in known:
+            raise ConfigError(
+                f"region {aws.region} has no instance type {type!r}; {similar(aws, type)}"
+            )
+    return known
+
+
+def similar(aws: Aws, type: str) -> str:
+    """A hint about a type that there is not."""
+    family = type.partition(".")[0]
+    filters = [{"Name": "instance-type", "Values": [f"{family}.*"]}]
+    offers = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
+    names = sorted(one["InstanceType"] for one in offers)
+    return nearest(type, names) if names else f"nor any of family {family!r}"
+
+
+def types_in(aws: Aws, cluster: Cluster, zone: str) -> tuple[str, ...]:
+    """The types for workers that a zone has, in the order of the settings."""
+    there = offered(aws, (cluster.master_type, *cluster.worker_types)).get(zone, frozenset())
+    return tuple(type for type in dict.fromkeys(cluster.worker_types) if type in there)
+
+
+def zones(aws: Aws, cluster: Cluster) -> list[str]:
+    """The zones of the settings that have the types; where they name none, all that have them.
+
+    Raises:
+        ConfigError: none has them, or one that is named has not.
+    """
+    if cluster.subnet_id:
+        return [find_subnet(aws, cluster.subnet_id, "").zone]
+    offers = offered(aws, (cluster.master_type, *cluster.worker_types))
+    serving = [zone for zone, there in sorted(offers.items())
+               if cluster.master_type in there and types_in(aws, cluster, zone)]  # fmt: skip
+    together = ", ".join(sorted({cluster.master_type, " or ".join(cluster.worker_types)}))
+    for zone in cluster.named_zones:
+        if zone not in serving:
+            raise ConfigError(
+                f"zone {zone} does not have all of {together}; "
+                f"these do: {', '.join(serving) or 'none'}"
+            )
+    if not serving:
+        raise ConfigError(f"no zone of {aws.region} has all of {together}")
+    # A shared folder is in one zone, and traffic between zones costs.
+    usual = serving[:1] if cluster.nfs_ip_address else serving
+    return list(cluster.named_zones) or usual
+
+
+def places(aws: Aws, cluster: Cluster) -> list[Subnet]:
+    """Subnets in which the hosts may be, all of them in one. Zones without any are left out.
+
+    Raises:
+        ConfigError: no zone has one.
+    """
+    if cluster.subnet_id:
+        return [find_subnet(aws, cluster.subnet_id, "")]
+    wanted = zones(aws, cluster)
+    return find_subnets(aws, wanted) or [find_subnet(aws, "", wanted[0])]

@@ -111,6 +111,27 @@ def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_s
     assert all_of_it.step_s == pytest.approx(0.5 + 3 + 0.31 + 4 * 0.042 + REPORTS)
 
 
+def test_messages_go_at_the_bandwidth_of_messages_as_long_as_they_are() -> None:
+    sizes = Link(500.0, 0.05, shorter=((400.0, 2000.0), (4000.0, 500.0)))
+    setting = Setting(PROFILE, 4, LINK, measured={"Allgather": sizes})
+    found = predict(setting, COSTS, "Allgather", ONE)
+    byte_s = 1 / 2000 + (420 - 400) / 3600 * (1 / 500 - 1 / 2000)
+    assert found.link_s == pytest.approx(3 * 420 * byte_s + 0.05)
+    heavy = replace(COSTS, each=(cost(0.2, 0.03, 9000), cost()))
+    assert predict(setting, heavy, "Allgather", ONE).link_s == pytest.approx(3 * 9020 / 500 + 0.05)
+
+
+def test_cores_that_are_never_idle_do_one_thing_after_another() -> None:
+    """The first message's decoding is done while the link is busy, but not for nothing."""
+    fast = Link(1e12, 0.0)
+    costs = Costs("topk", (cost(0, 1.0, 1), cost(0, 0, 1)), cost(), 1, holds=False)
+    taken = [
+        predict(Setting(PROFILE, 2, fast, Machine(1.0, slowing)), costs, "Allgather", LAYER).step_s
+        for slowing in (0.0, 0.5, 1.0)
+    ]
+    assert taken == pytest.approx([0.5 + 3, 0.5 + 3 + 1, 0.5 + 3 + 2])  # decoding takes 2 s
+
+
 def test_the_optimiser_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
     slow = Setting(replace(PROFILE, update_s=2.0), 2, LINK)
     plain = Setting(PROFILE, 2, LINK)

@@ -43,6 +43,44 @@ def test_a_link_is_what_its_messages_took(name: str, under_way: int) -> None:
     assert modelled.largest * BYTE_S >= links.LONG_S - LATENCY_S
 
 
+class Dropping:
+    """Messages that fit into a queue take their time at the speed of the link; others wait too."""
+
+    def __init__(self) -> None:
+        self._taken_s = 0.0
+
+    def send(self, size: int, count: int) -> None:
+        late_s = 2e-7 * max(0, size - 200_000)
+        self._taken_s = count * (LATENCY_S + size * BYTE_S + late_s)
+
+    def taken_s(self, work: Callable[[], object]) -> float:
+        work()
+        return self._taken_s
+
+
+def test_shorter_messages_have_the_bandwidth_that_they_were_seen_to_have() -> None:
+    dropping, exchange = Dropping(), EXCHANGES["Allreduce"](3)
+    found = Bench(dropping.taken_s, 1, 10**9).link(exchange, dropping.send)
+    assert found.bytes_per_s == pytest.approx(exchange.crossings / 3e-7)
+    assert [size for size, _ in found.shorter] == sorted(size for size, _ in found.shorter)
+    for size in (20_000, 100_000):
+        there = found.at(size)
+        assert there.bytes_per_s == pytest.approx(exchange.crossings / BYTE_S, rel=0.05)
+        assert there.latency_s == found.latency_s
+    assert found.at(10**9).bytes_per_s == found.bytes_per_s
+    smallest, speed = found.shorter[0]
+    assert found.at(1).bytes_per_s == pytest.approx(speed)
+    between = (smallest + found.shorter[1][0]) / 2
+    ends = sorted((speed, found.shorter[1][1]))
+    assert ends[0] - 1 <= found.at(between).bytes_per_s <= ends[1] + 1
+
+
+def test_messages_that_mostly_wait_say_nothing_of_bandwidth() -> None:
+    modelled = Modelled()
+    found = Bench(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)
+    assert min(size for size, _ in found.shorter) * BYTE_S > LATENCY_S
+
+
 def test_no_message_is_longer_than_those_of_the_job() -> None:
     modelled = Modelled()
     Bench(modelled.taken_s, 1, 100_000).link(EXCHANGES["Allgather"](4), modelled.send)

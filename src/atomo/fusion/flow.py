@@ -65,6 +65,20 @@ class Flow:
         first, last = self.totals[start], self.totals[stop]
         return Times(*(m + b - a for m, a, b in zip(self.message, first, last, strict=True)))
 
+    def worked(self, cuts: Sequence[int]) -> float:
+        """Before which a rank's cores cannot have done all that they have to do.
+
+        A second of encoding or decoding delays the backward pass by `slowing`, whichever of them it
+        runs beside: what cores are busy with at once takes them longer. If none is spare, passes,
+        encoding and decoding add up.
+
+        Args:
+            cuts: as `done` takes them.
+        """
+        groups = (self.group(start, stop) for start, stop in pairwise((0, *cuts)))
+        coding = sum(times.encode + times.decode for times in groups)
+        return self.whole[-1] + self.slowing * coding
+
     def done(self, cuts: Sequence[int]) -> float:
         """When everything is decoded.
 

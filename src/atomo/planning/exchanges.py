@@ -6,9 +6,11 @@ one that counts. To add a communicator: a function and a line in `EXCHANGES`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
+
+import numpy as np
 
 __all__ = ["EXCHANGES", "Exchange", "Link"]
 
@@ -22,6 +24,19 @@ class Link:
     latency_s: float  # of a message, one way
     burst_bytes: float = 0.0
     """That go faster, once a step: what the limit of a link lets through after a rest."""
+    shorter: tuple[tuple[float, float], ...] = ()
+    """Bytes of a message, increasing, and the bytes a second that one so long was seen to have.
+
+    A message that fits into the queues of a link goes at its speed. One that does not is dropped in
+    part, and waits until TCP sends that again; so the bandwidth of long ones says little of it."""
+
+    def at(self, size: int | float) -> "Link":
+        """The link as messages of so many bytes see it: as one that was measured, or in between."""
+        if not self.shorter or size >= self.shorter[-1][0]:
+            return replace(self, shorter=())
+        sizes, speeds = zip(*self.shorter, strict=True)
+        byte_s = float(np.interp(size, sizes, [1 / speed for speed in speeds]))
+        return Link(1 / byte_s, self.latency_s)
 
 
 @final

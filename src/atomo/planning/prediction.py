@@ -68,12 +68,13 @@ class Setting:
         """The links, as this communicator sends such gradients over them."""
         name = flat_name(communicator)
         way = HALF + name if costs.half else name
-        return self.measured.get(way, self.link)
+        return self.measured.get(way, self.link).at(costs.sent_bytes)
 
     def over(self, bytes_per_s: float) -> "Setting":
         """The same over links of another bandwidth."""
         links = {
-            name: replace(link, bytes_per_s=bytes_per_s) for name, link in self.measured.items()
+            name: replace(link, bytes_per_s=bytes_per_s, shorter=())
+            for name, link in self.measured.items()
         }
         return replace(self, link=replace(self.link, bytes_per_s=bytes_per_s), measured=links)
 
@@ -134,9 +135,8 @@ def best_step(setting: Setting, costs: Costs, communicator: str) -> Best:
     """A step with the best of all partitions into messages."""
     flow = flow_of(setting, costs, communicator)
     done = partial(done_at, setting, communicator, flow)
-    cuts = best_partition(flow)
-    if communicator.startswith(INSIDE):  # the best of one lane may not be that of several
-        cuts = min((cuts, *(way.cuts(setting.profile.sizes) for way in GROUPINGS)), key=done)
+    ways = (way.cuts(setting.profile.sizes) for way in GROUPINGS)
+    cuts = min((best_partition(flow), *ways), key=done)  # it knows neither lanes nor cores
     saved = saved_by_burst(flow, cuts, setting.link_of(communicator, costs))
     return Best(cuts, done(cuts) - saved + around_it(setting, costs, communicator))
 
@@ -145,7 +145,9 @@ def done_at(setting: Setting, communicator: str, flow: Flow, cuts: Sequence[int]
     """When all is decoded, from the begin of the backward pass."""
     if communicator.startswith(INSIDE):
         return done_in_lanes(flow, setting.profile.sizes, cuts, setting.per_host)
-    return flow.done(cuts)
+    if exchange_of(setting, communicator).serves:  # the master decodes, on cores of its own
+        return flow.done(cuts)
+    return max(flow.done(cuts), flow.worked(cuts))
 
 
 def exchange_of(setting: Setting, communicator: str) -> Exchange:

@@ -1,9 +1,10 @@
 """What a message takes on the links of a job, by itself and by the byte: as each communicator
 sends it, from all ranks at once.
 
-Two sizes are timed, the larger one large enough to take a while. Whatever a link has besides its
-bandwidth, such as headers, acknowledgements, or cores that are busy with moving bytes, is in the
-figures; so an effective bandwidth comes out below that of the link.
+Two large sizes are timed, which take a while, and shorter ones down to some kilobytes: messages
+that fit into the queues on their way may be faster. Whatever a link has besides its bandwidth, such
+as headers, acknowledgements, or cores that are busy with moving bytes, is in the figures; so an
+effective bandwidth comes out below that of the link.
 """
 
 import statistics
@@ -29,6 +30,7 @@ from atomo.wire import Bytes
 __all__ = ["LINKS", "links_for", "measure_links"]
 
 SMALL_BYTES: Final = 256
+SHORTEST_BYTES: Final = 8_000  # of a message that says something of bandwidth
 FIRST_BYTES: Final = 64_000
 LARGEST_BYTES: Final = 16_000_000
 LONG_S: Final = (
@@ -122,7 +124,27 @@ class Bench:
             byte_s = max(SHORTEST_S, whole_s - small_s) / size
         ahead = (small_s + byte_s * size - whole_s) / byte_s  # bytes that took no time
         burst = min(exchange.crossings * max(0.0, ahead), MOST_BURST_BYTES)
-        return Link(exchange.crossings / byte_s, small_s / exchange.latencies, burst)
+        taken_s = {size: whole_s, size // 2: half_s}
+        shorter = self._shorter(exchange, send, taken_s)
+        return Link(exchange.crossings / byte_s, small_s / exchange.latencies, burst, shorter)
+
+    def _shorter(
+        self, exchange: Exchange, send: Send, taken_s: dict[int, float]
+    ) -> tuple[tuple[float, float], ...]:
+        """Bytes of shorter messages, and the bandwidth of each, with those that were timed before.
+
+        What is most of all waiting says nothing of bandwidth, and is left out.
+        """
+        alone_s = self._typical_s(send, SMALL_BYTES, 1)
+        size = min(taken_s) // 2
+        while size >= SHORTEST_BYTES:
+            taken_s[size] = self._typical_s(send, size, 1)
+            size //= 4
+        return tuple(
+            (float(size), exchange.crossings * size / (taken - alone_s))
+            for size, taken in sorted(taken_s.items())
+            if taken > 2 * alone_s + SHORTEST_S
+        )
 
     def _large(self, send: Send) -> int:
         """Bytes of a message that takes a while."""

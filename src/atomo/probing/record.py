@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -60,7 +60,16 @@ class Probed:
         """All of it in a row: passes, links, costs."""
         one = self.profile
         passes = [one.forward_s, one.backward_s, one.update_s, self.slowing, *one.ready_s]
-        links = [number for link in self.links.values() for number in astuple(link)]
+        links = [
+            number
+            for link in self.links.values()
+            for number in (
+                link.bytes_per_s,
+                link.latency_s,
+                link.burst_bytes,
+                *sum(link.shorter, ()),
+            )
+        ]
         costs = [number for _, costs in self.costs for number in numbers_of(costs)]
         return (*passes, *links, *costs)
 
@@ -151,7 +160,14 @@ def link_from(found: Any) -> Link:
     speed = number(found["bytes_per_s"], "bytes_per_s")
     if not speed:
         raise ValueError("a link of no bandwidth")
-    return Link(speed, *(number(found[name], name) for name in ("latency_s", "burst_bytes")))
+    latency_s, burst = (number(found[name], name) for name in ("latency_s", "burst_bytes"))
+    shorter = tuple(
+        (number(size, "a message's size"), number(seen, "its bandwidth"))
+        for size, seen in found.get("shorter", ())  # probes of before have none
+    )
+    if not all(seen for _, seen in shorter) or [*shorter] != sorted(shorter):
+        raise ValueError(f"bandwidths by size are {shorter!r}")
+    return Link(speed, latency_s, burst, shorter)
 
 
 def shape_from(found: Any) -> list[int]:

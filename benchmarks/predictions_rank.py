@@ -251,7 +251,7 @@ def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]
     coder = Coder(job.settings.compression, job.settings.seed)
     source = Source(False, lambda: without_average(optimizer.state_dict()), (), coder)
     down = make_down(job.settings.down, source)
-    server = Server(transport, job.buckets, job.workers, TIMEOUT_S, down, share=job.share)
+    server = Server(transport, job.buckets, job.workers, TIMEOUT_S, down, job.late_counts)
     server.meet(weights)
     damping, times, reports, decoding = Damping(), [], [], [0.0]
     updates = []

@@ -32,10 +32,12 @@ from atomo.rates import SCHEDULES
 from atomo.recipes import RECIPES
 from atomo.roles import (
     check_hierarchy,
+    check_least,
     check_memory,
     check_roles,
     check_way_down,
     fitted_codec,
+    has_master,
     trainers,
 )
 from atomo.schedule import phases
@@ -166,6 +168,9 @@ class Settings:
     threads: int = option(0, "compute threads per process; 0: the cores of a host over its workers")
     train_dir: str = option("", "folder of the run; empty: a new one under runs/")
     eval_freq: int = option(100, "steps between two checkpoints")
+    checkpoint_every: float = option(
+        0.0, "seconds after which a checkpoint is due beside those of --eval-freq; 0: never"
+    )
     keep_checkpoints: int = option(0, "how many to keep; 0: all")
     resume: str = option("auto", "auto: continue what lies in train-dir; never; or a run's folder")
     dump_every: int = option(0, "steps between two dumps of worker 1's gradient; 0: none")
@@ -174,11 +179,18 @@ class Settings:
     log_interval: int = option(10, "steps between two lines of progress")
     log_format: str = option("text", "text, or atomo: lines as the published ATOMO printed them")
     timeout: float = option(300.0, "longest wait for another rank, seconds")
+    min_workers: int = option(
+        0, "with a master: how many workers must be left for the run to go on; 0: half of them"
+    )
+    max_restarts: int = option(
+        3, "how often a job that lost processes is started again from its newest checkpoint"
+    )
     mpi_args: str = option("", "further arguments for mpirun")
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         check_roles(self.n, self.comm_type, self.num_aggregate)
+        check_least(self.n, self.comm_type, self.min_workers)
         check_way_down(self.comm_type, self.down)
         check_hierarchy(self.comm_type, self.hierarchical)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
@@ -280,6 +292,13 @@ class Settings:
     def workers(self) -> int:
         """How many processes compute gradients."""
         return trainers(self.n, self.comm_type)
+
+    @property
+    def least_workers(self) -> int:
+        """How many workers must be left for another step; without a master, all."""
+        if not has_master(self.comm_type):
+            return self.workers
+        return self.min_workers or -(-self.workers // 2)
 
     @property
     def share_of_step(self) -> int:

@@ -13,6 +13,7 @@
   + CodecError           7   a gradient cannot be encoded, or a payload cannot be decoded
   + FrameError           7   bytes are not the frame that they should be
   + ReplicasDiffer       8   ranks that take the same steps came to other weights
+  + TooFewWorkers        9   workers were lost, and fewer are left than the run may go on with
 
 Inside, kernels raise ValueError where what they were given does not fit; codecs translate it. A
 command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of this
@@ -32,6 +33,7 @@ __all__ = [
     "FrameError",
     "PeerLost",
     "ReplicasDiffer",
+    "TooFewWorkers",
     "TransportError",
 ]
 
@@ -102,3 +104,9 @@ class ReplicasDiffer(AtomoError):
     """Ranks that take the same steps came to other weights."""
 
     exit_code = 8
+
+
+class TooFewWorkers(AtomoError):
+    """Workers were lost, and fewer are left than the run may go on with."""
+
+    exit_code = 9

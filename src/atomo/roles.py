@@ -12,6 +12,7 @@ from atomo.names import resolve
 
 __all__ = [
     "check_hierarchy",
+    "check_least",
     "check_memory",
     "check_roles",
     "check_way_down",
@@ -77,6 +78,21 @@ def check_hierarchy(comm_type: str, hierarchical: str) -> None:
         raise ConfigError(
             f"--hierarchical {hierarchical}: with --comm-type {comm_type} workers send to a master "
             f"each by itself; give one of {', '.join(REDUCTIONS)}"
+        )
+
+
+def check_least(processes: int, comm_type: str, min_workers: int) -> None:
+    """Raises ConfigError for more workers that must be left than there are."""
+    workers = trainers(processes, comm_type)
+    if not has_master(comm_type) and min_workers not in (0, workers):
+        raise ConfigError(
+            f"--min-workers {min_workers}: with --comm-type {comm_type} all {workers} processes "
+            f"take every step together; give 0, or --comm-type {PARAMETER_SERVER}"
+        )
+    if min_workers > workers:
+        raise ConfigError(
+            f"--min-workers {min_workers}: there are {workers} (--n {processes} less the master); "
+            f"give 1..{workers}, or 0 for half of them"
         )
 
 

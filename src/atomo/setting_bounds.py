@@ -45,4 +45,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "seed": Bound(0, 2**63 - 1, why_most="seeds have 63 bits"),
     "log_interval": COUNT,
     "timeout": SECONDS,
+    "min_workers": ANY,
+    "max_restarts": ANY,
+    "checkpoint_every": Bound(0, 1e7, why_most="that is four months"),
 }

@@ -445,5 +445,6 @@ def test_a_hash_that_nobody_asked_for_is_refused(tmp_path):
 def test_an_update_of_an_earlier_version_reads_the_same():
     frame = np.frombuffer(GOLDEN.read_bytes(), np.uint8)
     assert read_header(frame) == Header(Kind.UPDATE, 7)
-    assert read_update(frame, 3) == ([1, 3], 0.25)
+    assert read_update(frame, 3) == ([1, 3], 0.25, None)
     assert frame.tobytes() == update_frame(7, [1, 3], 0.25).tobytes()
+    assert read_update(update_frame(7, [1, 3], 0.25, 0.5), 3) == ([1, 3], 0.25, 0.5)

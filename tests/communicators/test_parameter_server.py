@@ -115,7 +115,7 @@ def test_late_gradients_that_come_back_weigh_what_they_would_in_a_step_of_all():
     """Two workers, one closes a step: a gradient weighs 1/2, and half of a late one waits."""
     buckets = plan(PARAMETERS, make_codec("fp16"), ONE)
     transports, memory = network(3), Residual()
-    server = Server(transports[0], buckets, 1, TIMEOUT_S, share=0.5)
+    server = Server(transports[0], buckets, 1, TIMEOUT_S, late_counts=True)
     clients = [
         Client(transports[1], ENTRIES, Compressor(Residual(), RAW, 1, 0, 0.5), TIMEOUT_S),
         Client(transports[2], ENTRIES, Compressor(memory, RAW, 2, 0, 0.5), TIMEOUT_S),
@@ -255,7 +255,7 @@ def test_a_worker_does_not_take_for_an_end_what_is_no_order(kind):
 
 
 def test_a_report_that_lacks_numbers_is_refused():
-    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(10,\)"):
+    with pytest.raises(FrameError, match=r"a report of shape \(3,\); not \(11,\)"):
         Report.of(torch.ones(3, dtype=torch.float64))
 
 

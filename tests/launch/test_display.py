@@ -73,6 +73,19 @@ def test_a_run_that_measures_again_says_what_came_of_it():
     assert line.endswith("128.8 ms predicted as it is; nothing gains enough on that, and it stays")
 
 
+def test_the_table_says_what_became_of_gradients_that_did_not_count():
+    steps = [
+        replace(STEP, asked=3, workers=3),
+        replace(STEP, asked=3, workers=2, late=0, lost=1),
+        replace(STEP, asked=2, workers=1, late=0, under_way=1),
+    ]
+    assert "8: 6 used, 0 late, 1 lost, 1 under way" in table(STARTED, *steps)
+    assert "8: 6 used, 1 late, 1 lost │" in " ".join(
+        table(STARTED, *steps, Ended(3, "done", late=1)).split()
+    )
+    assert "gradients  " not in table(STARTED, replace(STEP, asked=2))
+
+
 def test_a_step_that_workers_repeat_says_how_long_that_takes():
     assert (
         " wait 50.0 follow 30.0 decode 2.0 " in plain(1, STARTED, replace(STEP, follow_s=0.03))[1]

@@ -29,6 +29,23 @@ def test_ranks_are_started_with_this_python_and_the_arguments_whole():
     assert ("--allow-run-as-root" in line) == (os.geteuid() == 0)
 
 
+def test_a_job_with_a_master_outlives_a_worker():
+    line = command(Settings(), [])
+    assert line[line.index("--with-ft") + 1] == "ulfm"
+    assert line.index("--with-ft") < line.index(sys.executable)
+    assert "--with-ft" not in command(Settings(comm_type="Allgather"), [])
+    own = command(Settings(mpi_args="--with-ft none"), [])
+    assert own.count("--with-ft") == 1
+
+
+def test_an_mpirun_that_cannot_outlive_a_rank_is_not_asked_to(monkeypatch, tmp_path):
+    other = tmp_path / "mpirun"
+    other.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.6'\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert "--with-ft" not in command(Settings(), [])
+
+
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", socket.gethostname()])
 def test_this_host_alone_needs_no_ssh(name, tmp_path):
     assert "--host" not in command(hosts(tmp_path, name), [])

@@ -164,8 +164,8 @@ def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
     monkeypatch.setattr(replicated, "COMPARE_EVERY", 3)
     step = Replica.take_step
 
-    def planted(self: Replica, *, ending: str) -> object:
-        taken = step(self, ending=ending)
+    def planted(self: Replica, *, ending: str, saving: bool) -> object:
+        taken = step(self, ending=ending, saving=saving)
         if self.step == 2 and self._passes.worker == odd + 1:
             self._passes.weights[7] += 1e-6
         return taken

@@ -48,6 +48,18 @@ def test_steps_may_be_asked_for_in_any_order():
     assert shard.indices(30).equal(later)
 
 
+@pytest.mark.parametrize("left", [1, 2, 3, 4])
+def test_those_who_are_left_divide_the_images_of_each_step(left):
+    """The step stays what it was, and no part is larger than another by more than an image."""
+    whole = torch.cat([shard.indices(9) for shard in shards(5)])
+    survivors = shards(5)[:left]
+    for place, shard in enumerate(survivors):
+        shard.divide(place, left)
+    parts = [shard.indices(9) for shard in survivors]
+    assert torch.cat(parts).equal(whole)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
 def test_too_few_images_are_named():
     with pytest.raises(ConfigError, match="takes 120 images a step, and the training set has 100"):
         steps_per_epoch(100, 3, 40)

@@ -5,8 +5,10 @@ import sys
 import numpy as np
 from scenarios import PATIENCE_S, SCENARIOS, play
 
-from atomo.transports import Transport, connect, mpi
-from atomo.transports.mpi import MPI, MpiTransport
+from atomo.transports import Transport, connect
+from atomo.transports.mpi import MpiTransport
+from atomo.transports.mpi import transport as mpi
+from atomo.transports.mpi.library import MPI
 
 
 def parts(transport: Transport) -> None:

@@ -5,6 +5,7 @@ from atomo.communicators.collective import Collective
 from atomo.communicators.direct import Direct
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server import (
+    Balance,
     Client,
     Coder,
     Follower,
@@ -17,6 +18,7 @@ from atomo.communicators.pipeline import Pipeline
 from atomo.communicators.report import Report
 
 __all__ = [
+    "Balance",
     "Client",
     "Coder",
     "Collective",

@@ -108,7 +108,7 @@ class Compressor:
         """
         self._rows = rows
         self.memory, self.seed = memory, seed
-        self._late_share = late_share
+        self.late_share = late_share
         self._compression = compression
         self._worker = worker
         self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
@@ -162,7 +162,7 @@ class Compressor:
         """The last gradient never counted: the memory gets back the late share of what was sent."""
         for bucket, frame, device in self._sent.values():
             sent = torch.zeros(bucket.size)
-            add_frame(bucket, frame, sent, self._late_share)
+            add_frame(bucket, frame, sent, self.late_share)
             for part in bucket.parts:
                 self.memory.take_back(layout(part), sent[part.start : part.stop].to(device))
         self._sent.clear()

@@ -27,6 +27,7 @@ class Report:
     square: float = 0.0  # squared norm of the gradient, where steps are damped by it
     follow_s: float = 0.0  # repeating the master's step, where that is how weights come down
     ending: float = 0.0  # why it asks for an end after this step; 0: it does not
+    saving: float = 0.0  # 1 where it asks for a checkpoint after this step
 
     def tensor(self) -> Tensor:
         """Float64, one entry a field."""

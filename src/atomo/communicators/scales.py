@@ -1,6 +1,6 @@
 """The scales that all workers of a step encode with: the largest that they ask for."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 import torch
@@ -38,6 +38,7 @@ class Scales:
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
+        self._asked: set[int] = set()
         self._waiting: list[int] = []
         self._agreed: list[float] = []
 
@@ -51,7 +52,22 @@ class Scales:
         if self._needed:
             self._agreed = [*map(max, asked, self._agreed or asked)]
             self._needed -= 1
+        self._asked.add(worker)
         self._waiting.append(worker)
+        return self._told()
+
+    def lose(self, worker: int, left: Collection[int]) -> list[int]:
+        """Waits no longer for a worker that is gone, and returns who is to be told thereupon.
+
+        Args:
+            worker: its rank. What it asked for counts.
+            left: who may still ask.
+        """
+        self._waiting = [other for other in self._waiting if other != worker]
+        self._needed = min(self._needed, len({*left} - self._asked))
+        return self._told()
+
+    def _told(self) -> list[int]:
         if self._needed:
             return []
         told, self._waiting = self._waiting, []

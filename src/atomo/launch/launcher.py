@@ -22,6 +22,7 @@ from atomo.launch.lines import Display, Plain
 from atomo.launch.mpirun import command, evaluator_command
 from atomo.launch.place import claimed, located
 from atomo.launch.published_lines import PublishedLines
+from atomo.launch.restarts import restarted
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.program import handled
@@ -46,15 +47,17 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     settings = located(settings, name)
     command(settings, to_arguments(settings))  # before anything is made: it may be refused
     settings = claimed(settings, given)
-    line = command(settings, to_arguments(settings))
-    display = display_of(settings, console)
-    supervisor = Supervisor(settings, line, display)
+    display, summary = display_of(settings, console), Summary()
+
+    def attempt(chosen: Settings) -> Supervisor:
+        return Supervisor(chosen, command(chosen, to_arguments(chosen)), display, summary)
+
     try:
-        code = supervisor.run()
+        code = restarted(settings, attempt, summary, display)
     finally:
         display.close()
-    if supervisor.summary.last or not code:
-        console.print(supervisor.summary.table())
+    if summary.last or not code:
+        console.print(summary.table())
     return code
 
 
@@ -74,19 +77,40 @@ SOON_S = 0.02  # and at one that has said its last
 class Supervisor:
     """The processes of one run, and what becomes of them."""
 
-    def __init__(self, settings: Settings, line: Sequence[str], display: Display) -> None:
-        self.summary = Summary()
+    def __init__(
+        self,
+        settings: Settings,
+        line: Sequence[str],
+        display: Display,
+        summary: Summary | None = None,
+    ) -> None:
+        """A run that is not started yet.
+
+        Args:
+            settings: of it.
+            line: the command that starts its ranks.
+            display: shows what they say.
+            summary: takes in what they come to; None: a new one.
+        """
+        self.summary = Summary() if summary is None else summary
         self._settings, self._line, self._display = settings, line, display
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
+        self._begun = False  # whether the ranks have met
         self._cut_off = False  # by an interrupt that the ranks were given no time for
         self._told: set[str] = set()  # which processes were told to end
         self._ends_by: float | None = None
         self._stopped_since: float | None = None
         self._ranks: Process | None = None
         self._evaluator: Process | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was told to end, from here or at the master."""
+        ended = self.summary.ended
+        return self._interrupts > 0 or (ended is not None and ended.reason == "interrupted")
 
     def run(self) -> int:
         """Shows what the processes say until all have ended."""
@@ -111,10 +135,8 @@ class Supervisor:
         return code or self._follow(self._evaluator)
 
     def _verdict(self, code: int) -> int:
-        ended = self.summary.ended
-        interrupted = self._interrupts or (ended is not None and ended.reason == "interrupted")
         cut_off = self._interrupts > 1 or self._cut_off
-        if cut_off or (interrupted and (not code or code > SIGNALLED)):
+        if cut_off or (self.interrupted and (not code or code > SIGNALLED)):
             return INTERRUPTED
         return TransportError.exit_code if code > SIGNALLED else code  # a rank was killed
 
@@ -193,6 +215,7 @@ class Supervisor:
             return
         self.summary.add(event)
         self._display.show(event)
+        self._begun = self._begun or isinstance(event, Started)
         # Not before: the mark of an earlier end is gone now, which an evaluator would end at.
         if isinstance(event, Started) and self._settings.evaluator == "local":
             self._start_evaluator()
@@ -228,7 +251,7 @@ class Supervisor:
         trained = not running or self.summary.ended is not None
         if trained:
             self._end_evaluator()
-        if running and (self._interrupts > 1 or self.summary.started is None):
+        if running and (self._interrupts > 1 or not self._begun):
             self._end_now(self._ranks)
         elif not trained:
             # Through the queue: the signal may have come in the middle of writing a line.

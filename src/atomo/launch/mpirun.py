@@ -1,20 +1,25 @@
 """The commands of a job: mpirun's, and that of the evaluator beside it."""
 
 import os
+import re
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.hosts import assign, read_hosts
 from atomo.models import is_own
+from atomo.roles import has_master
 
 __all__ = ["command", "evaluator_command"]
 
+FAULT_TOLERANT: Final = 5  # the first Open MPI whose jobs outlive a rank
 RANK_BYTES = 150_000_000  # what a rank takes at least that it shares with no other
 HERE = {"localhost", "127.0.0.1", "::1"}
 
@@ -25,7 +30,9 @@ def command(settings: Settings, rank_arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
     """
-    return [*starting(settings), "-m", "atomo", "rank", "--events", "json", *rank_arguments]
+    mpirun, *rest = starting(settings)
+    words = ["-m", "atomo", "rank", "--events", "json", *rank_arguments]
+    return [mpirun, *rest[:2], *outliving(settings), *rest[2:], *words]
 
 
 def starting(settings: Settings) -> list[str]:
@@ -39,6 +46,19 @@ def starting(settings: Settings) -> list[str]:
         line.append("--allow-run-as-root")
     line += placement(settings) + split(settings.mpi_args)
     return [*line, sys.executable]
+
+
+def outliving(settings: Settings) -> list[str]:
+    """What has a job go on where a worker dies, if this mpirun can.
+
+    Without a master all ranks take every step, and none goes on without the others: there mpirun
+    ends them all at once, as it does by itself.
+    """
+    if not has_master(settings.comm_type) or "--with-ft" in settings.mpi_args:
+        return []
+    said = subprocess.run([find_mpirun(), "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"\(Open MPI\) (\d+)\.", said.stdout)
+    return ["--with-ft", "ulfm"] if found and int(found[1]) >= FAULT_TOLERANT else []
 
 
 def split(mpi_args: str) -> list[str]:

@@ -27,9 +27,10 @@ class Summary:
         self.ended: Ended | None = None
         self.evaluation: Evaluation | None = None  # the latest
         self._best: Evaluation | None = None
-        self._steps = self._up = self._down = self._dense = self._whole = 0
+        self.steps = self._up = self._down = self._dense = self._whole = 0
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
+        self._asked = self._used = self._late = self._lost = 0  # gradients
         self._saved = False
 
     def add(self, event: Event | Evaluation) -> None:
@@ -39,12 +40,16 @@ class Summary:
                 self.started = event
             case StepDone():
                 self.last = event
-                self._steps += 1
+                self.steps += 1
                 self._up += event.up_bytes
                 self._down += event.down_bytes
                 self._dense += event.dense_bytes
                 self._whole += self._uncoded(event)
                 self._seconds += event.step_s
+                self._asked += event.asked
+                self._used += event.workers
+                self._late += event.late
+                self._lost += event.lost
                 for part in self._parts:
                     self._parts[part] += getattr(event, f"{part}_s")
                 self._exchange_s += event.exchange_s
@@ -59,6 +64,8 @@ class Summary:
                     self._best = event
             case Ended():
                 self.ended = event
+                self._late += event.late
+                self._lost += event.lost
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each line of the table."""
@@ -68,9 +75,9 @@ class Summary:
             rows += self._results(self.evaluation, latest.step if latest else 0)
         if latest:
             rows.append(("steps", f"{latest.step:,}"))
-        if self.last and self._steps:
-            up, dense = self._up / self._steps, self._dense / self._steps
-            down, whole = self._down / self._steps, self._whole / self._steps
+        if self.last and self.steps:
+            up, dense = self._up / self.steps, self._dense / self.steps
+            down, whole = self._down / self.steps, self._whole / self.steps
             rows += [
                 ("training time", duration_text(self._seconds)),
                 ("gradient bytes per step", f"{bytes_text(up)} (dense {bytes_text(dense)})"),
@@ -79,6 +86,7 @@ class Summary:
                 ("both ways", f"{ratio_text(dense + whole, up + down)} fewer bytes"),
                 ("time per step", self._times()),
             ]
+            rows += self._gradients()
             if self._exchange_s:
                 hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
                 rows.append(("beside the backward pass", hidden))
@@ -91,6 +99,14 @@ class Summary:
                 rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
+
+    def _gradients(self) -> list[tuple[str, str]]:
+        """What became of those that were asked for, where not all of them counted."""
+        if not self._late and not self._lost:
+            return []
+        told = f"{self._asked:,}: {self._used:,} used, {self._late:,} late, {self._lost:,} lost"
+        rest = self._asked - self._used - self._late - self._lost
+        return [("gradients", told + (f", {rest:,} under way" if rest else ""))]
 
     def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
         """The last checkpoint's result, and the best one's where that was better."""
@@ -123,9 +139,9 @@ class Summary:
 
     def _times(self) -> str:
         """The time of a mean step, and its parts at the workers."""
-        parts = {part: 1e3 * total / self._steps for part, total in self._parts.items()}
+        parts = {part: 1e3 * total / self.steps for part, total in self._parts.items()}
         told = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if round(ms))
-        return f"{1e3 * self._seconds / self._steps:.0f} ms" + (f" ({told})" if told else "")
+        return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({told})" if told else "")
 
     def title(self) -> str:
         """How the run ended, in a word or two."""

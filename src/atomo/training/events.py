@@ -78,6 +78,12 @@ class StepDone:
     damping: float = 1.0  # factor on the learning rate, by the noise of the codec
     follow_s: float = 0.0  # workers repeat the master's step
     plan_since: int = 1  # the first step with these codecs and messages: `since` in auto.json
+    # Gradients, one a worker and step, since the step before: asked = workers + late + lost, and
+    # by how many more are under way than there were.
+    asked: int = 0  # of workers that were given a step
+    late: int = 0  # too late, as their workers were told
+    lost: int = 0  # with a worker that died
+    under_way: int = 0  # now
 
 
 @final
@@ -131,6 +137,8 @@ class Ended:
 
     step: int
     reason: str
+    late: int = 0  # gradients that were under way after the last step and counted in none
+    lost: int = 0
 
 
 Event = Started | StepDone | Caution | Saved | ProbedAgain | Ended

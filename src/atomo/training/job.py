@@ -16,7 +16,7 @@ from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.grouping import Grouping
-from atomo.memory import Forget
+from atomo.memory import Forget, kind_of
 from atomo.models.weights import load_weights
 from atomo.randomness import derive
 from atomo.schedule import phases
@@ -120,7 +120,16 @@ class Job:
         So a worker that is late again and again has at most P / (P - K) gradients waiting, and not
         all that it ever computed, to be let go at once.
         """
-        return self.settings.num_aggregate / self.workers
+        return self.late_share_of(self.workers)
+
+    def late_share_of(self, workers: int) -> float:
+        """The same where so many are left."""
+        return min(self.settings.num_aggregate, workers) / workers
+
+    @property
+    def late_counts(self) -> bool:
+        """Whether a gradient that is late counts later on."""
+        return kind_of(self.settings.memory).feeds_back
 
     @property
     def last_step(self) -> int:

@@ -129,12 +129,19 @@ class Keeper:
         manifest = save(self._folder, snapshot, settings.keep_checkpoints)
         self._tell(Saved(step, str(manifest)))
 
-    def end(self, step: int, reason: str) -> None:
-        """Marks the run as finished, unless it only pauses."""
+    def end(self, step: int, reason: str, late: int = 0, lost: int = 0) -> None:
+        """Marks the run as finished, unless it only pauses.
+
+        Args:
+            step: the last one.
+            reason: why there are no more.
+            late: gradients that were under way then, and counted in no step.
+            lost: those of which the worker died.
+        """
         if reason == DRIFTED:
             return
         finish(self._folder, step, reason)
-        self._tell(Ended(step, reason))
+        self._tell(Ended(step, reason, late, lost))
 
     def _begin(self, first_step: int) -> None:
         """Says what begins: the run, or what a probe in the middle of it came to."""

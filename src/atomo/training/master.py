@@ -6,8 +6,10 @@ from typing import final
 
 from atomo.communicators import Coder, Exchanged, Report, Server, Source, make_down
 from atomo.downlink import weights_dtype
+from atomo.errors import TooFewWorkers
 from atomo.fusion import flatten
 from atomo.training.average import without_average
+from atomo.training.cadence import Cadence
 from atomo.training.contents import load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
@@ -51,10 +53,12 @@ class Master:
             job.settings.num_aggregate,
             job.settings.timeout,
             make_down(job.settings.down, self._source()),
-            share=job.share,
+            late_counts=job.late_counts,
+            least=job.settings.least_workers,
         )
         self._damping = Damping()
         self._saved = -1
+        self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
 
     def _source(self) -> Source:
         """What the ways down are made of."""
@@ -74,34 +78,69 @@ class Master:
     def _run(self, owner: Ownership) -> str:
         self.step = self._resume()
         with self._keeper.logging(self.step) as done:
+            self._warn()
             if not self.step:
                 self._server.meet(self._weights)
-            reason = self._train(done, owner)
+            try:
+                reason = self._train(done, owner)
+            except TooFewWorkers as error:
+                raise TooFewWorkers(f"{error}; {self._rescued(owner)}") from error
         if self._saved != self.step:
             self._save(owner)
         self._server.stop()
-        self._keeper.end(self.step, reason)
+        self._tell_notes()
+        rest = self._server.balance()
+        self._keeper.end(self.step, reason, rest.late, rest.lost)
         return reason
 
     def _train(self, done: Callable[[StepDone], None], owner: Ownership) -> str:
         """Takes steps until there are none left, or until asked for an end; says which."""
+        self._cadence.begin()
         while self.step < self._job.last_step:
             step = self._take_step(self.step + 1)
             done(step)
             self._tell_notes()
             if self._interrupted():
                 return INTERRUPTED
-            if self._watch.drifts(step):
+            # All ranks measure together: some of them alone cannot.
+            if self._are_all_there() and self._watch.drifts(step):
                 return DRIFTED
-            if self.step % self._job.settings.eval_freq == 0:
+            if self._cadence.due(self.step) or self._cadence.is_old:
                 self._save(owner)
         return DONE
 
+    def _are_all_there(self) -> bool:
+        return len(self._server.workers) == self._job.workers
+
     def _tell_notes(self) -> None:
         """What the server found out about the workers."""
-        for note in self._server.notes:
+        for note in self._server.take_notes():
             self._tell(Caution(note))
-        self._server.notes.clear()
+
+    def _warn(self) -> None:
+        """Says so where the death of a worker ends the run."""
+        least, workers = self._job.settings.least_workers, self._job.workers
+        if least < workers and not self._transport.survives:
+            self._tell(
+                Caution(
+                    f"--min-workers {least} of {workers}: the death of any process ends this run, "
+                    "as nothing here tells the others of it; `atomo train` and `mpirun --with-ft "
+                    "ulfm` of Open MPI 5 do"
+                )
+            )
+
+    def _rescued(self, owner: Ownership) -> str:
+        """Keeps what there is, and ends the run of whoever is left; in words."""
+        if self._server.workers and self._saved != self.step:
+            self._save(owner)
+        self._server.stop()
+        self._tell_notes()
+        return (
+            f"the checkpoint of step {self._saved} has all steps that were taken, and the same "
+            "command continues from it"
+            if self._saved == self.step
+            else "none is left to save what workers keep, and the last checkpoint stays what it is"
+        )
 
     def _resume(self) -> int:
         snapshot = self._keeper.snapshot()
@@ -135,7 +174,8 @@ class Master:
         times = ended - collected, ended - started
         up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
         dense = 4 * self._job.entries * len(reports)
-        return self._progress.done(Step(step, exchanged, factor, *times, up, down, dense))
+        balance = server.balance()
+        return self._progress.done(Step(step, exchanged, factor, *times, up, down, dense, balance))
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
         """What the noise of the codec leaves of the learning rate."""
@@ -150,4 +190,5 @@ class Master:
         optimizer = self._optimizer.state_dict() | self._damping.state_dict()
         self._keeper.save(self.step, self._job.model.state_dict(), optimizer, states)
         self._saved = self.step
+        self._cadence.begin()
         self._tell_notes()

@@ -90,7 +90,7 @@ class Passes:
             Diverged: the loss or the gradient is no longer finite.
         """
         self._step, self._square = step, 0.0
-        parts = torch.split(self._shard.indices(step), self._job.settings.batch_size)
+        parts = in_batches(self._shard.indices(step), self._job.settings.batch_size)
         before = [] if self._scale is None else buffers_of(self.model)
         passed = self._attempt(parts)
         while self._scale is not None and self._scale.overflows(self._gradients):
@@ -110,7 +110,11 @@ class Passes:
         """After the last of them, so that memory is freed."""
         self._gradients.close()
 
-    def _attempt(self, parts: Sequence[Int64[Tensor, " b"]]) -> list[tuple[float, float, float]]:
+    def share(self, workers: Sequence[int]) -> None:
+        """From now on these workers, of which this is one, share the samples of a step."""
+        self._shard.divide(workers.index(self.worker), len(workers))
+
+    def _attempt(self, parts: Sequence[Int64[Tensor, " _"]]) -> list[tuple[float, float, float]]:
         """Computes the gradient of all batches; what each came to."""
         torch.manual_seed(derive(self._job.settings.seed, "dropout", self._step, self.worker))
         if self._scale is not None:
@@ -169,3 +173,10 @@ class Passes:
 
     def _diverged(self, what: str) -> Diverged:
         return Diverged(f"{what}; {likely(self._job.settings)}; the last checkpoint is kept")
+
+
+def in_batches(indices: Int64[Tensor, " n"], most: int) -> Sequence[Int64[Tensor, " _"]]:
+    """As few batches of at most `most` samples as there can be, as equal as they can be: what each
+    comes to weighs the same.
+    """
+    return torch.tensor_split(indices, -(-len(indices) // most))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from atomo.communicators import Exchanged, Report
+from atomo.communicators import Balance, Exchanged, Report
 from atomo.training.events import StepDone
 from atomo.training.job import Job
 
@@ -26,6 +26,7 @@ class Step:
     up_bytes: int  # gradients, on the link of rank 0
     down_bytes: int  # what came back for them
     dense_bytes: int  # what gradients would take as float32
+    balance: Balance | None = None  # of a step that workers were given
 
 
 @final
@@ -41,6 +42,7 @@ class Progress:
         job, exchanged = self._job, taken.exchanged
         reports = list(exchanged.reports.values())
         images = sum(report.images for report in reports)
+        gradients = taken.balance or Balance(len(reports), len(reports), 0, 0, 0)
         past = self._step_s or taken.step_s
         self._step_s = SMOOTHING * past + (1 - SMOOTHING) * taken.step_s
 
@@ -71,4 +73,8 @@ class Progress:
             damping=taken.factor,
             follow_s=average(lambda report: report.follow_s),
             plan_since=job.plan_since,
+            asked=gradients.asked,
+            late=gradients.late,
+            lost=gradients.lost,
+            under_way=gradients.under_way,
         )

@@ -56,7 +56,8 @@ def run_rank(
                 job = legs.after(job, step, reason)
         transport.drain(settings.timeout)
     except Exception as error:
-        fail(error, transport, where(settings, transport.rank, step if end is None else end.step))
+        place = where(settings, transport.rank, step if end is None else end.step)
+        fail(error, transport, place, alone=isinstance(end, Worker))
 
 
 def planned(
@@ -102,13 +103,21 @@ def where(settings: Settings, rank: int, step: int) -> str:
     return f"rank {rank}{role}, " + (f"{at} {step}" if step else "before the first step")
 
 
-def fail(error: Exception, transport: Transport, place: str) -> NoReturn:
-    """Says what went wrong, once and on this rank, and takes the job down with it."""
+def fail(error: Exception, transport: Transport, place: str, *, alone: bool) -> NoReturn:
+    """Says what went wrong, once and on this rank, and takes the job down with it.
+
+    What no other rank can be expected to meet takes down a worker alone, as a signal would, where
+    the others survive that.
+    """
     known = isinstance(error, AtomoError)
     text = str(error) if known else "".join(traceback.format_exception(error))
-    sys.stderr.write(f"atomo: {place}: {text.rstrip()}\n")
+    leaves = alone and not known and transport.survives
+    sys.stderr.write(f"atomo: {'lost ' * leaves}{place}: {text.rstrip()}\n")
     sys.stderr.flush()
-    transport.abort(error.exit_code if isinstance(error, AtomoError) else 1)
+    if leaves:
+        transport.leave(AtomoError.exit_code)
+    else:
+        transport.abort(error.exit_code if isinstance(error, AtomoError) else 1)
     raise error
 
 

@@ -48,6 +48,11 @@ class Taken:
         asked = max(report.ending for report in self.exchanged.reports.values())
         return REASONS[int(asked)] if asked in range(len(REASONS)) else INTERRUPTED
 
+    @property
+    def saving(self) -> bool:
+        """Whether any rank asked for a checkpoint after it."""
+        return any(report.saving for report in self.exchanged.reports.values())
+
 
 @final
 class Replica:
@@ -66,19 +71,20 @@ class Replica:
         )
         self._damping = Damping()
 
-    def take_step(self, *, ending: str = DONE) -> Taken:
+    def take_step(self, *, ending: str = DONE, saving: bool = False) -> Taken:
         """Takes the next step, with all others.
 
         Args:
             ending: why this rank asks for an end after it; done: it does not.
+            saving: whether it asks for a checkpoint.
         """
         step, started = self.step + 1, time.perf_counter()
         self.ways.memory.at_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
-        asks = float(REASONS.index(ending))
-        report = Report(done.loss, done.correct, done.samples, *times, done.square, ending=asks)
+        told = done.loss, done.correct, done.samples, *times, done.square
+        report = Report(*told, ending=float(REASONS.index(ending)), saving=float(saving))
         with self._passes.explained():
             exchanged = self._communicator.average(report)
         averaged = time.perf_counter()

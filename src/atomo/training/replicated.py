@@ -13,13 +13,14 @@ from torch import Tensor
 from atomo.communicators.rooted import collect, deal, take
 from atomo.errors import ReplicasDiffer
 from atomo.training.average import without_average
+from atomo.training.cadence import Cadence
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import EXCHANGE, without_exchange
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper
 from atomo.training.progress import Progress, Step
-from atomo.training.replica import Replica, joined
+from atomo.training.replica import Replica, Taken, joined
 from atomo.training.resume import hosts_in, spread
 from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.worker_lines import WorkerLines
@@ -54,6 +55,7 @@ class Replicated:
         self._progress = Progress(job)
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
+        self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
 
     @property
     def step(self) -> int:
@@ -109,9 +111,11 @@ class Replicated:
     def _train(self, done: Done, write: Write) -> str:
         """Takes steps until there are none left, or a rank asks for an end; says which."""
         reason = DONE
+        self._cadence.begin()
         while self.step < self._job.last_step and reason == DONE:
-            reason = self._take_step(done)
-            if reason == DONE and self.step % self._job.settings.eval_freq == 0:
+            taken = self._take_step(done)
+            reason = taken.ending
+            if reason == DONE and (self._cadence.due(self.step) or taken.saving):
                 self._save(write)
         if self._saved != self.step:
             self._save(write)
@@ -119,12 +123,13 @@ class Replicated:
         self._replica.close()
         return reason
 
-    def _take_step(self, done: Done) -> str:
-        """Takes a step, and says why it is the last one; done: it is not."""
+    def _take_step(self, done: Done) -> Taken:
+        """Takes a step."""
         transport = self._transport
         before = transport.sent_bytes, transport.received_bytes
         asks = INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
-        taken = self._replica.take_step(ending=asks)
+        old = transport.rank == 0 and self._cadence.is_old  # by one clock for all
+        taken = self._replica.take_step(ending=asks, saving=old)
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
         step = self._progress.done(Step(self.step, *parts, sent, received, dense_bytes(self._job)))
@@ -134,13 +139,14 @@ class Replicated:
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()
-        return taken.ending
+        return taken
 
     def _save(self, write: Write) -> None:
         self._compare()
         states = self._collect(self._replica.own_state(), "the state")
         write(states)
         self._saved = self.step
+        self._cadence.begin()
 
     def _compare(self) -> None:
         """Has rank 0 see that all ranks have the same weights.

@@ -5,6 +5,9 @@ A step takes the next workers x batch images of it, worker w the w-th chunk: no 
 workers, and a step of W workers sees what a single process with a batch W times as large would.
 What is left at the end of an epoch, fewer images than a step takes, is dropped; the next epoch is
 shuffled anew, so that no image is dropped for good.
+
+The images of a step stay what they are where workers are lost: those that are left divide them, the
+i-th of W in rank order from place n i / W of the n images to n (i + 1) / W, rounded down.
 """
 
 from typing import final
@@ -40,13 +43,17 @@ class Shard:
 
     def __init__(self, images: int, workers: int, index: int, batch_size: int, seed: int) -> None:
         self.steps_per_epoch = steps_per_epoch(images, workers, batch_size)
-        self._images, self._workers, self._index = images, workers, index
-        self._batch_size, self._seed = batch_size, seed
+        self._images, self._of_step, self._seed = images, workers * batch_size, seed
+        self._index, self._among = index, workers
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def epoch(self, step: int) -> int:
         """The epoch of a step; steps count from 1, epochs from 0."""
         return (step - 1) // self.steps_per_epoch
+
+    def divide(self, index: int, among: int) -> None:
+        """From now on `among` workers share the images of a step, and this is the `index`-th."""
+        self._index, self._among = index, among
 
     def indices(self, step: int) -> Int64[Tensor, " b"]:
         """The images of this worker at `step`."""
@@ -54,5 +61,6 @@ class Shard:
         if epoch != self._epoch:  # made anew, not shuffled on: a resume lands in any epoch
             generator = Generator().manual_seed(derive(self._seed, "order", epoch))
             self._epoch, self._order = epoch, torch.randperm(self._images, generator=generator)
-        place = (step - 1) % self.steps_per_epoch * self._workers + self._index
-        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+        first = (step - 1) % self.steps_per_epoch * self._of_step
+        start, stop = (self._of_step * i // self._among for i in (self._index, self._index + 1))
+        return self._order[first + start : first + stop]

@@ -42,10 +42,11 @@ class Worker:
             rows,
         )
         settings = job.settings
+        self._workers = job.workers  # with whom this one shares a step
         self._memory = make_memory(
             settings.memory, settings.momentum, settings.nesterov, settings.workers
         )
-        compressor = Compressor(
+        self._compressor = Compressor(
             self._memory,
             settings.compression,
             transport.rank,
@@ -58,7 +59,9 @@ class Worker:
             follower.prepare()  # beside the master's
         timeout, threads = settings.timeout, torch.get_num_threads()
         dtype = weights_dtype(settings.down)
-        self._client = Client(transport, job.entries, compressor, timeout, threads, follower, dtype)
+        self._client = Client(
+            transport, job.entries, self._compressor, timeout, threads, follower, dtype
+        )
 
     def _follower(self, rank: int) -> Follower:
         """What keeps the weights up with the master's."""
@@ -83,6 +86,7 @@ class Worker:
             self.step = order.step
             match order.kind:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
+                    self._share(order.workers)
                     self._passes.weights.copy_(order.weights)
                     self._memory.at_rate(self._job.rate.at(order.step))
                     wait_s = time.perf_counter() - asked - order.follow_s
@@ -96,6 +100,13 @@ class Worker:
                 case _:
                     self._passes.close()
                     return DONE
+
+    def _share(self, workers: tuple[int, ...]) -> None:
+        """Takes up its part of what those left undone who died."""
+        if len(workers) != self._workers:
+            self._workers = len(workers)
+            self._passes.share(workers)
+            self._compressor.late_share = self._job.late_share_of(len(workers))
 
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         client, started = self._client, time.perf_counter()

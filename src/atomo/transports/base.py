@@ -33,6 +33,9 @@ class Transport(ABC):
     """Bytes handed to `send` so far."""
     received_bytes: int
     """Bytes returned by `receive` so far."""
+    survives: bool = False
+    """Whether the death of a rank leaves the others as they are, and they hear of it. Where it does
+    not, a death ends the job, and what is said of deaths below has no use."""
 
     @abstractmethod
     def send(self, to: int, data: Bytes, what: str) -> None:
@@ -80,6 +83,26 @@ class Transport(ABC):
     @abstractmethod
     def abort(self, exit_code: int) -> None:
         """Ends every rank of the job, this one included."""
+
+    def leave(self, exit_code: int) -> None:
+        """Ends this rank alone, without a goodbye: the others find it gone."""
+        self.abort(exit_code)
+
+    def forget(self, rank: int) -> None:
+        """Nobody misses a rank that is gone any more: who waits for any waits for the others, what
+        it sent and nobody received is dropped, and so is what is sent to it.
+        """
+        del rank
+
+    def fence(self, rank: int) -> bool:
+        """Kills a rank on this host that does not answer, even if it is stopped, so that it is gone
+        as if it had died.
+
+        Returns:
+            Whether it could be done: its process is known, and on this host.
+        """
+        del rank
+        return False
 
 
 def check_message(to: int, size: int, data: Bytes, what: str) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -49,7 +50,15 @@ class Inbox:
         """Nothing more comes from a rank. Who waits for any misses none that said goodbye."""
         with self._changed:
             self._gone.setdefault(source, goodbye)
+            self._coming = unbroken(self._coming, source)
             self._changed.notify_all()
+
+    def forget(self, source: int) -> None:
+        """Nobody misses a rank that is gone, or what it sent, from now on."""
+        with self._changed:
+            self._gone[source] = True
+            self._coming = [one for one in self._coming if one.source != source]
+            self._parcels = deque(one for one in self._parcels if one.source != source)
 
     def abort(self, exit_code: int) -> None:
         """Ends every wait, now and later; what is here is lost."""
@@ -108,6 +117,19 @@ class Inbox:
                 if not goodbye:
                     raise PeerLost(rank, doing)
         return None
+
+
+def unbroken(coming: Sequence[Parcel], source: int) -> list[Parcel]:
+    """What still comes once a rank is gone: of its own, what had left before the first that had
+    not.
+    """
+    kept, cut = [], False
+    for parcel in coming:
+        there = parcel.leaving is None or parcel.leaving.over.is_set()
+        cut = cut or (parcel.source == source and not there)
+        if not (cut and parcel.source == source):
+            kept.append(parcel)
+    return kept
 
 
 def received(parcel: Parcel) -> Parcel:

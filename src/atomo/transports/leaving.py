@@ -45,6 +45,11 @@ class Outbox:
             self._leaving = [other for other in self._leaving if waits(other)] + [one]
         return one
 
+    def forget(self, to: int) -> None:
+        """Nobody waits any more for what goes to a rank that is gone."""
+        with self._lock:
+            self._leaving = [one for one in self._leaving if one.to != to]
+
     def drain(self, timeout_s: float) -> None:
         """Waits until all have left.
 

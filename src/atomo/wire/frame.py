@@ -71,6 +71,8 @@ class Kind(IntEnum):
     RELAY = 15  # master to worker: as WEIGHTS, which come from this rank and go on to that one
     PART = 16  # rank to rank: a piece of the weights
     CHAIN = 17  # master to worker: so many of my frames come from this rank and go on to that one
+    MEMBERS = 18  # master to worker: from this step on, these workers share the samples of a step
+    BROKEN = 19  # rank to rank and to the master: what was to come down a chain does not come
 
 
 class Flag(IntFlag):

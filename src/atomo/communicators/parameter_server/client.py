@@ -11,8 +11,10 @@ from torch import Tensor
 
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.follower import Follower
-from atomo.communicators.parameter_server.messages import RAW, read_weights
+from atomo.communicators.parameter_server.messages import RAW, read_members, read_weights
 from atomo.communicators.parameter_server.relay import (
+    ChainBroken,
+    broken_frame,
     hand_on,
     read_chain,
     read_relay,
@@ -29,6 +31,8 @@ from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 __all__ = ["Client", "Order"]
 
 ORDERS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
+STALE = (Kind.BEGIN, Kind.HASH)  # orders that were to follow what came down a chain
+WHOLE = (Kind.WEIGHTS, Kind.RELAY, Kind.SNAPSHOT)  # what needs nothing to have come before
 LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH, Kind.CHAIN)
 PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
 
@@ -44,6 +48,8 @@ class Order:
     state: dict[str, Tensor] | None = None
     follow_s: float = 0.0
     """Of the wait for it: how long it took to repeat the master's steps."""
+    workers: tuple[int, ...] = ()
+    """Who shares the samples of the step, in rank order."""
 
 
 @final
@@ -79,6 +85,8 @@ class Client:
         keep = forget if follower is None else follower.keep
         self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
         self._step = 0
+        self._cut_off = False  # whether what was to come down a chain has not come
+        self._workers = tuple(range(1, transport.size))  # as the master last said
 
     def pull(self) -> Order:
         """Waits for the master's next order.
@@ -86,11 +94,19 @@ class Client:
         Raises:
             FrameError: what came is none, or has weights of another model.
         """
+        while True:
+            try:
+                return self._ordered()
+            except ChainBroken:
+                self._cut_off = True
+                frame = broken_frame(self._step, self._transport.rank)
+                self._transport.send(MASTER, frame, "that nothing comes")
+
+    def _ordered(self) -> Order:
         frame, header, follow_s = self._next_order()
-        if header.flags & Flag.LATE:
-            self._compressor.take_back()
+        self._heed(header)
         self._step = header.step
-        order = Order(header.kind, header.step, follow_s=follow_s)
+        order = Order(header.kind, header.step, follow_s=follow_s, workers=self._workers)
         match header.kind:
             case Kind.WEIGHTS | Kind.RELAY:
                 weights = self._read_weights(header, frame)
@@ -101,6 +117,11 @@ class Client:
                 return replace(order, state=read_state(frame))
         return order
 
+    def _heed(self, header: Header) -> None:
+        """Takes back what came too late."""
+        if header.flags & Flag.LATE:
+            self._compressor.take_back()
+
     def _next_order(self) -> tuple[Bytes, Header, float]:
         """The next frame that is one, once what leads to its weights is taken in: in seconds."""
         follow_s = 0.0
@@ -108,8 +129,15 @@ class Client:
         while True:
             frame = self._transport.receive(MASTER, self._timeout_s, what).data
             header = read_header(frame)
+            self._cut_off = self._cut_off and header.kind not in WHOLE
+            if self._cut_off and header.kind in STALE:
+                self._heed(header)
+                continue
             if header.kind in ORDERS:
                 return frame, header, follow_s
+            if header.kind is Kind.MEMBERS:
+                self._workers = read_members(frame, self._transport.rank, self._transport.size - 1)
+                continue
             if header.kind not in LEADING:
                 raise FrameError(f"the master sent a {header.kind.name}, which is no order")
             for one in self._handed(header, frame):

@@ -138,10 +138,10 @@ class Follower:
         """Takes a step, as the master did."""
         if self._version is None or step != self._version + 1:
             raise FrameError(f"an update of step {step} came; the weights are {self._where()}")
-        counted, factor = read_update(frame, self._workers)
+        counted, factor, told = read_update(frame, self._workers)
         buckets = self._buckets_at(step)
         arrived = self._arrived(step, counted, len(buckets))
-        share = 1 / len(counted) if self._share is None else self._share
+        share = told or self._share or 1 / len(counted)
         total = Total(buckets, self.replica.gradient, len(counted), share)
         for bucket in buckets:
             total.advance(bucket, arrived, counted)

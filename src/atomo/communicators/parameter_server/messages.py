@@ -17,7 +17,9 @@ __all__ = [
     "begin_frame",
     "hash_frame",
     "hash_order",
+    "members_frame",
     "read_hash",
+    "read_members",
     "read_snapshot",
     "read_update",
     "read_weights",
@@ -58,28 +60,50 @@ def begin_frame(step: int, flag: Flag) -> Bytes:
     return pack(Header(Kind.BEGIN, step, flags=flag), [], RAW)
 
 
-def update_frame(step: int, counted: Sequence[int], factor: float) -> Bytes:
-    """Take this step, `factor` times as long, with the gradients of the workers that counted."""
+def members_frame(step: int, workers: Sequence[int]) -> Bytes:
+    """From this step on these workers, in rank order, share the samples of each step."""
+    return pack(Header(Kind.MEMBERS, step), [torch.tensor(workers, dtype=torch.int32)], RAW)
+
+
+def read_members(frame: Bytes, rank: int, workers: int) -> tuple[int, ...]:
+    """Who is left.
+
+    Raises:
+        FrameError: these are no ranks of `workers` workers in order, or `rank` is not among them.
+    """
+    ranks = unpack(frame, [Field(torch.int32, (workers,))])[0].tolist()
+    if rank not in ranks or ranks != sorted({*ranks} & {*range(1, workers + 1)}):
+        raise FrameError(f"rank {rank} was told of the workers {ranks}; ranks in 1..{workers}")
+    return tuple(ranks)
+
+
+def update_frame(
+    step: int, counted: Sequence[int], factor: float, share: float | None = None
+) -> Bytes:
+    """Take this step, `factor` times as long, with the gradients of the workers that counted, each
+    of which weighs `share`; None: what it weighed at the start of the run.
+    """
     sections = [
-        torch.tensor([factor], dtype=torch.float64),
+        torch.tensor([factor, *([] if share is None else [share])], dtype=torch.float64),
         torch.tensor(counted, dtype=torch.int32),
     ]
     return pack(Header(Kind.UPDATE, step), sections, RAW)
 
 
-def read_update(frame: Bytes, workers: int) -> tuple[list[int], float]:
-    """Who counted, in rank order, and the factor on the learning rate.
+def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, float | None]:
+    """Who counted, in rank order, the factor on the learning rate, and the share of each gradient
+    where that changed.
 
     Raises:
-        FrameError: these are no ranks of `workers` workers in order, or no factor in 0..1.
+        FrameError: these are no ranks of `workers` workers in order, or no factors in 0..1.
     """
-    fields = [Field(torch.float64, (1,)), Field(torch.int32, (workers,))]
+    fields = [Field(torch.float64, (2,)), Field(torch.int32, (workers,))]
     factors, ranks = (section.tolist() for section in unpack(frame, fields))
-    if len(factors) != 1 or not 0 < factors[0] <= 1:
+    if len(factors) not in (1, 2) or not all(0 < factor <= 1 for factor in factors):
         raise FrameError(f"an update with factors {factors}; one above 0 and at most 1 is due")
     if not ranks or ranks != sorted({*ranks} & {*range(1, workers + 1)}):
         raise FrameError(f"an update of the workers {ranks}; ranks in 1..{workers}, in order")
-    return ranks, factors[0]
+    return ranks, factors[0], factors[1] if len(factors) > 1 else None
 
 
 def snapshot_frame(

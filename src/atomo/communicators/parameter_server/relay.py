@@ -4,6 +4,9 @@ The workers that are free when a step opens form a chain in rank order. Each is 
 and behind it, and hands on each frame, unopened, while the next comes; weights are cut into pieces
 for that. W workers then take about as long as one. Who is still busy is in no chain and holds
 nobody.
+
+Where a worker dies, those behind it are told by who stood behind it, and tell the master, who sends
+them what they need by itself; those before it have all that they need.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +19,14 @@ from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.communicators.parameter_server.messages import RAW
-from atomo.errors import FrameError
+from atomo.errors import FrameError, PeerLost
 from atomo.transports import Transport
 from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header, unpack
 
 __all__ = [
+    "ChainBroken",
     "Relay",
+    "broken_frame",
     "chain_frames",
     "hand_on",
     "read_chain",
@@ -33,6 +38,11 @@ __all__ = [
 SMALLEST: Final = 1 << 15  # entries of a piece; lower => more messages
 PIECES: Final = 64  # of large weights; higher => less waiting for a whole piece at each worker
 MASTER: Final = 0
+SHORT: Final = 64  # bytes; a frame that says no more than its header has fewer
+
+
+class ChainBroken(Exception):
+    """A worker between the master and this one died before all was handed on."""
 
 
 @final
@@ -110,16 +120,63 @@ def read_chain(frame: Bytes, rank: int, size: int) -> tuple[Relay, int]:
 def hand_on(
     transport: Transport, relay: Relay, count: int, timeout_s: float, what: str
 ) -> Iterator[Bytes]:
-    """Frames of the master's as they come, each of them already on its way to the next worker."""
+    """Frames of the master's as they come, each of them already on its way to the next worker.
+
+    Raises:
+        ChainBroken: they do not come, as the next worker is told.
+    """
     for number in range(count):
         asked = f"{what}, frame {number}, from rank {relay.source}"
-        frame = transport.receive(relay.source, timeout_s, asked).data
+        frame = handed(transport, relay.source, timeout_s, asked)
         if relay.to != MASTER:
-            transport.send(relay.to, frame, what)
+            give(transport, relay.to, frame, what)
+        if is_broken(frame):
+            raise ChainBroken(asked)
         yield frame
     if relay.to != MASTER:
         # Nothing moves what is still here once this rank computes.
-        transport.drain(timeout_s)
+        drain(transport, timeout_s)
+
+
+def broken_frame(step: int, worker: int) -> Bytes:
+    """What was to come down the chain does not come to this worker."""
+    return pack(Header(Kind.BROKEN, step, worker), [], RAW)
+
+
+def is_broken(frame: Bytes) -> bool:
+    """Whether a frame says that no other comes. Of those that are long no checksum is computed."""
+    return frame.size < SHORT and read_header(frame).kind is Kind.BROKEN
+
+
+def handed(transport: Transport, source: int, timeout_s: float, what: str) -> Bytes:
+    """The next frame down the chain, or one that says that it is broken."""
+    try:
+        return transport.receive(source, timeout_s, what).data
+    except PeerLost as lost:
+        if source == MASTER or lost.rank != source:
+            raise
+        return broken_frame(0, transport.rank)
+
+
+def give(transport: Transport, to: int, frame: Bytes, what: str) -> None:
+    """Sends to the next worker, if it is still there: that it is not is no matter of this one's."""
+    try:
+        transport.send(to, frame, what)
+    except PeerLost as lost:
+        if lost.rank != to:
+            raise
+        transport.forget(to)
+
+
+def drain(transport: Transport, timeout_s: float) -> None:
+    """Waits until all has left that goes to somebody who is there."""
+    while True:
+        try:
+            return transport.drain(timeout_s)
+        except PeerLost as lost:
+            if lost.rank == MASTER:
+                raise
+            transport.forget(lost.rank)
 
 
 def receive_relayed(

@@ -1,26 +1,32 @@
 """The master's end of the parameter server."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.communicators.parameter_server.accounts import Balance
+from atomo.communicators.parameter_server.assignments import Assignments
 from atomo.communicators.parameter_server.checks import check_frame
+from atomo.communicators.parameter_server.collection import Collection
 from atomo.communicators.parameter_server.down import Down, Taken, Weights
-from atomo.communicators.parameter_server.messages import RAW
-from atomo.communicators.parameter_server.total import Total
+from atomo.communicators.parameter_server.members import Members
+from atomo.communicators.parameter_server.orders import Orders
 from atomo.communicators.report import Report
 from atomo.communicators.scales import Scales, read_scales
 from atomo.communicators.state import State, read_state, state_frame
-from atomo.errors import FrameError
+from atomo.errors import FrameError, TooFewWorkers
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport
-from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header, unpack
+from atomo.wire import Header, Kind, read_header
 
 __all__ = ["Server"]
+
+T = TypeVar("T")
 
 
 @final
@@ -34,30 +40,32 @@ class Server:
         needed: int,
         timeout_s: float,
         down: Down | None = None,
-        share: float | None = None,
+        late_counts: bool = False,
+        least: int = 1,
     ) -> None:
         """A server.
 
         Args:
             transport: what connects it with the workers.
             buckets: what they send.
-            needed: how many of them close a step.
+            needed: how many of them close a step, as long as so many are left.
             timeout_s: the longest wait for one of them.
             down: how the weights come to the workers; None: whole, at every step.
-            share: the weight of each gradient in the sum; None: 1 / needed, for their mean.
+            late_counts: whether each gradient weighs what it would in a step of all workers, since
+                what is late comes back; else the sum is the mean of those that count.
+            least: how many workers must be left for another step.
         """
-        self._transport = transport
-        self._buckets = buckets
-        self._workers = range(1, transport.size)
-        self._needed = needed
-        self._timeout_s = timeout_s
+        self._members = Members(transport, least, timeout_s)
+        self._buckets, self._needed, self._late_counts = buckets, needed, late_counts
         self._down = Weights() if down is None else down
-        self._share = 1 / needed if share is None else share
+        self._assignments = Assignments()
+        self._orders = Orders(self._members, self._assignments, self._down)
+        self._workers = self._members.living
+        self._began_with = tuple(self._workers)
         self._step = 0
-        self._counted: dict[int, dict[int, Bytes]] = {}
-        self._busy: dict[int, int] = {}  # worker -> the step that it computes
-        self._late: set[int] = set()
-        self._scales = Scales(self._needed)
+        self._collection: Collection | None = None
+        self._taken: Taken | None = None
+        self._scales = Scales(needed)
         self.decode_s = 0.0  # spent on decoding and adding up, so far
 
     def expect(self, buckets: Sequence[Bucket]) -> None:
@@ -65,18 +73,29 @@ class Server:
         self._buckets = buckets
 
     @property
-    def notes(self) -> list[str]:
-        """What a person should know of the workers' weights, until somebody takes it out."""
-        return self._down.notes
+    def workers(self) -> tuple[int, ...]:
+        """Who is left."""
+        return tuple(self._workers)
+
+    def take_notes(self) -> list[str]:
+        """What a person should know of the workers and their weights, since this was last asked."""
+        notes = [*self._members.notes, *self._down.notes]
+        self._members.notes.clear()
+        self._down.notes.clear()
+        return notes
+
+    def balance(self) -> Balance:
+        """What became of the gradients that were asked for, since this was last asked."""
+        return self._assignments.balance()
 
     def meet(self, weights: Float[Tensor, " n"]) -> None:
         """Before the first step of a run that starts anew: who built the same weights has them."""
-        for worker in self._workers:
-            self._send_all(worker, self._down.greet(worker, weights), "a greeting")
+        for worker in self.workers:
+            self._orders.send_all(worker, self._down.greet(worker, weights), "a greeting")
         while owing := [worker for worker in self._workers if self._down.awaits(worker)]:
             what = f"the hash of the initial weights of worker {owing}"
-            message = self._transport.receive(None, self._timeout_s, what)
-            if not self._is_hash(message, read_header(message.data)):
+            message = self._receive_any(owing, what)
+            if message and not self._is_hash(message, read_header(message.data)):
                 raise FrameError(f"rank {message.source} sent no hash before the first step")
 
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
@@ -84,10 +103,13 @@ class Server:
 
         They must not change before `took`.
         """
+        self._bury()
         self._step = step
+        self._orders.open(step)
         self._down.open(step, weights)
-        self._scales = Scales(self._needed)
-        self._assign([worker for worker in self._workers if worker not in self._busy])
+        self._scales = Scales(min(self._needed, len(self._workers)))
+        busy = self._assignments.owed
+        self._orders.compute([worker for worker in self._workers if worker not in busy])
 
     def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
         """Closes the step: `out` becomes the mean gradient of the first `needed` workers,
@@ -95,113 +117,121 @@ class Server:
 
         Returns:
             Their reports, by rank.
+
+        Raises:
+            TooFewWorkers: so many died that the step is not to be taken.
         """
-        arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in self._workers}
-        reports: dict[int, Report] = {}
-        total = Total(self._buckets, out, self._needed, self._share)
-        everyone = self._needed == len(self._workers)
-        missing = list(self._workers)
-        what = self._gradients_of(missing)
-        while len(reports) < self._needed:
-            message, header = self._receive(what)
-            worker = message.source
-            if header.kind is Kind.SCALES:
-                self._answer_scales(message, header)
-            elif header.step != self._step:
-                self._readmit(header, worker)
-            elif header.kind is Kind.REPORT:
-                reports[worker] = self._complete(message.data, worker, arrived[worker])
-                missing.remove(worker)
-                what = self._gradients_of(missing)
-            else:
-                arrived[worker][header.bucket] = message.data
-                if everyone:
-                    self._advance(total, [self._buckets[header.bucket]], arrived, self._workers)
-        order = sorted(reports)
-        self._advance(total, self._buckets, arrived, order)
-        self._counted = {worker: arrived[worker] for worker in order}
-        return {worker: reports[worker] for worker in order}
+        step = self._collection = Collection(
+            self._step, self._buckets, out, self._workers, self._needed, self._late_counts
+        )
+        while self._all_are_well(step) and not step.is_complete:
+            if received := self._receive(step.missing, self._gradients_of(step.missing)):
+                self._take_in(*received, step)
+        self._collection = None
+        counted = self._timed(step.close)
+        self._assignments.use(counted)
+        share = None if self.workers == self._began_with else step.share
+        self._taken = Taken(self._step, counted, 1.0, share)
+        return {worker: step.reports[worker] for worker in counted}
 
     def took(self, factor: float) -> None:
         """What was collected made a step, `factor` times as long: the weights are the next."""
-        self._down.took(Taken(self._step, self._counted, factor))
+        if self._taken is not None:
+            self._down.took(replace(self._taken, factor=factor))
 
-    def _advance(
-        self,
-        total: Total,
-        buckets: Sequence[Bucket],
-        arrived: Mapping[int, Mapping[int, Bytes]],
-        order: Sequence[int],
-    ) -> None:
+    def _take_in(self, message: Message, header: Header, step: Collection) -> None:
+        worker = message.source
+        if header.kind is Kind.SCALES:
+            self._answer_scales(message, header)
+        elif header.step != self._step:
+            self._readmit(header, worker)
+        elif header.kind is Kind.REPORT:
+            step.complete(worker, message.data)
+            self._assignments.complete(worker)
+        else:
+            self._timed(lambda: step.add(worker, header.bucket, message.data))
+
+    def _timed(self, decode: Callable[[], T]) -> T:
         started = time.perf_counter()
-        for bucket in buckets:
-            total.advance(bucket, arrived, order)
+        result = decode()
         self.decode_s += time.perf_counter() - started
+        return result
 
     def save(self) -> list[dict[str, Tensor]]:
-        """The state of every worker, once all are done with what they compute."""
+        """The state of every worker that is left, once all are done with what they compute.
+
+        Raises:
+            TooFewWorkers: none is left.
+        """
         self._settle()
-        settled = self._down.settle(self._workers)
-        for worker in self._workers:
-            self._send_all(worker, settled[worker], f"the weights after step {self._step}")
-            self._send(worker, Kind.SAVE)
+        settled = self._down.settle(self.workers)
+        for worker, frames in settled.items():
+            self._orders.send_all(worker, frames, f"the weights after step {self._step}")
+            self._orders.send(worker, Kind.SAVE)
         states: dict[int, dict[str, Tensor]] = {}
-        while len(states) < len(self._workers):
-            missing = [w for w in self._workers if w not in states]
+        while missing := [worker for worker in self._workers if worker not in states]:
             what = f"the state of worker {missing} for the checkpoint of step {self._step}"
-            message = self._transport.receive(None, self._timeout_s, what)
-            if not self._is_hash(message, read_header(message.data)):
+            message = self._receive_any(missing, what)
+            if message and not self._is_hash(message, read_header(message.data)):
                 states[message.source] = read_state(message.data)
-        return [states[worker] for worker in self._workers]
+        if not states:
+            raise TooFewWorkers(
+                f"no worker is left to save; the checkpoint of step {self._step} "
+                "is not written, and the one before it is kept"
+            )
+        return [states[worker] for worker in sorted(states)]
 
     def restore(self, states: Sequence[State]) -> None:
         """Gives each worker the state that it continues from."""
-        for worker, state in zip(self._workers, states, strict=True):
-            frame = state_frame(self._header(worker, Kind.STATE), state)
-            self._transport.send(worker, frame, "an order to state")
+        for worker, state in zip(self.workers, states, strict=True):
+            frame = state_frame(self._orders.header(worker, Kind.STATE), state)
+            self._members.send(worker, frame, "an order to state")
 
     def stop(self) -> None:
         """Ends the run of every worker."""
         self._settle()
-        for worker in self._workers:
-            self._send(worker, Kind.STOP)
-        self._transport.drain(self._timeout_s)
+        for worker in self.workers:
+            self._orders.send(worker, Kind.STOP)
+        self._members.drain()
 
-    def _assign(self, workers: Sequence[int]) -> None:
-        self._busy |= dict.fromkeys(workers, self._step)
-        what = f"the weights of step {self._step}"
-        for worker, frame in self._down.orders({w: self._verdict(w) for w in workers}):
-            self._transport.send(worker, frame, what)
+    def _all_are_well(self, step: Collection) -> bool:
+        """True. Who is not is taken out, and if too few are left, that is an error."""
+        self._bury()
+        try:
+            self._members.check()
+        except TooFewWorkers:
+            self._collection = None
+            self._assignments.abandon(step.reports, self._workers)
+            raise
+        return True
 
-    def _send_all(self, worker: int, frames: Sequence[Bytes], what: str) -> None:
-        for frame in frames:
-            self._transport.send(worker, frame, what)
+    def _bury(self) -> None:
+        """Takes those who died out of all that is waited for."""
+        for worker in self._members.take_lost():
+            self._assignments.lose(worker)
+            self._down.lose(worker)
+            if self._collection is not None:
+                self._collection.drop(worker)
+            self._tell_scales(self._scales.lose(worker, self._workers))
 
-    def _verdict(self, worker: int) -> Flag:
-        """What to tell a worker of its last gradient. It is told once."""
-        late = worker in self._late
-        self._late.discard(worker)
-        return Flag.LATE if late else Flag.NONE
+    def _receive_any(self, owing: Sequence[int], what: str) -> Message | None:
+        """The next message; None: somebody died instead, and is taken out."""
+        message = self._members.receive(owing, what)
+        self._bury()
+        return message
 
-    def _header(self, worker: int, kind: Kind) -> Header:
-        return Header(kind, self._step, worker, flags=self._verdict(worker))
-
-    def _send(self, worker: int, kind: Kind, sections: Sequence[Tensor] = ()) -> None:
-        frame = pack(self._header(worker, kind), sections, RAW)
-        self._transport.send(worker, frame, f"an order to {kind.name.lower()}")
-
-    def _gradients_of(self, workers: list[int]) -> str:
-        return f"the gradients of worker {workers} at step {self._step}"
-
-    def _receive(self, what: str) -> tuple[Message, Header]:
-        while True:
-            message = self._transport.receive(None, self._timeout_s, what)
-            header = read_header(message.data)
-            if not self._is_hash(message, header):
-                late = header.step != self._step
-                given = self._busy.get(message.source)
-                check_frame(header, message.source, given, () if late else self._buckets)
-                return message, header
+    def _receive(self, owing: Sequence[int], what: str) -> tuple[Message, Header] | None:
+        """The next frame of a gradient; None: somebody died instead, or only told a hash."""
+        message = self._receive_any(owing, what)
+        if message is None:
+            return None
+        header = read_header(message.data)
+        if self._is_hash(message, header) or self._is_cut_off(message, header):
+            return None
+        late = header.step != self._step
+        given = self._assignments.owed.get(message.source)
+        check_frame(header, message.source, given, () if late else self._buckets)
+        return message, header
 
     def _is_hash(self, message: Message, header: Header) -> bool:
         """Whether it was an answer to what the way down had asked."""
@@ -212,37 +242,50 @@ class Server:
         self._down.heard(message.source, message.data)
         return True
 
-    def _complete(self, frame: Bytes, worker: int, buckets: Mapping[int, Bytes]) -> Report:
-        if len(buckets) != len(self._buckets):
-            raise FrameError(
-                f"worker {worker} reported step {self._step} complete after {len(buckets)} of "
-                f"{len(self._buckets)} buckets"
-            )
-        del self._busy[worker]
-        return Report.of(unpack(frame, [Report.field()])[0])
+    def _is_cut_off(self, message: Message, header: Header) -> bool:
+        """Whether it was from a worker behind one that died, which could not follow its order."""
+        worker = message.source
+        if header.kind is not Kind.BROKEN:
+            return False
+        if worker not in self._assignments.owed:
+            raise FrameError(f"rank {worker} sent a {header.kind.name}, and was given nothing")
+        if self._collection is None:
+            self._orders.excuse(worker)
+        else:
+            self._orders.repeat(worker)
+        return True
 
     def _answer_scales(self, message: Message, header: Header) -> None:
         """Answers who waits for scales. Who is late gets none: what it encodes never counts."""
         if header.step != self._step:
-            self._send(message.source, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
+            self._orders.send(message.source, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
             return
         count = sum(len(bucket.agreeing) for bucket in self._buckets)
         asked = read_scales(message.data, count)
-        for worker in self._scales.ask(message.source, asked):
-            self._send(worker, Kind.SCALES, [self._scales.section])
+        self._tell_scales(self._scales.ask(message.source, asked))
+
+    def _tell_scales(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            self._orders.send(worker, Kind.SCALES, [self._scales.section])
 
     def _readmit(self, header: Header, worker: int) -> None:
         """Gives a worker whose whole gradient came too late the step that is open."""
         if header.kind is Kind.REPORT:
-            self._late.add(worker)
-            self._assign([worker])
+            self._assignments.late(worker)
+            self._orders.compute([worker])
 
     def _settle(self) -> None:
         """Waits until no worker computes any more. What still comes in came too late."""
-        while self._busy:
-            message, header = self._receive(self._gradients_of(sorted(self._busy)))
+        self._bury()
+        while owing := sorted(self._assignments.owed):
+            received = self._receive(owing, self._gradients_of(owing))
+            if received is None:
+                continue
+            message, header = received
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
             elif header.kind is Kind.REPORT:
-                del self._busy[message.source]
-                self._late.add(message.source)
+                self._assignments.late(message.source)
+
+    def _gradients_of(self, workers: Sequence[int]) -> str:
+        return f"the gradients of worker {[*workers]} at step {self._step}"

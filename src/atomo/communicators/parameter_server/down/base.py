@@ -51,6 +51,8 @@ class Taken:
     """The frames of those that counted, by worker, in rank order, and by bucket."""
     factor: float
     """On the learning rate."""
+    share: float | None = None
+    """The weight of each gradient in the step, where that is not what it was at the start."""
 
 
 class Down(ABC):
@@ -80,6 +82,10 @@ class Down(ABC):
     def took(self, taken: Taken) -> None:
         """The open step was taken: its weights are now those of the next version."""
         del taken
+
+    def lose(self, worker: int) -> None:
+        """A worker is gone: it needs nothing any more."""
+        del worker
 
     def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         """What each worker gets when nobody computes, before a checkpoint or the end."""

@@ -89,6 +89,10 @@ class Delta(Down):
         self._snapshot = []
         self._followers.advance(taken.step, lambda _: frames, self._here.nbytes)
 
+    def lose(self, worker: int) -> None:
+        self._followers.leave(worker)
+        self._hashes.lose(worker)
+
     def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         frames = {
             worker: [*missed, *self._ask(worker)]

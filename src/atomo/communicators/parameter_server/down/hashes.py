@@ -43,6 +43,10 @@ class Hashes:
         """Whether a worker has yet to answer."""
         return worker in self._due
 
+    def lose(self, worker: int) -> None:
+        """A worker is gone, and answers nothing."""
+        self._due.pop(worker, None)
+
     def is_unfit(self, worker: int) -> bool:
         """Whether the weights of a worker differed too often for it to follow."""
         return self._differed[worker] >= PATIENCE

@@ -113,6 +113,10 @@ class Updates(Down):
         self._snapshot = []
         self._followers.advance(taken.step, entry(taken), self._whole_bytes())
 
+    def lose(self, worker: int) -> None:
+        self._followers.leave(worker)
+        self._hashes.lose(worker)
+
     def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         ways = {worker: self._way(worker) for worker in workers}
         for worker, way in ways.items():
@@ -180,7 +184,7 @@ class Updates(Down):
 
 def entry(taken: Taken) -> Entry:
     """What leads over a step: the frames of the others that counted, and who all counted."""
-    update = update_frame(taken.step, [*taken.counted], taken.factor)
+    update = update_frame(taken.step, [*taken.counted], taken.factor, taken.share)
 
     def frames(worker: int) -> list[Bytes]:
         others = [

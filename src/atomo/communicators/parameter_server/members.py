@@ -1,0 +1,122 @@
+"""The workers that are left, and the frames between them and the master.
+
+A worker that is gone is out for the rest of the job: nothing is sent to it, and what it sent and
+nobody has read is dropped. One that does not answer in time is killed on its host, and so becomes
+one that is gone. Nothing is agreed on among the workers, and nothing but point-to-point messages is
+used: those between the living go on undisturbed.
+"""
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from atomo.errors import DeadlineExpired, PeerLost, TooFewWorkers
+from atomo.transports import Message, Transport
+from atomo.wire import Bytes
+
+__all__ = ["Members"]
+
+MASTER: Final = 0
+
+
+@final
+class Members:
+    """Who is left of the workers that a job began with."""
+
+    def __init__(self, transport: Transport, least: int, timeout_s: float) -> None:
+        """All workers of a job.
+
+        Args:
+            transport: what connects them with the master.
+            least: how many must be left.
+            timeout_s: the longest wait for one of them.
+        """
+        self.living = [*range(1, transport.size)]
+        self.notes: list[str] = []
+        """What a person should know, until somebody takes it out."""
+        self._transport, self._least, self._timeout_s = transport, least, timeout_s
+        self._lost: list[int] = []  # and nobody has asked yet
+        self._fenced: set[int] = set()
+
+    def check(self) -> None:
+        """Raises TooFewWorkers where fewer are left than must be."""
+        if len(self.living) < self._least:
+            count = self._transport.size - 1
+            dead = sorted({*range(1, count + 1)} - {*self.living})
+            raise TooFewWorkers(
+                f"worker {dead} of {count} died, which leaves {len(self.living)}; --min-workers "
+                f"is {self._least}"
+            )
+
+    def take_lost(self) -> list[int]:
+        """Who is gone since this was last asked."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def send(self, worker: int, frame: Bytes, what: str) -> None:
+        """Starts sending; nothing goes to a worker that is gone."""
+        try:
+            if worker in self.living:
+                self._transport.send(worker, frame, what)
+        except PeerLost as lost:
+            self._lose(lost)
+
+    def receive(self, owing: Sequence[int], what: str) -> Message | None:
+        """The next message of any worker; None: one was lost, and others may be due now.
+
+        Args:
+            owing: of which workers something is due.
+            what: what that is; errors say it.
+
+        Raises:
+            DeadlineExpired: nothing came, from all that are left or from one that cannot be killed.
+            PeerLost: a worker died in a job that does not survive that.
+        """
+        try:
+            return self._transport.receive(None, self._timeout_s, what)
+        except PeerLost as lost:
+            self._lose(lost)
+        except DeadlineExpired as error:
+            self._fence(owing, error)
+        return None
+
+    def drain(self) -> None:
+        """Waits until everything sent to those who are left has left.
+
+        Raises:
+            DeadlineExpired: somebody does not take it.
+        """
+        while True:
+            try:
+                return self._transport.drain(self._timeout_s)
+            except PeerLost as lost:
+                self._lose(lost)
+
+    def _lose(self, lost: PeerLost) -> None:
+        worker = lost.rank
+        if not self._transport.survives or worker not in self.living:
+            raise lost
+        self._transport.forget(worker)
+        self.living.remove(worker)
+        self._lost.append(worker)
+        self.notes.append(
+            f"worker {worker} is gone; {len(self.living)} of {self._transport.size - 1} workers go "
+            "on, and share its part of each step from the next one on"
+        )
+
+    def _fence(self, owing: Sequence[int], error: DeadlineExpired) -> None:
+        """Has those killed of whom something is due; their deaths are noticed as any other is.
+
+        Where all are silent, it is more likely the time that is too short, or the master's network
+        that is gone: then the job ends.
+        """
+        silent = [worker for worker in owing if worker in self.living]
+        if not self._transport.survives or not silent or silent == self.living:
+            raise error
+        for worker in silent:
+            if worker in self._fenced or not self._transport.fence(worker):
+                raise error
+            self._fenced.add(worker)
+            self.notes.append(
+                f"worker {worker} did not answer for {self._timeout_s:g} s, the --timeout, and was "
+                "killed"
+            )

@@ -1,0 +1,75 @@
+"""What the master tells the workers."""
+
+from collections.abc import Sequence
+from typing import final
+
+from torch import Tensor
+
+from atomo.communicators.parameter_server.assignments import Assignments
+from atomo.communicators.parameter_server.down import Down
+from atomo.communicators.parameter_server.members import Members
+from atomo.communicators.parameter_server.messages import RAW, members_frame
+from atomo.wire import Bytes, Header, Kind, pack
+
+__all__ = ["Orders"]
+
+
+@final
+class Orders:
+    """Frames to workers, with the verdict on what each sent last, and the news of who is left.
+
+    Those who share a step are told before its first gradient, and stay the same until the next: all
+    who compute it divide its samples alike, however late they begin.
+    """
+
+    def __init__(self, members: Members, assignments: Assignments, down: Down) -> None:
+        self._members, self._assignments, self._down = members, assignments, down
+        self._step = 0
+        self._sharing = tuple(members.living)
+        self._knows = dict.fromkeys(members.living, self._sharing)
+
+    def open(self, step: int) -> None:
+        """Whoever is left now shares the samples of `step`."""
+        self._step, self._sharing = step, tuple(self._members.living)
+
+    def compute(self, workers: Sequence[int]) -> None:
+        """These compute the gradient of the open step."""
+        self._assignments.give(workers, self._step)
+        self._order(workers)
+
+    def repeat(self, worker: int) -> None:
+        """To a worker that could not follow its order: it computes the gradient of the open step,
+        of which it gets all that it needs.
+        """
+        self._down.lose(worker)
+        self._assignments.move(worker, self._step)
+        self._order([worker])
+
+    def excuse(self, worker: int) -> None:
+        """To a worker that could not follow its order, for a step that is closed: nothing."""
+        self._down.lose(worker)
+        self._assignments.excuse(worker)
+
+    def _order(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            if self._knows[worker] != self._sharing:
+                self._knows[worker] = self._sharing
+                frame = members_frame(self._step, self._sharing)
+                self._members.send(worker, frame, "who is left")
+        verdicts = {worker: self._assignments.verdict(worker) for worker in workers}
+        for worker, frame in self._down.orders(verdicts):
+            self._members.send(worker, frame, f"the weights of step {self._step}")
+
+    def send(self, worker: int, kind: Kind, sections: Sequence[Tensor] = ()) -> None:
+        """An order of a kind."""
+        frame = pack(self.header(worker, kind), sections, RAW)
+        self._members.send(worker, frame, f"an order to {kind.name.lower()}")
+
+    def header(self, worker: int, kind: Kind) -> Header:
+        """Of an order that is sent by itself; it has the verdict."""
+        return Header(kind, self._step, worker, flags=self._assignments.verdict(worker))
+
+    def send_all(self, worker: int, frames: Sequence[Bytes], what: str) -> None:
+        """Frames that are made already, in order."""
+        for frame in frames:
+            self._members.send(worker, frame, what)

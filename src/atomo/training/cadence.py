@@ -1,0 +1,38 @@
+"""When a run writes a checkpoint: every so many steps, and every so many seconds beside."""
+
+import time
+from collections.abc import Callable
+from typing import final
+
+__all__ = ["Cadence"]
+
+
+@final
+class Cadence:
+    """Tells after each step whether a checkpoint is due."""
+
+    def __init__(
+        self, every_steps: int, every_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """A cadence that begins now.
+
+        Args:
+            every_steps: a checkpoint is due after each multiple of this step.
+            every_s: and once the last is so old; 0: whatever its age.
+            clock: in seconds.
+        """
+        self._every_steps, self._every_s, self._clock = every_steps, every_s, clock
+        self._since = clock()
+
+    def begin(self) -> None:
+        """A checkpoint is written, or the first step begins."""
+        self._since = self._clock()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the last checkpoint is too old."""
+        return 0 < self._every_s <= self._clock() - self._since
+
+    def due(self, step: int) -> bool:
+        """Whether one is due after this step, whatever its age."""
+        return step % self._every_steps == 0

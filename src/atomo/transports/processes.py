@@ -1,0 +1,46 @@
+"""Processes of this host, told apart from later ones that get the same number."""
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+__all__ = ["Identity", "kill", "own_identity", "runs"]
+
+
+@final
+@dataclass(frozen=True)
+class Identity:
+    """A process of a host."""
+
+    pid: int
+    started: int
+    """In ticks since the host came up; 0: not known."""
+
+
+def own_identity() -> Identity:
+    """Of this process."""
+    return Identity(os.getpid(), started(os.getpid()))
+
+
+def started(pid: int) -> int:
+    """When a process began; 0: there is none, or this system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[19])
+
+
+def runs(process: Identity) -> bool:
+    """Whether a process is there: what has its number and began at another time is a stranger's."""
+    return process.started > 0 and started(process.pid) == process.started
+
+
+def kill(process: Identity) -> None:
+    """Kills a process, even if it is stopped. One that is no longer there is left alone."""
+    if runs(process):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,75 @@
+"""A job that lost processes is started again, and what another attempt would not mend is not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_job import Notes
+from support import settings
+
+from atomo.config import Settings
+from atomo.launch.restarts import restarted
+from atomo.launch.summary import Summary
+from atomo.training.manifest import manifest_name
+
+
+class Played:
+    """A job that takes some steps and ends with some code."""
+
+    def __init__(self, summary: Summary, steps: int, code: int, interrupted: bool = False) -> None:
+        self.interrupted = interrupted
+        self._summary, self._steps, self._code = summary, steps, code
+
+    def run(self) -> int:
+        self._summary.steps += self._steps
+        return self._code
+
+
+def play(chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False):
+    """The exit code, what was told, and the settings of each attempt."""
+    summary, notes, started = Summary(), Notes(), []
+    left = iter(jobs)
+
+    def attempt(given: Settings) -> Played:
+        started.append(given)
+        return Played(summary, *next(left), interrupted)
+
+    return restarted(chosen, attempt, summary, notes), notes.notes, started  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [5, 9])
+def test_a_job_that_lost_processes_goes_on_from_its_newest_checkpoint(code, tmp_path):
+    (tmp_path / manifest_name(40)).touch()
+    (tmp_path / manifest_name(20)).touch()
+    chosen = replace(settings(tmp_path), resume="never")
+    ended, notes, started = play(chosen, (7, code), (9, 0))
+    assert ended == 0
+    assert notes == ["atomo: restart 1 of 3, from the checkpoint of step 40"]
+    assert [one.resume for one in started] == ["never", "auto"]
+
+
+def test_without_a_checkpoint_it_begins_where_it_began(tmp_path):
+    chosen = replace(settings(tmp_path), resume=str(tmp_path / "other"))
+    ended, notes, started = play(chosen, (3, 5), (3, 0))
+    assert (ended, len(notes)) == (0, 1)
+    assert notes[0].endswith("from the beginning")
+    assert [Path(one.resume).name for one in started] == ["other", "other"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 6, 7, 8, 130])
+def test_what_would_come_to_the_same_end_is_not_tried_again(code, tmp_path):
+    assert play(settings(tmp_path), (3, code)) == (code, [], [settings(tmp_path)])
+
+
+def test_who_was_interrupted_wants_no_other_attempt(tmp_path):
+    assert play(settings(tmp_path), (3, 5), interrupted=True)[0] == 5
+
+
+def test_restarts_are_counted_and_one_without_a_step_is_the_last(tmp_path):
+    code, notes, started = play(settings(tmp_path), (3, 5), (1, 9), (1, 5), (1, 5))
+    assert (code, len(notes), len(started)) == (5, 3, 4)
+    code, notes, started = play(settings(tmp_path), (3, 5), (0, 5))
+    assert (code, len(started)) == (5, 2)
+    assert "took no step" in notes[-1]
+    never = replace(settings(tmp_path), max_restarts=0)
+    assert play(never, (3, 5)) == (5, [], [never])

@@ -1,0 +1,43 @@
+"""A rank that dies in the middle of what it does, over the in-process transport."""
+
+from atomo.errors import PeerLost
+from atomo.transports import LocalTransport, Message, Transport
+from atomo.wire import Bytes
+
+__all__ = ["Mortal"]
+
+
+class Mortal(Transport):
+    """A rank that dies after so many messages that it has sent or waited for."""
+
+    def __init__(self, own: LocalTransport, breaths: float) -> None:
+        self._own, self.breaths = own, breaths
+        self.rank, self.size, self.survives = own.rank, own.size, own.survives
+        self.local_index, self.local_size = own.local_index, own.local_size
+        self.sent_bytes = self.received_bytes = 0
+
+    def breathe(self) -> None:
+        self.breaths -= 1
+        if self.breaths < 0:
+            self._own.leave(137)
+            raise PeerLost(self.rank, "dying, itself")
+
+    def send(self, to: int, data: Bytes, what: str) -> None:
+        self.breathe()
+        self._own.send(to, data, what)
+
+    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+        self.breathe()
+        return self._own.receive(source, timeout_s, what)
+
+    def drain(self, timeout_s: float) -> None:
+        self._own.drain(timeout_s)
+
+    def forget(self, rank: int) -> None:
+        self._own.forget(rank)
+
+    def channel(self, timeout_s: float) -> Transport:
+        raise NotImplementedError
+
+    def abort(self, exit_code: int) -> None:
+        self._own.abort(exit_code)

@@ -1,0 +1,69 @@
+"""Whole runs in which workers die: those that are left have the weights that the master has."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from mortal import Mortal
+from support import settings, together
+
+from atomo.errors import PeerLost
+from atomo.training.events import Caution, Ended, Event
+from atomo.training.job import make_job
+from atomo.training.rank import make_end
+from atomo.transports import Transport, network
+
+STEPS = 8
+DOWNS = ("updates", "weights", "delta(topk(ratio=0.1))", "auto")
+
+
+def trained(folder: Path, down: str, seed: int) -> list[Event]:
+    """A run on four hosts, of whose workers two die; what it told."""
+    chosen = settings(
+        folder, n=5, network="FC", batch_size=8, max_steps=STEPS, eval_freq=3, code="qsgd",
+        down=down, min_workers=1,
+    )  # fmt: skip
+    dice, wires, told = random.Random(seed), network(chosen.n), list[Event]()
+    for wire in wires:
+        wire.local_size, wire.local_index = 1, 0  # each on a host of its own: workers hand on
+    ends: list[Transport] = [*wires]
+    for rank in dice.sample(range(1, chosen.n), 2):
+        ends[rank] = Mortal(wires[rank], dice.randint(1, 10 * STEPS))
+
+    def body(transport: Transport) -> None:
+        job = make_job(chosen, transport.size)
+        end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)
+        try:
+            end.run()
+        except PeerLost as lost:
+            if lost.rank != transport.rank:
+                raise
+
+    together([lambda one=one: body(one) for one in ends], lambda: wires[0].abort(1))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("down", "seed"),
+    [
+        pytest.param(down, seed, marks=() if (down, seed) == ("updates", 1) else pytest.mark.slow)
+        for down in DOWNS
+        for seed in (1, 2)
+    ],
+)
+def test_a_run_over_several_hosts_outlives_its_workers(down, seed, tmp_path):
+    told = trained(tmp_path, down, seed)
+    notes = [event.text for event in told if isinstance(event, Caution)]
+    assert not any("other weights" in note for note in notes), notes
+    ended = told[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.step, ended.reason) == (STEPS, "done")
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+    total = {name: sum(line[name] for line in lines) for name in ("asked", "workers", "lost")}
+    assert total["asked"] == total["workers"] + total["lost"]
+    gone = sum("is gone" in note for note in notes)
+    assert lines[-1]["workers"] >= 4 - gone >= 2

@@ -177,7 +177,7 @@ def test_a_killed_worker_is_left_behind(tmp_path):
     code, output = broken(tmp_path, {2: WORKER.format(fault=KILL)})
     assert code == 0, output
     left_behind(tmp_path, output, lost=1)
-    assert re.search(r"gradients +│ 11: 10 used, 0 late, 1 lost +│", output), output
+    assert re.search(r"gradients +│ 12: 11 used, 0 late, 1 lost +│", output), output
 
 
 @pytest.mark.slow

@@ -5,24 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.parameter_server.accounts import Balance
+from atomo.communicators.parameter_server.agreement import Agreement
 from atomo.communicators.parameter_server.assignments import Assignments
-from atomo.communicators.parameter_server.checks import check_frame
 from atomo.communicators.parameter_server.collection import Collection
 from atomo.communicators.parameter_server.down import Down, Taken, Weights
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.orders import Orders
+from atomo.communicators.parameter_server.reception import Reception
 from atomo.communicators.report import Report
-from atomo.communicators.scales import Scales, read_scales
 from atomo.communicators.state import State, read_state, state_frame
 from atomo.errors import FrameError, TooFewWorkers
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport
-from atomo.wire import Header, Kind, read_header
+from atomo.wire import Header, Kind
 
 __all__ = ["Server"]
 
@@ -65,7 +64,10 @@ class Server:
         self._step = 0
         self._collection: Collection | None = None
         self._taken: Taken | None = None
-        self._scales = Scales(needed)
+        self._agreement = Agreement(self._orders)
+        self._reception = Reception(
+            self._members, self._assignments, self._orders, self._down, self._bury
+        )
         self.decode_s = 0.0  # spent on decoding and adding up, so far
 
     def expect(self, buckets: Sequence[Bucket]) -> None:
@@ -94,9 +96,8 @@ class Server:
             self._orders.send_all(worker, self._down.greet(worker, weights), "a greeting")
         while owing := [worker for worker in self._workers if self._down.awaits(worker)]:
             what = f"the hash of the initial weights of worker {owing}"
-            message = self._receive_any(owing, what)
-            if message and not self._is_hash(message, read_header(message.data)):
-                raise FrameError(f"rank {message.source} sent no hash before the first step")
+            if received := self._reception.any(owing, what):
+                raise FrameError(f"rank {received[0].source} sent no hash before the first step")
 
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
         """Opens a step: every worker that is not still busy with an earlier one comes to `weights`.
@@ -107,7 +108,7 @@ class Server:
         self._step = step
         self._orders.open(step)
         self._down.open(step, weights)
-        self._scales = Scales(min(self._needed, len(self._workers)))
+        self._agreement.open(min(self._needed, len(self._workers)), self._buckets)
         busy = self._assignments.owed
         self._orders.compute([worker for worker in self._workers if worker not in busy])
 
@@ -125,7 +126,7 @@ class Server:
             self._step, self._buckets, out, self._workers, self._needed, self._late_counts
         )
         while self._all_are_well(step) and not step.is_complete:
-            if received := self._receive(step.missing, self._gradients_of(step.missing)):
+            if received := self._receive(step.missing):
                 self._take_in(*received, step)
         self._collection = None
         counted = self._timed(step.close)
@@ -171,8 +172,8 @@ class Server:
         states: dict[int, dict[str, Tensor]] = {}
         while missing := [worker for worker in self._workers if worker not in states]:
             what = f"the state of worker {missing} for the checkpoint of step {self._step}"
-            message = self._receive_any(missing, what)
-            if message and not self._is_hash(message, read_header(message.data)):
+            if received := self._reception.any(missing, what):
+                message, _ = received
                 states[message.source] = read_state(message.data)
         if not states:
             raise TooFewWorkers(
@@ -212,61 +213,13 @@ class Server:
             self._down.lose(worker)
             if self._collection is not None:
                 self._collection.drop(worker)
-            self._tell_scales(self._scales.lose(worker, self._workers))
-
-    def _receive_any(self, owing: Sequence[int], what: str) -> Message | None:
-        """The next message; None: somebody died instead, and is taken out."""
-        message = self._members.receive(owing, what)
-        self._bury()
-        return message
-
-    def _receive(self, owing: Sequence[int], what: str) -> tuple[Message, Header] | None:
-        """The next frame of a gradient; None: somebody died instead, or only told a hash."""
-        message = self._receive_any(owing, what)
-        if message is None:
-            return None
-        header = read_header(message.data)
-        if self._is_hash(message, header) or self._is_cut_off(message, header):
-            return None
-        late = header.step != self._step
-        given = self._assignments.owed.get(message.source)
-        check_frame(header, message.source, given, () if late else self._buckets)
-        return message, header
-
-    def _is_hash(self, message: Message, header: Header) -> bool:
-        """Whether it was an answer to what the way down had asked."""
-        if header.kind is not Kind.HASH:
-            return False
-        if header.worker != message.source:
-            raise FrameError(f"rank {message.source} sent the hash of worker {header.worker}")
-        self._down.heard(message.source, message.data)
-        return True
-
-    def _is_cut_off(self, message: Message, header: Header) -> bool:
-        """Whether it was from a worker behind one that died, which could not follow its order."""
-        worker = message.source
-        if header.kind is not Kind.BROKEN:
-            return False
-        if worker not in self._assignments.owed:
-            raise FrameError(f"rank {worker} sent a {header.kind.name}, and was given nothing")
-        if self._collection is None:
-            self._orders.excuse(worker)
-        else:
-            self._orders.repeat(worker)
-        return True
+            self._agreement.lose(worker, self._workers)
 
     def _answer_scales(self, message: Message, header: Header) -> None:
-        """Answers who waits for scales. Who is late gets none: what it encodes never counts."""
-        if header.step != self._step:
-            self._orders.send(message.source, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
-            return
-        count = sum(len(bucket.agreeing) for bucket in self._buckets)
-        asked = read_scales(message.data, count)
-        self._tell_scales(self._scales.ask(message.source, asked))
-
-    def _tell_scales(self, workers: Sequence[int]) -> None:
-        for worker in workers:
-            self._orders.send(worker, Kind.SCALES, [self._scales.section])
+        if header.step == self._step:
+            self._agreement.answer(message)
+        else:
+            self._agreement.refuse(message.source)
 
     def _readmit(self, header: Header, worker: int) -> None:
         """Gives a worker whose whole gradient came too late the step that is open."""
@@ -278,7 +231,7 @@ class Server:
         """Waits until no worker computes any more. What still comes in came too late."""
         self._bury()
         while owing := sorted(self._assignments.owed):
-            received = self._receive(owing, self._gradients_of(owing))
+            received = self._receive(owing)
             if received is None:
                 continue
             message, header = received
@@ -287,5 +240,8 @@ class Server:
             elif header.kind is Kind.REPORT:
                 self._assignments.late(message.source)
 
-    def _gradients_of(self, workers: Sequence[int]) -> str:
-        return f"the gradients of worker {[*workers]} at step {self._step}"
+    def _receive(self, owing: Sequence[int]) -> tuple[Message, Header] | None:
+        """The next frame of a gradient; None: there was something else to see to."""
+        what = f"the gradients of worker {[*owing]} at step {self._step}"
+        closed = self._collection is None
+        return self._reception.gradient(owing, what, self._step, self._buckets, closed=closed)

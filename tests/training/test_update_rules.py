@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from atomo.training import update_rules
+from atomo.training.one_thread import on_one_thread
 from atomo.training.update_rules import Adam, Sgd
 
 RATES = [0.1, 0.05, 0.02, 0.02]
@@ -34,7 +35,8 @@ def test_the_bits_of_pytorch_s_optimizers(theirs, ours, piece, monkeypatch):
         parameter.grad = gradient.clone()
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
-        rule.step(weights, gradient, rate)
+        with on_one_thread():
+            rule.step(weights, gradient, rate)
     assert weights.equal(parameter.detach())
     expected = {k: v for k, v in optimizer.state[parameter].items() if v is not None}
     assert rule.state.keys() == expected.keys()
@@ -42,7 +44,7 @@ def test_the_bits_of_pytorch_s_optimizers(theirs, ours, piece, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "ours"), [("sgd", PAIRS[1][1]), ("adam", PAIRS[-1][1])])
-def test_what_a_rule_makes_in_between_is_as_long_as_a_piece(name, ours, monkeypatch):
+def test_what_one_thread_makes_in_between_is_as_long_as_a_piece(name, ours, monkeypatch):
     real, longest = getattr(update_rules, name), []
 
     def noted(weights, *args, **settings):
@@ -51,9 +53,11 @@ def test_what_a_rule_makes_in_between_is_as_long_as_a_piece(name, ours, monkeypa
 
     monkeypatch.setattr(update_rules, name, noted)
     weights, rule = torch.ones(2 * update_rules.PIECE + 5), ours()
-    for _ in range(2):
-        rule.step(weights, weights.clone(), 0.1)
-    assert longest == [update_rules.PIECE] * 2
+    with on_one_thread():
+        for threads in (1, 1, 2):  # several would wait for each other at each piece
+            torch.set_num_threads(threads)
+            rule.step(weights, weights.clone(), 0.1)
+    assert longest == [update_rules.PIECE, update_rules.PIECE, len(weights)]
 
 
 @pytest.mark.slow

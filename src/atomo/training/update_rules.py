@@ -107,5 +107,8 @@ class Adam:
 
 
 def pieces(tensor: Float[Tensor, " n"]) -> list[Tensor]:
-    """Views of a flat tensor, one after the other."""
-    return [*torch.split(tensor, PIECE)]
+    """Views of a flat tensor, one after the other; where a GPU or several threads step it, which
+    would have to wait for each other at each of them, all of it.
+    """
+    alone = tensor.device.type == "cpu" and torch.get_num_threads() == 1
+    return [*torch.split(tensor, PIECE)] if alone else [tensor]

@@ -215,6 +215,38 @@ def test_an_ended_host_counts_until_its_end(reason, ec2, cloud, monkeypatch):
     assert hours == {2.0 if "2026" in reason else 5.0}  # else at most until the fuse
 
 
+def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
+    cloud.prices = PRICES
+    hosts = ec2("launch", "--yes", "--json", "--max-hours", "5").record
+    lost = hosts[-1]["id"]
+    cloud.moto.client().terminate_instances(InstanceIds=[lost])  # and nobody looks for hours
+
+    class Later(datetime):
+        hours = 3
+
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(timezone.utc) + timedelta(hours=cls.hours)
+
+    for module in ("shutdown", "cost"):
+        monkeypatch.setattr(f"atomo_cluster.ec2.commands.{module}.datetime", Later)
+    assert ec2("shutdown", "--yes").code == 0
+    cloud.moto.reset()  # EC2 has forgotten the hosts
+    Later.hours = 100
+    cost = ec2("cost", "--json").record
+    assert [one["hours"] for one in cost["hosts"]] == pytest.approx([3, 3, 3], rel=1e-2)
+    assert cost["usd_so_far"] == cost["usd_until_fuse"] == pytest.approx(9 * HOST, rel=1e-2)
+    assert cost["usd_per_hour"] == 0
+    (folder / "state/test/hosts.json").write_text("[")
+    damaged = ec2("cost")
+    assert damaged.code == 2
+    assert "hosts.json: Expecting value" in damaged.err
+    launched = ec2("launch", "--yes")
+    assert launched.code == 0  # a cluster is worth more than its record
+    assert "not written down: " in launched.out
+    assert ec2("shutdown", "--yes").code == 0
+
+
 def test_tables_fit_into_80_columns(ec2, cloud):
     cloud.prices = PRICES
     words = ("--method", "spot", "--worker-type", "g4dn.12xlarge", "--n-workers", "10")

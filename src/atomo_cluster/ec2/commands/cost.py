@@ -3,10 +3,11 @@
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from atomo_cluster.ec2.inventory import LIVE, Disk, Instance, instances, volumes
+from atomo_cluster.ec2.ledger import Entry, note, noted
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.tables import table
@@ -16,8 +17,9 @@ HELP: Final = """\
   pytorch_ec2.py cost --json
 
 Changes nothing. Computed from start and end times, the disks that there are, and the prices of this
-moment: the bill is in the AWS console. Hosts that have ended are in it for about an hour, after
-which EC2 forgets them. Traffic to the internet and shared folders (EFS) are not in it."""
+moment: the bill is in the AWS console. Hosts that have ended are in it, also after `shutdown`, as
+this machine has them in state_dir; where nobody looked within an hour of an end, until the fuse at
+most. Traffic to the internet and shared folders (EFS) are not in it."""
 COLUMNS: Final = ("host", "type", "hours", "per hour", "so far", "until the fuse")
 ENDED: Final = ("shutting-down", "terminated")
 
@@ -40,7 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    costs = all_costs(run)
+    costs = with_noted(run, all_costs(run))
     total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
     shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
     for one in costs:
@@ -76,6 +78,35 @@ def all_costs(run: Run) -> list[Cost]:
         *(of_host(run, host, disks, known) for host in hosts),
         *(of_disk(disk, known) for disk in loose),
     ]
+
+
+def with_noted(run: Run, costs: list[Cost]) -> list[Cost]:
+    """Adds the hosts that EC2 has forgotten, and writes down those that it knows."""
+    hosts = {host.id: host for host in instances(run.aws, run.owned, [*LIVE, *ENDED])}
+    note(run.cluster, run.owned.owner, [
+        entry(hosts[one.id], one) for one in costs if one.id in hosts
+    ])  # fmt: skip
+    known = noted(run.cluster, run.owned.owner).values()
+    return costs + [forgotten(one) for one in known if one.id not in hosts]
+
+
+def entry(host: Instance, cost: Cost) -> Entry:
+    """A host as it is written down."""
+    over = host.state in ENDED
+    until = host.launched + timedelta(hours=cost.hours) if over else host.fuse
+    known = over and host.ended is not None
+    hourly = cost.usd_so_far / cost.hours if cost.usd_so_far and cost.hours else cost.usd_per_hour
+    return Entry(host.id, host.owner, host.type, host.launched.isoformat(), until.isoformat(),
+                 known, hourly)  # fmt: skip
+
+
+def forgotten(one: Entry) -> Cost:
+    """What a host cost of which EC2 no longer tells."""
+    now = datetime.now(timezone.utc)
+    end = min(now, datetime.fromisoformat(one.until))
+    hours = max(0.0, (end - datetime.fromisoformat(one.launched)).total_seconds() / 3600)
+    total = None if one.usd_per_hour is None else hours * one.usd_per_hour
+    return Cost(one.id, one.type, ENDED[-1], hours, 0.0, total, total)
 
 
 def priced(run: Run, hosts: Sequence[Instance]) -> Prices:

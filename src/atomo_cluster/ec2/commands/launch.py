@@ -8,12 +8,15 @@ from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.validate import refuse
 from atomo_cluster.ec2.host_list import host_records
 from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.ec2.ledger import Entry, note, renew
 from atomo_cluster.ec2.lifecycle import dry_run, launch
 from atomo_cluster.ec2.network import allowed_cidr
 from atomo_cluster.ec2.plan import Plan, check_budget, make_plan
+from atomo_cluster.ec2.pricing import added
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import validate
 from atomo_cluster.ec2.verdict import UNKNOWN, Site
+from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
   pytorch_ec2.py launch
@@ -42,8 +45,27 @@ def run(run: Run) -> int:
     if plan.groups:
         run.confirm()
     hosts = launch(run.aws, plan, cidr, run.say)
+    write_down(run, plan, hosts)
     report(run, hosts)
     return 0
+
+
+def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:
+    """Notes what the hosts cost, for the time when EC2 no longer knows them."""
+    try:
+        if not plan.running:
+            renew(run.cluster, run.owned.owner)
+        note(run.cluster, run.owned.owner, [priced(plan, host) for host in hosts])
+    except ConfigError as error:  # which is no reason to end what runs
+        run.say(f"not written down: {error}")
+
+
+def priced(plan: Plan, host: Instance) -> Entry:
+    """A new host, with its price of now."""
+    disk = plan.prices.disk_hour(plan.cluster.volume_gb)
+    parts = [plan.prices.hourly(host.type, host.spot, host.zone), disk, plan.address(plan.subnet)]
+    return Entry(host.id, host.owner, host.type, host.launched.isoformat(), host.fuse.isoformat(),
+                 ended=False, usd_per_hour=added(parts))  # fmt: skip
 
 
 def check(run: Run, plan: Plan) -> None:

@@ -1,13 +1,15 @@
 """`shutdown`: the end of a cluster, verified."""
 
 from argparse import ArgumentParser
+from datetime import datetime, timezone
 from typing import Final
 
 from atomo_cluster.ec2.inventory import namesakes, told_of
+from atomo_cluster.ec2.ledger import close
 from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.survey import Survey, Thing, survey
-from atomo_cluster.errors import LeftBehind
+from atomo_cluster.errors import ConfigError, LeftBehind
 
 HELP: Final = """\
   pytorch_ec2.py shutdown
@@ -61,10 +63,19 @@ def end(run: Run) -> None:
             f"{remains(left)}. Run `shutdown` again; if that does not help, delete them in the EC2 "
             "console"
         )
+    write_down(run)
     run.say(
         f"verified: nothing in {run.aws.region} carries the tags of {run.cluster.name}, "
         f"owner {run.owned.owner}, any more"
     )
+
+
+def write_down(run: Run) -> None:
+    """Notes that the hosts have ended, for `cost`."""
+    try:
+        close(run.cluster, run.owned.owner, datetime.now(timezone.utc))
+    except ConfigError as error:  # which is no reason to say that something is left
+        run.say(f"not written down: {error}")
 
 
 def check_namesakes(run: Run) -> None:

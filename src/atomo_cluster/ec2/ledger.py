@@ -1,0 +1,94 @@
+"""What hosts cost, written down on this machine: EC2 forgets a host an hour after its end."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.errors import ConfigError
+
+__all__ = ["Entry", "close", "file_of", "note", "noted", "renew"]
+
+FILE: Final = "hosts.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One host that there was."""
+
+    id: str
+    owner: str
+    type: str
+    launched: str  # ISO 8601, as all times here
+    until: str  # its end; while that is not known, its fuse
+    ended: bool  # whether the end is known
+    usd_per_hour: float | None  # with disk and address, at the last look; None: AWS did not say
+
+
+def file_of(cluster: Cluster) -> Path:
+    """Where the entries of a cluster are."""
+    return cluster.state / FILE
+
+
+def noted(cluster: Cluster, owner: str) -> dict[str, Entry]:
+    """The hosts of the cluster's present life, or if it has ended, of its last one.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    path = file_of(cluster)
+    try:
+        entries = [Entry(**one) for one in json.loads(path.read_text())]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: {error}; delete it, and forget what hosts have cost") from error
+    return {entry.id: entry for entry in entries if entry.owner == owner}
+
+
+def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
+    """Adds hosts, or what is known better of them. A known end and price stay.
+
+    Raises:
+        ConfigError: the file is damaged, or cannot be written.
+    """
+    known = noted(cluster, owner)
+    for entry in entries:
+        old = known.get(entry.id)
+        price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
+        if old is None or not old.ended:
+            known[entry.id] = replace(entry, usd_per_hour=price)
+    write(file_of(cluster), known.values())
+
+
+def renew(cluster: Cluster, owner: str) -> None:
+    """Begins a new life of the cluster: what the last one cost is forgotten."""
+    if noted(cluster, owner):
+        write(file_of(cluster), ())
+
+
+def close(cluster: Cluster, owner: str, now: datetime) -> None:
+    """Writes down that all hosts have ended, at the latest now."""
+    known = noted(cluster, owner)
+    if not known:
+        return
+    write(file_of(cluster), [
+        entry if entry.ended or datetime.fromisoformat(entry.until) <= now
+        else replace(entry, until=now.isoformat(), ended=True)
+        for entry in known.values()
+    ])  # fmt: skip
+
+
+def write(path: Path, entries: Iterable[Entry]) -> None:
+    """Puts the file in place as a whole."""
+    fresh = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh.write_text(json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}; what hosts cost cannot be written down") from error

@@ -22,6 +22,10 @@ KERNELS = {
     ),
     "sketch.fill": ("*fp32 i64 i64 *fp32 i64", {"BLOCK": 1024}),
     "sketch.add": ("*fp32 i64 i64 *fp32 i64 fp32", {"BLOCK": 1024}),
+    "momentum.grow_and_mark": (
+        "*fp32 *fp32 *fp32 fp32 i32 *i32 *i64 i64",
+        {"NESTEROV": False, "BLOCK": 2048},
+    ),
     "moments.sum_pieces": (
         "*fp32 *fp64 i64 i64 i64 i64 i32",
         {"PIECE": 16384, "RUNS": 1, "LANES": 1024},
@@ -78,7 +82,7 @@ KERNELS = {
 }
 
 # Those that read and write all of a vector.
-WIDE = {"powers.pack_tiles", "select.mark", "sign.pack_tiles"}
+WIDE = {"momentum.grow_and_mark", "powers.pack_tiles", "select.mark", "sign.pack_tiles"}
 BLOCKS = {"blocks", "random"}  # what the others are made of
 
 COMPILE = """

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Generator, Size, Tensor
 
-from atomo.codecs import make_codec
+from atomo.codecs import Codec, make_codec
+from atomo.codecs.momentum import Momentum
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory import MomentumCorrection, Residual
 from atomo.memory.store import Store
@@ -63,6 +64,24 @@ def test_is_the_algorithm_of_the_paper(nesterov, masking, clip):
         sent = encode(memory, "topk(ratio=0.1)", gradient)
         expected = torch.tensor(reference.step(gradient.tolist(), 22))
         torch.testing.assert_close(sent, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masking", [False, True])
+@pytest.mark.parametrize(
+    "code", ["dgc(ratio=0.05, values=fp16)", "dragonn", "threshold(value=2)", "topk(ratio=0.1)"]
+)
+def test_one_pass_does_what_its_steps_do(code, masking, nesterov):
+    """With a momentum of 1/2, whose products are exact however they are added."""
+    codec, found = make_codec(code), []
+    for encode_momentum in (type(codec).encode_momentum, Codec.encode_momentum):
+        velocity, kept, gradient = torch.randn(3, 50, 60, generator=Generator().manual_seed(1))
+        momentum = Momentum(velocity, 0.5, nesterov, masking)
+        args = gradient, momentum, kept, Generator().manual_seed(2)
+        sections = list(codec.sections(encode_momentum(codec, *args)))
+        found.append([*sections, velocity, kept])
+    for one, other in zip(*found, strict=True):
+        assert one.equal(other)
 
 
 @pytest.mark.parametrize("code", ["dgc(ratio=0.05, values=fp16)", "topk(ratio=0.1, values=bf16)"])

@@ -24,6 +24,7 @@ from jaxtyping import Float
 
 from atomo.codecs.cost import BESIDE, VISITS, Cost
 from atomo.codecs.laws import Field, Law, Unit
+from atomo.codecs.momentum import Momentum
 from atomo.codecs.rows import RowGradient
 
 __all__ = ["Codec", "Field", "Law", "Unit"]
@@ -161,6 +162,23 @@ class Codec(ABC, Generic[Payload]):
         """Encodes what is kept, a gradient included, and leaves in `kept` what was not sent."""
         payload = self.encode(kept, generator)
         self.add_decoded(payload, kept, -1.0)
+        return payload
+
+    def encode_momentum(
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        momentum: Momentum,
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
+    ) -> Payload:
+        """Momentum correction in one go: `encode_residual` of what `momentum` makes of `gradient`,
+        which is used up; with masking, the momentum of what was sent becomes zero.
+
+        A codec that can do so in fewer passes over memory than these replaces this.
+        """
+        payload = self.encode_residual(momentum.grow(gradient), kept, generator)
+        if momentum.masking:
+            self.clear_sent(payload, momentum.velocity.view(-1))
         return payload
 
     def clear_sent(self, payload: Payload, entries: Float[torch.Tensor, " n"]) -> None:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs import Codec, Law
+from atomo.codecs.momentum import Momentum
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
@@ -97,14 +98,13 @@ class MomentumCorrection(Memory):
         if not self._momentum:  # u is g, of which nothing is to be kept
             return self._encode_rest(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        grown = self._accumulate(velocity, gradient)
+        momentum = Momentum(velocity, self._momentum, self._nesterov, self._masking)
         # A dense part leaves nothing for v: it gets m u + g at once, and whatever was taken back.
         if Law.LOSSLESS in codec.laws:
-            return self._encode_rest(codec, gradient.copy_(grown), layout, generator)
-        payload = self._encode_rest(codec, grown, layout, generator)
-        if self._masking:
-            codec.clear_sent(payload, velocity.view(-1))  # u of what was sent
-        return payload
+            grown = gradient.copy_(momentum.grow(gradient))
+            return self._encode_rest(codec, grown, layout, generator)
+        unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
+        return codec.encode_momentum(gradient, momentum, unsent, generator)
 
     def _encode_rest(
         self,
@@ -118,16 +118,6 @@ class MomentumCorrection(Memory):
             return codec.encode(self._whole(grown, layout), generator)
         unsent = self._unsent.vector(layout, grown).view(grown.shape)
         return codec.encode_residual(grown, unsent, generator)
-
-    def _accumulate(
-        self, velocity: Float[torch.Tensor, "*s"], gradient: Float[torch.Tensor, "*s"]
-    ) -> Float[torch.Tensor, "*s"]:
-        """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
-        if self._nesterov:
-            velocity.add_(gradient).mul_(self._momentum)
-            return gradient.add_(velocity)
-        # In one pass over memory, as mul_ and add_ would not be.
-        return torch.add(gradient, velocity, alpha=self._momentum, out=velocity)
 
     def _whole(
         self, gradient: Float[torch.Tensor, "*s"], layout: Layout

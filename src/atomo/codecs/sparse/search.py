@@ -1,6 +1,7 @@
-"""What a selector searches for large entries: a whole gradient, or the rows of it that are there.
+"""What a selector searches for large entries: a whole gradient, as it is or as momentum makes it,
+or the rows of it that are there.
 
-Either finds the same entries in the same order, so that a selector knows of no difference.
+Each finds the same entries in the same order, so that a selector knows of no difference.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import final
 import torch
 from jaxtyping import Float, Int32, Int64
 
+from atomo.codecs.momentum import Momentum
 from atomo.codecs.rows import RowGradient
-from atomo.kernels import select
+from atomo.kernels import momentum, select
 
-__all__ = ["RowSearch", "Search", "WholeSearch"]
+__all__ = ["MomentumSearch", "RowSearch", "Search", "WholeSearch"]
 
 
 class Search(ABC):
@@ -75,6 +77,56 @@ class WholeSearch(Search):
         """What is still to be added: it is once."""
         added, self._added = self._added, None
         return added
+
+
+@final
+class MomentumSearch(Search):
+    """All entries of a vector, and of what momentum adds to it as it is searched for the first
+    time; until then nothing changes.
+    """
+
+    def __init__(
+        self,
+        entries: Float[torch.Tensor, " n"],
+        gradient: Float[torch.Tensor, " n"],
+        how: Momentum,
+    ) -> None:
+        self._entries, self._how = entries, how
+        self._gradient: Float[torch.Tensor, " n"] | None = gradient
+        self.device = entries.device
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def above(
+        self, low: int, clear: bool = False
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        if clear or self._gradient is None:
+            return select.above(self._entries, self._grown(), low, clear)
+        given, self._gradient = self._given(self._gradient), None
+        return momentum.grow_above(*given, low)
+
+    def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        return select.largest(self._entries, self._grown(), k)
+
+    def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
+        if self._gradient is None:
+            return select.magnitudes(self._entries, None, positions)
+        return momentum.magnitudes(*self._given(self._gradient), positions)
+
+    def _given(
+        self, gradient: Float[torch.Tensor, " n"]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
+        """What `kernels/momentum` asks for first."""
+        velocity = self._how.velocity.view(-1)
+        return self._entries, velocity, gradient, self._how.factor, self._how.nesterov
+
+    def _grown(self) -> Float[torch.Tensor, " n"] | None:
+        """What is still to be added: it is once."""
+        gradient, self._gradient = self._gradient, None
+        if gradient is None:
+            return None
+        return self._how.grow(gradient.view_as(self._how.velocity)).view(-1)
 
 
 @final

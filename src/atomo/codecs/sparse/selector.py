@@ -19,6 +19,7 @@ from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import adding_to, flat
+from atomo.codecs.momentum import Momentum
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.sparse.payload import (
     Sparse,
@@ -27,7 +28,7 @@ from atomo.codecs.sparse.payload import (
     index_fields,
     indices_of,
 )
-from atomo.codecs.sparse.search import RowSearch, Search, WholeSearch
+from atomo.codecs.sparse.search import MomentumSearch, RowSearch, Search, WholeSearch
 from atomo.kernels import rice, select
 
 __all__ = ["SCOPES", "Selector"]
@@ -83,6 +84,21 @@ class Selector(Codec[Sparse]):
         generator: torch.Generator,
     ) -> Sparse:
         return self.keep_rest(kept, flat(gradient, self.id), generator)
+
+    def encode_momentum(
+        self,
+        gradient: Float[torch.Tensor, "*s"],
+        momentum: Momentum,
+        kept: Float[torch.Tensor, "*s"],
+        generator: torch.Generator,
+    ) -> Sparse:
+        entries = kept.view(-1)
+        search = MomentumSearch(entries, flat(gradient, self.id), momentum)
+        payload, indices, found = self.sent(search, generator)
+        entries[indices] = self.lost(payload, found)
+        if momentum.masking:  # where it was found: to read the payload again would take the host
+            momentum.velocity.view(-1)[indices] = 0
+        return payload
 
     def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Sparse:
         return self.keep_rest(kept, None, generator)

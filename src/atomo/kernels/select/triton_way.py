@@ -60,8 +60,15 @@ def mark(values, added, low, words, counts, entries, ADD: tl.constexpr, BLOCK: t
     if ADD:
         entry += take(added, block * BLOCK, entries, BLOCK)
         put(values, block * BLOCK, entries, entry, BLOCK)
+    keep_marks(entry, tl.maximum(tl.load(low), 1), words, counts, BLOCK)
+
+
+@device_code
+def keep_marks(entry, low, words, counts, BLOCK: tl.constexpr):
+    """A bit for each entry of a program's block, and how many are set."""
+    block = tl.program_id(0).to(tl.int64)
     # What is behind the end is 0, which `low` is above.
-    hit = (magnitudes_of(entry) >= tl.maximum(tl.load(low), 1)).to(tl.int32)
+    hit = (magnitudes_of(entry) >= low).to(tl.int32)
     rows = tl.reshape(hit, [BLOCK // 32, 32])
     # Bits of different places add up to their word without carries.
     word = tl.sum(rows << tl.arange(0, 32)[None, :], 1)

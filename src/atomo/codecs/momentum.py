@@ -1,0 +1,34 @@
+"""The momentum that a memory applies before a codec selects, for those that do both in one pass.
+
+Lin et al., "Deep Gradient Compression", ICLR 2018, sections 3.1 to 3.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+
+__all__ = ["Momentum"]
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """u = m u + g, by which what waits to be sent grows; Nesterov: u = m (u + g), and by u + g."""
+
+    velocity: Float[torch.Tensor, "..."]
+    """u, of the gradient's shape; changed in place."""
+    factor: float
+    """m; higher => longer memory of past gradients."""
+    nesterov: bool
+    masking: bool
+    """Whether u becomes zero where entries were sent."""
+
+    def grow(self, gradient: Float[torch.Tensor, "*s"]) -> Float[torch.Tensor, "*s"]:
+        """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
+        if self.nesterov:
+            self.velocity.add_(gradient).mul_(self.factor)
+            return gradient.add_(self.velocity)
+        # In one pass over memory, as mul_ and add_ would not be.
+        return torch.add(gradient, self.velocity, alpha=self.factor, out=self.velocity)

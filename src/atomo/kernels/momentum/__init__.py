@@ -1,0 +1,58 @@
+"""DGC's momentum in the pass that selects. What all ways promise.
+
+Each vector is read once and written once: u = m u + g and v = v + u, or Nesterov's u = m (u + g)
+and v = v + u + g, where every product and every sum is rounded by itself. Magnitudes are compared
+as in `kernels/select`.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int32, Int64
+
+from atomo.kernels.select import check_finite
+from atomo.kernels.ways import ways_of
+
+__all__ = ["backend", "grow_above", "magnitudes"]
+
+backend = ways_of(__name__, "numba", "torch", "triton")
+
+
+def grow_above(
+    values: Float[torch.Tensor, " n"],
+    velocity: Float[torch.Tensor, " n"],
+    gradient: Float[torch.Tensor, " n"],
+    factor: float,
+    nesterov: bool,
+    low: int,
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+    """The indices, increasing, and the values of what in `values` then has bits >= `low`.
+
+    Args:
+        values: v, contiguous; changed in place.
+        velocity: u, contiguous; changed in place.
+        gradient: g, contiguous.
+        factor: m.
+        nesterov: whether u and v are Nesterov's.
+        low: bits of a magnitude, at least 1.
+
+    Raises:
+        ValueError: NaN or infinity was found.
+    """
+    ways = backend(values)
+    indices, found = ways.grow_above(values, velocity, gradient, factor, nesterov, low)
+    check_finite(found)
+    return indices, found
+
+
+def magnitudes(
+    values: Float[torch.Tensor, " n"],
+    velocity: Float[torch.Tensor, " n"],
+    gradient: Float[torch.Tensor, " n"],
+    factor: float,
+    nesterov: bool,
+    positions: Int64[torch.Tensor, " s"],
+) -> Int32[torch.Tensor, " s"]:
+    """The bits of the magnitudes that `grow_above` would give `values` at some positions."""
+    there = positions.to(values.device)
+    return backend(values).magnitudes(values, velocity, gradient, factor, nesterov, there)

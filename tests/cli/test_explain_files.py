@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from atomo.cli import main
 from atomo.cli.explain_options import ExplainOptions
 from atomo.cli.explain_profile import profile_of
+from atomo.cli.explain_run import like_run_beside
 from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
 from atomo.tasks import task_of
@@ -89,6 +90,7 @@ def test_what_a_codec_sends_is_that_of_the_numbers_in_the_file(
     assert 100 * sent[0] < sent[1]
 
 
+@pytest.mark.slow
 def test_a_models_weights_are_what_its_gradient_is_taken_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,22 +126,21 @@ def test_passes_that_are_said_come_in_the_place_of_those_of_this_machine() -> No
     assert 0 < max(found.ready_s) <= found.backward_s
 
 
-def test_a_file_of_a_run_is_of_its_network(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = Settings(network="FC", dataset="Digits", train_dir=str(tmp_path))
+def test_a_file_of_a_run_is_of_its_network(tmp_path: Path) -> None:
+    settings = Settings(network="FC", dataset="Digits", batch_size=6, train_dir=str(tmp_path))
     keep_settings(tmp_path, settings.resolved())
     (tmp_path / "gradients").mkdir()
-    weights = state()
-    save_file(weights, tmp_path / "step-00000005.model.safetensors")
-    save_file(spread(weights), tmp_path / "gradients" / "step-00000005.safetensors")
-    for words in (
-        ["--weights", str(tmp_path / "step-00000005.model.safetensors")],
-        ["--gradient", str(tmp_path / "gradients" / "step-00000005.safetensors")],
+    model, gradient = "step-00000005.model.safetensors", "gradients/step-00000005.safetensors"
+    for name in (model, gradient):
+        save_file({"w": torch.ones(3)}, tmp_path / name)
+    for asked in (
+        ExplainOptions(weights=str(tmp_path / model)),
+        ExplainOptions(gradient=str(tmp_path / gradient)),
     ):
-        found = explained(capsys, *words, "--code", "topk")
-        assert found["options"]["network"] == "FC"
-        assert found["parameters"] == sum(one.numel() for one in weights.values())
+        found = like_run_beside(asked)
+        assert (found.network, found.dataset, found.batch_size) == ("FC", "Digits", 6)
+    told = ExplainOptions(weights=str(tmp_path / model), compute="80ms")
+    assert like_run_beside(told) == told
 
 
 def test_a_run_alone_has_no_module_imported(

@@ -1,14 +1,17 @@
 """`atomo explain FOLDER` says what a run's steps took, beside what is predicted for them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from atomo.cli import main
-from atomo.cli.explain_run import by_last_plan
+from atomo.cli.explain_options import ExplainOptions
+from atomo.cli.explain_run import asked, by_last_plan
 from atomo.config import Settings
+from atomo.errors import ConfigError
 from atomo.training.kept_settings import keep_settings
 
 PARTS = {"compute_s": 0.25, "encode_s": 0.125, "send_s": 0.0, "wait_s": 0.5, "decode_s": 0.0625}
@@ -59,6 +62,17 @@ def test_steps_by_an_earlier_plan_are_not_those_of_the_settings() -> None:
     assert not by_last_plan([])
 
 
+def test_a_run_says_how_many_workers_a_host_had_or_we_do() -> None:
+    options, run = ExplainOptions(), Settings(comm_type="Allgather", n=4, hierarchical="2")
+    assert asked(run, options).per_host == 2
+    assert asked(replace(run, hierarchical="no").resolved(), options).per_host == 1
+    named = replace(run, hierarchical="yes")
+    assert asked(named, replace(options, hierarchical="3")).per_host == 3
+    with pytest.raises(ConfigError, match="how many of its 4 workers shared one"):
+        asked(named, options)
+
+
+@pytest.mark.slow
 def test_hosts_of_a_run_are_those_that_it_was_told_or_that_we_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

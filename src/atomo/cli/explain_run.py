@@ -26,7 +26,7 @@ from atomo.settings_file import SETTINGS_FILE, read_settings
 from atomo.training.evaluator import refuse_foreign
 from atomo.training.json_lines import lines
 
-__all__ = ["by_last_plan", "explain_run", "like_run_beside"]
+__all__ = ["asked", "by_last_plan", "explain_run", "like_run_beside"]
 
 FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
 # What of a step is what, in the names of metrics.jsonl; the first is all of it.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from selection import slow_but
-from support import settings, together
+from support import PATIENCE_S, settings, together
 from torch import Tensor
 
 from atomo.budget import families
@@ -95,11 +95,14 @@ def auto(folder: Path, **changes: Any) -> Settings:
 
 def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """The whole job with all that ranks do before, between and after legs; what rank 0 tells."""
-    lock, told = threading.Lock(), list[Event]()
+    lock, built, told = threading.Lock(), threading.Barrier(run.n), list[Event]()
 
     def one_by_one(settings: Settings, ranks: int) -> Job:
-        with lock:  # threads share the generator that weights are drawn from
-            return make_job(settings, ranks)
+        # Threads share the generator that weights are drawn from, which steps seed as well.
+        with lock:
+            job = make_job(settings, ranks)
+        built.wait(PATIENCE_S)
+        return job
 
     monkeypatch.setattr(rank, "make_job", one_by_one)
     transports = network(run.n)

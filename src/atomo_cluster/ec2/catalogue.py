@@ -8,7 +8,7 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["Image", "Machine", "find_image", "machines", "offered"]
+__all__ = ["Image", "Machine", "all_machines", "find_image", "machines", "offered"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
     filters = [{"Name": "instance-type", "Values": wanted}]
     described = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
     return {one["InstanceType"]: machine(one) for one in described}
+
+
+def all_machines(aws: Aws) -> list[Machine]:
+    """Every type that the region has."""
+    described = aws.constant("ec2.describe_instance_types", "InstanceTypes")
+    return [machine(one) for one in described]
 
 
 def machine(described: Mapping[str, Any]) -> Machine:

@@ -22,6 +22,8 @@ PROGRAM: Final = "pytorch_ec2.py"
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "init": "write a configuration file with every key explained",
+        "iam": "print what the identity must be allowed",
+        "cheapest": "find instance types by GPUs, memory or vCPUs",
         "plan": "show what a launch would start and cost",
         "validate": "check everything that can be checked before money is spent",
         "launch": "start the cluster, or what is missing of it",

@@ -1,7 +1,7 @@
 """What things cost, where AWS tells; None where it does not."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -9,7 +9,16 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.errors import CloudError
 
-__all__ = ["Prices", "added", "lowest", "money", "prices", "spot_prices"]
+__all__ = [
+    "Prices",
+    "added",
+    "list_prices",
+    "lowest",
+    "money",
+    "prices",
+    "spot_market",
+    "spot_prices",
+]
 
 LINUX: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
 MONTH_H: Final = 730.0  # as AWS counts
@@ -71,11 +80,16 @@ def addresses(region: str) -> Query:
     return Query("AmazonVPC", {"group": "VPCPublicIPv4Address", "regionCode": region})
 
 
+def hosts(region: str) -> Query:
+    """Hosts of every type, per hour."""
+    kind = {"operatingSystem": "Linux", "preInstalledSw": "NA", "tenancy": "Shared"}
+    return Query("AmazonEC2", {**kind, "regionCode": region, "capacitystatus": "Used"})
+
+
 def on_demand(region: str, type: str) -> Query:
     """A host, per hour."""
-    kind = {"operatingSystem": "Linux", "preInstalledSw": "NA", "tenancy": "Shared"}
-    where = {"regionCode": region, "instanceType": type, "capacitystatus": "Used"}
-    return Query("AmazonEC2", {**kind, **where})
+    every = hosts(region)
+    return Query(every.service, {**every.attributes, "instanceType": type})
 
 
 def listed(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
@@ -93,8 +107,18 @@ def spot_prices(
     aws: Aws, types: Iterable[str], zones: Iterable[str]
 ) -> dict[tuple[str, str], float]:
     """The latest spot prices, by zone and type, as far as AWS tells them."""
-    wanted, places = sorted(set(types)), sorted(set(zones))
-    if not wanted or not places:
+    places = sorted(set(zones))
+    if not places:
+        return {}
+    return spot_market(aws, types, [{"Name": "availability-zone", "Values": places}])
+
+
+def spot_market(
+    aws: Aws, types: Iterable[str], filters: Sequence[Mapping[str, Any]] = ()
+) -> dict[tuple[str, str], float]:
+    """The same for all zones of the region."""
+    wanted = sorted(set(types))
+    if not wanted:
         return {}
     try:
         history = list(
@@ -103,7 +127,7 @@ def spot_prices(
                 "SpotPriceHistory",
                 InstanceTypes=wanted,
                 StartTime=datetime.now(timezone.utc),
-                Filters=[{"Name": "availability-zone", "Values": places}],
+                Filters=list(filters),
             )
         )
     except CloudError:
@@ -115,14 +139,31 @@ def spot_prices(
 
 def product(aws: Aws, query: Query) -> float | None:
     """The price of the one product that has these attributes."""
+    known = [price for entry in entries(aws, query) for price in usd(entry)]
+    return max(known, default=None)  # of several, none is cheaper than promised
+
+
+def list_prices(aws: Aws) -> dict[str, float]:
+    """The on-demand prices of all types of the region, as far as AWS tells them."""
+    found: dict[str, float] = {}
+    try:
+        for entry in entries(aws, hosts(aws.region)):
+            type = entry["product"]["attributes"]["instanceType"]
+            found[type] = max([found.get(type, 0.0), *usd(entry)])
+    except CloudError:
+        return {}
+    return {type: price for type, price in found.items() if price}
+
+
+def entries(aws: Aws, query: Query) -> Iterator[Mapping[str, Any]]:
+    """The entries of the price list that a query finds."""
     filters = [
         {"Type": "TERM_MATCH", "Field": name, "Value": value}
         for name, value in query.attributes.items()
     ]
     action, service = "pricing.get_products", query.service
-    texts = list(aws.pages(action, "PriceList", ServiceCode=service, Filters=filters))
-    known = [price for text in texts for price in usd(json.loads(text))]
-    return max(known, default=None)  # of several, none is cheaper than promised
+    for text in aws.pages(action, "PriceList", ServiceCode=service, Filters=filters):
+        yield json.loads(text)
 
 
 def usd(listed: Mapping[str, Any]) -> list[float]:

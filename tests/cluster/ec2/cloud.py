@@ -292,10 +292,18 @@ def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward)
     if cloud.prices is None:
         return forward()
     values = {one["Field"]: one["Value"] for one in json.loads(body)["Filters"]}
+    if "tenancy" in values and "instanceType" not in values:
+        return as_json({"PriceList": [product(*one) for one in cloud.prices.items()]})
     key = values.get("instanceType") or ("gp3" if "volumeApiName" in values else "address")
-    usd = {"USD": str(cloud.prices[key])} if key in cloud.prices else {}
-    term = {"t": {"priceDimensions": {"d": {"pricePerUnit": usd}}}}
-    return as_json({"PriceList": [json.dumps({"terms": {"OnDemand": term}})] if usd else []})
+    known = [product(key, cloud.prices[key])] if key in cloud.prices else []
+    return as_json({"PriceList": known})
+
+
+def product(type: str, usd: float) -> str:
+    """An entry of the price list."""
+    term = {"t": {"priceDimensions": {"d": {"pricePerUnit": {"USD": str(usd)}}}}}
+    attributes = {"attributes": {"instanceType": type}}
+    return json.dumps({"product": attributes, "terms": {"OnDemand": term}})
 
 
 def quotas(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:

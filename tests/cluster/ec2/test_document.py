@@ -10,6 +10,7 @@ from pathlib import Path
 from cluster.ec2.cloud import everything
 
 from atomo_cluster.ec2 import aws
+from atomo_cluster.ec2.policy import policy
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADING = "## A rehearsal that costs nothing"
@@ -52,6 +53,12 @@ def granted():
             [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
         )
     ]
+
+
+def test_the_document_shows_the_policy_that_is_printed():
+    text = (DOCS / "cluster-ec2.md").read_text()
+    shown = json.loads(text.partition("```json\n")[2].partition("```")[0])
+    assert shown == json.loads(json.dumps(policy()))
 
 
 SERVICES = {"efs": "elasticfilesystem", "service-quotas": "servicequotas"}

@@ -12,7 +12,7 @@ from atomo.errors import INTERRUPTED, AtomoError
 from atomo.names import nearest
 from atomo.surroundings import furnish, silence_output
 
-__all__ = ["dispatch", "handled"]
+__all__ = ["NO_ROOM", "dispatch", "handled"]
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -185,7 +185,7 @@ def test_keep_spares_what_was_just_saved_after_going_back(tmp_path):
     for step in (1, 8, 9):
         save(tmp_path, snapshot(step))
     save(tmp_path, snapshot(2), keep=1)
-    assert steps(tmp_path) == [2, 9]
+    assert steps(tmp_path) == [2, 8, 9]
 
 
 def test_sweep_removes_what_a_killed_run_left(tmp_path):

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from atomo.training import holder, ownership
 from atomo.training.holder import Holder, this_process
 from atomo.training.job import make_job
 from atomo.training.master import Master
-from atomo.training.ownership import LEASE_S, RUN, FolderTaken, own
+from atomo.training.ownership import LEASE_S, RUN, FolderGone, FolderTaken, own
 from atomo.transports import network
 
 HOLDS = """
@@ -163,11 +164,37 @@ def test_a_folder_that_was_moved_is_no_longer_ours_unless_we_moved_it(tmp_path):
     (tmp_path / "x").mkdir()
     with own(tmp_path / "x", RUN) as owner:
         (tmp_path / "x").rename(tmp_path / "y")
-        with pytest.raises(FolderTaken, match="it was moved away"):
+        with pytest.raises(FolderGone, match="it was moved away"):
             owner.check()
+        assert not (tmp_path / "x").exists()
         owner.follow(tmp_path / "y")
         owner.check()
     assert not list((tmp_path / "y").iterdir())
+
+
+def test_a_folder_that_was_removed_is_made_anew_and_held(tmp_path):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    with own(folder, RUN) as owner:
+        shutil.rmtree(folder)
+        owner.check()
+        with pytest.raises(FolderTaken):
+            own(folder, RUN)
+        (folder / RUN.file).unlink()  # by hand, say
+        owner.check()
+        assert holder.parse((folder / RUN.file).read_bytes()) == owner._me
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_whose_file_system_is_not_mounted_is_left_alone(tmp_path, monkeypatch):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    with own(folder, RUN) as owner:
+        shutil.rmtree(folder)
+        monkeypatch.setattr(owner, "_disk", owner._disk + 1)
+        with pytest.raises(FolderGone, match="is on another file system than it was"):
+            owner.check()
+        assert not folder.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):

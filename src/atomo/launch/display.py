@@ -22,7 +22,7 @@ from atomo.launch.lines import (
 from atomo.launch.summary import Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Caution, Ended, Event, ProbedAgain, Started, StepDone
+from atomo.training.events import Caution, Ended, Event, ProbedAgain, Started, StepDone, Storage
 
 __all__ = ["Live"]
 
@@ -57,6 +57,8 @@ class Live:
                 self.note(evaluation_line(event))
             case Caution():
                 self.note(f"caution: {event.text}")
+            case Storage():
+                self.note(f"storage: {event.text}")
             case ProbedAgain():
                 self.note(event.text)
             case Ended():

@@ -3,13 +3,25 @@
 Ranks and evaluators say them as well, which have no use for what draws panels.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo.comm_types import PARAMETER_SERVER
 from atomo.launch.text import bytes_text, duration_text, ratio_text
+from atomo.program import NO_ROOM
 from atomo.tasks import LOSS, Task, make_task
 from atomo.training.evaluation import AVERAGED, Evaluation
-from atomo.training.events import Caution, Ended, Event, ProbedAgain, Saved, Started, StepDone
+from atomo.training.events import (
+    Caution,
+    Ended,
+    Event,
+    ProbedAgain,
+    Saved,
+    Started,
+    StepDone,
+    Storage,
+)
 
 __all__ = [
     "Display",
@@ -22,6 +34,7 @@ __all__ = [
     "hidden_text",
     "phases_ms",
     "rate_text",
+    "unless_full",
 ]
 
 # Of a step: `StepDone` has the seconds of each.
@@ -77,6 +90,8 @@ class Plain:
                 self.note(evaluation_line(event))
             case Caution():
                 self.note(f"caution: {event.text}")
+            case Storage():
+                self.note(f"storage: {event.text}")
             case ProbedAgain():
                 self.note(event.text)
             case Saved():
@@ -85,11 +100,25 @@ class Plain:
                 self.note(f"training ended at step {event.step}: {event.reason}")
 
     def note(self, line: str) -> None:
-        self._out.write(line + "\n")
-        self._out.flush()
+        with unless_full():
+            self._out.write(line + "\n")
+            self._out.flush()
 
     def close(self) -> None:
         """Nothing to leave."""
+
+
+@contextmanager
+def unless_full() -> Iterator[None]:
+    """Goes on where a line has no room: the run that it tells of may have a disk of its own. What
+    was not written the stream keeps, as far as it can, and writes when there is room; what it still
+    has at the end it says then.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 def phases_ms(step: StepDone) -> list[tuple[str, float]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.tasks import dataset_named, make_task, spec_of
-from atomo.training.listing import latest, recorded
+from atomo.training.listing import readable, recorded
 from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
 from atomo.training.run_folder import explained
 
@@ -41,7 +41,7 @@ def inherited(settings: Settings) -> Settings:
     if settings.memory != "auto" or settings.resume == "never" or not folder:
         return settings
     try:
-        step = latest(Path(folder))
+        step = readable(Path(folder))
         kept = {} if step is None else recorded(Path(folder), step)
     except CheckpointError:
         return settings  # the master says so, in its place

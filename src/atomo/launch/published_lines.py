@@ -2,9 +2,9 @@
 
 from typing import Final, final
 
-from atomo.launch.lines import Output
+from atomo.launch.lines import Output, unless_full
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Caution, Event, ProbedAgain, StepDone
+from atomo.training.events import Caution, Event, ProbedAgain, StepDone, Storage
 
 __all__ = ["PublishedLines", "published_evaluation"]
 
@@ -28,10 +28,13 @@ class PublishedLines:
                 self.note(f"caution: {event.text}")
             case ProbedAgain():
                 self.note(event.text)
+            case Storage():
+                self.note(f"storage: {event.text}")
 
     def note(self, line: str) -> None:
-        self._out.write(line + "\n")
-        self._out.flush()
+        with unless_full():
+            self._out.write(line + "\n")
+            self._out.flush()
 
     def close(self) -> None:
         """Nothing to leave."""

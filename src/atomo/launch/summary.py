@@ -10,7 +10,7 @@ from atomo.comm_types import PARAMETER_SERVER
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.tasks import make_task
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Ended, Event, Saved, Started, StepDone
+from atomo.training.events import Ended, Event, Saved, Started, StepDone, Storage
 
 __all__ = ["Summary"]
 
@@ -32,6 +32,7 @@ class Summary:
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._asked = self._used = self._late = self._lost = 0  # gradients
         self._saved = False
+        self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
 
     def add(self, event: Event | Evaluation) -> None:
         """Takes in one event."""
@@ -56,6 +57,8 @@ class Summary:
                 self._hidden_s += event.hidden_s
             case Saved():
                 self._saved = True
+            case Storage():
+                self._storage[event.what] = event
             case Evaluation():
                 self.evaluation = event
                 metric = make_task(event.task).metrics[0]
@@ -95,6 +98,7 @@ class Summary:
             if self._saved or self.started.first_step > 1:
                 rows.append(("checkpoints", f"{folder}/step-*.json"))
             rows.append(("metrics", f"{folder}/metrics.jsonl"))
+            rows += self._failures()
             if self.evaluation:
                 rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
@@ -120,6 +124,18 @@ class Summary:
         if best and metric.better(best.values[metric.key], found.values[metric.key]):
             rows.append((f"best test {metric.title}", told(best, True)))
         return rows
+
+    def _failures(self) -> list[tuple[str, str]]:
+        """What could not be written, if anything."""
+        failed = max(
+            sum(one.failures for one in self._storage.values()),
+            self.last.storage_failures if self.last else 0,
+        )
+        if not failed:
+            return []
+        out = [what for what, one in self._storage.items() if not one.works]
+        state = f"not written at the end: {', '.join(out)}" if out else "all was written later"
+        return [("failed attempts to write", f"{failed} ({state})")]
 
     def _uncoded(self, step: StepDone) -> int:
         """Bytes of all weights, to every worker; without a master, of the dense gradients."""

@@ -10,19 +10,18 @@ so nobody ever sees half a checkpoint. No pickle: a checkpoint may come from a s
 it checks everything and runs nothing.
 """
 
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import safetensors.torch
 import xxhash
-from safetensors import SafetensorError
 from torch import Tensor
 
 from atomo.errors import CheckpointError
+from atomo.training.data_files import read
 from atomo.training.listing import CheckpointGone, found, latest, read_manifest, steps
 from atomo.training.manifest import (
     Entry,
@@ -31,21 +30,17 @@ from atomo.training.manifest import (
     encode_manifest,
     file_names,
     manifest_name,
-    step_of_data,
 )
-from atomo.training.plain_file import opened
 from atomo.training.run_folder import (
     PATIENCE_S,
-    TEMPORARY,
     Finished,
     Staging,
     Wait,
     finish,
     finished,
-    names,
-    sync_folder,
     unfinish,
 )
+from atomo.training.tidying import delete_data, prune, sweep
 from atomo.wire import tensor_file
 
 __all__ = [
@@ -56,10 +51,12 @@ __all__ = [
     "finished",
     "latest",
     "load",
+    "prune",
     "save",
     "steps",
     "sweep",
     "unfinish",
+    "write",
 ]
 
 Part = Literal["model", "optimizer", "workers"]
@@ -91,6 +88,14 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
         CheckpointError: it cannot be written, and those already there are intact; or an old one
             cannot be deleted.
     """
+    path = write(folder, snapshot)
+    if keep:
+        prune(folder, snapshot.step, keep)
+    return path
+
+
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """The first half of `save`: once it returns, the checkpoint is there."""
     path = folder / manifest_name(snapshot.step)
     # The order of `file_names`: what is read relies on it.
     parts = [snapshot.model, snapshot.optimizer, *snapshot.workers]
@@ -102,10 +107,8 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
         staging.write(path.name, encode_manifest(manifest))
         staging.publish()
     # Of an older checkpoint of this step with more workers, whose manifest has just been replaced.
-    delete_data(folder, snapshot.step, spare=files)
-    for step in steps(folder)[:-keep] if keep else []:
-        if step != snapshot.step:
-            delete(folder, step)
+    with suppress(CheckpointError):
+        delete_data(folder, snapshot.step, spare=files)
     return path
 
 
@@ -124,25 +127,6 @@ def load(
         CheckpointError: it cannot be read, or is not what its manifest says.
     """
     return found(folder, step, lambda: attempt(folder, step, parts), patience_s, wait)
-
-
-def sweep(folder: Path) -> list[str]:
-    """Removes what killed runs left half done, and returns the names.
-
-    Call it before anything is written: what another process is writing right now goes too.
-
-    Raises:
-        CheckpointError: the folder cannot be listed, or a file cannot be removed.
-    """
-    swept = []
-    for name in names(folder):
-        step = step_of_data(name)
-        # Asked by name, since a listing that NFS remembers may not show the manifest yet.
-        orphan = step is not None and not (folder / manifest_name(step)).exists()
-        if orphan or (name.startswith(".") and name.endswith(TEMPORARY)):
-            remove(folder / name)
-            swept.append(name)
-    return swept
 
 
 def stage(staging: Staging, name: str, tensors: Mapping[str, Tensor]) -> Entry:
@@ -169,45 +153,3 @@ def attempt(folder: Path, step: int, parts: Collection[Part]) -> Snapshot:
         workers=tuple(read(folder, w) for w in workers) if "workers" in parts else (),
         config=manifest.config,
     )
-
-
-def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
-    """The tensors of one file, once its size and its hash are what the manifest says."""
-    path = folder / entry.name
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != entry.size:  # before anything is read: a sparse file may claim terabytes
-            raise CheckpointError(f"{path} has {size} bytes; its manifest says {entry.size}")
-        if size > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
-            raise CheckpointError(f"{path} has {size} bytes; this machine's memory has {memory}")
-        data = file.read(size)
-    # The parser sees the bytes only once they are those that were written.
-    if xxhash.xxh3_128_hexdigest(data) != entry.digest:
-        raise CheckpointError(f"{path} is damaged: its hash is not the one in its manifest")
-    try:
-        return safetensors.torch.load(data)
-    except (SafetensorError, KeyError) as error:
-        raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
-
-
-def delete(folder: Path, step: int) -> None:
-    """Deletes a checkpoint, its manifest first."""
-    remove(folder / manifest_name(step))
-    # On the disk first: after a crash there must be no manifest whose files are gone.
-    sync_folder(folder)
-    delete_data(folder, step, spare=())
-
-
-def delete_data(folder: Path, step: int, spare: Collection[str]) -> None:
-    """Deletes the files of `step` that are not in `spare`."""
-    for name in names(folder):
-        if step_of_data(name) == step and name not in spare:
-            remove(folder / name)
-
-
-def remove(path: Path) -> None:
-    """Removes a file that may be gone already."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"cannot remove {path}: {error.strerror}") from error

@@ -1,5 +1,6 @@
 """Gradients on disk, every so many steps of a run, for `atomo inspect`."""
 
+import sys
 from pathlib import Path
 from typing import final
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from atomo.fusion import Bucket
 from atomo.training.run_folder import Staging
+from atomo.training.storage import Outage
 
 __all__ = ["GradientDump"]
 
@@ -20,6 +22,7 @@ class GradientDump:
     def __init__(self, folder: Path, every: int) -> None:
         self._folder, self._every = folder, every
         self._gradient: dict[str, Tensor] = {}
+        self._outage = Outage("gradients", lambda told: say(told.text))
 
     def add(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> None:
         """Takes in one bucket of a step."""
@@ -29,14 +32,17 @@ class GradientDump:
                 self._gradient[slot.name] = view.cpu().clone()
 
     def finish(self, step: int) -> None:
-        """Writes the step, if it is one of those.
+        """Writes the step, if it is one of those. One that cannot be written is left out."""
+        if self._gradient:
+            self._outage.attempt(lambda: self._write(step))
+        self._gradient = {}
 
-        Raises:
-            CheckpointError: there is no room for it.
-        """
-        if not self._gradient:
-            return
+    def _write(self, step: int) -> None:
         with Staging(self._folder) as staging:
             staging.write(f"step-{step:08}.safetensors", save(self._gradient))
             staging.publish()
-        self._gradient = {}
+
+
+def say(text: str) -> None:
+    """Tells a person: a worker has nobody else."""
+    sys.stderr.write(f"storage: {text}\n")

@@ -18,6 +18,7 @@ __all__ = [
     "Saved",
     "Started",
     "StepDone",
+    "Storage",
     "from_json",
     "to_json",
 ]
@@ -84,6 +85,7 @@ class StepDone:
     late: int = 0  # too late, as their workers were told
     lost: int = 0  # with a worker that died
     under_way: int = 0  # now
+    storage_failures: int = 0  # attempts to write in the run's folder that failed so far
 
 
 @final
@@ -101,6 +103,17 @@ class Saved:
 
     step: int
     manifest: str
+
+
+@final
+@dataclass(frozen=True)
+class Storage:
+    """Something can no longer be written, or can be again."""
+
+    what: str  # a plural, as in "checkpoints"
+    works: bool
+    failures: int  # attempts that failed since the run began
+    text: str  # one line
 
 
 @final
@@ -141,10 +154,9 @@ class Ended:
     lost: int = 0
 
 
-Event = Started | StepDone | Caution | Saved | ProbedAgain | Ended
-EVENTS: Mapping[str, type[Event]] = MappingProxyType(
-    {event.__name__: event for event in (Started, StepDone, Caution, Saved, ProbedAgain, Ended)}
-)
+Event = Started | StepDone | Caution | Saved | Storage | ProbedAgain | Ended
+KINDS: Final = (Started, StepDone, Caution, Saved, Storage, ProbedAgain, Ended)
+EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for event in KINDS})
 
 
 def to_json(event: Event) -> str:

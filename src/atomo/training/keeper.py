@@ -1,9 +1,12 @@
 """What rank 0 of any run does besides training: it keeps the folder, and tells."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from torch import Tensor
 
@@ -11,19 +14,22 @@ from atomo.errors import CheckpointError
 from atomo.identity import record
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
-from atomo.training.checkpoint import Snapshot, finish, save, sweep, unfinish
+from atomo.training.checkpoint import Snapshot, finish, prune, sweep, unfinish, write
 from atomo.training.chosen import keep_chosen
 from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
 from atomo.training.events import DRIFTED, Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.kept_fusion import keep_found
 from atomo.training.kept_settings import keep_settings
+from atomo.training.manifest import manifest_name
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import RUN, Ownership, own
 from atomo.training.resume import find_snapshot, mean, snapshot_of
+from atomo.training.run_folder import probe
+from atomo.training.storage import Outage
 from atomo.training.watch import Watch
 
-__all__ = ["Keeper", "owned"]
+__all__ = ["Keeper", "Parts", "owned"]
 
 
 @contextmanager
@@ -43,9 +49,26 @@ def owned(folder: Path) -> Iterator[Ownership]:
         yield owner
 
 
+PATIENCE_S: Final = 60.0  # for what is written last; of a shorter --timeout, a third
+
+
+@final
+@dataclass(frozen=True)
+class Parts:
+    """What a checkpoint is made of."""
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    workers: Sequence[Mapping[str, Tensor]]
+
+
 @final
 class Keeper:
-    """The folder of a run, and what is said of it."""
+    """The folder of a run, and what is said of it.
+
+    Once steps are taken, what cannot be written ends nothing: a checkpoint is tried again after a
+    later step, with what there is by then.
+    """
 
     def __init__(
         self, job: Job, tell: Callable[[Event], None], owner: Ownership | None = None
@@ -61,6 +84,20 @@ class Keeper:
         self._folder = Path(job.settings.train_dir)
         self._caution = next(at_start(job.settings), "")  # one is enough: the worst
         self._watch = Watch()
+        self._checkpoints = Outage("checkpoints", tell)
+        self._metrics, self._old = (
+            Outage("metrics", tell),
+            Outage("deletions", tell),
+        )
+        self._rest = Outage("records of the run", tell)
+        self._needed = 0  # bytes, of a checkpoint
+        self._patience_s = min(PATIENCE_S, job.settings.timeout / 3)  # others wait for --timeout
+
+    @property
+    def failures(self) -> int:
+        """Attempts to write that failed so far."""
+        outages = self._checkpoints, self._metrics, self._old, self._rest
+        return sum(outage.failures for outage in outages)
 
     @contextmanager
     def owning(self) -> Iterator[Ownership]:
@@ -69,7 +106,9 @@ class Keeper:
             yield self._owner
             return
         with owned(self._folder) as owner:
+            self._owner = owner
             yield owner
+            self._owner = None
 
     def snapshot(self) -> Snapshot | None:
         """Where the run goes on; None where it starts anew.
@@ -88,23 +127,22 @@ class Keeper:
     def _found(self) -> Snapshot | None:
         again = self._job.again
         if again is None:
-            return find_snapshot(self._job.settings)
+            return find_snapshot(self._job.settings, lambda why: self._tell(Caution(why)))
         # There may be later ones, of a run that lay here before.
         return snapshot_of(self._job.settings, self._folder, again.step - 1)
 
     @contextmanager
     def logging(self, step: int) -> Iterator[Callable[[StepDone], None]]:
         """Takes in the steps after `step` while its block runs."""
-        unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
-        keep_settings(self._folder, self._job.settings)
-        if self._job.chosen:
-            keep_chosen(self._folder, self._job.chosen)
-        if self._job.found:
-            keep_found(self._folder, self._job.found)
-        with MetricsLog(self._folder, step + 1) as log:
+        if self._job.again:  # steps were taken: nothing ends for a record
+            self._rest.attempt(self._record)
+        else:
+            self._record()
+        with self._log(step) as log:
             self._begin(step + 1)
 
             def done(event: StepDone) -> None:
+                event = replace(event, storage_failures=self.failures)
                 log.write(event)
                 self._tell(event)
                 if self._watch.alarms(event.loss):
@@ -113,21 +151,79 @@ class Keeper:
 
             yield done
 
-    def save(
-        self,
-        step: int,
-        model: Mapping[str, Tensor],
-        optimizer: Mapping[str, Tensor],
-        workers: Sequence[Mapping[str, Tensor]],
-    ) -> None:
-        """Writes a checkpoint. The buffers of its model are the mean of those of the workers."""
-        buffers = list(kept_buffers(self._job.model))
-        means = {n: mean([state[BUFFER + n] for state in workers], len(workers)) for n in buffers}
-        settings = self._job.settings
-        config = {**record(settings), **self._job.workload.kept}
-        snapshot = Snapshot(step, {**model, **means}, optimizer, tuple(workers), config)
-        manifest = save(self._folder, snapshot, settings.keep_checkpoints)
+    def _log(self, step: int) -> MetricsLog:
+        return MetricsLog(self._folder, step + 1, self._metrics, self._patience_s)
+
+    def _record(self) -> None:
+        """Writes what the run is."""
+        unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
+        keep_settings(self._folder, self._job.settings)
+        if self._job.chosen:
+            keep_chosen(self._folder, self._job.chosen)
+        if self._job.found:
+            keep_found(self._folder, self._job.found)
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether the last checkpoint could not be written, and it is time for another attempt."""
+        return self._checkpoints.due
+
+    def save(self, step: int, parts: Callable[[], Parts]) -> bool:
+        """Writes a checkpoint, if it can; whether it could.
+
+        Args:
+            step: after which.
+            parts: makes what it has, where there is hope; the buffers of the model are then the
+                mean of those of the workers.
+
+        Raises:
+            FolderTaken: another run has the folder.
+        """
+        return self._checkpoints.attempt(lambda: self._write(step, parts)) and self._prune(step)
+
+    def save_last(self, step: int, parts: Parts) -> None:
+        """Writes the checkpoint that there is no later one for.
+
+        Raises:
+            CheckpointError: it still cannot be written after a minute of trying.
+        """
+        self._checkpoints.insist(
+            lambda: self._write(step, lambda: parts), self._patience_s, time.sleep
+        )
+        self._prune(step)
+
+    def can_save(self, step: int) -> bool:
+        """Whether a checkpoint of `step` could be written now, as far as can be told without."""
+        return self._checkpoints.works and self._checkpoints.attempt(partial(self._probe, step))
+
+    def _write(self, step: int, parts: Callable[[], Parts]) -> None:
+        if self._checkpoints.works:
+            self._check()
+        else:  # before states are gathered for nothing
+            self._probe(step)
+        made = parts()
+        buffers, states = list(kept_buffers(self._job.model)), made.workers
+        means = {n: mean([state[BUFFER + n] for state in states], len(states)) for n in buffers}
+        config = {**record(self._job.settings), **self._job.workload.kept}
+        model = {**made.model, **means}
+        tensors = (model, made.optimizer, *states)
+        self._needed = sum(held.nbytes for part in tensors for held in part.values())
+        manifest = write(self._folder, Snapshot(step, model, made.optimizer, tuple(states), config))
         self._tell(Saved(step, str(manifest)))
+
+    def _probe(self, step: int) -> None:
+        self._check()
+        probe(self._folder / manifest_name(step), self._needed)
+
+    def _check(self) -> None:
+        if self._owner is not None:
+            self._owner.check()
+
+    def _prune(self, step: int) -> bool:
+        """Deletes old checkpoints, if it can; true, as the new one is there."""
+        if keep := self._job.settings.keep_checkpoints:
+            self._old.attempt(lambda: prune(self._folder, step, keep))
+        return True
 
     def end(self, step: int, reason: str, late: int = 0, lost: int = 0) -> None:
         """Marks the run as finished, unless it only pauses.
@@ -137,10 +233,14 @@ class Keeper:
             reason: why there are no more.
             late: gradients that were under way then, and counted in no step.
             lost: those of which the worker died.
+
+        Raises:
+            CheckpointError: the mark still cannot be written after a minute of trying.
         """
         if reason == DRIFTED:
             return
-        finish(self._folder, step, reason)
+        mark = partial(finish, self._folder, step, reason)
+        self._rest.insist(mark, self._patience_s, time.sleep)
         self._tell(Ended(step, reason, late, lost))
 
     def _begin(self, first_step: int) -> None:

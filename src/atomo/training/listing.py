@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from atomo.training.manifest import (
 from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import PATIENCE_S, TRANSIENT, Wait, names, patiently
 
-__all__ = ["CheckpointGone", "found", "latest", "read_manifest", "recorded", "steps"]
+__all__ = ["CheckpointGone", "found", "latest", "read_manifest", "readable", "recorded", "steps"]
 
 T = TypeVar("T")
 
@@ -42,6 +43,19 @@ def latest(folder: Path) -> int | None:
         CheckpointError: the folder cannot be listed.
     """
     return max(steps(folder), default=None)
+
+
+def readable(folder: Path) -> int | None:
+    """The last step whose manifest is one, whatever its other files are.
+
+    Raises:
+        CheckpointError: the folder cannot be listed.
+    """
+    for step in reversed(steps(folder)):
+        with suppress(CheckpointError, OSError):
+            read_manifest(folder, step)
+            return step
+    return None
 
 
 def recorded(folder: Path, step: int) -> Mapping[str, Setting]:

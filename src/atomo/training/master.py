@@ -14,9 +14,8 @@ from atomo.training.contents import load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
-from atomo.training.keeper import Keeper
+from atomo.training.keeper import Keeper, Parts
 from atomo.training.optimizer import FlatOptimizer
-from atomo.training.ownership import Ownership
 from atomo.training.progress import Progress, Step
 from atomo.training.resume import hosts_in, spread
 from atomo.training.watched import UNWATCHED, Watched
@@ -72,28 +71,29 @@ class Master:
 
     def run(self) -> str:
         """Trains to the end, until interrupted, or until steps have drifted; says which."""
-        with self._keeper.owning() as owner:
-            return self._run(owner)
+        with self._keeper.owning():
+            return self._run()
 
-    def _run(self, owner: Ownership) -> str:
+    def _run(self) -> str:
         self.step = self._resume()
         with self._keeper.logging(self.step) as done:
             self._warn()
             if not self.step:
                 self._server.meet(self._weights)
             try:
-                reason = self._train(done, owner)
+                reason = self._train(done)
             except TooFewWorkers as error:
-                raise TooFewWorkers(f"{error}; {self._rescued(owner)}") from error
-        if self._saved != self.step:
-            self._save(owner)
+                raise TooFewWorkers(f"{error}; {self._rescued()}") from error
+            if self._saved != self.step:
+                self._keeper.save_last(self.step, self._parts())
+                self._tell_notes()
         self._server.stop()
         self._tell_notes()
         rest = self._server.balance()
         self._keeper.end(self.step, reason, rest.late, rest.lost)
         return reason
 
-    def _train(self, done: Callable[[StepDone], None], owner: Ownership) -> str:
+    def _train(self, done: Callable[[StepDone], None]) -> str:
         """Takes steps until there are none left, or until asked for an end; says which."""
         self._cadence.begin()
         while self.step < self._job.last_step:
@@ -102,11 +102,13 @@ class Master:
             self._tell_notes()
             if self._interrupted():
                 return INTERRUPTED
-            # All ranks measure together: some of them alone cannot.
-            if self._are_all_there() and self._watch.drifts(step):
+            # All ranks measure together: some of them alone cannot. The next leg goes on from a
+            # checkpoint.
+            if self._are_all_there() and self._watch.drifts(step) and self._save():
                 return DRIFTED
-            if self._cadence.due(self.step) or self._cadence.is_old:
-                self._save(owner)
+            cadence = self._cadence
+            if cadence.due(self.step) or cadence.is_old or self._keeper.tries_again:
+                self._save()
         return DONE
 
     def _are_all_there(self) -> bool:
@@ -129,18 +131,20 @@ class Master:
                 )
             )
 
-    def _rescued(self, owner: Ownership) -> str:
+    def _rescued(self) -> str:
         """Keeps what there is, and ends the run of whoever is left; in words."""
-        if self._server.workers and self._saved != self.step:
-            self._save(owner)
+        left = bool(self._server.workers)
+        if left:
+            self._save()
         self._server.stop()
         self._tell_notes()
-        return (
-            f"the checkpoint of step {self._saved} has all steps that were taken, and the same "
-            "command continues from it"
-            if self._saved == self.step
-            else "none is left to save what workers keep, and the last checkpoint stays what it is"
-        )
+        if self._saved == self.step:
+            return (
+                f"the checkpoint of step {self._saved} has all steps that were taken, and the same "
+                "command continues from it"
+            )
+        why = "it cannot be written" if left else "none is left to save what workers keep"
+        return f"{why}, and the last checkpoint stays what it is"
 
     def _resume(self) -> int:
         snapshot = self._keeper.snapshot()
@@ -184,11 +188,15 @@ class Master:
         square = sum(report.square for report in reports.values()) / len(reports)
         return self._damping.factor(square, float(self._optimizer.gradient.norm()) ** 2)
 
-    def _save(self, owner: Ownership) -> None:
-        owner.check()
+    def _save(self) -> bool:
+        """Writes a checkpoint, if it can and there is none of this step; whether there is one."""
+        if self._saved != self.step and self._keeper.save(self.step, self._parts):
+            self._saved = self.step
+        self._cadence.begin()  # also where it failed: when to try again the keeper knows
+        self._tell_notes()
+        return self._saved == self.step
+
+    def _parts(self) -> Parts:
         states = self._server.save()
         optimizer = self._optimizer.state_dict() | self._damping.state_dict()
-        self._keeper.save(self.step, self._job.model.state_dict(), optimizer, states)
-        self._saved = self.step
-        self._cadence.begin()
-        self._tell_notes()
+        return Parts(self._job.model.state_dict(), optimizer, states)

@@ -9,7 +9,10 @@ every few seconds. So a holder counts as gone
 * on another host once the file has not been renewed for `LEASE_S`, told by the file server's
   own clock alone.
 
-A holder that was cut off for so long finds out before its next checkpoint, by `check`.
+A holder that was cut off for so long finds out before its next checkpoint, by `check`. Where nobody
+else has the folder, but the lock file is gone with it, the holder takes it again: a folder that was
+removed is made anew, and one that lay on a file system that is not mounted now is waited for, since
+what is written at its place meanwhile would be hidden later.
 """
 
 import errno
@@ -29,7 +32,7 @@ from atomo.errors import CheckpointError
 from atomo.training.holder import Holder, parse, this_process
 from atomo.training.run_folder import PATIENCE_S, TEMPORARY, Wait, explained, patiently
 
-__all__ = ["EVALUATOR", "LEASE_S", "RUN", "FolderTaken", "Ownership", "Right", "own"]
+__all__ = ["EVALUATOR", "LEASE_S", "RUN", "FolderGone", "FolderTaken", "Ownership", "Right", "own"]
 
 LEASE_S = 90.0
 RENEWAL_S = 15.0
@@ -60,13 +63,17 @@ class FolderTaken(CheckpointError):
     """Somebody else has the right."""
 
 
+class FolderGone(CheckpointError):
+    """The folder is not there now; nobody else has it."""
+
+
 @final
 class Ownership:
     """A right to a folder, from `own` to the end of a `with` block."""
 
     def __init__(self, path: Path, descriptor: int, right: Right) -> None:
-        self._path, self._descriptor = path, descriptor
-        self._me = this_process()
+        self._path, self._descriptor, self._right = path, descriptor, right
+        self._me, self._disk = this_process(), os.fstat(descriptor).st_dev
         self._over = threading.Event()
         os.ftruncate(descriptor, os.pwrite(descriptor, self._me.encoded(), 0))
         self._renewer = threading.Thread(target=self._renew, name=right.file, daemon=True)
@@ -89,18 +96,56 @@ class Ownership:
         os.close(self._descriptor)
 
     def check(self) -> None:
-        """Makes sure that the folder is still this process's.
+        """Makes sure that the folder is still this process's, or is again.
 
         Raises:
-            FolderTaken: this process was out of reach for so long that another has taken over, or
-                the folder was moved.
+            FolderTaken: this process was out of reach for so long that another has taken over.
+            FolderGone: the folder was moved, or its file system is not there.
+            CheckpointError: it cannot be written.
         """
-        if not self._is_mine():
-            now = holder_of(self._path)
+        if self._is_mine():
+            return
+        now = holder_of(self._path)
+        if now is not None and now != self._me:
             raise FolderTaken(
-                f"{self._path.parent} is no longer this process's: {now or 'it was moved away'}; "
-                "nothing more is written there"
+                f"{self._path.parent} is no longer this process's: {now}; nothing more is written "
+                "there"
             )
+        with explained(self._path, LONGEST):
+            self._regain(now is not None)
+
+    def _regain(self, named: bool) -> None:
+        """Takes a folder again that nobody else has; `named`: its lock file still says so."""
+        folder = self._path.parent
+        if not named and self._was_moved():
+            raise FolderGone(f"{folder} is gone: it was moved away, or its file system was")
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        if not named and os.stat(there).st_dev != self._disk:
+            raise FolderGone(f"{folder} is gone: {there} is on another file system than it was")
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = self._relocked(named)
+        try:
+            os.ftruncate(descriptor, os.pwrite(descriptor, self._me.encoded(), 0))
+            os.dup2(descriptor, self._descriptor, inheritable=False)  # which the renewer knows
+            self._disk = os.fstat(descriptor).st_dev
+        finally:
+            os.close(descriptor)
+
+    def _relocked(self, named: bool) -> int:
+        if named:  # another handle of the same file: its lock is there, or comes with this one
+            descriptor = os.open(self._path, os.O_RDWR | os.O_SYNC)
+            lock(descriptor)
+            return descriptor
+        while (found := opened(self._path, self._right)) is None:
+            pass
+        return found
+
+    def _was_moved(self) -> bool:
+        """Whether the lock file is in a folder still, but not in this one."""
+        try:
+            return os.fstat(self._descriptor).st_nlink > 0 and not self._path.parent.is_dir()
+        except OSError:
+            return False
 
     def follow(self, folder: Path) -> None:
         """Goes with the folder, which has another name now."""

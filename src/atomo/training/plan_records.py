@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atomo.config import Settings
-from atomo.training.listing import latest
+from atomo.training.data_files import last_whole
 from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import decoded
 
@@ -23,8 +23,8 @@ EARLIER: Final = "earlier"  # plans, the latest first
 
 
 def continued(settings: Settings) -> tuple[Path, int] | None:
-    """The folder that a run continues in or from, and the step of its last checkpoint, 0 where
-    there is none; None where it starts anew whatever lies there.
+    """The folder that a run continues in or from, and the step of its last whole checkpoint, 0
+    where there is none; None where it starts anew whatever lies there.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -32,7 +32,7 @@ def continued(settings: Settings) -> tuple[Path, int] | None:
     if settings.resume == "never":
         return None
     folder = Path(settings.train_dir if settings.resume == "auto" else settings.resume)
-    return folder, (latest(folder) or 0 if folder.is_dir() else 0)
+    return folder, (last_whole(folder) or 0 if folder.is_dir() else 0)
 
 
 def in_force(path: Path, step: int) -> dict[str, Any] | None:

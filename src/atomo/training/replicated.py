@@ -18,7 +18,7 @@ from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import EXCHANGE, without_exchange
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Event, StepDone
 from atomo.training.job import Job
-from atomo.training.keeper import Keeper
+from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, Taken, joined
 from atomo.training.resume import hosts_in, spread
@@ -31,8 +31,10 @@ __all__ = ["Replicated"]
 COMPARE_EVERY: Final = 50  # steps
 
 Done = Callable[[StepDone], None]
-Write = Callable[[Sequence[Mapping[str, Tensor]]], None]
-"""Writes a checkpoint, with what each rank has that others have not."""
+Write = Callable[[Sequence[Mapping[str, Tensor]], bool], None]
+"""Writes a checkpoint, if it can, with what each rank has that others have not; the last one of
+the run, or another.
+"""
 
 
 @final
@@ -56,6 +58,7 @@ class Replicated:
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
+        self._keeper: Keeper | None = None  # of rank 0
 
     @property
     def step(self) -> int:
@@ -70,19 +73,23 @@ class Replicated:
             return self._lead()
         dealt = take(self._transport, self._timeout_s)
         self._begin(dealt.step, dealt.state)
-        return self._train(lambda done: None, lambda states: None)
+        return self._train(lambda done: None, lambda states, last: None)
 
     def _lead(self) -> str:
         """Trains, and keeps the folder."""
         keeper, replica = Keeper(self._job, self._tell, self._watch.owner), self._replica
-        with keeper.owning() as owner:
+        self._keeper = keeper
+        with keeper.owning():
             self._deal(keeper.snapshot())
 
-            def write(states: Sequence[Mapping[str, Tensor]]) -> None:
-                owner.check()
+            def write(states: Sequence[Mapping[str, Tensor]], last: bool) -> None:
                 optimizer = replica.optimizer_state() | exchange_in(states)
                 workers = [*map(without_exchange, states)]
-                keeper.save(self.step, replica.model_state(), optimizer, workers)
+                parts = Parts(replica.model_state(), optimizer, workers)
+                if last:
+                    keeper.save_last(self.step, parts)
+                else:
+                    keeper.save(self.step, lambda: parts)
 
             with keeper.logging(self.step) as done:
                 reason = self._train(done, write)
@@ -116,9 +123,9 @@ class Replicated:
             taken = self._take_step(done)
             reason = taken.ending
             if reason == DONE and (self._cadence.due(self.step) or taken.saving):
-                self._save(write)
+                self._save(write, last=self.step == self._job.last_step)
         if self._saved != self.step:
-            self._save(write)
+            self._save(write, last=True)
         self._transport.drain(self._timeout_s)
         self._replica.close()
         return reason
@@ -128,23 +135,29 @@ class Replicated:
         transport = self._transport
         before = transport.sent_bytes, transport.received_bytes
         asks = INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
-        old = transport.rank == 0 and self._cadence.is_old  # by one clock for all
-        taken = self._replica.take_step(ending=asks, saving=old)
+        taken = self._replica.take_step(ending=asks, saving=self._asks_to_save())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
         step = self._progress.done(Step(self.step, *parts, sent, received, dense_bytes(self._job)))
         done(step)
         # All ranks must know before a step that it is the last one: so it is the one after this.
-        self._drifted = self._watch.drifts(step)
+        self._drifted = self._watch.drifts(step) and self._can_save()
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()
         return taken
 
-    def _save(self, write: Write) -> None:
+    def _asks_to_save(self) -> bool:
+        """Whether it is time for a checkpoint, by one clock for all, or for another attempt."""
+        return self._keeper is not None and (self._cadence.is_old or self._keeper.tries_again)
+
+    def _can_save(self) -> bool:
+        """Whether there is hope for the checkpoint from which the next leg goes on."""
+        return self._keeper is None or self._keeper.can_save(self.step)
+
+    def _save(self, write: Write, *, last: bool) -> None:
         self._compare()
-        states = self._collect(self._replica.own_state(), "the state")
-        write(states)
+        write(self._collect(self._replica.own_state(), "the state"), last)
         self._saved = self.step
         self._cadence.begin()
 

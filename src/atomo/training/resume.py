@@ -1,7 +1,6 @@
 """Where a run begins: at its first step, or at a checkpoint."""
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,69 +9,62 @@ from torch import Tensor
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.identity import check_identity
-from atomo.training.checkpoint import CheckpointGone, Snapshot, latest, load, steps
+from atomo.training.checkpoint import Snapshot, load, steps
 from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
+from atomo.training.run_folder import PATIENCE_S
 
 __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
 
 
-def find_snapshot(settings: Settings) -> Snapshot | None:
+def find_snapshot(
+    settings: Settings, say: Callable[[str], object] = lambda why: None
+) -> Snapshot | None:
     """The checkpoint that `--resume` asks for, or None where the run starts anew.
 
+    Args:
+        settings: of the run.
+        say: told of each checkpoint that is left out because it is damaged.
+
     Raises:
-        CheckpointError: it was named and is not there, or cannot be read.
+        CheckpointError: it was named and is not there, or none that is there can be read.
         ConfigError: it was made with settings that this run contradicts.
     """
     if settings.resume == "never":
         return None
     named = settings.resume != "auto"
     folder = Path(settings.resume if named else settings.train_dir)
-    step = latest(folder) if folder.is_dir() else None
-    if step is None:
+    there = steps(folder) if folder.is_dir() else []
+    if not there:
         if named:
             raise CheckpointError(f"--resume {folder}: there is no checkpoint in that folder")
         return None
-    return snapshot_of(settings, folder, step)
-
-
-def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
-    """The checkpoint of a step. Errors: `find_snapshot`."""
-    snapshot = loaded(folder, step)
+    snapshot = newest(folder, there, say)
     check_identity(settings, snapshot.config, folder)
     return snapshot
 
 
-def loaded(folder: Path, step: int) -> Snapshot:
-    """A checkpoint; where it is damaged, the error says how to continue from one before it."""
-    try:
-        return load(folder, step)
-    except CheckpointGone:
-        raise
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; {way_back(folder, step)}") from error
+def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
+    """The checkpoint of a step. Errors: `find_snapshot`."""
+    snapshot = load(folder, step)
+    check_identity(settings, snapshot.config, folder)
+    return snapshot
 
 
-def way_back(folder: Path, damaged: int) -> str:
-    """What to do when the last checkpoint is damaged: nothing is thrown away."""
-    place, aside = shlex.quote(str(folder)), shlex.quote(str(folder / "damaged"))
-    files: list[str] = []
-    for step in reversed([step for step in steps(folder) if step <= damaged]):
-        if step < damaged and whole(folder, step):
-            return (
-                f"the one of step {step} is whole: to continue from it, "
-                f"`mkdir -p {aside} && mv {' '.join(files)} {aside}`, then the same command again"
-            )
-        files.append(f"{place}/step-{step:08}.*")
-    return "none before it is whole; --resume never starts anew and keeps the folder"
-
-
-def whole(folder: Path, step: int) -> bool:
-    """Whether a checkpoint can be loaded."""
-    try:
-        load(folder, step, patience_s=0.0)
-    except CheckpointError:
-        return False
-    return True
+def newest(folder: Path, there: Sequence[int], say: Callable[[str], object]) -> Snapshot:
+    """The last of the checkpoints `there` that can be read. Nothing is thrown away: what is damaged
+    stays where it is, until the run has come to its step again.
+    """
+    errors: list[CheckpointError] = []
+    for step in reversed(there):
+        try:
+            # What came just now through NFS is given its time; older ones have had theirs.
+            return load(folder, step, patience_s=0.0 if errors else PATIENCE_S)
+        except CheckpointError as error:
+            errors.append(error)
+            say(f"the checkpoint of step {step} is left out: {error}")
+    raise CheckpointError(
+        f"{errors[0]}; none before it is whole; --resume never starts anew and keeps the folder"
+    ) from errors[0]
 
 
 def hosts_in(snapshot: Snapshot) -> Sequence[int]:

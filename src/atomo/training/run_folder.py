@@ -33,6 +33,7 @@ __all__ = [
     "names",
     "patiently",
     "present",
+    "probe",
     "sync",
     "sync_folder",
     "unfinish",
@@ -128,6 +129,25 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def probe(wanted: Path, needed: int) -> None:
+    """Sees whether the folder of `wanted` can be written, and has room for its `needed` bytes.
+
+    Raises:
+        CheckpointError: it cannot, or has not.
+    """
+    path = wanted.with_name(f".probe.{os.getpid()}{TEMPORARY}")
+    with explained(wanted, needed):
+        try:
+            with path.open("wb") as file:
+                file.write(b"\n")
+                sync(file)
+            if shutil.disk_usage(wanted.parent).free < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 @contextmanager

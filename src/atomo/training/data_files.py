@@ -1,0 +1,90 @@
+"""The files of a checkpoint that hold tensors: read, or only checked, against their manifest."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import safetensors.torch
+import xxhash
+from safetensors import SafetensorError
+from torch import Tensor
+
+from atomo.errors import CheckpointError
+from atomo.training.listing import read_manifest, steps
+from atomo.training.manifest import Entry, manifest_name
+from atomo.training.plain_file import opened
+
+__all__ = ["last_whole", "read", "verify"]
+
+PIECE: Final = 2**20  # bytes
+
+
+def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
+    """The tensors of one file, once its size and its hash are what the manifest says."""
+    path = folder / entry.name
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_size(path, size, entry)  # before anything is read: a sparse file may claim terabytes
+        if size > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            raise CheckpointError(f"{path} has {size} bytes; this machine's memory has {memory}")
+        data = file.read(size)
+    # The parser sees the bytes only once they are those that were written.
+    check_hash(path, xxhash.xxh3_128_hexdigest(data), entry)
+    try:
+        return safetensors.torch.load(data)
+    except (SafetensorError, KeyError) as error:
+        raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
+
+
+def verify(folder: Path, step: int) -> None:
+    """Raises CheckpointError unless each file of a checkpoint is there, with its size and hash."""
+    with unread(folder / manifest_name(step)):
+        for entry in read_manifest(folder, step).files:
+            with opened(folder / entry.name) as file:
+                check_size(folder / entry.name, os.fstat(file.fileno()).st_size, entry)
+                check_hash(folder / entry.name, hash_of(file), entry)
+
+
+def last_whole(folder: Path) -> int | None:
+    """The last step that has a checkpoint whose files are what was written.
+
+    Raises:
+        CheckpointError: the folder cannot be listed.
+    """
+    for step in reversed(steps(folder)):
+        with suppress(CheckpointError):
+            verify(folder, step)
+            return step
+    return None
+
+
+def check_size(path: Path, size: int, entry: Entry) -> None:
+    """Raises CheckpointError."""
+    if size != entry.size:
+        raise CheckpointError(f"{path} has {size} bytes; its manifest says {entry.size}")
+
+
+def check_hash(path: Path, digest: str, entry: Entry) -> None:
+    """Raises CheckpointError."""
+    if digest != entry.digest:
+        raise CheckpointError(f"{path} is damaged: its hash is not the one in its manifest")
+
+
+def hash_of(file: BinaryIO) -> str:
+    """The hash of a file, read piece by piece."""
+    digest = xxhash.xxh3_128()
+    while piece := file.read(PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+@contextmanager
+def unread(path: Path) -> Iterator[None]:
+    """Translates what the system says about a failed read."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise CheckpointError(f"cannot read {where}: {error.strerror}") from error

@@ -20,6 +20,12 @@ from gpu_steps import layers, power_iteration, spectral, steps
 from torch import Generator, Tensor
 
 from atomo.kernels import rice, select
+from atomo.kernels.momentum import numba_way as numba_momentum
+from atomo.kernels.momentum import torch_way as torch_momentum
+from atomo.kernels.momentum import triton_way as triton_momentum
+from atomo.kernels.powers import numba_way as numba_powers
+from atomo.kernels.powers import torch_way as torch_powers
+from atomo.kernels.powers import triton_way as triton_powers
 from atomo.kernels.quantise import COLUMNS, EUCLIDEAN, FORMS, GIVEN
 from atomo.kernels.quantise import numba_way as numba_levels
 from atomo.kernels.quantise import torch_way as torch_levels
@@ -79,6 +85,23 @@ def check_levels(values: Tensor, device: str) -> None:
     assert found[1].cpu().equal(packed[1]), "the levels that escape differ"
 
 
+def check_powers(values: Tensor, device: str) -> None:
+    symbols, words, largest = numba_powers.pack_powers(values, SEED)
+    there, signs, most = triton_powers.pack_powers(values.to(device), SEED)
+    assert there.cpu().equal(symbols), "the exponents differ"
+    assert signs.cpu().equal(words), "the signs of the powers differ"
+    assert most == largest, "the largest magnitudes differ"
+
+
+def check_momentum(values: Tensor, added: Tensor, device: str) -> None:
+    here = values.clone(), added.clone()
+    there = [one.to(device, copy=True) for one in here]
+    expected = numba_momentum.grow_above(*here, values, 0.9, False, LOW)
+    found = triton_momentum.grow_above(there[0], there[1], values.to(device), 0.9, False, LOW)
+    for one, other in zip((*there, *found), (*here, *expected), strict=True):
+        assert one.cpu().equal(other), "momentum or what is above differs"
+
+
 def check_selection(values: Tensor, added: Tensor, device: str) -> None:
     k = few(len(values), 0.001)
     there = values.to(device, copy=True)
@@ -114,7 +137,17 @@ def cases(entries: int, device: str) -> list[Case]:
     sized = rice.most_bytes(entries, k)
     found = [Case("copy", 8.0, lambda: other.copy_(kept))]
 
-    def add(name: str, sign: ModuleType, level: ModuleType, pick: ModuleType) -> None:
+    exponents, negative, _ = triton_powers.pack_powers(kept, SEED)
+    speed = torch.zeros_like(kept)
+
+    def add(
+        name: str,
+        sign: ModuleType,
+        level: ModuleType,
+        power: ModuleType,
+        pick: ModuleType,
+        push: ModuleType,
+    ) -> None:
         rows: list[tuple[str, float, Callable[[], object]]] = [
             ("signs packed", 4.125, lambda: sign.pack_signs(kept)),
             ("added, packed, summed", 12.125, lambda: sign.add_pack_sum(kept, gradient)),
@@ -122,6 +155,10 @@ def cases(entries: int, device: str) -> list[Case]:
             ("levels packed", 4.5, lambda: level.quantise(*coded)),
             ("levels added", 8.5,
              lambda: level.add_levels(*packed, norms, COLUMNS, MOST, FORM, other, 0.1)),
+            ("powers and signs packed", 5.125, lambda: power.pack_powers(kept, SEED)),
+            ("powers added", 9.125, lambda: power.add_powers(exponents, negative, other, 0.1)),
+            ("DGC's momentum, and above", 20.0,
+             lambda: push.grow_above(kept, speed, gradient, 0.5, False, LOW)),
             ("above, with residual", 12.0, lambda: pick.above(kept, gradient, LOW)),
             ("top-k 0.1 %, residual", 12.0, lambda: pick.largest(kept, gradient, k)),
             ("top-k 0.1 %", 4.0, lambda: pick.largest(kept, None, k)),
@@ -129,8 +166,8 @@ def cases(entries: int, device: str) -> list[Case]:
         ]  # fmt: skip
         found.extend(Case(f"{name}: {what}", size, run) for what, size, run in rows)
 
-    add("triton", triton_way, triton_levels, triton_select)
-    add("torch", torch_way, torch_levels, torch_select)
+    add("triton", triton_way, triton_levels, triton_powers, triton_select, triton_momentum)
+    add("torch", torch_way, torch_levels, torch_powers, torch_select, torch_momentum)
     found.append(Case("torch.topk of magnitudes", 4.0, lambda: kept.abs().topk(k)))
     found.append(Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized)))
     shapes = layers(device)
@@ -187,6 +224,8 @@ def main() -> None:
     kept, gradient = normal(checked, 1), normal(checked, 2)
     check_signs(kept, gradient, options.device)
     check_levels(gradient, options.device)
+    check_powers(gradient, options.device)
+    check_momentum(kept, gradient, options.device)
     check_selection(kept, gradient, options.device)
     print("Triton's results are numba's.")
     (report if options.device == "cuda" else rehearse)(options.entries)

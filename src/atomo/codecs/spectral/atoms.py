@@ -42,8 +42,8 @@ def probabilities(
     if not budget > 0:
         raise ConfigError(f"the expected number of atoms must be above 0, got {budget}")
     sizes = coefficients.double().abs()
-    if budget >= sizes.count_nonzero():
-        return (sizes > 0).double()
+    if not len(sizes):
+        return sizes
     # The loop of Algorithm 1 for all i at once. Ascending, what is larger than an entry is what the
     # loop has made certain when it gets there, and `tails` is the sum of it and all smaller ones.
     ascending, _ = sizes.sort()
@@ -51,9 +51,12 @@ def probabilities(
     tails = ascending.cumsum(0)
     larger = torch.arange(len(sizes) - 1, -1, -1, device=sizes.device)
     # Once the condition holds it holds for all smaller entries, so counting finds where it stops.
-    certain = int((ascending * (budget - larger) > tails).sum())
+    # It stays on the device, as all else here does: to look at it would be to wait for that.
+    certain = (ascending * (budget - larger) > tails).sum()
+    rest = tails.index_select(0, (len(sizes) - 1 - certain).clamp(min=0).view(1))
     # Every certain atom comes out above 1 here: that is what made it certain.
-    return (sizes * ((budget - certain) / tails[len(sizes) - 1 - certain])).clamp(max=1)
+    shares = (sizes * ((budget - certain.double()) / rest)).clamp(max=1)
+    return torch.where(budget >= sizes.count_nonzero(), (sizes > 0).double(), shares)
 
 
 def relative_probabilities(coefficients: Float[torch.Tensor, " r"]) -> Float[torch.Tensor, " r"]:

@@ -173,7 +173,7 @@ def gram_in_double(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n
 
 def without_rounding(coefficients: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, " n"]:
     """Zero for every coefficient that the rounding of the float32 matrix explains."""
-    return torch.threshold(coefficients, FLOOR * float(coefficients.max()), 0.0)
+    return coefficients.masked_fill(coefficients <= FLOOR * coefficients.max(), 0.0)
 
 
 def check_finite(value: float) -> None:

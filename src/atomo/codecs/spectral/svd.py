@@ -106,7 +106,9 @@ class SVD(Codec[Factors | CodedFactors]):
         spectra = [
             split(tall(as_matrix(entries, *shape)), self.rank, generator) for shape in shapes
         ]
-        (m, n), spectrum = min(zip(shapes, spectra, strict=True), key=indicator)
+        candidates = list(zip(shapes, spectra, strict=True))
+        # To compare one with nothing would be to wait for the device.
+        (m, n), spectrum = min(candidates, key=indicator) if candidates[1:] else candidates[0]
         matrix = as_matrix(entries, m, n)
         weighted, basis = self.select(tall(matrix), spectrum, generator)
         atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)

@@ -1,6 +1,7 @@
 """Every way offers what its idea promises, and a tensor's device chooses among them."""
 
 import inspect
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -39,3 +40,14 @@ def test_the_device_of_a_tensor_chooses_its_way():
 def test_an_idea_without_a_way_for_a_device_says_so():
     with pytest.raises(LookupError, match=r"no way for tensors on meta.*numba"):
         ways_of("atomo.kernels.sign", "numba")(torch.empty(1, device="meta"))
+
+
+def test_the_page_on_gpus_names_the_way_of_every_kernel():
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    rows = [row.split("|")[1:4] for row in page.splitlines() if row.startswith("| `")]
+    said = {idea: where for ideas, _, where in rows for idea in re.findall(r"`(\w+)`", ideas)}
+    ways = {path.name: {way.stem for way in path.glob("*_way.py")} for path in ROOM.glob("*/")}
+    first = {"triton_way": "Triton", "torch_way": "PyTorch", "numba_way": "the host"}
+    for idea, found in ways.items():
+        expected = next((said for way, said in first.items() if way in found), None)
+        assert expected is None or said[idea].strip().startswith(expected), idea

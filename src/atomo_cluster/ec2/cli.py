@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "get_hosts": "write hosts, hosts_alias and hosts_address, the master first",
         "status": "list the cluster's hosts, and when their fuses end them",
         "cost": "say what the cluster has cost, costs and may cost",
+        "extend": "move the fuses of the cluster's hosts",
         "list_running_instances": "list the running hosts of all your clusters",
         "list_idle_instances": "list the hosts on which no training runs",
         "run_command": "run a shell command on hosts",
@@ -45,7 +46,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 # These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
 STATEFUL: Final = frozenset({"launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
-                             "run_command", "ssh", "kill_python", "kill_all_python",
+                             "run_command", "ssh", "kill_python", "kill_all_python", "extend",
                              "list_idle_instances"})  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host

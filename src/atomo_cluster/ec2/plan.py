@@ -14,7 +14,7 @@ from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import ConfigError, NotReady
 
-__all__ = ["Plan", "check_budget", "make_plan", "spot_types"]
+__all__ = ["Plan", "check_budget", "check_total", "make_plan", "spot_types"]
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
@@ -113,8 +113,14 @@ def spot_types(cluster: Cluster) -> tuple[str, ...]:
 
 def check_budget(plan: Plan) -> None:
     """Raises NotReady where the cluster may cost more than max_usd, or nobody knows."""
+    if plan.groups:
+        check_total(plan)
+
+
+def check_total(plan: Plan) -> None:
+    """The same, whether or not anything is launched."""
     limit, most = plan.cluster.max_usd, plan.total
-    if limit is None or not plan.groups or (most is not None and most <= limit):
+    if limit is None or (most is not None and most <= limit):
         return
     told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
     if most is None:

@@ -47,8 +47,8 @@ def policy() -> dict[str, Any]:
                 "TagWhatIsMade", ["ec2:CreateTags"], {"StringEquals": {"ec2:CreateAction": TAGGING}}
             ),
             allowed(
-                "EndWhatCarriesTheTag",
-                [f"ec2:{name}" for name in ENDED],
+                "ChangeAndEndWhatCarriesTheTag",
+                ["ec2:CreateTags", *(f"ec2:{name}" for name in ENDED)],
                 {"Null": {"aws:ResourceTag/atomo:cluster": "false"}},
             ),
             allowed(

@@ -4,8 +4,10 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.ec2.cloud import Reply, everything, write_cluster
+from cluster.ec2.cloud import Reply, everything, refusal, write_cluster
 
+from atomo_cluster.ec2.commands.extend import SCRIPT
+from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.tags import CLUSTER, OWNER
 
 PRICES = {"m5.large": 0.096, "g4dn.xlarge": 0.526, "gp3": 0.08, "address": 0.005}
@@ -245,6 +247,33 @@ def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
     assert launched.code == 0  # a cluster is worth more than its record
     assert "not written down: " in launched.out
     assert ec2("shutdown", "--yes").code == 0
+
+
+def test_the_fuse_moves_within_the_budget(ec2, cloud, monkeypatch):
+    cloud.prices = PRICES
+    assert ec2("launch", "--yes", "--max-hours", "2").code == 0
+    asked = []
+
+    def answered(ssh, host, command, stdin=b"", timeout_s=60.0):
+        asked.append((command.rpartition(" ")[0], stdin))
+        return Answer(host, int(len(asked) == 4), "", "no sudo")
+
+    monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", answered)
+    monkeypatch.setattr("atomo_cluster.ec2.host_keys.HostKeys.pin", lambda *_: "key")
+    assert ec2("extend", "1").code == 2
+    dear = ec2("extend", "9.9", "--max-usd", "3.3")
+    assert dear.code == 12
+    assert "the cluster may cost $3.36 until its fuses" in dear.err
+    assert not asked
+    cloud.on("CreateTags", refusal("RequestLimitExceeded"))
+    done = ec2("extend", "9.9", "--max-usd", "3.4", "--json")
+    assert done.code == 0, done.err
+    assert asked == [("sudo -n bash -s --", SCRIPT.read_bytes())] * 3
+    hours = [host["max_hours"] for host in ec2("status", "--json").record["hosts"]]
+    assert hours == pytest.approx([9.9] * 3, rel=1e-2)
+    failed = ec2("extend", "10")
+    assert failed.code == 11
+    assert "failed on 1 of 3 hosts" in failed.err
 
 
 def test_tables_fit_into_80_columns(ec2, cloud):

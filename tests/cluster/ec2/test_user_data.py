@@ -65,6 +65,20 @@ def test_the_fuse_comes_first_and_survives_a_restart(machine, tmp_path):
     assert machine(fuse, "91") == ["shutdown -h +0 atomo: the fuse of this cluster"]
 
 
+def test_the_fuse_can_be_moved_and_stays_moved(machine, tmp_path):
+    script = tmp_path / "user-data"
+    script.write_text(user_data(Cluster(max_hours=1.0), spot=False))
+    with pytest.raises(subprocess.CalledProcessError):
+        machine(HOST / "extend.sh", "99")  # there is no fuse yet, and none is made
+    machine(script)
+    until = int(time.time()) + 5 * 3600 + 30
+    assert machine(HOST / "extend.sh", str(until)) == [
+        "shutdown -h +300 atomo: the fuse of this cluster"
+    ]
+    boot = tmp_path / "root/usr/local/lib/atomo/fuse.sh"
+    assert machine(boot, "60") == ["shutdown -h +300 atomo: the fuse of this cluster"]
+
+
 def test_spot_hosts_watch_for_the_notice(machine, tmp_path):
     script = tmp_path / "user-data"
     script.write_text(user_data(Cluster(ssh_username="me"), spot=True))

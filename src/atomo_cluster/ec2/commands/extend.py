@@ -1,0 +1,89 @@
+"""`extend`: a later fuse."""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final
+
+import atomo_cluster.ec2
+from atomo_cluster.arguments import CONVERTERS
+from atomo_cluster.ec2.commands.run_command import finish
+from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.plan import check_total, make_plan
+from atomo_cluster.ec2.remote import Answer, Host, everywhere
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.tags import HOURS
+from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
+from atomo_cluster.errors import CloudError, ConfigError, RemoteError
+
+HELP: Final = """\
+  pytorch_ec2.py extend 4
+  pytorch_ec2.py extend 12 --max-usd 50 --json
+
+Moves the fuse of every running host: they end so many hours from now. It may be given again, and
+never makes a fuse earlier. Where a host cannot be reached, its old fuse holds."""
+LONGEST_H: Final = 720.0
+SCRIPT: Final = Path(atomo_cluster.ec2.__file__).parent / "host" / "extend.sh"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("hours", metavar="HOURS", type=CONVERTERS[float],
+                        help="from now until the hosts end themselves")  # fmt: skip
+    parser.set_defaults(hostfile=None)  # hosts of one's own have no fuse
+
+
+def run(run: Run) -> int:
+    if not 0.1 <= run.options.hours <= LONGEST_H:
+        raise ConfigError(f"HOURS must be from 0.1 to {LONGEST_H:g}, got {run.options.hours:g}")
+    found = instances(run.aws, run.owned, ["running"])
+    if not found:
+        raise CloudError(f"cluster {run.cluster.name} has no running hosts; `launch` starts them")
+    until = datetime.now(timezone.utc) + timedelta(hours=run.options.hours)
+    later = [moved(host, until) for host in found]
+    if run.cluster.max_usd is not None:
+        plan = make_plan(run.aws, run.cluster, run.owned)
+        check_total(replace(plan, running=tuple(later)))
+    told(run, later)
+    finish(on_hosts(run, found, until))
+    show_hosts(run, later)
+    run.tell(host_records(later))
+    return 0
+
+
+def moved(host: Instance, until: datetime) -> Instance:
+    """The host with its later fuse.
+
+    Raises:
+        ConfigError: its fuse is later already.
+    """
+    if host.fuse > until:
+        raise ConfigError(f"the fuse of {host.id} is at {host.fuse:%F %R} UTC, which is later "
+                          "already; give more HOURS")  # fmt: skip
+    return replace(host, max_hours=(until - host.launched).total_seconds() / 3600)
+
+
+def told(run: Run, later: Sequence[Instance]) -> None:
+    """Tells AWS of the new fuses: before the hosts, so that no bound is ever too low."""
+    for host in later:
+        tag = {"Key": HOURS, "Value": f"{host.max_hours:.4f}"}
+        run.aws.call("ec2.create_tags", Resources=[host.id], Tags=[tag])
+
+
+def on_hosts(run: Run, found: Sequence[Instance], until: datetime) -> list[Answer]:
+    """Tells the hosts."""
+    ssh = reach(run)
+    keys = host_keys(run, ssh)
+    command, script = f"sudo -n bash -s -- {int(until.timestamp())}", SCRIPT.read_bytes()
+
+    def one(host: Host) -> Answer:
+        try:
+            keys.pin(host)
+        except RemoteError as error:
+            return Answer(host, 255, "", str(error))
+        return ssh.run(host, command, script)
+
+    return everywhere(hosts_of(run, found), one)

@@ -82,7 +82,7 @@ def test_a_worker_whose_host_is_lost_ends_the_run_in_time(fault, tool, environme
     tool.environment |= environment
     run = shared(tool) / "run"
     train = [*TRAIN, "--n=3", hosts(tool, 3), f"--train-dir={run}", "--evaluator=none", "--lr=1e-4"]
-    train += ["--timeout=8", "--eval-freq=2", "--epochs=1000"]
+    train += ["--timeout=8", "--eval-freq=2", "--epochs=1000", "--max-restarts=0"]
     job = tool.start(tmp_path / fault, "exec", "h1", *train)
     try:
         until(lambda: latest(run) or job.process.poll() is not None, "a checkpoint")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 from fake_job import Notes, ended, evaluator, mpirun
@@ -39,6 +40,16 @@ def test_a_killed_mpirun(notes, tmp_path):
     assert ended(job) == 5
     assert "mpirun was killed by signal 9 (Killed)" in notes.notes[-1]
     assert "continues from the last checkpoint" in notes.notes[-1]
+
+
+def test_a_job_that_is_gone_before_its_end_has_failed_whatever_mpirun_says(notes, tmp_path):
+    silent = [sys.executable, "-S", "-c", "print('begun', flush=True)"]
+    job = Supervisor(settings(tmp_path, evaluator="none"), silent, notes)
+    assert ended(job) == 5
+    assert notes.notes == [
+        "begun",
+        "atomo: the processes of the job are gone before it was at its end",
+    ]
 
 
 def test_a_killed_evaluator_is_named_at_once_and_the_training_goes_on(notes, tmp_path):

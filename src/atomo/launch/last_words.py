@@ -1,8 +1,12 @@
 """What the launcher says of a process that cannot say it any more."""
 
 import signal
+from typing import Final
 
-__all__ = ["abandoned", "last_words", "stopped"]
+__all__ = ["WITHOUT_END", "abandoned", "last_words", "stopped"]
+
+
+WITHOUT_END: Final = "atomo: the processes of the job are gone before it was at its end"
 
 
 def last_words(name: str, number: int, train_dir: str) -> str:

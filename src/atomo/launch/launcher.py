@@ -17,7 +17,7 @@ from atomo.arguments import to_arguments
 from atomo.config import Settings
 from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display import Live
-from atomo.launch.last_words import abandoned, last_words, stopped
+from atomo.launch.last_words import WITHOUT_END, abandoned, last_words, stopped
 from atomo.launch.lines import Display, Plain
 from atomo.launch.mpirun import command, evaluator_command
 from atomo.launch.place import claimed, located
@@ -127,6 +127,9 @@ class Supervisor:
         if self._interrupts:
             self._end_now(self._ranks)
         code = self._follow(self._ranks)
+        if not code and self.summary.ended is None and not self._interrupts:
+            self._display.note(WITHOUT_END)  # mpirun does not always tell that ranks were killed
+            code = TransportError.exit_code
         self._ends_by = None  # the evaluator may take its time
         if self._evaluator is None:
             return code

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Final
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["Entry", "close", "file_of", "note", "noted", "renew"]
+__all__ = ["Entry", "close", "file_of", "note", "noted", "postpone", "renew"]
 
 FILE: Final = "hosts.json"
 
@@ -69,6 +69,16 @@ def renew(cluster: Cluster, owner: str) -> None:
     """Begins a new life of the cluster: what the last one cost is forgotten."""
     if noted(cluster, owner):
         write(file_of(cluster), ())
+
+
+def postpone(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> None:
+    """Writes down later fuses, by host."""
+    moved = [
+        replace(entry, until=fuses[id].isoformat())
+        for id, entry in noted(cluster, owner).items()
+        if id in fuses
+    ]
+    note(cluster, owner, moved)
 
 
 def close(cluster: Cluster, owner: str, now: datetime) -> None:

@@ -1,5 +1,6 @@
 """What it costs is said before, meanwhile, and never made up."""
 
+import json
 import re
 from datetime import datetime, timedelta, timezone
 
@@ -13,6 +14,7 @@ from atomo_cluster.ec2.tags import CLUSTER, OWNER
 PRICES = {"m5.large": 0.096, "g4dn.xlarge": 0.526, "gp3": 0.08, "address": 0.005}
 GB_HOUR = 0.08 / 730
 HOST = 0.096 + 100 * GB_HOUR + 0.005
+LEDGER = "state/test/hosts.json"
 
 
 def test_the_plan_adds_up(ec2, cloud):
@@ -249,7 +251,7 @@ def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
     assert ec2("shutdown", "--yes").code == 0
 
 
-def test_the_fuse_moves_within_the_budget(ec2, cloud, monkeypatch):
+def test_the_fuse_moves_within_the_budget(ec2, cloud, folder, monkeypatch):
     cloud.prices = PRICES
     assert ec2("launch", "--yes", "--max-hours", "2").code == 0
     asked = []
@@ -269,6 +271,8 @@ def test_the_fuse_moves_within_the_budget(ec2, cloud, monkeypatch):
     done = ec2("extend", "9.9", "--max-usd", "3.4", "--json")
     assert done.code == 0, done.err
     assert asked == [("sudo -n bash -s --", SCRIPT.read_bytes())] * 3
+    ends = {one["id"]: one["until"] for one in json.loads((folder / LEDGER).read_text())}
+    assert ends == {host["id"]: host["fuse"].replace(" ", "T") for host in done.record}
     hours = [host["max_hours"] for host in ec2("status", "--json").record["hosts"]]
     assert hours == pytest.approx([9.9] * 3, rel=1e-2)
     failed = ec2("extend", "10")

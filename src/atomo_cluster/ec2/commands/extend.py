@@ -13,6 +13,7 @@ from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
 from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.ledger import postpone
 from atomo_cluster.ec2.plan import check_total, make_plan
 from atomo_cluster.ec2.remote import Answer, Host, everywhere
 from atomo_cluster.ec2.run import Run
@@ -71,6 +72,10 @@ def told(run: Run, later: Sequence[Instance]) -> None:
     for host in later:
         tag = {"Key": HOURS, "Value": f"{host.max_hours:.4f}"}
         run.aws.call("ec2.create_tags", Resources=[host.id], Tags=[tag])
+    try:
+        postpone(run.cluster, run.owned.owner, {host.id: host.fuse for host in later})
+    except ConfigError as error:  # which is no reason to let hosts end
+        run.say(f"not written down: {error}")
 
 
 def on_hosts(run: Run, found: Sequence[Instance], until: datetime) -> list[Answer]:

@@ -372,8 +372,30 @@ def test_a_half_visible_file_gets_time_to_become_whole(tmp_path, name):
     assert order(reported(settings(tmp_path), *whole)) == [1]
     path.write_bytes(data[: len(data) // 2])
     (tmp_path / "evaluations.jsonl").unlink()
-    with pytest.raises(CheckpointError, match=name):
-        reported(settings(tmp_path, patience_s=3.0), nothing, nothing, nothing)
+    (left_out,) = reported(settings(tmp_path, patience_s=3.0), nothing, nothing, nothing)
+    assert isinstance(left_out, Missed)
+    assert name in left_out.why
+
+
+def test_a_folder_that_cannot_be_read_is_waited_for(tmp_path, capsys):
+    folder, away = tmp_path / "run", tmp_path / "away"
+    checkpoint(folder, 1)
+
+    def goes():
+        folder.rename(away)
+        folder.touch()
+
+    def comes_back():
+        folder.unlink()
+        away.rename(folder)
+        checkpoint(folder, 2)
+        finish(folder, 2, "done")
+
+    assert order(reported(settings(folder), goes, nothing, comes_back)) == [1, 2]
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in said] == ["storage", "storage"]
+    assert "Not a directory; it is looked for again" in said[0]
+    assert "can be read again" in said[1]
 
 
 @pytest.mark.parametrize(

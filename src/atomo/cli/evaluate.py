@@ -115,7 +115,7 @@ def reporter(events: str) -> Callable[[Evaluation | Missed], None]:
 
     def report(result: Evaluation | Missed) -> None:
         if isinstance(result, Missed):
-            line = f"step {result.step}: deleted before its turn came; not evaluated"
+            line = f"step {result.step}: {result.why}; not evaluated"
         elif events == "atomo":
             line = published_evaluation(result)
         elif events == "json":

@@ -5,6 +5,7 @@ the training or long after, and be killed at any moment. `evaluations.jsonl` in 
 memory: what is in there is never evaluated again. TensorBoard's files in `tensorboard/` repeat it.
 """
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -77,9 +78,10 @@ class EvaluatorSettings:
 
 @dataclass(frozen=True)
 class Missed:
-    """A checkpoint that was deleted before its turn came."""
+    """A checkpoint that is not evaluated."""
 
     step: int
+    why: str = "deleted before its turn came"
 
 
 def evaluate(
@@ -102,7 +104,7 @@ def evaluate(
 
     Raises:
         ConfigError: the settings contradict a checkpoint, or neither names the network.
-        CheckpointError: a checkpoint stays unreadable, or a result cannot be written.
+        CheckpointError: a result cannot be written.
         FolderTaken: another evaluator writes the results of this run.
         DataError: the data set is not there.
     """
@@ -147,16 +149,26 @@ def snapshots(
     folder, patience_s = settings.model_dir, settings.patience_s
     awaited: set[int] = set()  # due when last looked at: those that are gone now were missed
     missed: set[int] = set()  # and told so
-    idle_s = 0.0
+    idle_s, away = 0.0, False  # whether the folder cannot be read
     while True:
         done = log.done()
         # The mark is read first: what the run wrote before it is then in the listing.
-        over = finished(folder, patience_s=patience_s, wait=wait)
-        there = set(steps(folder, patience_s=patience_s, wait=wait))
+        try:
+            over = finished(folder, patience_s=patience_s, wait=wait)
+            there = set(steps(folder, patience_s=patience_s, wait=wait))
+        except CheckpointError as error:
+            over, there = None, awaited  # nothing is known: so nothing is missed
+            if not away:
+                warn(f"{error}; it is looked for again")
+            away = True
+        else:
+            if away:
+                warn(f"{folder} can be read again")
+            away = False
         yield from map(Missed, sorted(awaited - there - done - missed))
         missed &= there  # a listing may still show what is gone, and the run may write it anew
         awaited = due = due_steps(there, over, settings.eval_freq) - done - missed
-        if due:
+        if due and not away:
             idle_s = 0.0
             found = read(settings, min(due), wait)  # one, then a fresh look: reading takes time
             missed |= {found.step} if isinstance(found, Missed) else set()
@@ -166,6 +178,12 @@ def snapshots(
         else:
             wait(settings.poll_interval_s)
             idle_s += settings.poll_interval_s
+
+
+def warn(text: str) -> None:
+    """Tells a person."""
+    with suppress(OSError):
+        sys.stderr.write(f"storage: {text}\n")
 
 
 def due_steps(there: set[int], over: Finished | None, eval_freq: int) -> set[int]:
@@ -191,10 +209,8 @@ def ends(
 
 
 def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Missed:
-    """One checkpoint's model, and its averaged weights if any, as soon as it is whole.
-
-    Raises:
-        CheckpointError: it is still not whole after `patience_s`.
+    """One checkpoint's model, and its averaged weights if any, as soon as it is whole; missed, if
+    it is still not whole after `patience_s`.
     """
     folder, waited_s = settings.model_dir, 0.0
     while True:
@@ -206,9 +222,9 @@ def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Misse
             return load(folder, step, parts=["model", "optimizer"], patience_s=0.0, wait=wait)
         except CheckpointGone:
             return Missed(step)
-        except CheckpointError:  # NFS may show a manifest before the files that it lists
+        except CheckpointError as error:  # NFS may show a manifest before the files that it lists
             if waited_s >= settings.patience_s:
-                raise
+                return Missed(step, str(error))
         wait(settings.poll_interval_s)
         waited_s += settings.poll_interval_s
 

@@ -38,7 +38,12 @@ JOBS = (
 )
 
 # Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
-collect_ignore = ["transports/mpi_ranks.py", "transports/torch_ranks.py"]
+collect_ignore = [
+    "integrations/forks.py",
+    "integrations/fsdp_ranks.py",
+    "transports/mpi_ranks.py",
+    "transports/torch_ranks.py",
+]
 
 left_out = pytest.StashKey[int]()
 

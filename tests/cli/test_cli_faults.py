@@ -97,15 +97,6 @@ def left_behind(tmp_path: Path, output: str, lost: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_defect_takes_its_worker_alone(tmp_path):
-    code, output = broken(tmp_path, {2: WORKER.format(fault=DEFECT)})
-    assert code == 0, output
-    where = "atomo: lost rank 2 (worker), step 3: Traceback"
-    assert output.count(where) == output.count("Traceback") == 1, output
-    left_behind(tmp_path, output, lost=1)
-
-
-@pytest.mark.slow
 def test_a_defect_of_the_master_ends_the_job_with_one_traceback(tmp_path):
     code, output = broken(tmp_path, {0: MASTER.format(fault=DEFECT)})
     assert code == 1, output
@@ -143,16 +134,17 @@ def test_workers_that_are_stopped_or_killed_in_the_middle_of_something_are_left_
 
 
 @pytest.mark.slow
-def test_with_too_few_workers_left_a_checkpoint_is_written(tmp_path):
+def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_written(tmp_path):
     """And started again the job goes on from it, with all workers."""
-    first = tmp_path / "first"
-    fault = f"if not os.path.exists({str(first)!r}): os.mkdir({str(first)!r}); {KILL}"
+    first = str(tmp_path / "first")
+    fault = f"import os\n        if not os.path.exists({first!r}): os.mkdir({first!r}); {DEFECT}"
     words = ["--min-workers=2", "--eval-freq=100", "--max-restarts=1"]
-    code, output = broken(tmp_path, {2: WORKER.format(fault="import os\n        " + fault)}, *words)
+    code, output = broken(tmp_path, {2: WORKER.format(fault=fault)}, *words)
     assert code == 0, output
-    assert "worker [2] of 2 died, which leaves 1; --min-workers is 2; the checkpoint of step 2" in (
-        output
-    )
+    where = "atomo: lost rank 2 (worker), step 3: Traceback"
+    assert output.count(where) == output.count("Traceback") == 1, output
+    told = "worker [2] of 2 died, which leaves 1; --min-workers is 2; the checkpoint of step 2"
+    assert told in output
     assert "atomo: restart 1 of 1, from the checkpoint of step 2" in output
     left_behind(tmp_path, output, lost=1)
 

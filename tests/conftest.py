@@ -24,16 +24,14 @@ SLOW = (
     "cluster/ec2/test_throttling.py",
     "cluster/ec2/test_user_data.py",
 )
-# Below tests/: where tests start processes enough for two cores, or change the machine. One of them
-# runs at a time.
-JOBS = (
-    "cli/",
+# Below tests/: where tests start processes enough for two cores, or change the machine. One of each
+# group runs at a time.
+JOBS = ("cli/", "cluster/virtual/", "transports/test_mpi.py")
+RANKS = (
     "integrations/test_ddp.py",
     "integrations/test_examples.py",
     "integrations/test_frameworks.py",
     "integrations/test_fsdp.py",
-    "cluster/virtual/",
-    "transports/test_mpi.py",
     "transports/test_torch_distributed.py",
 )
 
@@ -85,24 +83,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if runs(item)]
     config.stash[left_out] = len(items) - len(chosen)
     # Jobs begin first: their one process has the longest way to go.
-    items[:] = sorted(chosen, key=lambda item: not is_in(item.nodeid, JOBS))
+    items[:] = sorted(chosen, key=lambda item: not is_in(item.nodeid, JOBS + RANKS))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: the one with the jobs mostly waits for them."""
+    """One process more than there are cores: those with the jobs mostly wait for them."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """All jobs go to one process; other test functions go wherever there is time for them."""
+    """Jobs go to two processes; other test functions go wherever there is time for them."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # pytest-xdist's own way to say what stays together
         def _split_scope(self, nodeid: str) -> str:
             if is_in(nodeid, JOBS):
                 return "jobs"
+            if is_in(nodeid, RANKS):
+                return "ranks"
             if is_in(nodeid, ("cluster/ec2/",)):
                 return "ec2"  # they share a server, which takes longer to start than most of them
             return nodeid.partition("[")[0]

@@ -25,6 +25,7 @@ def dump(tmp_path):
     return path
 
 
+@pytest.mark.slow  # it compiles every kernel
 def test_bench_measures_every_codec(dump, capsys):
     assert main(["bench", f"--tensor={dump}", "--json=yes", "--repetitions=1"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -32,6 +33,14 @@ def test_bench_measures_every_codec(dump, capsys):
     assert all(row["entries"] == 630 and row["frame_bytes"] > 0 for row in rows)
     assert rows[0]["relative_error"] == 0
     assert {row["dense_entries"] for row in rows} == {30}
+
+
+def test_bench_measures_codecs_that_are_named(dump, capsys):
+    words = ["bench", f"--tensor={dump}", "--json=yes", "--repetitions=1", "--code=sgd; topk"]
+    assert main(words) == 0
+    dense, sparse = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert dense["relative_error"] == 0 < sparse["relative_error"] < 1
+    assert sparse["frame_bytes"] < dense["frame_bytes"]
 
 
 def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):

@@ -96,6 +96,7 @@ def test_all_workers_encode_with_the_largest_scale_and_sums_are_small_integers()
             assert len(counts.round().unique()) > 2
 
 
+@pytest.mark.slow
 def test_the_mean_is_unbiased():
     """Within five standard errors, over draws that differ by the step."""
     draws, total = 400, torch.zeros(ENTRIES)

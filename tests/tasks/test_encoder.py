@@ -51,6 +51,7 @@ def built(folder, spec: str = SMALL) -> torch.nn.Module:
     return opened(folder, spec).build("Encoder")
 
 
+@pytest.mark.slow
 def test_three_processes_fine_tune_an_encoder(folder):
     # Without dropout, whose random numbers ranks that are threads would share: the same every time.
     task = SMALL.replace(")", ", dropout=0.0)")

@@ -1,7 +1,6 @@
 """Combinations that once diverged on defaults train: a slice of `benchmarks/converge.py`."""
 
 import pytest
-from selection import slow_but
 from support import run_threads, settings
 
 from atomo.config import Settings
@@ -22,7 +21,8 @@ ONCE = {
 }
 
 
-@pytest.mark.parametrize("what", slow_but(["efsignsgd"], ONCE))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ONCE)
 def test_what_once_diverged_trains(what, tmp_path):
     changes, steps = ONCE[what]
     told: list[Event] = []

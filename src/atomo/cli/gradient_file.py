@@ -1,20 +1,18 @@
 """Named tensors in a file: gradients that somebody dumped, by `--dump-every` or otherwise."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
 from atomo.models.npz import read_arrays
+from atomo.models.tensor_files import read_tensors
 
 __all__ = ["gradient_in", "tensors_in"]
-
-NUMPY: Final = ".npz"
 
 
 def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
@@ -40,22 +38,15 @@ def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def tensors_in(path: Path, said: str) -> dict[str, Tensor]:
+def tensors_in(path: Path, said: str) -> Mapping[str, Tensor]:
     """All of a file, whatever it is; nothing is unpickled. Errors: those of `gradient_in`."""
-    try:
-        if path.suffix.lower() == NUMPY:
-            arrays = read_arrays(path, said)
-            return {name: tensor_of(path, said, name, array) for name, array in arrays.items()}
-        if path.suffix.lower() == ".safetensors":
-            return load_file(path)
-    except OSError as error:
-        raise DataError(f"{said} {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise DataError(f"{said} {path} is damaged: {error}") from error
-    raise ConfigError(
-        f"{said} {path}: must be .safetensors, or .npz with an array for each parameter; other "
-        "kinds are read by unpickling, which runs what a file says"
-    )
+
+    def of_arrays(path: Path) -> dict[str, Tensor]:
+        arrays = read_arrays(path, said)
+        return {name: tensor_of(path, said, name, array) for name, array in arrays.items()}
+
+    kinds = ".safetensors, or .npz with an array for each parameter"
+    return read_tensors(path, said, of_arrays, kinds)
 
 
 def tensor_of(path: Path, said: str, name: str, array: NDArray[Any]) -> Tensor:

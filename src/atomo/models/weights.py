@@ -11,14 +11,13 @@ from typing import Final
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import interpolate
 
 from atomo.errors import ConfigError, DataError
 from atomo.models.npz import read_npz
+from atomo.models.tensor_files import read_tensors
 
 __all__ = ["load_weights", "resized"]
 
@@ -58,20 +57,8 @@ def read(path: Path) -> Mapping[str, Tensor]:
         ConfigError: its name ends in neither `.npz` nor `.safetensors`.
         DataError: it cannot be read.
     """
-    try:
-        match path.suffix.lower():
-            case ".npz":
-                return read_npz(path)
-            case ".safetensors":
-                return load_file(path)
-    except OSError as error:
-        raise DataError(f"--weights {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise DataError(f"--weights {path} is damaged: {error}") from error
-    raise ConfigError(
-        f"--weights {path}: must be .npz, as published for ViT and Mixer, or .safetensors with a "
-        "state dict; other kinds are read by unpickling, which runs what a file says"
-    )
+    kinds = ".npz, as published for ViT and Mixer, or .safetensors with a state dict"
+    return read_tensors(path, "--weights", read_npz, kinds)
 
 
 def head_of(network: Module) -> frozenset[str]:

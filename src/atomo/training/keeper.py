@@ -85,10 +85,7 @@ class Keeper:
         self._caution = next(at_start(job.settings), "")  # one is enough: the worst
         self._watch = Watch()
         self._checkpoints = Outage("checkpoints", tell)
-        self._metrics, self._old = (
-            Outage("metrics", tell),
-            Outage("deletions", tell),
-        )
+        self._metrics, self._old = Outage("metrics", tell), Outage("deletions", tell)
         self._rest = Outage("records of the run", tell)
         self._needed = 0  # bytes, of a checkpoint
         self._patience_s = min(PATIENCE_S, job.settings.timeout / 3)  # others wait for --timeout
@@ -179,7 +176,10 @@ class Keeper:
         Raises:
             FolderTaken: another run has the folder.
         """
-        return self._checkpoints.attempt(lambda: self._write(step, parts)) and self._prune(step)
+        written = self._checkpoints.attempt(lambda: self._write(step, parts))
+        if written:
+            self._prune(step)
+        return written
 
     def save_last(self, step: int, parts: Parts) -> None:
         """Writes the checkpoint that there is no later one for.
@@ -219,11 +219,10 @@ class Keeper:
         if self._owner is not None:
             self._owner.check()
 
-    def _prune(self, step: int) -> bool:
-        """Deletes old checkpoints, if it can; true, as the new one is there."""
+    def _prune(self, step: int) -> None:
+        """Deletes old checkpoints, if it can."""
         if keep := self._job.settings.keep_checkpoints:
             self._old.attempt(lambda: prune(self._folder, step, keep))
-        return True
 
     def end(self, step: int, reason: str, late: int = 0, lost: int = 0) -> None:
         """Marks the run as finished, unless it only pauses.

@@ -42,6 +42,7 @@ class Outage:
         self._what, self._tell, self._clock = what, tell, clock
         self._since = self._next = self._delay_s = 0.0
         self._row = 0  # failures since it last worked
+        self._why = ""  # the last one
 
     @property
     def works(self) -> bool:

@@ -14,7 +14,7 @@ from atomo.launch.lines import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK
-from atomo.training.events import Event, to_json
+from atomo.training.events import Event, Fence, to_json
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched
 
@@ -38,6 +38,8 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
     transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
     tell = teller(as_json, settings) if transport.rank == 0 else (lambda event: None)
+    if as_json:  # only a launcher can do something about it
+        transport.fence_elsewhere(lambda *process: tell(Fence(*process)))
     run_rank(settings, transport, tell, lambda: bool(asked_to_end))
     return 0
 

@@ -6,7 +6,7 @@ worker-1.example slots=4    # at most four processes here
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Final
 
 from atomo.errors import ConfigError
 
-__all__ = ["Host", "assign", "read_hosts"]
+__all__ = ["HERE", "Host", "assign", "left", "read_hosts"]
+
+HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 NAME: Final = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 ADDRESS6: Final = re.compile(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
@@ -82,3 +84,15 @@ def assign(hosts: Sequence[Host], processes: int) -> list[tuple[str, int]]:
             counts[name] += 1
         left -= len(open_hosts[:left])
     return [(name, count) for name, count in counts.items() if count]
+
+
+def left(hosts: Sequence[Host], away: Collection[str]) -> list[Host]:
+    """The hosts but for those that are away.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    found = [host for host in hosts if host.name not in away]
+    if not found:
+        raise ConfigError(f"of the hosts {', '.join(sorted(away))} none answers")
+    return found

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import final
@@ -19,15 +19,17 @@ from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display import Live
 from atomo.launch.last_words import WITHOUT_END, abandoned, last_words, stopped
 from atomo.launch.lines import Display, Plain
-from atomo.launch.mpirun import command, evaluator_command
+from atomo.launch.mpirun import command, evaluator_command, split
 from atomo.launch.place import claimed, located
 from atomo.launch.published_lines import PublishedLines
+from atomo.launch.reach import Reach, shell
 from atomo.launch.restarts import restarted
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
+from atomo.launch.whereabouts import fitted, hosts_of, ranks_at
 from atomo.program import handled
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Event, Started, from_json
+from atomo.training.events import Event, Fence, Started, from_json
 
 __all__ = ["launch"]
 
@@ -48,13 +50,22 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     command(settings, to_arguments(settings))  # before anything is made: it may be refused
     settings = claimed(settings, given)
     display, summary = display_of(settings, console), Summary()
+    reach = Reach(hosts_of(settings), shell(split(settings.mpi_args)))
 
-    def attempt(chosen: Settings) -> Supervisor:
-        return Supervisor(chosen, command(chosen, to_arguments(chosen)), display, summary)
+    def attempt(chosen: Settings, away: frozenset[str]) -> Supervisor:
+        chosen = fitted(chosen, away)
+        line, hosts = command(chosen, to_arguments(chosen), away), ranks_at(chosen, away)
+
+        def fence(silent: Fence) -> None:
+            if hosts:
+                reach.kill(hosts[silent.rank], silent.pid, silent.started)
+
+        return Supervisor(chosen, line, display, summary, fence)
 
     try:
-        code = restarted(settings, attempt, summary, display)
+        code = restarted(settings, attempt, summary, display, reach.lost)
     finally:
+        reach.close()
         display.close()
     if summary.last or not code:
         console.print(summary.table())
@@ -83,6 +94,7 @@ class Supervisor:
         line: Sequence[str],
         display: Display,
         summary: Summary | None = None,
+        fence: Callable[[Fence], None] | None = None,
     ) -> None:
         """A run that is not started yet.
 
@@ -91,9 +103,11 @@ class Supervisor:
             line: the command that starts its ranks.
             display: shows what they say.
             summary: takes in what they come to; None: a new one.
+            fence: has a rank killed on its host; None: nobody does.
         """
         self.summary = Summary() if summary is None else summary
         self._settings, self._line, self._display = settings, line, display
+        self._fence = fence
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
@@ -215,6 +229,10 @@ class Supervisor:
         event = parsed(text)
         if event is None:
             self._note(text)
+            return
+        if isinstance(event, Fence):
+            if self._fence is not None:
+                self._fence(event)
             return
         self.summary.add(event)
         self._display.show(event)

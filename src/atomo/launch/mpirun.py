@@ -7,35 +7,44 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.hosts import assign, read_hosts
+from atomo.launch.hosts import HERE, assign, left, read_hosts
 from atomo.models import is_own
 from atomo.roles import has_master
 
-__all__ = ["command", "evaluator_command"]
+__all__ = ["command", "evaluator_command", "split"]
 
 FAULT_TOLERANT: Final = 5  # the first Open MPI whose jobs outlive a rank
 RANK_BYTES = 150_000_000  # what a rank takes at least that it shares with no other
-HERE = {"localhost", "127.0.0.1", "::1"}
+KEEPALIVE: Final = "oob_tcp_keepalive_"
+# A silent host is noticed after 1 s and three more in which it answers nothing, not after 480 s.
+KEEPALIVES: Final = (("time", "1"), ("intvl", "1"), ("probes", "3"))
 
 
-def command(settings: Settings, rank_arguments: Sequence[str]) -> list[str]:
+def command(
+    settings: Settings, rank_arguments: Sequence[str], away: Collection[str] = ()
+) -> list[str]:
     """The command line that starts every rank of a job.
+
+    Args:
+        settings: of the job.
+        rank_arguments: what each rank is told.
+        away: hosts of its host file that are not there.
 
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
     """
-    mpirun, *rest = starting(settings)
+    mpirun, *rest = starting(settings, away)
     words = ["-m", "atomo", "rank", "--events", "json", *rank_arguments]
     return [mpirun, *rest[:2], *outliving(settings), *rest[2:], *words]
 
 
-def starting(settings: Settings) -> list[str]:
+def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
     """The begin of a command line that starts as many processes of Python, up to its arguments.
 
     Raises:
@@ -44,21 +53,30 @@ def starting(settings: Settings) -> list[str]:
     line = [find_mpirun(), "-n", str(settings.n), "--bind-to", "none"]
     if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
         line.append("--allow-run-as-root")
-    line += placement(settings) + split(settings.mpi_args)
+    line += placement(settings, away) + split(settings.mpi_args)
     return [*line, sys.executable]
 
 
 def outliving(settings: Settings) -> list[str]:
-    """What has a job go on where a worker dies, if this mpirun can.
+    """What has a job go on where a worker dies, and end where a host does, if this mpirun can.
 
     Without a master all ranks take every step, and none goes on without the others: there mpirun
     ends them all at once, as it does by itself.
     """
-    if not has_master(settings.comm_type) or "--with-ft" in settings.mpi_args:
-        return []
+    wanted: list[str] = []
+    if has_master(settings.comm_type) and "--with-ft" not in settings.mpi_args:
+        wanted += ["--with-ft", "ulfm"]
+    if settings.hostfile and KEEPALIVE not in settings.mpi_args:
+        for name, value in KEEPALIVES:
+            wanted += ["--prtemca", KEEPALIVE + name, value]
+    return wanted if wanted and version() >= FAULT_TOLERANT else []
+
+
+def version() -> int:
+    """The major version of Open MPI; 0: this mpirun is another's."""
     said = subprocess.run([find_mpirun(), "--version"], capture_output=True, text=True, check=False)
     found = re.search(r"\(Open MPI\) (\d+)\.", said.stdout)
-    return ["--with-ft", "ulfm"] if found and int(found[1]) >= FAULT_TOLERANT else []
+    return int(found[1]) if found else 0
 
 
 def split(mpi_args: str) -> list[str]:
@@ -79,13 +97,13 @@ def find_mpirun() -> str:
     return found
 
 
-def placement(settings: Settings) -> list[str]:
+def placement(settings: Settings, away: Collection[str]) -> list[str]:
     """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
     here = ["--map-by", "node:OVERSUBSCRIBE"]
     if not settings.hostfile:
         check_room(settings.n)
         return here
-    counts = assign(read_hosts(Path(settings.hostfile)), settings.n)
+    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.n)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
         check_room(settings.n)
         return here

@@ -1,4 +1,7 @@
-"""A job that lost processes is started again, and goes on from its newest checkpoint."""
+"""A job that lost processes is started again, and goes on from its newest checkpoint.
+
+Hosts that no longer answer are left out; the others share its ranks.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from atomo.config import Settings
-from atomo.errors import CheckpointError, TooFewWorkers, TransportError
+from atomo.errors import CheckpointError, ConfigError, TooFewWorkers, TransportError
 from atomo.launch.lines import Display
 from atomo.launch.summary import Summary
 from atomo.training.listing import latest
@@ -31,38 +34,54 @@ class Attempt(Protocol):
 
 def restarted(
     settings: Settings,
-    attempt: Callable[[Settings], Attempt],
+    attempt: Callable[[Settings, frozenset[str]], Attempt],
     summary: Summary,
     display: Display,
+    lost: Callable[[], frozenset[str]] = frozenset,
 ) -> int:
     """Runs a job, and again while it loses processes, at most `--max-restarts` times more.
 
-    One that took no step since it was started again gives up: it would not the next time either.
+    One that took no step since it was started again gives up: it would not the next time either,
+    unless it is on other hosts then.
 
     Args:
         settings: of the job, in a folder that is its own.
-        attempt: makes a job of settings.
+        attempt: makes a job of settings and of the hosts that it is to leave out.
         summary: takes in what all of them come to.
         display: shows what is said of it.
+        lost: the hosts that do not answer now.
 
     Returns:
         The exit code of the last.
     """
-    job = attempt(settings)
+    away, stuck = frozenset[str](), False
+    job = attempt(settings, away)
     code = job.run()
     for number in range(1, settings.max_restarts + 1):
         if code not in WORTH or job.interrupted:
             break
-        again, step = continued(settings)
-        where = f"from the checkpoint of step {step}" if step else "from the beginning"
-        display.note(f"atomo: restart {number} of {settings.max_restarts}, {where}")
-        before = summary.steps
-        job = attempt(again)
-        code = job.run()
-        if code in WORTH and summary.steps == before:
+        before, away = away, lost()
+        if stuck and away == before:
             display.note("atomo: it took no step since, and is not started again")
             break
+        again, step = continued(settings)
+        display.note(f"atomo: restart {number} of {settings.max_restarts}, {told(step, away)}")
+        steps = summary.steps
+        try:
+            job = attempt(again, away)
+        except ConfigError as error:  # the hosts that are left have no room for it
+            display.note(f"atomo: not started again: {error}")
+            break
+        code = job.run()
+        stuck = summary.steps == steps
     return code
+
+
+def told(step: int, away: frozenset[str]) -> str:
+    """Where another attempt begins."""
+    where = f"from the checkpoint of step {step}" if step else "from the beginning"
+    without = f"; without {', '.join(sorted(away))}, which did not answer" if away else ""
+    return where + without
 
 
 def continued(settings: Settings) -> tuple[Settings, int]:

@@ -14,6 +14,7 @@ __all__ = [
     "Caution",
     "Ended",
     "Event",
+    "Fence",
     "ProbedAgain",
     "Saved",
     "Started",
@@ -145,6 +146,16 @@ class ProbedAgain:
 
 @final
 @dataclass(frozen=True)
+class Fence:
+    """A rank on another host than the master's does not answer, and is to be killed there."""
+
+    rank: int
+    pid: int  # on its host
+    started: int  # in ticks since that host came up: who has the number later is another
+
+
+@final
+@dataclass(frozen=True)
 class Ended:
     """The run is over."""
 
@@ -154,8 +165,8 @@ class Ended:
     lost: int = 0
 
 
-Event = Started | StepDone | Caution | Saved | Storage | ProbedAgain | Ended
-KINDS: Final = (Started, StepDone, Caution, Saved, Storage, ProbedAgain, Ended)
+Event = Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Ended
+KINDS: Final = (Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Ended)
 EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for event in KINDS})
 
 

@@ -1,6 +1,7 @@
 """The transport contract: frames from rank to rank, in order between any two, each wait bounded."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,14 +96,23 @@ class Transport(ABC):
         del rank
 
     def fence(self, rank: int) -> bool:
-        """Kills a rank on this host that does not answer, even if it is stopped, so that it is gone
-        as if it had died.
+        """Kills a rank that does not answer, even if it is stopped, so that it is gone as if it had
+        died. On another host it is gone some time later, or not at all.
 
         Returns:
-            Whether it could be done: its process is known, and on this host.
+            Whether it was done or asked for: its process is known, and on this host, or
+            `fence_elsewhere` has said who kills it on its own.
         """
         del rank
         return False
+
+    def fence_elsewhere(self, ask: Callable[[int, int, int], None]) -> None:
+        """Who kills ranks on other hosts.
+
+        Args:
+            ask: gets a rank, the number of its process on its host, and when that began.
+        """
+        del ask
 
 
 def check_message(to: int, size: int, data: Bytes, what: str) -> None:

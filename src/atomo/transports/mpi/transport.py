@@ -59,6 +59,7 @@ class MpiTransport(Transport):
         self.survives = processes is not None
         # Ranks in containers may share the host's name, and not its processes.
         self._seen = {one for one in here if processes is not None and runs(processes[one])}
+        self._ask: Callable[[int, int, int], None] | None = None
         self._channels: list[MpiTransport] = []
         self.sent_bytes = self.received_bytes = 0
         self._leaving: list[Outgoing] = []
@@ -137,11 +138,20 @@ class MpiTransport(Transport):
         self._drop_leaving(rank)
 
     def fence(self, rank: int) -> bool:
-        if self._processes is None or rank not in self._seen:
+        if self._processes is None:
             return False
-        kill(self._processes[rank])
-        self._gone.add([rank])  # MPI does not tell of one that had ended by itself
+        process = self._processes[rank]
+        if rank in self._seen:
+            kill(process)
+            self._gone.add([rank])  # MPI does not tell of one that had ended by itself
+        elif self._ask is not None:
+            self._ask(rank, process.pid, process.started)
+        else:
+            return False
         return True
+
+    def fence_elsewhere(self, ask: Callable[[int, int, int], None]) -> None:
+        self._ask = ask
 
     def _arrived(self, source: int | None, doing: str) -> Message | None:
         """The first message of a rank, or of any, if it is whole by now."""

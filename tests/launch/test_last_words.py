@@ -11,6 +11,8 @@ from support import settings
 
 from atomo.launch import launcher
 from atomo.launch.launcher import Supervisor
+from atomo.launch.streams import EVENT_MARK
+from atomo.training.events import Fence, to_json
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,14 @@ def test_a_job_that_is_gone_before_its_end_has_failed_whatever_mpirun_says(notes
         "begun",
         "atomo: the processes of the job are gone before it was at its end",
     ]
+
+
+def test_a_rank_of_another_host_that_does_not_answer_is_passed_on(notes, tmp_path):
+    silent, asked = Fence(2, 4711, 99), []
+    said = f"print({EVENT_MARK + to_json(silent)!r}, flush=True)"
+    line = [sys.executable, "-S", "-c", said]
+    assert ended(Supervisor(settings(tmp_path), line, notes, fence=asked.append)) == 5
+    assert asked == [silent]
 
 
 def test_a_killed_evaluator_is_named_at_once_and_the_training_goes_on(notes, tmp_path):

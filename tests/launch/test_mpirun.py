@@ -51,6 +51,23 @@ def test_this_host_alone_needs_no_ssh(name, tmp_path):
     assert "--host" not in command(hosts(tmp_path, name), [])
 
 
+def test_a_silent_host_is_noticed_within_seconds(tmp_path):
+    line = command(hosts(tmp_path, "a\nb\n"), [])
+    alive = [line[at + 1 : at + 3] for at, word in enumerate(line) if word == "--prtemca"]
+    assert {name.removeprefix("oob_tcp_keepalive_") for name, _ in alive} == {
+        "time", "intvl", "probes"
+    }  # fmt: skip
+    assert sum(int(value) for _, value in alive) <= 5  # not the 480 s of PRRTE
+    own = replace(hosts(tmp_path, "a\nb\n"), mpi_args="--prtemca oob_tcp_keepalive_time 60")
+    assert sum("oob_tcp_keepalive" in word for word in command(own, [])) == 1
+    assert "--prtemca" not in command(Settings(), [])
+
+
+def test_hosts_that_are_away_get_none(tmp_path):
+    line = command(replace(hosts(tmp_path, "a\nb\nc\n"), n=4), [], {"a"})
+    assert line[line.index("--host") + 1] == "b:2,c:2"
+
+
 def test_other_hosts_get_their_share(tmp_path):
     line = command(replace(hosts(tmp_path, "a\nb slots=1\n"), n=4), [])
     assert line[line.index("--host") + 1] == "a:3,b:1"

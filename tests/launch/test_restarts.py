@@ -8,9 +8,12 @@ from fake_job import Notes
 from support import settings
 
 from atomo.config import Settings
+from atomo.errors import ConfigError
 from atomo.launch.restarts import restarted
 from atomo.launch.summary import Summary
 from atomo.training.manifest import manifest_name
+
+without: list[frozenset[str]] = []  # the hosts that each attempt left out
 
 
 class Played:
@@ -25,16 +28,21 @@ class Played:
         return self._code
 
 
-def play(chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False):
+def play(chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False, lost=frozenset):
     """The exit code, what was told, and the settings of each attempt."""
     summary, notes, started = Summary(), Notes(), []
+    without.clear()
     left = iter(jobs)
 
-    def attempt(given: Settings) -> Played:
+    def attempt(given: Settings, away: frozenset[str]) -> Played:
+        if "no room" in away:
+            raise ConfigError("no room")
         started.append(given)
+        without.append(away)
         return Played(summary, *next(left), interrupted)
 
-    return restarted(chosen, attempt, summary, notes), notes.notes, started  # type: ignore[arg-type]
+    code = restarted(chosen, attempt, summary, notes, lost)  # type: ignore[arg-type]
+    return code, notes.notes, started
 
 
 @pytest.mark.parametrize("code", [5, 9])
@@ -73,3 +81,17 @@ def test_restarts_are_counted_and_one_without_a_step_is_the_last(tmp_path):
     assert "took no step" in notes[-1]
     never = replace(settings(tmp_path), max_restarts=0)
     assert play(never, (3, 5)) == (5, [], [never])
+
+
+def test_hosts_that_are_lost_are_left_out_until_they_are_back(tmp_path):
+    told = iter([{"b"}, {"b", "c"}, set()])
+    ended, notes, _ = play(
+        settings(tmp_path), (3, 5), (0, 5), (1, 5), (1, 0), lost=lambda: frozenset(next(told))
+    )
+    assert ended == 0  # the second took no step, but the third had other hosts
+    assert without == [set(), {"b"}, {"b", "c"}, set()]
+    assert [note.partition("; ")[2] for note in notes] == [
+        "without b, which did not answer", "without b, c, which did not answer", ""
+    ]  # fmt: skip
+    code, notes, started = play(settings(tmp_path), (3, 5), lost=lambda: frozenset(["no room"]))
+    assert (code, len(started), notes[-1]) == (5, 1, "atomo: not started again: no room")

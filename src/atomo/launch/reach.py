@@ -15,7 +15,9 @@ from atomo.launch.hosts import HERE
 
 __all__ = ["Reach", "shell"]
 
-PATIENCE_S: Final = 3.0  # for a host to answer: more than an ssh takes, less than a start of ranks
+PATIENCE_S: Final = 4.0  # for hosts to answer, where none does: more than an ssh takes
+SLACK: Final = 5.0
+LEAST_S: Final = 1.0  # for the others, once one has answered
 POLL_S: Final = 0.02
 AGENTS: Final = ("plm_ssh_agent", "plm_rsh_agent")  # what mpirun calls its ssh, now and earlier
 # What has the process's number and began at another time is a stranger's.
@@ -95,11 +97,17 @@ def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def answering(asked: dict[str, subprocess.Popen[bytes]]) -> set[str]:
-    """The hosts that answer in time."""
-    end = time.monotonic() + PATIENCE_S
-    while any(one.poll() is None for one in asked.values()) and time.monotonic() < end:
+    """The hosts that answer in time, or in `SLACK` times what the last of the others took."""
+    begun, found, taken_s = time.monotonic(), set[str](), 0.0
+    while any(one.poll() is None for one in asked.values()):
+        spent_s = time.monotonic() - begun
+        new = {host for host, one in asked.items() if one.poll() == 0} - found
+        if new:
+            found, taken_s = found | new, spent_s
+        if spent_s > (max(LEAST_S, SLACK * taken_s) if found else PATIENCE_S):
+            break
         time.sleep(POLL_S)
-    found = {host for host, one in asked.items() if one.poll() == 0}
+    found |= {host for host, one in asked.items() if one.poll() == 0}
     for process in asked.values():
         finish(process)
     return found

@@ -1,0 +1,84 @@
+"""Hosts that no longer answer are known, and a process of another host is killed there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import alive, until
+
+from atomo.launch import reach
+from atomo.launch.reach import Reach, is_here, shell
+from atomo.transports.processes import started
+
+# In the place of ssh: a host is a folder's file, which says how it answers; it is this machine.
+SSH = """\
+#!/bin/sh
+folder=$1; host=$2; shift 2
+[ -e "$folder/$host.silent" ] && exec sleep 1000
+[ -e "$folder/$host" ] && exec sh -c "$*"
+exit 255
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> list[str]:
+    script = tmp_path / "ssh"
+    script.write_text(SSH)
+    script.chmod(0o755)
+    return [str(script), str(tmp_path)]
+
+
+def test_hosts_that_answered_before_and_do_not_now_are_lost(ssh, tmp_path, monkeypatch):
+    for name in ("stays", "refuses", "silent"):
+        (tmp_path / name).touch()
+    names = ["stays", "refuses", "silent", "never", "localhost"]
+    found = Reach(names, ssh)
+    until(lambda: all(one.poll() is not None for one in found._first.values()), "first answers")
+    assert found.lost() == frozenset()
+    (tmp_path / "refuses").unlink()
+    (tmp_path / "silent.silent").touch()
+    assert found.lost() == {"refuses", "silent"}
+    for name in ("stays", "refuses"):
+        (tmp_path / f"{name}.silent").touch()
+    monkeypatch.setattr(reach, "PATIENCE_S", 0.2)
+    assert found.lost() == {"stays", "refuses", "silent"}  # of "never" nothing is known
+    for name in ("refuses", "stays", "silent"):
+        (tmp_path / name).touch()
+        (tmp_path / f"{name}.silent").unlink()
+    monkeypatch.setattr(reach, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(reach, "LEAST_S", 60.0)
+    assert found.lost() == frozenset()  # they are back
+    found.close()
+
+
+def test_a_stopped_process_of_another_host_is_killed_and_a_stranger_is_not(ssh, tmp_path):
+    (tmp_path / "other").touch()
+    found = Reach([], ssh)
+    for host in ("other", "localhost"):
+        process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+        process.send_signal(19)
+        since = started(process.pid)
+        found.kill(host, process.pid, since + 1)  # the number's earlier owner
+        until(lambda: found._kills[-1].poll() is not None, "the command to end")
+        assert alive(process.pid)
+        found.kill(host, process.pid, since)
+        assert process.wait() == -9
+        assert process.stdin is not None
+        process.stdin.close()
+    found.close()
+
+
+def test_hosts_are_reached_as_mpirun_reaches_them(monkeypatch):
+    monkeypatch.delenv("PRTE_MCA_plm_ssh_agent", raising=False)
+    assert shell([]) == ["ssh"]
+    assert shell(["--prtemca", "plm_ssh_agent", "ssh -F conf"]) == ["ssh", "-F", "conf"]
+    assert shell(["--mca", "plm_rsh_agent", "ssh : rsh"]) == ["ssh"]
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "rsh -x")
+    assert shell(["--mca", "btl", "tcp"]) == ["rsh", "-x"]
+
+
+def test_this_host_is_known_by_its_addresses():
+    assert is_here("127.0.0.1")
+    assert is_here("me@localhost")
+    assert not is_here("192.0.2.1")  # which nobody has

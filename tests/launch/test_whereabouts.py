@@ -1,0 +1,38 @@
+"""Ranks go to the hosts that are left."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atomo.config import Settings
+from atomo.errors import ConfigError
+from atomo.launch.whereabouts import fitted, hosts_of, ranks_at
+
+
+def listed(tmp_path: Path, text: str, n: int = 4, **others: int) -> Settings:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    return replace(Settings(), hostfile=str(path), n=n, **others)
+
+
+def test_ranks_of_a_lost_host_go_to_the_others(tmp_path):
+    chosen = listed(tmp_path, "a\nb slots=1\nc\n", n=5)
+    assert hosts_of(chosen) == ["a", "b", "c"]
+    assert ranks_at(chosen, ()) == ("a", "a", "b", "c", "c")
+    assert ranks_at(chosen, {"a"}) == ("b", "c", "c", "c", "c")  # the master's too
+    assert fitted(chosen, {"a"}) == chosen
+    assert hosts_of(Settings()) == []
+    assert ranks_at(Settings(), ()) == ()
+    with pytest.raises(ConfigError, match="of the hosts a, b, c none answers"):
+        ranks_at(chosen, {"a", "b", "c"})
+
+
+def test_where_slots_do_not_suffice_there_are_fewer_workers(tmp_path):
+    chosen = listed(tmp_path, "a slots=2\nb slots=2\nc slots=1\n", n=5, num_aggregate=4)
+    left = fitted(chosen, {"b"})
+    assert (left.n, left.num_aggregate, left.min_workers) == (3, 2, 2)  # half of those it had
+    assert ranks_at(left, {"b"}) == ("a", "a", "c")
+    with pytest.raises(ConfigError, match=r"slots for 2 processes.*--min-workers is 2"):
+        fitted(chosen, {"b", "c"})
+    assert fitted(replace(chosen, comm_type="Allgather", num_aggregate=0), {"b"}).n == 5

@@ -27,7 +27,6 @@ from atomo.planning.losses import Losses
 from atomo.settings_file import read_settings
 from atomo.training import rank, replanning
 from atomo.training.checkpoint import Snapshot, load, save
-from atomo.training.choosing import codecs_of
 from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, read_chosen, said
 from atomo.training.drift import Rules
 from atomo.training.events import Caution, Event, ProbedAgain, Started, StepDone
@@ -38,8 +37,11 @@ from atomo.training.keeper import Keeper
 from atomo.training.kept_fusion import FUSION_FILE, job_hash, keep_found
 from atomo.training.legs import Legs
 from atomo.training.measuring import Measured
+from atomo.training.proposals import codecs_of
 from atomo.training.rank import run_rank
+from atomo.training.rehearsal import rehearse
 from atomo.training.replanning import weighed
+from atomo.training.trials import Trial
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import network
 
@@ -93,6 +95,11 @@ def auto(folder: Path, **changes: Any) -> Settings:
     return run
 
 
+def as_predicted(*words: Any) -> list[Trial]:
+    """Plans are tried in real steps, which are then said to have taken what was predicted."""
+    return [replace(one, taken_s=one.predicted_s) for one in rehearse(*words)]
+
+
 def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """The whole job with all that ranks do before, between and after legs; what rank 0 tells."""
     lock, built, told = threading.Lock(), threading.Barrier(run.n), list[Event]()
@@ -105,6 +112,7 @@ def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
         return job
 
     monkeypatch.setattr(rank, "make_job", one_by_one)
+    monkeypatch.setattr(replanning, "rehearse", as_predicted)
     transports = network(run.n)
     bodies = [partial(run_rank, run, one, told.append, lambda: False) for one in transports]
     together(bodies, lambda: transports[0].abort(1))

@@ -12,6 +12,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.training.plan_records import continued, in_force, moved, with_earlier
 from atomo.training.run_folder import Staging
+from atomo.training.trials import Trial, listed
 
 __all__ = ["Chosen", "keep_chosen", "kept_chosen"]
 
@@ -39,6 +40,8 @@ class Chosen:
     """By rank, where it was measured; empty: nobody knows."""
     since: int = 1
     """The first step that it serves in."""
+    trials: tuple[Trial, ...] = ()
+    """Of it, first, and of others that were tried; empty: none were."""
 
     def differs(self, settings: Settings, hosts: tuple[str, ...]) -> str:
         """What it is no answer to, of what these settings ask on these hosts; empty: nothing."""
@@ -55,9 +58,11 @@ class Chosen:
         """The inverse of `asdict`, of what went through JSON.
 
         Raises:
-            TypeError: it is none.
+            KeyError, TypeError, ValueError: it is none.
         """
-        return Chosen(**{**record, "hosts": (*map(str, record.get("hosts", ())),)})
+        hosts = (*map(str, record.get("hosts", ())),)
+        trials = (*map(Trial.read, record.get("trials", ())),)
+        return Chosen(**{**record, "hosts": hosts, "trials": trials})
 
     def applied(self, settings: Settings) -> Settings:
         """The run with these codecs: a repetition of it, which names them, has the same bits."""
@@ -78,8 +83,9 @@ class Chosen:
         ]
         return (
             f"auto: {', '.join(parts) or 'all dense'}, memory {self.memory}: "
-            f"{1e3 * self.step_s:.1f} ms a step predicted, dense {1e3 * self.dense_s:.1f} ms; "
-            f"error {self.error:.3g} of at most {self.budget:.3g}; measured in {self.took_s:.1f} s"
+            f"{1e3 * self.step_s:.1f} ms a step predicted, dense {1e3 * self.dense_s:.1f} ms"
+            f"{listed(self.trials)}; error {self.error:.3g} of at most {self.budget:.3g}; "
+            f"measured in {self.took_s:.1f} s"
         )
 
 
@@ -139,7 +145,7 @@ def read_chosen(path: Path, step: int) -> Chosen | None:
         return None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no record of --code auto ({error}); remove it to have codecs chosen anew"
         ) from error

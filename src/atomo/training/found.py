@@ -6,6 +6,7 @@ from typing import Any, final
 
 from atomo.errors import ConfigError
 from atomo.grouping import cut_at
+from atomo.training.trials import Trial, listed
 
 __all__ = ["Found"]
 
@@ -36,6 +37,8 @@ class Found:
     """By rank, where it was measured; empty: nobody knows."""
     since: int = 1
     """The first step that it serves in."""
+    trials: tuple[Trial, ...] = ()
+    """Of it, first, and of others that were tried; empty: none were."""
 
     @property
     def text(self) -> str:
@@ -45,7 +48,7 @@ class Found:
             f"fusion {self.way}: {many} message{'s' * (many > 1)}, predicted "
             f"{1e3 * self.exchange_s:.1f} ms from the begin of the backward pass to the mean "
             f"({1e3 * self.layers_s:.1f} a message for each parameter, {1e3 * self.one_s:.1f} in "
-            f"one); measured in {self.took_s:.1f} s"
+            f"one){listed(self.trials)}; measured in {self.took_s:.1f} s"
         )
 
     def record(self) -> dict[str, Any]:
@@ -69,6 +72,7 @@ class Found:
                 step_s=float(values.get("step_s", 0.0)),
                 hosts=tuple(map(str, values.get("hosts", ()))),
                 since=whole(values.get("since", 1)),
+                trials=(*map(Trial.read, values.get("trials", ())),),
             )  # fmt: skip
         except (KeyError, TypeError, ConfigError) as error:
             raise ValueError(str(error)) from error

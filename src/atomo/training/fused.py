@@ -8,7 +8,7 @@ bits.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -19,8 +19,9 @@ from atomo.comm_types import PARAMETER_SERVER
 from atomo.communicators.rooted import deal, take
 from atomo.fusion import shapes
 from atomo.fusion.buckets import MOST
+from atomo.fusion.flow import Flow
 from atomo.fusion.searches import SEARCHES, within
-from atomo.grouping import cut_at
+from atomo.grouping import Grouping, cut_at
 from atomo.planning import Costs, Setting
 from atomo.planning.prediction import flow_of, predict
 from atomo.probing import Probed
@@ -29,8 +30,10 @@ from atomo.training.found import Found
 from atomo.training.job import Job, make_stages, own_codecs
 from atomo.training.kept_fusion import find_kept, job_hash
 from atomo.training.plan_records import continued
+from atomo.training.rehearsal import Contender, join_rehearsal, rehearse
 from atomo.training.telling import names_of_hosts
 from atomo.training.trial import probe_job
+from atomo.training.trials import Trial, winner_first
 from atomo.transports import Transport
 
 __all__ = ["UNDER_WAY", "fused", "main_codec", "searched", "tensor_codecs"]
@@ -38,6 +41,8 @@ __all__ = ["UNDER_WAY", "fused", "main_codec", "searched", "tensor_codecs"]
 CUTS: Final = "cuts"  # in what travels
 FIRST: Final = 0  # the rank
 REPETITIONS: Final = 2
+TRIED: Final = "auto"  # the others are what somebody published: theirs as they found them
+OTHERS: Final = (Grouping("one"), Grouping("bytes", 4.0), Grouping("layer"))
 UNDER_WAY: Final = 8  # messages
 
 
@@ -88,6 +93,11 @@ class Rank:
     device: torch.device
     hosts: tuple[str, ...]
 
+    @property
+    def comm_type(self) -> str:
+        """The communicator."""
+        return self.draft.settings.comm_type
+
     def told(self, cuts: tuple[int, ...]) -> tuple[int, ...]:
         """What rank 0 says that they are."""
         if self.transport.rank == FIRST:
@@ -101,9 +111,15 @@ class Rank:
         began = time.perf_counter()
         probed = self.probed()
         if self.transport.rank != FIRST:
+            if self.way == TRIED:
+                join_rehearsal(self.draft, self.transport, self.device)
             return None
-        setting = probed.setting(self.draft.workers)
-        found = searched(self.draft, self.way, setting, self.costs(probed))
+        setting, costs = probed.setting(self.draft.workers), self.costs(probed)
+        found = searched(self.draft, self.way, setting, costs)
+        if self.way == TRIED:
+            plans = partitions(self.draft, setting, costs, found)
+            trials = rehearse(self.draft, self.transport, self.device, [*plans.values()])
+            found = after_trials(found, plans, trials, flow_of(setting, costs, self.comm_type))
         _, done = continued(self.draft.settings) or (None, 0)
         took_s = time.perf_counter() - began
         return replace(
@@ -161,6 +177,38 @@ def searched(job: Job, way: str, setting: Setting, costs: Costs) -> Found:
         numbers=(),
         step_s=predict(setting, costs, name, cut_at(cuts)).step_s,
     )
+
+
+def partitions(
+    job: Job, setting: Setting, costs: Costs, found: Found
+) -> dict[tuple[int, ...], Contender]:
+    """What was found, and others that are known to do well: by their cuts, the one that promises
+    most first.
+    """
+    entries = tuple(shape.numel() for _, shape in reversed(shapes(job.model)))
+    s, code = job.settings, str(main_codec(job))
+    flow = flow_of(setting, costs, s.comm_type)
+    ways = {TRIED: found.cuts, "mergecomp": within(SEARCHES["mergecomp"](flow), entries, MOST)}
+    ways |= {str(way): within(way.cuts(setting.profile.sizes), entries, MOST) for way in OTHERS}
+    plans = dict[tuple[int, ...], Contender]()
+    for name, cuts in ways.items():
+        fusion = str(cut_at(cuts))
+        step_s = predict(setting, costs, s.comm_type, cut_at(cuts)).step_s
+        plans.setdefault(cuts, Contender(name, code, s.code_for, s.memory, fusion, step_s))
+    return dict(sorted(plans.items(), key=lambda one: one[1].predicted_s))
+
+
+def after_trials(
+    found: Found,
+    plans: dict[tuple[int, ...], Contender],
+    trials: Sequence[Trial],
+    flow: Flow,
+) -> Found:
+    """The partition that steps were shortest with; where none were taken, the most promising."""
+    ordered = winner_first(trials)
+    name = ordered[0].name if ordered else next(iter(plans.values())).name
+    cuts, step_s = next((c, one.predicted_s) for c, one in plans.items() if one.name == name)
+    return replace(found, cuts=cuts, exchange_s=flow.done(cuts), step_s=step_s, trials=ordered)
 
 
 def joined(costs: dict[Codec[Any], Costs], codecs: list[Codec[Any]]) -> Costs:

@@ -28,6 +28,7 @@ from atomo.training.events import ProbedAgain
 from atomo.training.found import Found
 from atomo.training.learning_rate import LearningRate
 from atomo.training.shard import Shard, steps_per_epoch
+from atomo.training.trials import expected
 
 __all__ = ["Job", "make_job", "make_stages", "own_codecs"]
 
@@ -74,9 +75,9 @@ class Job:
 
     @property
     def expected_s(self) -> float:
-        """What a step is predicted to take; 0: nobody knows."""
-        chosen_s = self.chosen.step_s if self.chosen else 0.0
-        return self.found.step_s or chosen_s if self.found else chosen_s
+        """What a step took when it was tried, or else is predicted to take; 0: nobody knows."""
+        known = [expected(one.trials, one.step_s) for one in (self.found, self.chosen) if one]
+        return next(filter(None, known), 0.0)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -20,7 +20,6 @@ from atomo.grouping import cut_at
 from atomo.planning import Costs, predict
 from atomo.planning.choice import Candidate, mixed
 from atomo.planning.comparison import WORTH
-from atomo.training.choosing import codecs_of, decided
 from atomo.training.chosen import Chosen
 from atomo.training.compiling import compile_kernels
 from atomo.training.events import ProbedAgain
@@ -28,7 +27,10 @@ from atomo.training.found import Found
 from atomo.training.fused import UNDER_WAY, main_codec, searched, tensor_codecs
 from atomo.training.job import Job, make_stages
 from atomo.training.measuring import Measured, measure
+from atomo.training.proposals import codecs_of, promising, proposed
+from atomo.training.rehearsal import Contender, join_rehearsal, rehearse
 from atomo.training.telling import hear, tell
+from atomo.training.trials import Trial
 from atomo.transports import Transport
 
 __all__ = ["Plan", "Seen", "replanned", "weighed"]
@@ -54,7 +56,23 @@ class Plan:
     chosen: Chosen | None
     found: Found | None
     step_s: float
-    """Predicted."""
+    """Predicted, or taken when it was tried."""
+
+    def contender(self, name: str, job: Job) -> Contender:
+        """To be tried, beside what serves now."""
+        s = self.chosen.applied(job.settings) if self.chosen else job.settings
+        code = s.code if self.chosen else str(main_codec(job))
+        fusion = str(cut_at(self.found.cuts)) if self.found else s.fusion
+        return Contender(name, code, s.code_for, s.memory, fusion, self.step_s)
+
+    def tried(self, trials: tuple[Trial, ...]) -> "Plan":
+        """With what became of it, the first of these."""
+        chosen, found = self.chosen, self.found
+        return Plan(
+            chosen and replace(chosen, trials=trials),
+            found and replace(found, trials=trials),
+            trials[0].taken_s,
+        )
 
     @property
     def text(self) -> str:
@@ -81,10 +99,12 @@ def replanned(
     under_way = UNDER_WAY if asked.grouping.searched else 1
     found = measure(plain(job), transport, device, codecs, under_way=under_way, losses=bool(some))
     if transport.rank != FIRST:
+        join_rehearsal(job, transport, device)
         told = hear(transport, asked.timeout)
         chosen = Chosen.read(told["chosen"]) if told["chosen"] else None
         return following(job, chosen, None, told["fusion"], ProbedAgain(**told["again"]))
     stays, best = weighed(asked, job, some, codecs, found)
+    stays, best = rehearsed(job, transport, device, (stays, best))
     plan, changed = (best, True) if best.step_s * WORTH < stays.step_s else (stays, False)
     took_s = time.perf_counter() - began
     plan = timed(plan, took_s, seen.step + 1 if changed else 0)
@@ -97,6 +117,20 @@ def replanned(
     tell(transport, {"chosen": chosen_record, "fusion": fusion, "again": asdict(again)})
     transport.drain(asked.timeout)
     return following(job, plan.chosen, plan.found, fusion, again)
+
+
+def rehearsed(
+    job: Job, transport: Transport, device: torch.device, plans: tuple[Plan, Plan]
+) -> tuple[Plan, Plan]:
+    """What a step takes by either, where there is time to try them."""
+    stays, best = plans
+    trials = rehearse(
+        job, transport, device, [stays.contender("as it was", job), best.contender("new", job)]
+    )
+    if not trials:
+        return plans
+    one, other = trials
+    return stays.tried((one, other)), best.tried((other, one))
 
 
 def plain(job: Job) -> Job:
@@ -144,7 +178,7 @@ def weighed(
     chosen, then = None, job
     if some and job.chosen:
         hosts = job.chosen.hosts
-        chosen = replace(decided(asked, some, found), hosts=hosts)
+        chosen = replace(promising(proposed(asked, some, found)).chosen, hosts=hosts)
         then = replace(job, settings=chosen.applied(s))
         costs = costs_of(found, [at[codec] for codec in tensor_codecs(then)])
     if not asked.grouping.searched:

@@ -1,0 +1,142 @@
+"""Real steps by several plans, before the run is given to one of them.
+
+A prediction adds up what was measured part by part. What ranks do to each other that share cores,
+and what a network does with several messages at once, is in none of the parts; it is in a step. So
+the plans that promise most are tried, in turns, on a copy of the model, and what steps take decides
+among them.
+"""
+
+import gc
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from typing import Final, final
+
+import torch
+
+from atomo.probing import untouched
+from atomo.roles import has_master
+from atomo.training.job import Job, make_stages
+from atomo.training.leader import Leader
+from atomo.training.replica import Replica
+from atomo.training.telling import hear, tell
+from atomo.training.trials import Trial
+from atomo.training.worker import Worker
+from atomo.transports import Transport
+
+__all__ = ["Contender", "join_rehearsal", "rehearse"]
+
+FURTHEST: Final = 2.5  # times the best prediction; the worst ever seen was off by 2.2
+MOST: Final = 5  # plans
+TURNS: Final = 2  # of each, so that load which changes meets all of them
+ABOUT_S: Final = 0.5  # of the steps of a turn
+LEAST_STEPS, MOST_STEPS = 3, 8  # of a turn
+STILL: Final = 1e-9  # a learning rate by which no weights leave what is finite
+LONGEST_S: Final = 30.0  # of all steps; what is slower is tried with fewer plans
+
+
+@final
+@dataclass(frozen=True)
+class Contender:
+    """A plan: what it changes of the settings, and what a step by it is predicted to take."""
+
+    name: str
+    code: str
+    code_for: str
+    memory: str
+    fusion: str
+    predicted_s: float
+
+
+def rehearse(
+    draft: Job, transport: Transport, device: torch.device, plans: Sequence[Contender]
+) -> list[Trial]:
+    """Rank 0's part; all others call `join_rehearsal`.
+
+    Args:
+        draft: of all plans: data, model, and the settings that they have in common.
+        transport: connects the ranks; nothing is under way.
+        device: where this rank computes.
+        plans: first the one to be had where others gain next to nothing on it.
+
+    Returns:
+        Of each plan that was tried, in the order of `plans`; none where only one of them promises
+        anything, or steps take too long to try them.
+    """
+    chosen = worth_trying(plans)
+    steps = steps_of(min(plan.predicted_s for plan in chosen)) if chosen else 0
+    tell(transport, {"plans": [asdict(plan) for plan in chosen], "steps": steps})
+    transport.drain(draft.settings.timeout)
+    taken = steps_taken(draft, transport, device, chosen, steps)
+    return [
+        Trial(plan.name, plan.predicted_s, statistics.median(times))
+        for plan, times in zip(chosen, taken, strict=True)
+    ]
+
+
+def join_rehearsal(draft: Job, transport: Transport, device: torch.device) -> None:
+    """The part of all ranks but the first."""
+    told = hear(transport, draft.settings.timeout)
+    plans = [Contender(**plan) for plan in told["plans"]]
+    steps_taken(draft, transport, device, plans, told["steps"])
+
+
+def worth_trying(plans: Sequence[Contender]) -> list[Contender]:
+    """Those that may turn out to be the best, as many of them as there is time for."""
+    limit = FURTHEST * min(plan.predicted_s for plan in plans)
+    near = [plan for plan in plans if plan.predicted_s <= limit]
+    # The first has a place before better predictions: it is what they are held against.
+    kept = [*near[:1], *sorted(near[1:], key=lambda plan: plan.predicted_s)][:MOST]
+    kept.sort(key=lambda plan: plan.predicted_s)
+    while kept and TURNS * (1 + LEAST_STEPS) * sum(one.predicted_s for one in kept) > LONGEST_S:
+        kept.pop()
+    return [plan for plan in plans if plan in kept] if len(kept) > 1 else []
+
+
+def steps_of(predicted_s: float) -> int:
+    """Steps of a turn that count."""
+    return max(LEAST_STEPS, min(MOST_STEPS, math.ceil(ABOUT_S / max(predicted_s, 1e-6))))
+
+
+def steps_taken(
+    draft: Job, transport: Transport, device: torch.device, plans: Sequence[Contender], steps: int
+) -> list[list[float]]:
+    """Seconds of the steps of each plan but the first of each turn; on a worker, none."""
+    taken: list[list[float]] = [[] for _ in plans]
+    for _ in range(TURNS if plans else 0):
+        for plan, times in zip(plans, taken, strict=True):
+            with untouched(draft.model):
+                times += [*step_times(job_of(draft, plan), transport, device, 1 + steps)][1:]
+            transport.drain(draft.settings.timeout)
+            gc.collect()  # a replica has cycles, and the next one needs the room
+    return taken
+
+
+def job_of(draft: Job, plan: Contender) -> Job:
+    """A job by a plan, on a model of its own, that leaves nothing behind."""
+    settings = replace(
+        draft.settings, code=plan.code, code_for=plan.code_for, memory=plan.memory,
+        fusion=plan.fusion, code_schedule="", dense_steps=0, dump_every=0, log_format="text",
+        lr=min(draft.settings.lr, STILL), lr_end=0.0,
+    ).resolved()  # fmt: skip
+    model = deepcopy(draft.model)
+    stages = make_stages(settings, model, draft.steps_per_epoch)
+    return replace(
+        draft, settings=settings, model=model, stages=stages, chosen=None, found=None, again=None
+    )
+
+
+def step_times(job: Job, transport: Transport, device: torch.device, steps: int) -> Iterator[float]:
+    """Seconds of each step of the first rank, or of one without a master."""
+    if not has_master(job.settings.comm_type):
+        replica = Replica(job, transport, device)
+        yield from [replica.take_step().step_s for _ in range(steps)]
+        replica.close()
+    elif transport.rank:
+        Worker(job, transport, device).run()
+    else:
+        leader = Leader(job, transport)
+        yield from [leader.take_step().step_s for _ in range(steps)]
+        leader.stop()

@@ -1,0 +1,98 @@
+"""Plans that are tried in real steps: which, by whom, and without a trace."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from selection import slow_but
+from support import settings, together
+
+from atomo.fusion.flow import Flow, Times
+from atomo.training.found import Found
+from atomo.training.fused import after_trials
+from atomo.training.job import make_job
+from atomo.training.rehearsal import Contender, join_rehearsal, rehearse, worth_trying
+from atomo.training.trials import Trial, best_of, expected, listed, winner_first
+from atomo.transports import network
+
+CASES = [{"n": 3, "comm_type": "Bcast"}, *({"n": n, "comm_type": "Allgather"} for n in (2, 1))]
+CPU = torch.device("cpu")
+
+
+def plan(name: str, predicted_s: float, **changes: str) -> Contender:
+    words = {"code": "sgd", "code_for": "", "memory": "none", "fusion": "layer", **changes}
+    return Contender(name, **words, predicted_s=predicted_s)
+
+
+def names(plans: list[Contender]) -> str:
+    return "".join(one.name for one in plans)
+
+
+def test_what_may_turn_out_best_is_tried_and_what_the_others_are_held_against() -> None:
+    near = [
+        plan(name, time) for name, time in zip("abcdefg", (0.2, 0.12, 0.1, 0.13, 0.14, 0.15, 0.9))
+    ]
+    assert names(worth_trying(near)) == "abcde"  # in their order, the first in spite of better ones
+    assert names(worth_trying([plan("a", 0.3), *near[1:4]])) == "bcd"  # too far off
+    assert worth_trying(near[2:3]) == worth_trying([near[2], near[6]]) == []  # nothing to compare
+
+
+def test_steps_that_take_long_are_tried_with_fewer_plans() -> None:
+    slow = [plan(name, time) for name, time in zip("abc", (1.5, 1.3, 1.1), strict=True)]
+    assert names(worth_trying(slow)) == "bc"
+    assert worth_trying([plan(one.name, 10 * one.predicted_s) for one in slow]) == []
+
+
+def test_the_first_stays_unless_another_gains_enough() -> None:
+    first, close, fast = Trial("a", 1.0, 1.0), Trial("b", 2.0, 0.99), Trial("c", 2.0, 0.5)
+    assert best_of([first, close]) == 0
+    assert best_of([first, close, fast]) == 2
+    ordered = winner_first([first, close, fast])
+    assert [one.name for one in ordered] == ["c", "a", "b"]
+    assert expected(ordered, 7.0) == 0.5
+    assert expected((), 7.0) == 7.0
+    assert listed(ordered) == "; 500.0 in trial steps (a 1000.0, b 990.0)"
+    assert winner_first([]) == ()
+
+
+def test_messages_are_those_that_steps_were_shortest_with() -> None:
+    flow = Flow((0.1, 0.2), (Times(0.0, 1.0, 0.0),) * 2, Times(0.0, 0.5, 0.0), 0.0)
+    found = Found("auto", (1, 2), "of this", flow.done((1, 2)), 3.0, 2.0, 1.0, ())
+    plans = {(1, 2): plan("auto", 1.0), (2,): plan("one", 1.5)}
+    trials = [Trial("auto", 1.0, 2.0), Trial("one", 1.5, 1.0)]
+    best = after_trials(found, plans, trials, flow)
+    assert (best.cuts, best.step_s, best.trials) == ((2,), 1.5, (trials[1], trials[0]))
+    assert best.exchange_s == flow.done((2,))
+    assert Found.read(best.record()) == best
+    assert after_trials(found, plans, [], flow).cuts == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "case", slow_but(CASES[1:], CASES), ids=lambda case: f"{case['comm_type']}-{case['n']}"
+)
+def test_trials_leave_no_trace(case: dict[str, object], tmp_path: Path) -> None:
+    """Neither in weights and statistics, nor in random numbers, nor in the folder."""
+    run = settings(tmp_path, network="networks:normed", batch_size=8, **case)
+    transports = network(run.n)
+    jobs = [make_job(run, run.n) for _ in transports]
+    before = [{name: one.clone() for name, one in job.model.state_dict().items()} for job in jobs]
+    plans = [
+        plan("dense", 1e-3),
+        plan("topk", 1e-3, code="topk(ratio=0.1)", memory="dgc", fusion="one"),
+        plan("mixed", 1e-3, code="qsgd", code_for="svd(rank=2): 4.weight"),
+    ]
+    drawn, trials = torch.random.get_rng_state(), list[Trial]()
+    there = {path.name for path in tmp_path.iterdir()}
+    parts = [lambda: trials.extend(rehearse(jobs[0], transports[0], CPU, plans))]
+    parts += [
+        lambda job=job, one=one: join_rehearsal(job, one, CPU)
+        for job, one in zip(jobs[1:], transports[1:], strict=True)
+    ]
+    together(parts, lambda: transports[0].abort(1))
+    assert [one.name for one in trials] == ["dense", "topk", "mixed"]
+    assert all(one.taken_s > 0 for one in trials)
+    for job, was in zip(jobs, before, strict=True):
+        assert all(tensor.equal(was[name]) for name, tensor in job.model.state_dict().items())
+    if run.n == 1:  # threads of several ranks share the generator
+        assert drawn.equal(torch.random.get_rng_state())
+    assert {path.name for path in tmp_path.iterdir()} == there

@@ -8,7 +8,6 @@ import gc
 import json
 import math
 import statistics
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -18,9 +17,8 @@ import torch
 
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import Law, make_codec
-from atomo.communicators import Coder, Direct, Server, Source, make_down
+from atomo.communicators import Direct
 from atomo.config import Settings
-from atomo.fusion import flatten
 from atomo.launch.place import canonical
 from atomo.planning import Costs, Link, Machine, Prediction, Profile, Setting, predict
 from atomo.probing import (
@@ -32,10 +30,8 @@ from atomo.probing import (
 )
 from atomo.probing.record import costs_from
 from atomo.roles import has_master
-from atomo.training.average import without_average
-from atomo.training.damping import Damping
 from atomo.training.job import Job, make_job
-from atomo.training.optimizer import FlatOptimizer
+from atomo.training.leader import Leader
 from atomo.training.replica import Replica
 from atomo.training.trial import JobTrial
 from atomo.training.worker import Worker
@@ -246,40 +242,17 @@ def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]
 
 def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """The master's steps, without its folder."""
-    weights = flatten(job.model, job.buckets)
-    optimizer = FlatOptimizer(weights, job.buckets, job.settings, job.rate)
-    coder = Coder(job.settings.compression, job.settings.seed)
-    source = Source(False, lambda: without_average(optimizer.state_dict()), (), coder)
-    down = make_down(job.settings.down, source)
-    server = Server(transport, job.buckets, job.workers, TIMEOUT_S, down, job.late_counts)
-    server.meet(weights)
-    damping, times, reports, decoding = Damping(), [], [], [0.0]
-    updates = []
-    for step in range(1, job.last_step + 1):
-        started = time.perf_counter()
-        server.broadcast(step, weights)
-        found = server.collect(optimizer.gradient)
-        collected = time.perf_counter()
-        factor = 1.0
-        if job.damps_at(step):
-            square = statistics.fmean(one.square for one in found.values())
-            factor = damping.factor(square, float(optimizer.gradient.norm()) ** 2)
-        optimizer.step(step, factor)
-        server.took(factor)
-        ended = time.perf_counter()
-        times.append(ended - started)
-        updates.append(ended - collected)
-        reports.append(found)
-        decoding.append(server.decode_s)
-    server.stop()
-    counted = [one for found in reports[WARM_UP:] for one in found.values()]
+    leader = Leader(job, transport)
+    led = [leader.take_step() for _ in range(job.last_step)]
+    leader.stop()
+    counted = [one for step in led[WARM_UP:] for one in step.reports.values()]
     parts = {
         name: statistics.median(getattr(one, name) for one in counted)
         for name in ("compute_s", "encode_s", "send_s", "wait_s", "follow_s")
     }
-    parts["decode_s"] = (decoding[-1] - decoding[WARM_UP]) / (job.last_step - WARM_UP)
-    parts["update_s"] = statistics.median(updates[WARM_UP:])
-    return times, parts
+    parts["decode_s"] = statistics.mean(one.decode_s for one in led[WARM_UP:])
+    parts["update_s"] = statistics.median(one.update_s for one in led[WARM_UP:])
+    return [one.step_s for one in led], parts
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ CASES = [{"n": 3, "comm_type": "Bcast"}, *({"n": n, "comm_type": "Allgather"} fo
 CPU = torch.device("cpu")
 
 
+def called(case: dict[str, object]) -> str:
+    return f"{case['comm_type']}-{case['n']}"
+
+
 def plan(name: str, predicted_s: float, **changes: str) -> Contender:
     words = {"code": "sgd", "code_for": "", "memory": "none", "fusion": "layer", **changes}
     return Contender(name, **words, predicted_s=predicted_s)
@@ -29,9 +33,8 @@ def names(plans: list[Contender]) -> str:
 
 
 def test_what_may_turn_out_best_is_tried_and_what_the_others_are_held_against() -> None:
-    near = [
-        plan(name, time) for name, time in zip("abcdefg", (0.2, 0.12, 0.1, 0.13, 0.14, 0.15, 0.9))
-    ]
+    times = {"a": 0.2, "b": 0.12, "c": 0.1, "d": 0.13, "e": 0.14, "f": 0.15, "g": 0.9}
+    near = [plan(name, time) for name, time in times.items()]
     assert names(worth_trying(near)) == "abcde"  # in their order, the first in spite of better ones
     assert names(worth_trying([plan("a", 0.3), *near[1:4]])) == "bcd"  # too far off
     assert worth_trying(near[2:3]) == worth_trying([near[2], near[6]]) == []  # nothing to compare

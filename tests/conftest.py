@@ -16,6 +16,7 @@ SLOW = (
     "cluster/virtual/",
     "cluster/ec2/test_bootstrap.py",
     "cluster/ec2/test_document_json.py",
+    "cluster/ec2/test_jobs.py",
     "cluster/ec2/test_lifecycle.py",
     "cluster/ec2/test_money.py",
     "cluster/ec2/test_network.py",

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from signal import Signals
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
 
@@ -39,6 +40,10 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "setup_nfs": "mount the shared folder on every host",
         "bootstrap": "set the hosts up: keys, code, shared folder, environment",
         "train": "train on the cluster",
+        "jobs": "list what trains, waits and has ended",
+        "logs": "print what a job has said",
+        "attach": "follow a job to its exit code",
+        "stop": "have a job write a checkpoint and end",
         "ssh": "open a shell on a host",
         "clean_launch_and_run": "shutdown, launch, bootstrap and train in one go",
         "shutdown": "end the cluster, and verify that nothing is left",
@@ -47,12 +52,12 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 # These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
 STATEFUL: Final = frozenset({"launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
                              "run_command", "ssh", "kill_python", "kill_all_python", "extend",
-                             "list_idle_instances"})  # fmt: skip
+                             "list_idle_instances", "jobs", "logs", "attach", "stop"})  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
-with no; 14 something is left that should be gone; 130 interrupted. `train` and `ssh` end with
-the exit code of what they ran, where that did not succeed."""
+with no; 14 something is left that should be gone; 130 interrupted. `train`, `attach` and `ssh` end
+with the exit code of what they ran, where that did not succeed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +80,7 @@ def act(name: str, words: list[str]) -> int:
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Takes a closed terminal and SIGTERM for Ctrl-C."""
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(f"interrupted by {Signals(number).name}")
 
 
 def parser(name: str, module: ModuleType) -> Parser:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from atomo_cluster.ec2.keys import needed
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["Answer", "Host", "Ssh", "everywhere"]
+__all__ = ["UNREACHED", "Answer", "Host", "Ssh", "everywhere", "named"]
 
 UNREACHED: Final = 255  # the exit code of ssh itself
 AT_ONCE: Final = 32

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from boto3 import client as make_client
 from cluster.ec2.cloud import Cloud, Moto, write_cluster
+from cluster.ec2.lab import Lab
 
 from atomo_cluster.ec2.cli import main
 
@@ -111,3 +112,12 @@ def ec2(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         return Result(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def lab(ec2: Ec2, cloud: Cloud, folder: Path) -> Iterator[Lab]:
+    """A master and a worker that run, and let ssh in."""
+    made = Lab(ec2, cloud, folder)
+    yield made
+    for host in made.hosts:
+        host.stop()

@@ -1,85 +1,19 @@
 """Commands on the cluster's hosts: moto's instances, reached through real sshds."""
 
-import getpass
-import json
-
 import pytest
-from cluster.ec2.sshd import Host, closed_port, make_key, ssh_config, why_not
+from cluster.ec2.lab import banner
+from cluster.ec2.sshd import closed_port, make_key, why_not
 
-from atomo_cluster.ec2.tags import CLUSTER, HOURS, OWNER, ROLE
+from atomo_cluster.ec2.run import Run
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}")
 
 
-def banner(public):
-    """What cloud-init prints on the console."""
-    key = " ".join(public.split()[:2])
-    return (
-        "[   12.3] cloud-init: #####\r\n-----BEGIN SSH HOST KEY KEYS-----\r\n"
-        f"{key} root@ip-172-31-0-4\r\n-----END SSH HOST KEY KEYS-----\r\nlogin:"
-    )
-
-
-def start(cloud, role):
-    """Launches a host as `launch` does, without its checks, which take longer."""
-    tags = {CLUSTER: "test", OWNER: "user/moto", ROLE: role, HOURS: "8"}
-    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
-    cloud.moto.client().run_instances(
-        ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType="m5.large",
-        Placement={"AvailabilityZone": "us-east-1a"},
-        TagSpecifications=[{"ResourceType": "instance", "Tags": listed}],
-    )  # fmt: skip
-
-
-class Lab:
-    """A cluster, whose hosts are sshds here."""
-
-    def __init__(self, ec2, cloud, folder):
-        self.ec2, self.cloud, self.folder = ec2, cloud, folder
-        self.options = ["--ssh-username", getpass.getuser(), "--ssh-config", str(folder / "config")]
-        self.options += ["--connect-timeout", "5"]
-        for role in ("master", "worker"):
-            start(cloud, role)
-        self.records = ec2("status", "--json").record["hosts"]
-        (folder / "state/test").mkdir(parents=True)
-        public = make_key(folder / "state/test/id_ed25519")
-        self.hosts = [Host(folder / record["id"], public) for record in self.records]
-        self.ports = {record["public_ip"]: host.port
-                      for record, host in zip(self.records, self.hosts, strict=True)}  # fmt: skip
-        self.lead(self.ports)
-
-    def lead(self, ports):
-        ssh_config(self.folder / "config", ports)
-
-    def show_keys(self):
-        """Lets the consoles show the host keys."""
-        for record, host in zip(self.records, self.hosts, strict=True):
-            self.cloud.consoles[record["id"]] = banner(host.public)
-
-    def __call__(self, command, *words, answer=""):
-        ours, theirs = list(words), []
-        if "--" in ours:
-            at = ours.index("--")
-            ours, theirs = ours[:at], ours[at:]
-        everything = [command, *ours, "--n-workers", "1", *self.options, *theirs]
-        return self.ec2(*everything, answer=answer)
-
-    @property
-    def known_hosts(self):
-        path = self.folder / "state/test/known_hosts"
-        return path.read_text() if path.exists() else ""
-
-
-@pytest.fixture
-def lab(ec2, cloud, folder):
-    made = Lab(ec2, cloud, folder)
-    yield made
-    for host in made.hosts:
-        host.stop()
-
-
 def test_a_command_runs_on_every_host_at_once(lab):
     lab.show_keys()
+    shown = lab("run_command", "all", "echo here; echo aside >&2").out.splitlines()
+    names = ("deeplearning-worker1", "deeplearning-worker2")
+    assert sorted(shown) == [f"{name}: {word}" for name in names for word in ("aside", "here")]
     done = lab("run_command", "all", "echo from $HOME; echo aside >&2", "--json")
     assert done.code == 0, done.err
     homes = [f"from {host.home}\n" for host in lab.hosts]
@@ -91,6 +25,15 @@ def test_a_command_runs_on_every_host_at_once(lab):
     unknown = lab("run_command", "i-0", "true")
     assert unknown.code == 2
     assert "no host 'i-0' in the cluster" in unknown.err
+
+
+def test_lines_are_shown_while_the_command_still_runs(lab, monkeypatch):
+    """The host goes on only once its line was seen."""
+    lab.show_keys()
+    monkeypatch.setattr(Run, "say", lambda run, text: (lab.folder / "seen").write_text(text))
+    waits = f"echo $HOME; until [ -e {lab.folder}/seen ]; do :; done; echo went on"
+    done = lab("run_command", "master", waits, "--json")
+    assert done.record[0]["out"].splitlines()[1] == "went on"
 
 
 def test_a_command_that_fails_is_named_with_its_host(lab):
@@ -316,41 +259,8 @@ def test_hosts_that_go_while_training_are_named(lab):
     )
 
 
-def test_a_detached_training_outlives_the_connection(lab):
-    lab.show_keys()
-    folder = lab.hosts[0].home / "atomo"
-    folder.mkdir()
-    fifo = "mkfifo wait && cat wait"
-    (folder / "run_pytorch.sh").write_text(f"#!/bin/bash\n{fifo}\necho done\n")
-    done = lab("train", "--detach", "--json")
-    assert done.code == 0
-    assert "hosts_address" in json.dumps(done.record["command"])
-    lab("run_command", "master", "until [ -p atomo/wait ]; do :; done; echo go > atomo/wait")
-    log = lab("run_command", "master", "until grep -q done atomo/train.log; do :; done; "
-              "cat atomo/train.log", "--json")  # fmt: skip
-    assert log.record[0]["out"] == "go\ndone\n"
-
-
-def test_a_second_training_is_refused_while_one_runs(lab):
-    lab.show_keys()
-    folder = lab.hosts[0].home / "atomo"
-    folder.mkdir()
-    (folder / "run_pytorch.sh").write_text("#!/bin/bash\nmkfifo wait && cat wait\necho done\n")
-    assert lab("train", "--detach").code == 0
-    lab("run_command", "master", "until [ -p atomo/wait ]; do :; done")
-    for words in (["--detach"], []):
-        again = lab("train", *words)
-        assert again.code == 12
-        assert "a training runs already on deeplearning-worker1: `pytorch_ec2.py ssh" in again.err
-    ended = "echo go > atomo/wait; until flock -n atomo/.train.lock true; do :; done"
-    assert lab("run_command", "master", ended).code == 0
-    assert (folder / "train.log").read_text() == "go\ndone\n"
-    (folder / "run_pytorch.sh").write_text("#!/bin/bash\necho second\n")
-    assert lab("train").out == "second\n"
-
-
 def test_a_cluster_without_a_master_is_named(ec2, cloud):
-    for command in ("bootstrap", "train", "ssh", "kill_python", "get_hosts"):
-        done = ec2(command)
+    for command in ("bootstrap", "train", "ssh", "kill_python", "get_hosts", "jobs", "stop 1"):
+        done = ec2(*command.split())
         assert done.code == 10
         assert "cluster test has no running master; `launch` starts it" in done.err

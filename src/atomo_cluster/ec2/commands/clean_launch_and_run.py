@@ -6,7 +6,7 @@ from typing import Final
 from atomo_cluster.ec2.commands import launch, shutdown
 from atomo_cluster.ec2.commands.bootstrap import add_site, set_up
 from atomo_cluster.ec2.commands.plan import present
-from atomo_cluster.ec2.commands.train import train
+from atomo_cluster.ec2.commands.train import add_manner, train
 from atomo_cluster.ec2.lifecycle import launch as launch_hosts
 from atomo_cluster.ec2.network import allowed_cidr
 from atomo_cluster.ec2.plan import make_plan
@@ -30,8 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true",
                         help="let EC2 say whether it would do it, and do nothing")  # fmt: skip
-    parser.add_argument("--detach", action="store_true",
-                        help="leave it running on the master, and return")  # fmt: skip
+    add_manner(parser)
     parser.add_argument("--then-shutdown", action="store_true",
                         help="end the cluster after the training, however that ends")  # fmt: skip
 
@@ -56,7 +55,7 @@ def run(run: Run) -> int:
     try:
         hosts = cluster_hosts(run)
         set_up(run, hosts)
-        return train(run, hosts, run.options.passed_on, run.options.detach)
+        return train(run, hosts, run.options.passed_on)
     finally:
         if run.options.then_shutdown:
             shutdown.end(run)

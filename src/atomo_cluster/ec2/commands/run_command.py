@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
-from atomo_cluster.ec2.remote import Answer, Host, everywhere
+from atomo_cluster.ec2.live import Each, streamed
+from atomo_cluster.ec2.remote import UNREACHED, Answer, Host, everywhere
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach, select
 from atomo_cluster.errors import RemoteError
@@ -16,7 +17,7 @@ HELP: Final = """\
   pytorch_ec2.py run_command i-0abc,i-0def 'df -h /'
 
 HOSTS is all, master, workers, or identifiers or aliases with commas between. Runs on all of them at
-the same time, and ends with 11 if it failed on one."""
+the same time, shows each line as it comes, with its host, and ends with 11 if it failed on one."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -27,14 +28,26 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     chosen = select(cluster_hosts(run), run.options.hosts)
-    answers = on_each(run, chosen, run.options.command)
-    show(run, answers)
+    answers = on_each(run, chosen, run.options.command, live(run))
+    for answer in answers:
+        if answer.code:
+            run.say(heading(answer))
+    record(run, answers)
     finish(answers)
     return 0
 
 
-def on_each(run: Run, hosts: list[Host], command: str) -> list[Answer]:
-    """Runs a command on hosts whose keys are pinned first."""
+def live(run: Run) -> Each:
+    """Shows a line with its host."""
+
+    def each(host: Host, line: str) -> None:
+        run.say(f"{host.alias}: {line}")
+
+    return each
+
+
+def on_each(run: Run, hosts: list[Host], command: str, each: Each | None = None) -> list[Answer]:
+    """Runs a command on hosts whose keys are pinned first; `each` is told lines as they come."""
     ssh = reach(run)
     keys = host_keys(run, ssh)
 
@@ -43,7 +56,7 @@ def on_each(run: Run, hosts: list[Host], command: str) -> list[Answer]:
             keys.pin(host)
         except RemoteError as error:
             return Answer(host, 255, "", str(error))
-        return ssh.run(host, command)
+        return streamed(ssh, host, command, each) if each else ssh.run(host, command)
 
     return everywhere(hosts, one)
 
@@ -51,11 +64,21 @@ def on_each(run: Run, hosts: list[Host], command: str) -> list[Answer]:
 def show(run: Run, answers: list[Answer]) -> None:
     """Shows what each host said."""
     for answer in answers:
-        verdict = "" if not answer.code else f" FAILED: {answer.complaint()}"
-        run.say(f"--- {answer.host.alias} ({answer.host.id}){verdict}")
-        for text in (answer.out, answer.err if answer.code != 255 else ""):
+        run.say(heading(answer))
+        for text in (answer.out, answer.err if answer.code != UNREACHED else ""):
             if text.strip():
                 run.say(text.rstrip())
+    record(run, answers)
+
+
+def heading(answer: Answer) -> str:
+    """A host, and what went wrong on it."""
+    verdict = "" if not answer.code else f" FAILED: {answer.complaint()}"
+    return f"--- {answer.host.alias} ({answer.host.id}){verdict}"
+
+
+def record(run: Run, answers: list[Answer]) -> None:
+    """Tells the script what each host said."""
     run.tell([{"host": asdict(one.host), "code": one.code, "out": one.out, "err": one.err}
               for one in answers])  # fmt: skip
 

@@ -13,7 +13,7 @@ from atomo_cluster.errors import ConfigError
 HELP: Final = """\
   pytorch_ec2.py ssh
   pytorch_ec2.py ssh deeplearning-worker2
-  pytorch_ec2.py ssh i-0abc -- tail -f atomo/train.log
+  pytorch_ec2.py ssh i-0abc -- nvidia-smi
 
 To the master, unless another host is named. Host keys are pinned as in `bootstrap`."""
 PASSES_ON: Final = True

@@ -1,64 +1,84 @@
 """`train`: the job, on the cluster."""
 
-import subprocess
-import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.kill_python import WAIT_S
+from atomo_cluster.ec2.commands.logs import ALL
 from atomo_cluster.ec2.commands.run_command import finish, on_each
 from atomo_cluster.ec2.inventory import instances
-from atomo_cluster.ec2.jobs import DETACHED, TAKEN, train_command
+from atomo_cluster.ec2.job_verbs import check_free, followed, shown_words, started, stopped, tail
+from atomo_cluster.ec2.jobs import script_of
 from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
-from atomo_cluster.errors import NotReady
+from atomo_cluster.ec2.targets import cluster_hosts
 
 HELP: Final = """\
   pytorch_ec2.py train -- --network LeNet --dataset MNIST
   pytorch_ec2.py train --detach -- --network ResNet18 --dataset Cifar10 --epochs 30
+  pytorch_ec2.py train --queue --detach -- --dataset Digits --code qsgd
 
-Runs run_pytorch.sh on the master, over all hosts; what follows `--` are its options. Ctrl-C writes
-a checkpoint and ends. Where a training runs already, it is left alone, and this one refused. The
+Starts a job on the master that runs run_pytorch.sh over all hosts; what follows `--` are its
+options. Then it follows the job to its end. Ctrl-C has the job write a checkpoint and end; a
+connection that breaks, or a terminal that is closed, leaves it running, and `attach` follows it
+again. Where a job runs already, that is left alone and this one refused, or put in its queue. The
 same command continues a run that was cut off: after a spot notice, `launch` and `bootstrap` replace
 what AWS took back."""
 PASSES_ON: Final = True
+LAST: Final = "5"  # lines that are shown of a job that was interrupted
 
 
 def arguments(parser: ArgumentParser) -> None:
     add_hostfile(parser)
+    add_manner(parser)
+
+
+def add_manner(parser: ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true",
                         help="leave it running on the master, and return")  # fmt: skip
+    parser.add_argument("--queue", action="store_true",
+                        help="where a job runs, begin when that has ended")  # fmt: skip
 
 
 def run(run: Run) -> int:
-    return train(run, cluster_hosts(run), run.options.passed_on, run.options.detach)
+    return train(run, cluster_hosts(run), run.options.passed_on)
 
 
-def train(run: Run, hosts: list[Host], words: Sequence[str], detach: bool) -> int:
+def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
     """Trains on hosts that are set up, and returns the exit code."""
-    if run.cluster.pre_commands:
-        lines = "\n".join([f"cd {run.cluster.remote_dir}", "set -e", *run.cluster.pre_commands])
+    cluster, queue = run.cluster, run.options.queue
+    if cluster.pre_commands:
+        if not queue:
+            check_free(run, hosts[0])
+        lines = "\n".join([f"cd {cluster.remote_dir}", "set -e", *cluster.pre_commands])
         finish(on_each(run, hosts, lines))
-    command = train_command(run.cluster, len(hosts), cidr(run), words, detach)
-    ssh = reach(run)
-    host_keys(run, ssh).pin(hosts[0])
-    # Only through a terminal does Ctrl-C reach the job, which then writes a checkpoint.
-    line = ssh.words(hosts[0], command, terminal=sys.stdin.isatty() and not detach)
-    code = subprocess.call(line, stdout=sys.stderr if run.as_json else None)
-    if code == TAKEN:
-        raise NotReady(
-            f"a training runs already on {hosts[0].alias}: `pytorch_ec2.py ssh -- tail -f "
-            f"{run.cluster.remote_dir}/{DETACHED}` follows a detached one, `kill_python` ends it"
-        )
-    if detach and not code:
-        run.say(f"training; `pytorch_ec2.py ssh -- tail -f {run.cluster.remote_dir}/{DETACHED}`")
-    run.tell({"exit_code": code, "command": command})
+    script = script_of(cluster, len(hosts), cidr(run), words)
+    job = started(run, hosts[0], script, shown_words(cluster.train_commands, words), queue)
+    run.tell({"job": job, "command": script})
+    if run.options.detach:
+        run.say(f"job {job} is on {hosts[0].alias}; `pytorch_ec2.py attach {job}` follows it")
+        return 0
+    code = to_the_end(run, hosts[0], job)
+    run.tell({"exit_code": code})
     if code:
         lost(run, hosts)
     return code
+
+
+def to_the_end(run: Run, master: Host, job: str) -> int:
+    """Follows a job; its exit code. Interrupted, it has the job write a checkpoint."""
+    try:
+        return followed(run, master, job, ALL)
+    except KeyboardInterrupt as error:
+        if "SIGHUP" in str(error):  # a closed terminal is no wish of anybody's
+            raise
+        run.say(f"job {job} is to write a checkpoint and end; another Ctrl-C does not wait for it")
+        stopped(run, master, job, WAIT_S)
+        tail(run, master, job, LAST)
+        raise
 
 
 def cidr(run: Run) -> str:

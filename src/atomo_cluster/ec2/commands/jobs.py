@@ -1,0 +1,60 @@
+"""`jobs`: what trains on the cluster, waits there, and has ended."""
+
+import time
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.job_verbs import listed
+from atomo_cluster.ec2.jobs import Job
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.tables import table
+from atomo_cluster.ec2.targets import cluster_hosts
+
+HELP: Final = """\
+  pytorch_ec2.py jobs
+  pytorch_ec2.py jobs --json
+
+Lists the jobs of the cluster, the oldest first: what runs, what waits for its turn (`train
+--queue`), what has ended and how. `lost` is a job that ended without a word: killed by force, or
+with its host. The master keeps the list, and it ends with the master."""
+COLUMNS: Final = ("job", "state", "began, UTC", "took", "runs")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    add_hostfile(parser)
+
+
+def run(run: Run) -> int:
+    master = cluster_hosts(run)[0]
+    found = listed(run, master)
+    if found:
+        shown = table(f"{run.cluster.name}, on {master.alias}", COLUMNS)
+        for job in found:
+            shown.add_row(*cells(job, int(time.time())))
+        run.show(shown)
+    else:
+        run.say(f"no job has run yet on {master.alias}; `train` starts one")
+    run.tell([asdict(job) for job in found])
+    return 0
+
+
+def cells(job: Job, now: int) -> list[str]:
+    """A row."""
+    state = f"{job.state}, code {job.code}" if job.state == "failed" else job.state
+    began = "" if job.started is None else time.strftime("%d %b %H:%M", time.gmtime(job.started))
+    return [str(job.number), state, began, took(job, now), job.shown]
+
+
+def took(job: Job, now: int) -> str:
+    """How long a job has run; empty: nobody knows.
+
+    >>> took(Job(1, "done", 0, 10, 20, 20 + 3725, ""), 9999)
+    '1:02:05'
+    """
+    end = job.ended or (now if job.state in ("running", "stopping") else None)
+    if job.started is None or end is None:
+        return ""
+    minutes, seconds = divmod(max(0, end - job.started), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

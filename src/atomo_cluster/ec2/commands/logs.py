@@ -1,0 +1,58 @@
+"""`logs`: what a job has said."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.job_verbs import followed, tail
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.errors import ConfigError
+
+ALL: Final = "+1"  # as `tail -n` has it
+HELP: Final = """\
+  pytorch_ec2.py logs
+  pytorch_ec2.py logs --follow
+  pytorch_ec2.py logs 3 --lines 20
+
+Prints what a job has printed: that which runs, or else the last. With --follow also all that comes
+until it ends; Ctrl-C ends the following and not the job."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    add_job(parser)
+    parser.add_argument("--follow", "-f", action="store_true", help="and what comes")
+    parser.add_argument("--lines", type=int, default=None, metavar="N",
+                        help="the last N only (default: all)")  # fmt: skip
+    add_hostfile(parser)
+
+
+def add_job(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", nargs="?", default="last",
+                        help="its number (default: what runs, or ran last)")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    master = cluster_hosts(run)[0]
+    options = run.options
+    lines = ALL if options.lines is None else str(options.lines)
+    if options.lines is not None and options.lines < 0:
+        raise ConfigError(f"--lines must be 0 or more, got {options.lines}")
+    job = number(options.job)
+    if options.follow:
+        followed(run, master, job, lines)
+    else:
+        tail(run, master, job, lines)
+    run.tell({"job": job})
+    return 0
+
+
+def number(word: str) -> str:
+    """A job as the hosts take it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if word != "last" and not word.isdecimal():
+        raise ConfigError(f"JOB is a number, as `jobs` lists them, got {word!r}")
+    return word

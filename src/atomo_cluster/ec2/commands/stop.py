@@ -1,0 +1,32 @@
+"""`stop`: has a job write a checkpoint and end."""
+
+from argparse import ArgumentParser
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.kill_python import add_wait
+from atomo_cluster.ec2.commands.logs import number
+from atomo_cluster.ec2.job_verbs import stopped
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts
+
+HELP: Final = """\
+  pytorch_ec2.py stop 3
+  pytorch_ec2.py stop 3 --wait 60
+
+Has a job write a checkpoint and end, and waits for it; the same `train` goes on from there. One
+that waits for its turn is taken out of the queue. `jobs` lists them. The hosts go on."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", help="its number, or last: what runs")
+    add_wait(parser)
+    add_hostfile(parser)
+
+
+def run(run: Run) -> int:
+    job = number(run.options.job)
+    said = stopped(run, cluster_hosts(run)[0], job, run.options.wait)
+    run.say(said or f"job {job} has ended")
+    run.tell({"job": job})
+    return 0

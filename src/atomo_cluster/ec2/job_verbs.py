@@ -1,0 +1,109 @@
+"""What is done with jobs on the master: starting one, listing, following and stopping them."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from atomo_cluster.ec2.jobs import ABSENT, LOST, TAKEN, Job, job_command, jobs_in
+from atomo_cluster.ec2.remote import UNREACHED, Host, Ssh
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import host_keys, reach
+from atomo_cluster.errors import ConfigError, NotReady, RemoteError
+
+__all__ = ["check_free", "followed", "listed", "shown_words", "started", "stopped", "tail"]
+
+
+def at_master(run: Run, master: Host) -> Ssh:
+    """How the master is reached, once its host key is pinned."""
+    ssh = reach(run)
+    host_keys(run, ssh).pin(master)
+    return ssh
+
+
+def started(run: Run, master: Host, script: str, shown: str, queue: bool) -> str:
+    """Starts a job, which outlives the connection; its number.
+
+    Raises:
+        NotReady: another one runs, and this one was not to wait for it.
+    """
+    ssh = at_master(run, master)
+    command = job_command(run.cluster, "start", "yes" if queue else "no", shown)
+    answer = ssh.run(master, command, script.encode())
+    if answer.code == TAKEN:
+        raise NotReady(busy(run, master))
+    return answer.checked("starting a job").strip()
+
+
+def check_free(run: Run, master: Host) -> None:
+    """Raises NotReady where a job runs."""
+    if at_work(run, master):
+        raise NotReady(busy(run, master))
+
+
+def at_work(run: Run, master: Host) -> list[Job]:
+    """The job that runs."""
+    return [job for job in listed(run, master) if job.state in ("running", "stopping")]
+
+
+def busy(run: Run, master: Host) -> str:
+    """Who is at work already, and what can be done."""
+    running = at_work(run, master)
+    what = f"job {running[0].number} ({running[0].shown})" if running else "a training"
+    return (
+        f"{what} runs already on {master.alias}, and this one was not started: `--queue` has it "
+        "wait, `attach` follows the other, `stop JOB` ends it with a checkpoint"
+    )
+
+
+def listed(run: Run, master: Host) -> list[Job]:
+    """All jobs that the master knows of, the oldest first."""
+    answer = at_master(run, master).run(master, job_command(run.cluster, "list"))
+    return jobs_in(answer.checked("listing jobs"))
+
+
+def tail(run: Run, master: Host, job: str, lines: str) -> None:
+    """Prints the last lines of a job."""
+    done(run, master, job_command(run.cluster, "log", job, lines), job)
+
+
+def followed(run: Run, master: Host, job: str, lines: str) -> int:
+    """Prints what a job says until it ends; its exit code.
+
+    Raises:
+        RemoteError: the connection broke, and the job went on; or it ended without a word.
+    """
+    code = done(run, master, job_command(run.cluster, "follow", job, lines), job)
+    if code == LOST:
+        raise RemoteError(f"job {job} ended without a word: killed by force, or with its host")
+    return code
+
+
+def done(run: Run, master: Host, command: str, job: str) -> int:
+    """The exit code of a command whose output goes where ours goes."""
+    line = at_master(run, master).words(master, command)
+    code = subprocess.call(
+        line, stdin=subprocess.DEVNULL, stdout=sys.stderr if run.as_json else None
+    )
+    if code == UNREACHED:
+        raise RemoteError(
+            f"{master.alias}: the connection broke; the job goes on without it, `attach {job}` "
+            "follows it again"
+        )
+    if code == ABSENT:
+        raise ConfigError(f"no job {job} on {master.alias}; `jobs` lists them")
+    return code
+
+
+def stopped(run: Run, master: Host, job: str, wait_s: int) -> str:
+    """Has a job write a checkpoint and end, and waits for it; what there is to say."""
+    command = job_command(run.cluster, "stop", job, str(wait_s))
+    answer = at_master(run, master).run(master, command)
+    if answer.code == ABSENT:
+        raise ConfigError(f"{answer.err.strip()}")
+    return answer.checked(f"stopping job {job}").strip()
+
+
+def shown_words(commands: Sequence[str], words: Sequence[str]) -> str:
+    """What a job runs, in a line."""
+    return " ".join("; ".join(commands).split()) or shlex.join(words) or "train"

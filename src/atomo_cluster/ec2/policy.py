@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["policy"]
+__all__ = ["NOT_NEEDED", "policy"]
 
 LOOKED_AT: Final = (
     "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
@@ -25,6 +25,7 @@ TAGGING: Final = (
     "CreatePlacementGroup",
 )  # fmt: skip
 ROLES: Final = ("ec2fleet.amazonaws.com", "spot.amazonaws.com")
+NOT_NEEDED: Final = "ToBeToldMoreAndNotNeeded"
 ADVISORY: Final = (
     "pricing:GetProducts",
     "servicequotas:ListServiceQuotas",
@@ -32,6 +33,8 @@ ADVISORY: Final = (
     "elasticfilesystem:DescribeFileSystems",
     "elasticfilesystem:DescribeMountTargets",
     "elasticfilesystem:DescribeMountTargetSecurityGroups",
+    "iam:GetRole",
+    "iam:SimulatePrincipalPolicy",
 )
 
 
@@ -56,7 +59,7 @@ def policy() -> dict[str, Any]:
                 ["iam:CreateServiceLinkedRole"],
                 {"StringEquals": {"iam:AWSServiceName": ROLES}},
             ),
-            allowed("ToBeToldMoreAndNotNeeded", ADVISORY),
+            allowed(NOT_NEEDED, ADVISORY),
         ],
     }
 

@@ -121,6 +121,7 @@ class Cloud:
     console: str = "booting"  # that of all others
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
+    denied: set[str] | None = None  # what the policy simulator refuses; None: it may not be asked
     catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # whoever asks
 
     def __post_init__(self) -> None:
@@ -165,7 +166,7 @@ class Cloud:
         self.moto.reset()
         for memory in (self.calls, self.acts, self.placement_groups, self.consoles):
             memory.clear()
-        self.prices = self.quotas = None
+        self.prices = self.quotas = self.denied = None
         self.console = "booting"
 
     def stop(self) -> None:
@@ -195,6 +196,10 @@ class Cloud:
             reply = self.acts[action].pop(0)(words, forward)
             if reply is not None:
                 return reply
+        if action.startswith("Describe") and words.get("DryRun") == "true":
+            return refusal(
+                "DryRunOperation", "You may"
+            )  # moto does not know of all, and looks long
         own = OWN.get(action)
         return (own and own(self, words, body, forward)) or forward()
 
@@ -312,7 +317,26 @@ def quotas(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -
     return as_json({"Quotas": [{"QuotaName": k, "Value": v} for k, v in cloud.quotas.items()]})
 
 
+def simulate(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    if cloud.denied is None:
+        return refusal("AccessDenied", "not authorized to perform: iam:SimulatePrincipalPolicy")
+    context = words.get("ContextEntries.member.1.ContextKeyValues.member.1", "")
+    asked = [value for key, value in words.items() if key.startswith("ActionNames.member.")]
+    items = "".join(
+        f"<member><EvalActionName>{action}</EvalActionName><EvalDecision>"
+        f"{'implicitDeny' if cloud.denied & {action, f'{action} {context}'} else 'allowed'}"
+        "</EvalDecision></member>"
+        for action in asked
+    )
+    results = f"<IsTruncated>false</IsTruncated><EvaluationResults>{items}</EvaluationResults>"
+    name = "SimulatePrincipalPolicy"
+    return Reply(
+        200, f"<{name}Response><{name}Result>{results}</{name}Result></{name}Response>".encode()
+    )
+
+
 OWN = {
+    "SimulatePrincipalPolicy": simulate,
     "CreatePlacementGroup": create_group,
     "DeletePlacementGroup": delete_group,
     "DescribePlacementGroups": describe_groups,

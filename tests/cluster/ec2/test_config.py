@@ -151,7 +151,7 @@ def test_the_help_of_run_command_has_its_exit_code(capsys):
         main(["run_command", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"ends with {RemoteError.exit_code} if it failed on one" in text
-    assert "`train` and `ssh` end with the exit code of what they ran" in text
+    assert "`train`, `attach` and `ssh` end with the exit code of what they ran" in text
 
 
 def test_help_lists_every_command(capsys):

@@ -17,8 +17,8 @@ from atomo.errors import CheckpointError
 from atomo.fusion import plan, shapes
 from atomo.grouping import ONE
 from atomo.training import metrics
+from atomo.training.board import Board
 from atomo.training.dump import GradientDump
-from atomo.training.evaluator import Board
 from atomo.training.events import StepDone, Storage
 from atomo.training.metrics import MetricsLog
 from atomo.training.scoring import Evaluation

@@ -31,15 +31,8 @@ from atomo.training.manifest import (
     file_names,
     manifest_name,
 )
-from atomo.training.run_folder import (
-    PATIENCE_S,
-    Finished,
-    Staging,
-    Wait,
-    finish,
-    finished,
-    unfinish,
-)
+from atomo.training.mark import Finished, finish, finished, unfinish
+from atomo.training.run_folder import PATIENCE_S, Staging, Wait
 from atomo.training.tidying import delete_data, prune, sweep
 from atomo.wire import tensor_file
 

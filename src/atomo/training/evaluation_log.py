@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from types import TracebackType
 from typing import final
 
 from atomo.errors import CheckpointError
@@ -39,14 +38,9 @@ class EvaluationLog:
     def __enter__(self) -> "EvaluationLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._owner is not None:
-            self._owner.__exit__(kind, error, traceback)
+            self._owner.__exit__(*error)
 
     def done(self) -> set[int]:
         """The steps that have results.

@@ -7,14 +7,12 @@ memory: what is in there is never evaluated again. TensorBoard's files in `tenso
 
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 
@@ -23,14 +21,21 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.identity import UNSAID
 from atomo.models import is_own
 from atomo.tasks import make_task, recalled
-from atomo.training.checkpoint import CheckpointGone, Snapshot, finished, load, steps
+from atomo.training.board import TENSORBOARD, Board
+from atomo.training.checkpoint import (
+    CheckpointGone,
+    Finished,
+    Snapshot,
+    finished,
+    load,
+    steps,
+)
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
-from atomo.training.run_folder import PATIENCE_S, Finished, Wait, explained
+from atomo.training.run_folder import PATIENCE_S, Wait
 from atomo.training.scoring import Evaluation, agreed, build_subject, score
 
 __all__ = ["EVALUATIONS", "Evaluation", "EvaluatorSettings", "Missed", "evaluate"]
 
-TENSORBOARD = "tensorboard"
 BOUNDS: Final[Mapping[str, Bound]] = {
     "image_size": PIXELS,
     "eval_batch_size": IMAGES,
@@ -146,29 +151,17 @@ def snapshots(
     settings: EvaluatorSettings, log: EvaluationLog, wait: Wait
 ) -> Iterator[Snapshot | Missed]:
     """The checkpoints that are due and not in the log, to which the caller adds."""
-    folder, patience_s = settings.model_dir, settings.patience_s
     awaited: set[int] = set()  # due when last looked at: those that are gone now were missed
     missed: set[int] = set()  # and told so
-    idle_s, away = 0.0, False  # whether the folder cannot be read
+    view, idle_s = View(settings.model_dir, settings.patience_s, wait), 0.0
     while True:
         done = log.done()
-        # The mark is read first: what the run wrote before it is then in the listing.
-        try:
-            over = finished(folder, patience_s=patience_s, wait=wait)
-            there = set(steps(folder, patience_s=patience_s, wait=wait))
-        except CheckpointError as error:
-            over, there = None, awaited  # nothing is known: so nothing is missed
-            if not away:
-                warn(f"{error}; it is looked for again")
-            away = True
-        else:
-            if away:
-                warn(f"{folder} can be read again")
-            away = False
+        seen = view.now()
+        over, there = seen or (None, awaited)  # nothing is known: so nothing is missed
         yield from map(Missed, sorted(awaited - there - done - missed))
         missed &= there  # a listing may still show what is gone, and the run may write it anew
         awaited = due = due_steps(there, over, settings.eval_freq) - done - missed
-        if due and not away:
+        if due and seen:
             idle_s = 0.0
             found = read(settings, min(due), wait)  # one, then a fresh look: reading takes time
             missed |= {found.step} if isinstance(found, Missed) else set()
@@ -178,6 +171,34 @@ def snapshots(
         else:
             wait(settings.poll_interval_s)
             idle_s += settings.poll_interval_s
+
+
+@final
+class View:
+    """What a run folder has, for as long as it can be read; a person is told when it cannot."""
+
+    def __init__(self, folder: Path, patience_s: float, wait: Wait) -> None:
+        self._folder, self._patience_s, self._wait = folder, patience_s, wait
+        self._away = False
+
+    def now(self) -> tuple[Finished | None, set[int]] | None:
+        """The mark of a run that is over, and the steps of the checkpoints; None: unknown."""
+        try:
+            found = self._look()
+        except CheckpointError as error:
+            if not self._away:
+                warn(f"{error}; it is looked for again")
+            self._away = True
+            return None
+        if self._away:
+            warn(f"{self._folder} can be read again")
+        self._away = False
+        return found
+
+    def _look(self) -> tuple[Finished | None, set[int]]:
+        # The mark is read first: what the run wrote before it is then in the listing.
+        over = finished(self._folder, patience_s=self._patience_s, wait=self._wait)
+        return over, set(steps(self._folder, patience_s=self._patience_s, wait=self._wait))
 
 
 def warn(text: str) -> None:
@@ -227,51 +248,3 @@ def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Misse
                 return Missed(step, str(error))
         wait(settings.poll_interval_s)
         waited_s += settings.poll_interval_s
-
-
-@final
-class Board:
-    """Writes TensorBoard's event file, which is only created for the first result."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: Any = None
-
-    def __enter__(self) -> "Board":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._writer is None:
-            return
-        if error is None:
-            with explained(self._folder, 0):
-                self._writer.close()
-            return
-        with suppress(OSError):  # which would hide the error that ends the evaluator
-            self._writer.close()
-
-    def add(self, evaluation: Evaluation) -> None:
-        """Writes one result, and returns when the file has it.
-
-        Raises:
-            CheckpointError: there is no room for it.
-        """
-        with explained(self._folder, 0):
-            writer = self._writer or self._open()
-            for name, value in evaluation.values.items():
-                writer.add_scalar(f"test/{name}", value, evaluation.step)
-            writer.flush()
-
-    def _open(self) -> Any:
-        with warnings.catch_warnings():
-            # TensorBoard and protobuf trail Python: nobody here can act on what they deprecate.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            from torch.utils.tensorboard import SummaryWriter  # slow to import
-
-        self._writer = SummaryWriter(str(self._folder))
-        return self._writer

@@ -13,48 +13,32 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, TypeVar, final
 
 from atomo.errors import CheckpointError
-from atomo.training.plain_file import read_whole
 
 __all__ = [
     "PATIENCE_S",
-    "Finished",
     "Staging",
     "Wait",
     "decoded",
     "explained",
-    "finish",
-    "finished",
     "names",
     "patiently",
     "present",
     "probe",
     "sync",
     "sync_folder",
-    "unfinish",
 ]
 
 T = TypeVar("T")
 Wait = Callable[[float], None]  # sleeps that many seconds
 
-FINISHED = "finished.json"
 TEMPORARY = ".tmp"
 PATIENCE_S = 30.0  # an NFS client trusts what it last heard about a folder for that long
 RETRY_S = 0.25
 TRANSIENT = frozenset({errno.ENOENT, errno.ESTALE})
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What a run leaves behind when it is over."""
-
-    step: int
-    reason: str
 
 
 @final
@@ -68,12 +52,7 @@ class Staging:
     def __enter__(self) -> "Staging":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for path in self._staged.values():
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -213,44 +192,6 @@ def names(folder: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep)
         CheckpointError: the folder cannot be listed.
     """
     return sorted(present(folder, os.listdir, patience_s, wait) or [])
-
-
-def finish(folder: Path, step: int, reason: str) -> None:
-    """Marks the run as over after `step`, so that whoever follows it can stop.
-
-    Raises:
-        CheckpointError: the mark cannot be written.
-    """
-    with Staging(folder) as staging:
-        staging.write(FINISHED, json.dumps(asdict(Finished(step, reason))).encode() + b"\n")
-        staging.publish()
-
-
-def finished(
-    folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sleep
-) -> Finished | None:
-    """The mark of a run that is over, or None.
-
-    Raises:
-        CheckpointError: the mark cannot be read, or is not one.
-    """
-    text = present(folder / FINISHED, read_whole, patience_s, wait)
-    if text is None:
-        return None
-    match decoded(text):
-        case {"step": int(step), "reason": str(reason)}:
-            return Finished(step, reason)
-    raise CheckpointError(f"{folder / FINISHED} is not the mark of a finished run: {text[:80]!r}")
-
-
-def unfinish(folder: Path) -> None:
-    """Takes the mark away before a run goes on.
-
-    Raises:
-        CheckpointError: it cannot be removed.
-    """
-    with explained(folder / FINISHED, 0):
-        (folder / FINISHED).unlink(missing_ok=True)
 
 
 def decoded(text: bytes) -> Any:

@@ -25,16 +25,30 @@ SLOW = (
     "cluster/ec2/test_throttling.py",
     "cluster/ec2/test_user_data.py",
 )
-# Below tests/: where tests start processes enough for two cores, or change the machine. One of each
-# group runs at a time.
-JOBS = ("cli/", "cluster/virtual/", "transports/test_mpi.py")
-RANKS = (
-    "integrations/test_ddp.py",
-    "integrations/test_examples.py",
-    "integrations/test_frameworks.py",
-    "integrations/test_fsdp.py",
-    "transports/test_torch_distributed.py",
-)
+# Below tests/: where tests start processes enough for two cores, change the machine, or share what
+# takes longer to start than most of them. One of each group runs at a time; a test is in the first
+# group that has it.
+GROUPS = {
+    # Some mount a disk, which those of virtual hosts would take for one that is left behind.
+    "faults": (
+        "cli/test_cli_errors.py",
+        "cli/test_cli_faults.py",
+        "cluster/virtual/",
+        "training/test_checkpoint.py::test_a_full_disk",
+    ),
+    "jobs": ("cli/", "transports/test_mpi.py"),
+    "ec2": ("cluster/ec2/",),
+    "ranks": (
+        "integrations/test_ddp.py",
+        "integrations/test_examples.py",
+        "integrations/test_frameworks.py",
+        "integrations/test_fsdp.py",
+        "transports/test_torch_distributed.py",
+    ),
+}
+# Below tests/: what needs no compiled loop. It runs while the first of the jobs compiles them all,
+# which several processes would otherwise do at the same time.
+UNCOMPILED = ("data/", "models/")
 
 # Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
 collect_ignore = [
@@ -69,6 +83,11 @@ def is_in(nodeid: str, places: tuple[str, ...]) -> bool:
     return nodeid.removeprefix("tests/").startswith(places)
 
 
+def group_of(nodeid: str) -> str:
+    """Where a test runs by itself; empty: anywhere."""
+    return next((name for name, places in GROUPS.items() if is_in(nodeid, places)), "")
+
+
 def runs(item: pytest.Item) -> bool:
     """Whether a test runs: a slow one only if it is asked for."""
     if item.get_closest_marker("slow") is None and not is_in(item.nodeid, SLOW):
@@ -83,8 +102,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"give this test ids without addresses: {odd[0]}")
     chosen = [item for item in items if runs(item)]
     config.stash[left_out] = len(items) - len(chosen)
-    # Jobs begin first: their one process has the longest way to go.
-    items[:] = sorted(chosen, key=lambda item: not is_in(item.nodeid, JOBS + RANKS))
+    items[:] = sorted(chosen, key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """When a test begins: where one runs at a time, those of the longest group do first."""
+    order = ("faults", "jobs", "ec2", "uncompiled", "ranks")
+    group = "uncompiled" if is_in(item.nodeid, UNCOMPILED) else group_of(item.nodeid)
+    return order.index(group) if group in order else len(order)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -95,18 +120,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Jobs go to two processes; other test functions go wherever there is time for them."""
+    """A group goes to one process; other test functions go wherever there is time for them."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # pytest-xdist's own way to say what stays together
         def _split_scope(self, nodeid: str) -> str:
-            if is_in(nodeid, JOBS):
-                return "jobs"
-            if is_in(nodeid, RANKS):
-                return "ranks"
-            if is_in(nodeid, ("cluster/ec2/",)):
-                return "ec2"  # they share a server, which takes longer to start than most of them
-            return nodeid.partition("[")[0]
+            return group_of(nodeid) or nodeid.partition("[")[0]
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
@@ -129,6 +148,12 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     if count := config.stash[left_out]:
         reporter.write_line(f"slow tests left out: {count}; bash tests/run.sh --all runs them too")
     return result
+
+
+@pytest.fixture(scope="session")
+def everything(pytestconfig: pytest.Config) -> bool:
+    """Whether the slow tests run too: what draws until it has drawn enough goes on for longer."""
+    return bool(pytestconfig.getoption("all"))
 
 
 @pytest.fixture(autouse=True)

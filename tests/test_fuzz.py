@@ -4,13 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 FUZZER = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 
-@pytest.mark.parametrize("frames", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_mutants_are_refused_or_taken(frames, tmp_path):
+def test_mutants_are_refused_or_taken(everything, tmp_path):
+    frames = 10_000 if everything else 2000
     command = [sys.executable, FUZZER, f"--frames={frames}", "--seed=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -105,8 +105,11 @@ def test_a_slow_test_that_is_named_runs(suite):
 
 
 def test_places_with_rules_of_their_own_are_there():
-    for place in {*conftest.SLOW, *conftest.JOBS}:
-        assert (Path(__file__).parent / place).exists(), place
+    for place in {*conftest.SLOW, *sum(conftest.GROUPS.values(), conftest.UNCOMPILED)}:
+        file, _, test = place.partition("::")
+        path = Path(__file__).parent / file
+        assert path.exists(), place
+        assert not test or f"def {test}(" in path.read_text(), place
 
 
 def test_a_warning_a_wrong_type_and_a_hang_fail_a_test(request):

@@ -4,18 +4,25 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from jobs import run
-from support import run_threads, settings
+from support import run_threads, settings, together
 
 from atomo.cli import main
+from atomo.config import Settings
+from atomo.errors import AtomoError, CheckpointError, ConfigError
 from atomo.training.checkpoint import latest, load
+from atomo.training.rank import run_rank
+from atomo.transports import network
 
 QUICK = ["train", "--n=2", "--network=FC", "--batch-size=8", "--threads=1", "--evaluator=none"]
 QUICK += ["--code=sgd"]
+SHORT = {"n": 2, "network": "FC", "code": "sgd", "batch_size": 8, "threads": 1}
+DAMAGED = "is damaged: its hash is not the one in its manifest"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -85,17 +92,19 @@ def test_an_unknown_command_is_refused(capsys):
     assert main(["--help"]) == 0
 
 
-@pytest.mark.slow
+def ended_by(run: Settings, error: type[AtomoError]) -> None:
+    """Plays all ranks in threads, until an error of this kind ends the job."""
+    transports = network(run.n)
+    bodies = [partial(run_rank, run, one, lambda event: None, lambda: False) for one in transports]
+    with pytest.raises(error):
+        together(bodies, lambda: transports[0].abort(1))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a CUDA device")
-def test_a_gpu_that_is_not_there_is_missed(tmp_path):
-    words = [*QUICK, "--enable-gpu", "yes", f"--train-dir={tmp_path / 'run'}"]
-    code, output = run(words, tmp_path / "log")
-    assert code == 2
-    assert (
-        "atomo: rank 1 (worker), before the first step: --enable-gpu yes: PyTorch sees no CUDA"
-        in (output)
-    )
-    assert "Traceback" not in output
+def test_a_gpu_that_is_not_there_is_missed(capsys, tmp_path):
+    ended_by(settings(tmp_path / "run", **SHORT, enable_gpu="yes"), ConfigError)
+    told = "atomo: rank 1 (worker), before the first step: --enable-gpu yes: PyTorch sees no CUDA"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -110,14 +119,14 @@ def test_a_missing_data_set_is_named_once(tmp_path):
 
 def foreign(folder: Path) -> None:
     """A checkpoint of another network under this run's settings."""
-    run_threads(settings(folder, n=2, network="LeNet", code="sgd", batch_size=8, max_steps=1))
+    run_threads(settings(folder, **(SHORT | {"network": "LeNet"}), max_steps=1))
     manifest = folder / "step-00000001.json"
     manifest.write_text(manifest.read_text().replace('"LeNet"', '"FC"'))
 
 
 def damaged(folder: Path) -> None:
     """A checkpoint with a byte changed."""
-    run_threads(settings(folder, n=2, network="FC", code="sgd", batch_size=8, max_steps=1))
+    run_threads(settings(folder, **SHORT, max_steps=1))
     model = folder / "step-00000001.model.safetensors"
     data = bytearray(model.read_bytes())
     data[-1] ^= 1
@@ -129,23 +138,29 @@ def no_folder(folder: Path) -> None:
     folder.write_text("")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
         (foreign, "the checkpoint is of another model"),
-        (damaged, "is damaged: its hash is not the one in its manifest"),
+        (damaged, DAMAGED),
         (no_folder, "rank 0 (master), before the first step: --train-dir"),
     ],
 )
-def test_a_folder_that_will_not_do_is_named_and_left_alone(prepare, told, tmp_path):
+def test_a_folder_that_will_not_do_is_named_and_left_alone(prepare, told, capsys, tmp_path):
     prepare(tmp_path / "run")
     before = contents(tmp_path / "run")
-    code, output = run([*QUICK, f"--train-dir={tmp_path / 'run'}"], tmp_path / "log")
-    assert code == 4, output
-    assert told in output
-    assert "Traceback" not in output
+    ended_by(settings(tmp_path / "run", **SHORT), CheckpointError)
+    assert told in capsys.readouterr().err
     assert contents(tmp_path / "run") == before
+
+
+@pytest.mark.slow
+def test_what_ends_a_rank_ends_the_job_with_its_code(tmp_path):
+    damaged(tmp_path / "run")
+    code, output = run([*QUICK, f"--train-dir={tmp_path / 'run'}"], tmp_path / "log")
+    assert code == CheckpointError.exit_code == 4, output
+    assert DAMAGED in output
+    assert "Traceback" not in output
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -29,13 +29,13 @@ def quantised(
 
 def levels_by_hand(symbols: Tensor, escapes: Tensor, form: Form, n: int) -> list[int]:
     """The layout as `kernels/quantise` describes it, one entry at a time."""
-    levels, extra, start, at = [], escapes.tolist(), 0, 0
+    levels, codes, extra, start, at = [], symbols.tolist(), escapes.tolist(), 0, 0
     while start < n:
         size = min(n - start, 512 * form.digits)
         columns = -(-size // form.digits)
         rows = [[0] * columns for _ in range(form.digits)]
         for j in range(columns):
-            code = int(symbols[at + j])
+            code = codes[at + j]
             for d in range(form.digits):
                 if code == form.escape:
                     rows[d][j] = extra.pop(0)
@@ -58,13 +58,12 @@ def test_every_level_is_a_neighbour_of_the_exact_quotient(way, form, n, bucket, 
     if bucket < 100:
         most = 1  # few entries to a norm: higher levels would be more escapes than there is room
     _, symbols, escapes = quantised(way, values, bucket, EUCLIDEAN, most, form)
-    levels = levels_by_hand(symbols, escapes, form, n)
-    for i, level in enumerate(levels):
-        part = values[i // bucket * bucket : (i // bucket + 1) * bucket].double()
-        exact = float(values[i]) * most / float(part.norm())
-        assert abs(level - exact) < 1 + 1e-5
-        assert abs(level) <= most
-        assert level * exact >= 0
+    levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
+    parts = values.double().split(bucket)
+    exact = torch.cat([part * most / part.norm() for part in parts])
+    assert bool(((levels - exact).abs() < 1 + 1e-5).all())
+    assert int(levels.abs().max()) <= most
+    assert bool((levels * exact >= 0).all())
 
 
 @each_way

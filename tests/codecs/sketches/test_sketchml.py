@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -74,9 +75,10 @@ def slow_decode(gradient: Tensor, share: float, seed: int) -> Tensor:
     keys = (seed & MASK, seed >> 32 & MASK)
     cells: Sketch = {}
 
+    blocks = [Counter(groups[start : start + 8192]) for start in range(0, len(groups), 8192)]
+
     def cell_of(i: int, row: int) -> tuple[int, ...]:
-        block = groups[i // 8192 * 8192 : i // 8192 * 8192 + 8192]
-        width = math.ceil(block.count(groups[i]) * share)
+        width = math.ceil(blocks[i // 8192][groups[i]] * share)
         return i // 8192, groups[i], row, hashed(i, keys[row], width)
 
     for i, number in enumerate(numbers):

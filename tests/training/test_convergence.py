@@ -7,28 +7,29 @@ from atomo.config import Settings
 from atomo.errors import Diverged
 from atomo.training.events import Caution, Event, StepDone
 
-# What was no number any more at step 83, 104, 13, 76 and 37, or far from 97 % after 220.
+# What was no number any more at step 83, 104, 13, 76 and 37, or far from 97 % after 220: the steps
+# after which that shows, and the share of the first loss that the last ten are then below.
 ONCE = {
-    "one worker": ({"n": 2}, 110),
-    "one worker, 2 bits": ({"n": 2, "code": "qsgd(bits=2)"}, 60),
-    "efsignsgd": ({"code": "efsignsgd"}, 110),
-    "randk": ({"code": "randk"}, 60),
-    "2 of 3": ({"n": 4, "num_aggregate": 2, "code": "topk"}, 80),
-    "1 of 3": ({"n": 4, "num_aggregate": 1, "code": "topk"}, 80),
-    "topk": ({"code": "topk(ratio=0.001)"}, 80),
-    "dgc, in layers": ({"n": 2, "code": "dgc"}, 160),
-    "dragonn, in layers": ({"n": 2, "code": "dragonn"}, 160),
+    "one worker": ({"n": 2}, 60, 0.2),
+    "one worker, 2 bits": ({"n": 2, "code": "qsgd(bits=2)"}, 40, 0.2),
+    "efsignsgd": ({"code": "efsignsgd"}, 50, 0.2),
+    "randk": ({"code": "randk"}, 30, 0.7),
+    "2 of 3": ({"n": 4, "num_aggregate": 2, "code": "topk"}, 40, 0.5),
+    "1 of 3": ({"n": 4, "num_aggregate": 1, "code": "topk"}, 40, 0.5),
+    "topk": ({"code": "topk(ratio=0.001)"}, 50, 0.2),
+    "dgc, in layers": ({"n": 2, "code": "dgc"}, 160, 0.7),
+    "dragonn, in layers": ({"n": 2, "code": "dragonn"}, 160, 0.7),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ONCE)
 def test_what_once_diverged_trains(what, tmp_path):
-    changes, steps = ONCE[what]
+    changes, steps, share = ONCE[what]
     told: list[Event] = []
     run_threads(settings(tmp_path, max_steps=steps, **changes), told.append)
     losses = [event.loss for event in told if isinstance(event, StepDone)]
-    assert sum(losses[-10:]) / 10 < 0.7 * losses[0]
+    assert sum(losses[-10:]) / 10 < share * losses[0]
     if "num_aggregate" not in changes:  # who is late differs, and a step may shake
         assert not any(isinstance(event, Caution) for event in told)
 

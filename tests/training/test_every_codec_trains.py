@@ -1,6 +1,7 @@
 """Every codec, on its defaults, brings the loss down."""
 
 import pytest
+from networks import SMALL
 from selection import slow_but
 from support import run_threads, settings
 
@@ -13,6 +14,10 @@ from atomo.training.events import Event, StepDone
 OPTIONS: dict[str, dict[str, object]] = {
     "signsgd": {"lr": 0.0005, "momentum": 0.0},
     "signum": {"lr": 0.0005},
+    # Of few entries these draw few, or chunks that are a large part of a layer.
+    "entrywise": {"network": "FC"},
+    "randk": {"network": "FC"},
+    "chunktopk": {"network": "FC"},
 }
 
 FEW = {"qsgd"}  # test_convergence.py trains others
@@ -21,7 +26,7 @@ FEW = {"qsgd"}  # test_convergence.py trains others
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))
 def test_the_loss_comes_down_and_the_states_reach_the_checkpoint(code, tmp_path):
     told: list[Event] = []
-    common: dict[str, object] = {"code": code, "network": "FC", "batch_size": 32, "max_steps": 44}
+    common: dict[str, object] = {"code": code, "network": SMALL, "batch_size": 32, "max_steps": 44}
     chosen = settings(tmp_path, **(common | OPTIONS.get(code, {})))
     run_threads(chosen, told.append)
     losses = [event.loss for event in told if isinstance(event, StepDone)]

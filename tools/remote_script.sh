@@ -8,6 +8,8 @@
 #   remote_script.sh check                  on the master: logs in to each host of standard input
 #   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user
 #   remote_script.sh fuse                   fails where no fuse was set
+#   remote_script.sh supervise              on the master: starts the supervisor with what the tar of
+#                                           standard input has
 set -euo pipefail
 
 ssh_folder=$HOME/.ssh
@@ -99,10 +101,52 @@ mount_nfs() {
   fi
 }
 
+supervise() {
+  local folder=$HOME/.atomo/supervisor unit=/etc/systemd/system/atomo-supervisor.service
+  (umask 077 && mkdir -p "$folder")
+  if [ ! -d /run/systemd/system ]; then # one whose job is over makes way
+    exec 8>>"$folder/lock"
+    flock -n 8 || { kill "$(cat "$folder/pid")" && flock -w 60 8; } ||
+      fail "a supervisor runs already, and does not end"
+  fi
+  tar -xf - -C "$folder"
+  install_client
+  mkdir -p "$folder/$(cluster_name)"
+  mv "$folder/hosts.json" "$folder/known_hosts" "$folder/$(cluster_name)/"
+  cat >"$folder/start.sh" <<END
+export HOME='$HOME' ATOMO_PYTHON='$ATOMO_PYTHON' ATOMO_VENV='$atomo_venv'
+echo \$\$ >'$folder/pid'
+cd '$checkout' && . '$folder/run.sh'
+END
+  if [ -d /run/systemd/system ]; then
+    sed "s|USER|$(id -un)|; s|HOME|$HOME|" "$checkout/src/atomo_cluster/ec2/host/atomo-supervisor.service" |
+      sudo -n tee "$unit" >/dev/null
+    sudo -n systemctl daemon-reload
+    sudo -n systemctl enable --quiet atomo-supervisor
+    sudo -n systemctl restart atomo-supervisor
+  else
+    setsid nohup bash "$folder/start.sh" >>"$folder/log" 2>&1 </dev/null & # keeps the lock
+  fi
+}
+
+# What asks AWS: into the environment that the job has.
+install_client() {
+  # shellcheck source=tools/environment.sh
+  source "$checkout/tools/environment.sh"
+  if ! "$ATOMO_PYTHON" -c 'import boto3, rich, yaml' 2>/dev/null; then
+    (ATOMO_EXTRAS=ec2 && source "$checkout/tools/environment.sh")
+  fi
+}
+
+cluster_name() {
+  "$ATOMO_PYTHON" -c 'import json, sys; print(json.load(sys.stdin)["name"])' <"$folder/cluster.yaml"
+}
+
 case ${1:-} in
   key) make_key ;;
   join) join ;;
   check) check ;;
+  supervise) supervise ;;
   nfs) mount_nfs "${2:?address}" "${3:?mount point}" "${4:?output folder}" ;;
   fuse)
     [ -s "${ATOMO_ROOT:-}/etc/atomo/deadline" ] ||

@@ -44,23 +44,26 @@ class Site:
         return self.ssh.run(host, command, stdin, timeout_s).checked(step.split()[0])
 
 
-def bootstrap(site: Site, steps: Steps) -> None:
+def bootstrap(site: Site, steps: Steps, fresh: Sequence[Host] | None = None) -> None:
     """Does everything that hosts need, and may be done again at any time.
+
+    Where the cluster is only to be told of `fresh` hosts, the others are spared the rest.
 
     Raises:
         RemoteError: a step failed; the message names the hosts.
     """
     master, everyone = site.hosts[:1], site.hosts
+    some = everyone if fresh is None else tuple(fresh)
     made: list[str] = []
-    steps.on(everyone, "reach", lambda host: reachable(site, host))
-    steps.on(everyone, "code", lambda host: copy_code(site, host))
+    steps.on(some, "reach", lambda host: reachable(site, host))
+    steps.on(some, "code", lambda host: copy_code(site, host))
     steps.on(master, "key", lambda host: made.append(site.script(host, "key")))
     package = introduction(site, made[0])
     steps.on(everyone, "join", lambda host: site.script(host, "join", package))
     steps.on(master, "check", lambda host: site.script(host, "check", targets(site)))
-    steps.on(everyone, "shared folder", lambda host: mount(site, host))
-    steps.on(everyone, "environment", lambda host: install(site, host))
-    steps.on(everyone, "setup", lambda host: own_commands(site, host, site.cluster.setup_commands))
+    steps.on(some, "shared folder", lambda host: mount(site, host))
+    steps.on(some, "environment", lambda host: install(site, host))
+    steps.on(some, "setup", lambda host: own_commands(site, host, site.cluster.setup_commands))
 
 
 # Another boot script may hold the package manager's lock, or still have to write the fuse.

@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "logs": "print what a job has said",
         "attach": "follow a job to its exit code",
         "stop": "have a job write a checkpoint and end",
+        "supervise": "look after a job, on the master; `train` starts it",
         "ssh": "open a shell on a host",
         "clean_launch_and_run": "shutdown, launch, bootstrap and train in one go",
         "shutdown": "end the cluster, and verify that nothing is left",

@@ -69,6 +69,14 @@ class Cluster:
     max_usd: float | None = option(
         None, "most that the whole cluster may cost until its fuses, USD; empty: no limit"
     )
+    supervise: bool = option(
+        False, "yes: train leaves a supervisor on the master, which replaces workers that go"
+    )
+    autostop: float = option(
+        30.0, "supervise: end hosts once nothing has trained for so many minutes; 0: never"
+    )
+    max_restarts: int = option(20, "supervise: how often a job is started again")
+    results: str = option("", "supervise: s3://BUCKET/PREFIX where results go; empty: nowhere")
     key_name: str = option("", "EC2 key pair; empty: one is made and deleted with the cluster")
     path_to_keyfile: str = option("", "private key of key_name; it never leaves this machine")
     ssh_username: str = option("ubuntu", "user of the image")
@@ -120,6 +128,11 @@ class Cluster:
         return self.n_masters + self.n_workers
 
     @property
+    def needs_profile(self) -> bool:
+        """Whether the master asks things of AWS."""
+        return self.supervise or bool(self.results)
+
+    @property
     def worker_types(self) -> tuple[str, ...]:
         """The type of the workers, then what may stand in for it."""
         return (self.worker_type, *words(self.alternative_types))
@@ -149,6 +162,8 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "volume_gb": (10.0, 16384.0),
     "max_hours": (0.1, LONGEST_H),
     "connect_timeout": (1.0, 600.0),
+    "autostop": (0.0, 60.0 * LONGEST_H),
+    "max_restarts": (0.0, 10_000.0),
 }
 PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "name": (NAME, "a letter, then up to 39 letters, digits and dashes"),
@@ -156,6 +171,10 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "ssh_username": (USER, "a user name such as ubuntu or ec2-user"),
     "image_id": (re.compile(rf"{LATEST}|ami-[\w-]+"), f"{LATEST}, or an image such as ami-0abc"),
     "region": (re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d"), "a region such as us-west-2"),
+    "results": (
+        re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w.=+-]+)*/?)?"),
+        "s3://BUCKET/PREFIX",
+    ),
     "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
     "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
     "nfs_ip_address": (re.compile(r"[\w.:-]*"), "an address such as 172.31.14.225"),
@@ -215,6 +234,19 @@ def check_spot(cluster: Cluster) -> None:
         raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
 
 
+def check_supervised(cluster: Cluster) -> None:
+    """What only a supervisor does."""
+    if cluster.results and not cluster.supervise:
+        raise ConfigError(
+            f"results {cluster.results!r} needs supervise: yes, which takes them there"
+        )
+    if cluster.supervise and cluster.spot(MASTER):
+        raise ConfigError(
+            "supervise: nobody replaces the master, which has the supervisor; master_method: "
+            "on-demand keeps it from being taken back"
+        )
+
+
 def check_key(cluster: Cluster) -> None:
     """A key pair is of no use here without its private half."""
     if cluster.key_name and not cluster.path_to_keyfile:
@@ -237,5 +269,6 @@ CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
     check_ssh_from,
     check_spot,
     check_key,
+    check_supervised,
     check_paths,
 )

@@ -19,6 +19,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "name": "Who and where",
     "method": "What is launched",
     "max_hours": "The fuse",
+    "supervise": "A cluster that looks after itself",
     "key_name": "ssh",
     "subnet_id": "Network",
     "nfs_ip_address": "Shared folder, e.g. EFS",

@@ -1,13 +1,14 @@
 """Instances from EC2: on-demand ones, or spot ones through a fleet."""
 
 import base64
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import CAPACITY, Aws
 from atomo_cluster.ec2.catalogue import Image
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.config import MASTER, Cluster
 from atomo_cluster.ec2.network import Network
 from atomo_cluster.ec2.tags import HOURS, LAUNCH, ROLE, Owned
 from atomo_cluster.ec2.user_data import user_data
@@ -15,6 +16,7 @@ from atomo_cluster.errors import CloudError
 
 __all__ = ["SCARCE", "Order", "order_on_demand", "order_spot", "parameters", "refusals"]
 
+PROFILE_TRIES, PROFILE_S = 12, 5.0
 NO_CAPACITY: Final = "UnfulfillableCapacity"
 # Another zone or type may do where these are the answer.
 SCARCE: Final = frozenset(
@@ -33,6 +35,7 @@ class Order:
     types: tuple[str, ...]  # the first is the wanted one, the others will do for spot
     image: Image
     spot: bool
+    admitted: str = ""  # a public key that the hosts let in besides that of the key pair
 
 
 def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str, Any]]:
@@ -61,6 +64,8 @@ def parameters(order: Order, cluster: Cluster, network: Network, *kinds: str) ->
         described["KeyName"] = network.key_name
     if network.placement_group:
         described["Placement"] = {"GroupName": network.placement_group}
+    if network.profile and order.role == MASTER:
+        described["IamInstanceProfile"] = {"Name": network.profile}
     if cluster.efa:
         described["NetworkInterfaces"] = [
             {
@@ -85,7 +90,7 @@ def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any
     return {
         **described,
         "InstanceType": order.types[0],
-        "UserData": user_data(cluster, order.spot),
+        "UserData": user_data(cluster, order.spot, order.admitted),
         "MinCount": order.count,
         "MaxCount": order.count,
     }
@@ -93,14 +98,26 @@ def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any
 
 def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) -> list[str]:
     """Launches on-demand instances and returns their identifiers."""
-    answer = aws.call("ec2.run_instances", **on_demand(order, cluster, network))
+    described = on_demand(order, cluster, network)
+    for _ in range(PROFILE_TRIES if "IamInstanceProfile" in described else 0):
+        try:
+            answer = aws.call("ec2.run_instances", **described)
+            break
+        except CloudError as error:  # EC2 hears of a new profile some seconds later
+            if error.code != "InvalidParameterValue" or "profile" not in str(error).lower():
+                raise
+            time.sleep(PROFILE_S)
+    else:
+        answer = aws.call("ec2.run_instances", **described)
     return [one["InstanceId"] for one in answer["Instances"]]
 
 
 def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
     """The whole of a CreateLaunchTemplate call."""
     data = parameters(order, cluster, network, "spot-instances-request")
-    data["UserData"] = base64.b64encode(user_data(cluster, order.spot).encode()).decode()
+    data["UserData"] = base64.b64encode(
+        user_data(cluster, order.spot, order.admitted).encode()
+    ).decode()
     where = f"{order.role}-{network.subnet.zone}"  # each attempt has one of its own
     return {
         "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{where}",

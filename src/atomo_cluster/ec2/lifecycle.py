@@ -13,7 +13,7 @@ from atomo_cluster.ec2.network import Network, prepare_network
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.removal import abandon, remains, remove
 from atomo_cluster.ec2.survey import everything
-from atomo_cluster.ec2.tags import LAUNCH, Owned
+from atomo_cluster.ec2.tags import LAUNCH
 from atomo_cluster.errors import CloudError, LeftBehind
 
 __all__ = ["dry_run", "launch"]
@@ -23,8 +23,10 @@ SETTLE_S: Final = 5.0
 Say = Callable[[str], None]
 
 
-def launch(aws: Aws, plan: Plan, cidr: str, say: Say) -> list[Instance]:
+def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
     """Launches what the plan names and returns the whole cluster.
+
+    `cidr` may use ssh; None: security group and key pair are there, and stay as they are.
 
     Whatever goes wrong, Ctrl-C included: what this call has made is deleted again, and nothing
     else is.
@@ -46,7 +48,7 @@ def launch(aws: Aws, plan: Plan, cidr: str, say: Say) -> list[Instance]:
     return found
 
 
-def start_somewhere(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> list[str]:
+def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say) -> list[str]:
     """Orders by one attempt after another, until AWS has the capacity for one.
 
     Raises:
@@ -63,11 +65,17 @@ def start_somewhere(aws: Aws, plan: Plan, cidr: str, mark: str, say: Say) -> lis
     return []
 
 
-def start(aws: Aws, plan: Plan, attempt: Attempt, cidr: str, mark: str, say: Say) -> list[str]:
+def start(
+    aws: Aws, plan: Plan, attempt: Attempt, cidr: str | None, mark: str, say: Say
+) -> list[str]:
     """Orders every host that is missing; where none is, only who may use ssh is renewed."""
-    network = prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr)
+    network = (
+        standing(aws, plan)
+        if cidr is None
+        else prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr)
+    )
     made: list[str] = []
-    for order in orders(plan.owned, attempt, mark):
+    for order in orders(plan, attempt, mark):
         say(f"launching {order.count} {order.role}{'s' if order.count > 1 else ''} "
             f"({' or '.join(order.types)}) ...")  # fmt: skip
         order_one = order_spot if order.spot else order_on_demand
@@ -75,17 +83,18 @@ def start(aws: Aws, plan: Plan, attempt: Attempt, cidr: str, mark: str, say: Say
     return made
 
 
-def orders(owned: Owned, attempt: Attempt, mark: str) -> list[Order]:
+def orders(plan: Plan, attempt: Attempt, mark: str) -> list[Order]:
     """What is ordered: workers first, which are rarer, so that no master waits for them in vain."""
     return [
         Order(
-            owned=owned,
+            owned=plan.owned,
             launch=mark,
             role=group.role,
             count=group.count,
             types=group.types,
             image=group.image,
             spot=group.spot,
+            admitted=plan.admitted,
         )
         for group in reversed(attempt.groups)
     ]
@@ -118,15 +127,20 @@ def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -
     say("nothing of it is left")
 
 
-def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
-    """What EC2 itself says to the launch, without doing it: each call, and why it would refuse."""
+def standing(aws: Aws, plan: Plan) -> Network:
+    """The network as it stands; what there is not is empty."""
     found = {thing.kind: thing.id for thing in everything(aws, plan.owned.filters())}
-    network = Network(
+    return Network(
         subnet=plan.subnet,
         security_group=found.get("security-group", ""),
         placement_group=found.get("placement-group"),
         key_name=plan.cluster.key_name or found.get("key-pair", ""),
     )
+
+
+def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
+    """What EC2 itself says to the launch, without doing it: each call, and why it would refuse."""
+    network = standing(aws, plan)
     verdicts: dict[str, str] = {}
     if not network.security_group:
         refusal = aws.refusal(
@@ -136,7 +150,7 @@ def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
             VpcId=plan.subnet.vpc,
         )
         verdicts["ec2.create_security_group"] = str(refusal or "")
-    for order in orders(plan.owned, plan.attempts[0], "dry-run"):
+    for order in orders(plan, plan.attempts[0], "dry-run"):
         told = refusals(aws, order, plan.cluster, network)
         verdicts |= {f"{action} ({order.role})": words for action, words in told.items()}
     return verdicts

@@ -10,6 +10,7 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.keys import public_half
+from atomo_cluster.ec2.profile import make_profile
 from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, ConfigError
@@ -41,6 +42,7 @@ class Network:
     security_group: str
     placement_group: str | None
     key_name: str
+    profile: str = ""  # the instance profile of the master; empty: none
 
 
 def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
@@ -117,6 +119,7 @@ def prepare_network(
         security_group=group,
         placement_group=placement_group(aws, owned, launch) if cluster.placement_group else None,
         key_name=cluster.key_name or key_pair(aws, cluster, owned, launch),
+        profile=make_profile(aws, cluster, owned, launch) if cluster.needs_profile else "",
     )
 
 

@@ -28,6 +28,7 @@ class Plan:
     running: tuple[Instance, ...]
     attempts: tuple[Attempt, ...]  # at least one, in the order in which they are tried
     prices: Prices
+    admitted: str = ""  # see `Order`
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = ["NOT_NEEDED", "policy"]
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.tags import CLUSTER
+
+__all__ = ["NOT_NEEDED", "ONCE_SUPERVISED", "master_policy", "policy"]
 
 LOOKED_AT: Final = (
     "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
@@ -25,7 +28,14 @@ TAGGING: Final = (
     "CreatePlacementGroup",
 )  # fmt: skip
 ROLES: Final = ("ec2fleet.amazonaws.com", "spot.amazonaws.com")
+ONCE_SUPERVISED: Final = "ProfileOfTheMasterWhereItIsSupervised"
 NOT_NEEDED: Final = "ToBeToldMoreAndNotNeeded"
+PROFILE: Final = (
+    "GetRole", "CreateRole", "TagRole", "DeleteRole", "PassRole", "PutRolePolicy",
+    "DeleteRolePolicy", "GetInstanceProfile", "CreateInstanceProfile", "TagInstanceProfile",
+    "AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile", "DeleteInstanceProfile",
+)  # fmt: skip
+BY_THE_MASTER: Final = ("RunInstances", "CreateFleet", "CreateLaunchTemplate")
 ADVISORY: Final = (
     "pricing:GetProducts",
     "servicequotas:ListServiceQuotas",
@@ -60,18 +70,55 @@ def policy() -> dict[str, Any]:
                 {"StringEquals": {"iam:AWSServiceName": ROLES}},
             ),
             allowed(NOT_NEEDED, ADVISORY),
+            allowed(
+                ONCE_SUPERVISED,
+                [f"iam:{name}" for name in PROFILE],
+                resource=[
+                    f"arn:aws:iam::*:{kind}/atomo-*" for kind in ("role", "instance-profile")
+                ],
+            ),
         ],
     }
 
 
+def master_policy(cluster: Cluster) -> dict[str, Any]:
+    """What the master may do by its profile: replace hosts, end them, and store results."""
+    looked = [f"ec2:Describe{name}" for name in LOOKED_AT]
+    ours = {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.name}}
+    made = {"StringEquals": {"ec2:CreateAction": BY_THE_MASTER}}
+    statements = [
+        allowed("Look", ["ec2:GetConsoleOutput", *looked, *ADVISORY[:3]]),
+        allowed("Replace", [f"ec2:{name}" for name in BY_THE_MASTER]),
+        allowed("TagWhatIsMade", ["ec2:CreateTags"], made),
+        allowed("End", [f"ec2:{name}" for name in ENDED], ours),
+    ]
+    return {"Version": "2012-10-17", "Statement": [*statements, *storage(cluster.results)]}
+
+
+def storage(results: str) -> list[dict[str, Any]]:
+    """Where results go: below their prefix alone."""
+    if not results:
+        return []
+    bucket, _, prefix = results.removeprefix("s3://").partition("/")
+    bucket = f"arn:aws:s3:::{bucket}"
+    things = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+    return [
+        allowed("Results", things, resource=[f"{bucket}/{prefix.strip('/')}/*".replace("//", "/")]),
+        allowed("ListResults", ["s3:ListBucket"], resource=[bucket]),
+    ]
+
+
 def allowed(
-    name: str, actions: Sequence[str], condition: dict[str, Any] | None = None
+    name: str,
+    actions: Sequence[str],
+    condition: dict[str, Any] | None = None,
+    resource: str | Sequence[str] = "*",
 ) -> dict[str, Any]:
     """A statement that allows actions."""
     said: dict[str, Any] = {
         "Sid": name,
         "Effect": "Allow",
         "Action": list(actions),
-        "Resource": "*",
+        "Resource": resource,
     }
     return said if condition is None else {**said, "Condition": condition}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.profile import PROFILE, remove_profile
 from atomo_cluster.ec2.survey import Survey, Thing, survey
 from atomo_cluster.errors import CloudError
 
@@ -19,7 +20,7 @@ ROUNDS: Final = 12  # what something else still uses goes in a later round
 STUCK: Final = 3  # rounds that change nothing and fail alike, after which another would as well
 BETWEEN_S: Final = 5.0
 LATER: Final = ("DependencyViolation", "VolumeInUse", "InvalidPlacementGroup.InUse")
-GONE: Final = ("NotFound", "NotExist", "Unknown", "InvalidSpotInstanceRequestID")
+GONE: Final = ("NoSuchEntity", "NotFound", "NotExist", "Unknown", "InvalidSpotInstanceRequestID")
 Say = Callable[[str], None]
 Filters = list[dict[str, Any]]
 
@@ -34,7 +35,9 @@ def remove(
     seen: list[Survey] = []
     while True:
         found = survey(aws, filters)
-        if not found.errors and not any(one.kind in {*COSTLY, *ONE_BY_ONE} for one in found.things):
+        if not found.errors and not any(
+            one.kind in {*COSTLY, *ONE_BY_ONE, PROFILE} for one in found.things
+        ):
             return found
         if len(seen) == ROUNDS or stuck(seen):
             errors = (*found.errors, *seen[-1].errors)
@@ -80,7 +83,7 @@ def due(things: Sequence[Thing]) -> list[Thing]:
 def delete(aws: Aws, things: Sequence[Thing], say: Say) -> list[str]:
     """Deletes things, kind by kind, as far as they can be deleted by now; what AWS refused."""
     failures: dict[str, list[str]] = {}
-    for kind in (*COSTLY, *ONE_BY_ONE):
+    for kind in (*COSTLY, *ONE_BY_ONE, PROFILE):
         ids = [thing.id for thing in things if thing.kind == kind]
         if ids:
             say(f"deleting {kind} {', '.join(ids)} ...")
@@ -95,6 +98,8 @@ def delete_kind(aws: Aws, kind: str, ids: list[str]) -> list[str]:
     """Deletes things of a kind; what AWS refused."""
     if kind in COSTLY:
         return attempted(COSTLY[kind], aws, ids)
+    if kind == PROFILE:
+        return [told for id in ids for told in attempted(remove_profile, aws, id)]
     return [told for id in ids for told in attempted(delete_one, aws, kind, id)]
 
 

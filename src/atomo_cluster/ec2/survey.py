@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.inventory import LIVE, STATES
+from atomo_cluster.ec2.profile import PROFILE, profiles
 from atomo_cluster.errors import CloudError
 
 __all__ = ["Survey", "Thing", "everything", "survey"]
@@ -70,6 +71,10 @@ def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
         except CloudError as error:
             errors.append(str(error))
             things += [Thing(kind, id, UNSEEN) for id in ids]
+    try:
+        things += [Thing(PROFILE, name) for name in profiles(aws, filters)]
+    except CloudError as error:
+        errors.append(str(error))
     foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}
     things += [Thing(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
     return Survey(tuple(things), tuple(errors))

@@ -1,5 +1,6 @@
 """What a host does at its first boot: the fuse before anything else, then the spot watch."""
 
+import shlex
 from math import ceil
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,11 @@ LARGEST: Final = 16_384  # bytes that EC2 takes
 END: Final = "ATOMO_END_OF_FILE"
 
 
-def user_data(cluster: Cluster, spot: bool) -> str:
+def user_data(cluster: Cluster, spot: bool, admitted: str = "") -> str:
     """The script, for cloud-init; spot hosts get the watch.
+
+    `admitted` is a public key that is let in besides that of the key pair: the cluster's own, for
+    hosts that the master launches, since the private half of the key pair is on another machine.
 
     `$ATOMO_ROOT` is another root than / for all that it writes.
     """
@@ -32,6 +36,8 @@ def user_data(cluster: Cluster, spot: bool) -> str:
         f'chmod 755 "$ATOMO_ROOT{PER_BOOT}"',
         f'bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" {minutes}',
     ]
+    if admitted:
+        parts.append(admit(cluster.ssh_username, admitted))
     if spot:
         unit = (HOST / "atomo-spot.service").read_text().replace("USER", cluster.ssh_username)
         parts += [
@@ -45,6 +51,16 @@ def user_data(cluster: Cluster, spot: bool) -> str:
     if len(text.encode()) > LARGEST:
         raise ConfigError(f"the user data has {len(text.encode())} bytes, EC2 takes {LARGEST}")
     return text
+
+
+def admit(user: str, public: str) -> str:
+    """The lines of shell that let a key in, beside those that cloud-init writes."""
+    home = f'"$ATOMO_ROOT$(getent passwd {user} | cut -d: -f6)/.ssh"'
+    return (
+        f"install -d -m 700 -o {user} {home}\n"
+        f"echo {shlex.quote(public.strip())} >>{home}/authorized_keys\n"
+        f"chown {user} {home}/authorized_keys && chmod 600 {home}/authorized_keys"
+    )
 
 
 def write(path: str, content: str) -> str:

@@ -123,6 +123,7 @@ class Cloud:
     quotas: dict[str, float] | None = None
     denied: set[str] | None = None  # what the policy simulator refuses; None: it may not be asked
     catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # whoever asks
+    where: tuple[str, int] = ("127.0.0.1", 0)
 
     def __post_init__(self) -> None:
         cloud = self
@@ -155,9 +156,9 @@ class Cloud:
             def log_message(self, *_: object) -> None:
                 """Says nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(self.where, Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{self.where[0]}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

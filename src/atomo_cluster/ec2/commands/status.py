@@ -1,22 +1,30 @@
 """`status`: the cluster's hosts."""
 
 from argparse import ArgumentParser
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Final
 
+from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
 from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.supervisor.handover import STORY
+from atomo_cluster.ec2.supervisor.story import Event, parsed
 from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tables import table
+from atomo_cluster.ec2.targets import hosts_of, reach
 from atomo_cluster.errors import LeftBehind
 
+LINES: Final = 40
+LOOK_S: Final = 20.0
 HELP: Final = """\
   pytorch_ec2.py status
   pytorch_ec2.py status --name other --json
 
-Changes nothing. Also lists what else carries the cluster's tags. Where hosts of a cluster of this
-name live that belong to another owner, it ends with 14 and says whose they are."""
+Changes nothing. Shows what the supervisor has done, where there is one, and what else carries the
+cluster's tags. Where hosts of a cluster of this name live that belong to another owner, it ends
+with 14 and says whose they are."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -34,16 +42,30 @@ def run(run: Run) -> int:
     missing = run.cluster.hosts - len(hosts)
     if hosts and missing > 0:
         run.say(f"{missing} of {run.cluster.hosts} hosts are missing; `launch` starts them")
+    story = told(run, hosts)
+    for event in story:
+        run.say(f"{event.when}  {event.kind:8} {event.text}")
     others = [thing for thing in things if thing.kind != "instance"]
     for thing in others:
         run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
     foreign = namesakes(run.aws, run.owned)
     run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
               "others": [vars(thing) for thing in others],
-              "namesakes": foreign})  # fmt: skip
+              "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
     if foreign:
         raise LeftBehind(f"{told_of(run.owned, foreign)}; see them with --owner {min(foreign)}")
     return 0
+
+
+def told(run: Run, hosts: list[Instance]) -> list[Event]:
+    """What the supervisor on the master has told; nothing where there is none, or no way there."""
+    if not run.cluster.supervise or not hosts or hosts[0].state != "running":
+        return []
+    master, ssh = hosts_of(run, hosts[:1])[0], reach(run)
+    if not HostKeys(ssh, lambda host: set()).pinned(master)[0]:
+        return []  # it was never set up from here
+    answer = ssh.run(master, f"tail -n {LINES} {STORY}", timeout_s=ssh.connect_timeout_s + LOOK_S)
+    return parsed(answer.out)
 
 
 def show_hosts(run: Run, hosts: list[Instance]) -> None:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
+from atomo_cluster.ec2.bootstrap import INSTALL_S
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.kill_python import WAIT_S
 from atomo_cluster.ec2.commands.logs import ALL
@@ -14,7 +15,9 @@ from atomo_cluster.ec2.jobs import script_of
 from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.supervisor.handover import package
+from atomo_cluster.ec2.targets import cluster_hosts, reach
+from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
   pytorch_ec2.py train -- --network LeNet --dataset MNIST
@@ -26,7 +29,7 @@ options. Then it follows the job to its end. Ctrl-C has the job write a checkpoi
 connection that breaks, or a terminal that is closed, leaves it running, and `attach` follows it
 again. Where a job runs already, that is left alone and this one refused, or put in its queue. The
 same command continues a run that was cut off: after a spot notice, `launch` and `bootstrap` replace
-what AWS took back."""
+what AWS took back. With `supervise: yes` a supervisor on the master does, and `train` returns."""
 PASSES_ON: Final = True
 LAST: Final = "5"  # lines that are shown of a job that was interrupted
 
@@ -50,6 +53,8 @@ def run(run: Run) -> int:
 def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
     """Trains on hosts that are set up, and returns the exit code."""
     cluster, queue = run.cluster, run.options.queue
+    if cluster.supervise and not run.options.hostfile:
+        return hand_over(run, hosts[0], words)
     if cluster.pre_commands:
         if not queue:
             check_free(run, hosts[0])
@@ -66,6 +71,27 @@ def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
     if code:
         lost(run, hosts)
     return code
+
+
+def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
+    """Leaves the job to a supervisor on the master, which nothing here is needed for any more.
+
+    Raises:
+        NotReady: a job runs there already.
+        RemoteError: the supervisor could not be started.
+    """
+    if run.options.queue:
+        raise ConfigError("supervise: yes looks after one job, and has no --queue")
+    check_free(run, master)
+    command = f"bash {run.cluster.remote_dir}/tools/remote_script.sh supervise"
+    answer = reach(run).run(master, command, package(run, words), INSTALL_S)
+    answer.checked("starting the supervisor")
+    run.say(
+        f"the supervisor on {master.alias} has the job: `status` tells its story, `logs --follow` "
+        "what the job says; this machine may be shut down"
+    )
+    run.tell({"exit_code": 0, "supervised": True})
+    return 0
 
 
 def to_the_end(run: Run, master: Host, job: str) -> int:

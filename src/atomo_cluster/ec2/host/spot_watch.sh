@@ -8,17 +8,18 @@ metadata=${ATOMO_METADATA:-http://169.254.169.254}/latest
 user=${1:?the user whose job it is}
 leave=$(dirname "$0")/leave_job.sh
 
-noticed() {
+asked() {
   local token
   token=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$metadata/api/token") &&
-    curl -sf -m 5 -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/spot/instance-action"
+    curl -sf -m 5 -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/$1"
 }
 
-until noticed; do
+until asked spot/instance-action; do
   sleep "${ATOMO_POLL_S:-5}"
 done
+id=$(asked instance-id || true)
 echo ": EC2 takes this host back in two minutes; the job is told to leave"
 if [ "$(id -un)" = "$user" ]; then
-  exec bash "$leave"
+  exec bash "$leave" "$id"
 fi
-exec runuser -u "$user" -- bash "$leave"
+exec runuser -u "$user" -- bash "$leave" "$id"

@@ -1,0 +1,58 @@
+"""`supervise`: what `train` leaves running on the master, with `supervise: yes`."""
+
+from argparse import ArgumentParser
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_site, site_of
+from atomo_cluster.ec2.inventory import instances
+from atomo_cluster.ec2.network import find_subnet
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.supervisor.crew import Crew
+from atomo_cluster.ec2.supervisor.decision import Rules
+from atomo_cluster.ec2.supervisor.handover import STORY
+from atomo_cluster.ec2.supervisor.job import Job
+from atomo_cluster.ec2.supervisor.loop import Supervisor
+from atomo_cluster.ec2.supervisor.results import OnHosts
+from atomo_cluster.ec2.supervisor.story import JOB, Story
+
+HELP: Final = """\
+  pytorch_ec2.py supervise --job 1 --config ~/.atomo/supervisor/cluster.yaml -- --epochs 30
+
+Not for people: `train` starts it on the master where settings say `supervise: yes`. It runs the
+job, replaces workers that go, and ends hosts when the job is done, idle, or out of money."""
+PASSES_ON: Final = True
+EVERY_S: Final = 10.0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    add_site(parser)
+    parser.set_defaults(hostfile=None)
+    parser.add_argument("--job", required=True, metavar="NAME", help="tells one job from the next")
+    parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS",
+                        help=f"between looks at the cluster (default {EVERY_S:g})")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    cluster, home = run.cluster, Path.home()
+    story = Story(home / STORY, now)
+    if f"job {run.options.job}" not in {event.text for event in story.of_job[:1]}:
+        story.tell(JOB, f"job {run.options.job}")
+    autostop = timedelta(minutes=cluster.autostop) if cluster.autostop else None
+    public = (home / ".ssh/atomo_cluster.pub").read_text()
+    Supervisor(
+        Rules(cluster.max_usd, cluster.max_restarts, autostop),
+        Job(cluster, run.options.passed_on, home),
+        Crew(run, home / ".atomo/notices", public, site_of),
+        OnHosts(cluster),
+        story,
+        lambda: find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr,
+        now,
+    ).run(run.options.every)
+    return 0
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(timezone.utc)

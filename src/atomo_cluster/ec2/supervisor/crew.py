@@ -1,0 +1,154 @@
+"""The hosts, as the supervisor sees and changes them."""
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, final
+
+from atomo_cluster.ec2.bootstrap import Site, bootstrap
+from atomo_cluster.ec2.inventory import LIVE, Instance, instances
+from atomo_cluster.ec2.ledger import note, noted
+from atomo_cluster.ec2.lifecycle import launch
+from atomo_cluster.ec2.plan import Plan, make_plan
+from atomo_cluster.ec2.pricing import added, money, prices
+from atomo_cluster.ec2.progress import Steps
+from atomo_cluster.ec2.remote import Host
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.supervisor.bill import Bill, bill, entries
+from atomo_cluster.ec2.targets import hosts_of
+from atomo_cluster.errors import CloudError, NotReady
+
+__all__ = ["Crew"]
+
+ENDED: Final = ("shutting-down", "terminated")
+SILENT: Final = timedelta(seconds=60)  # a host that lets nobody in for so long is dead
+PROBE_S: Final = 3.0
+SHORTEST_H: Final = 0.2  # what is left of the fuse, for a host to be worth its start
+SSH: Final = 22
+Reachable = Callable[[Instance], bool]
+
+
+def answers(host: Instance) -> bool:
+    """Whether a host's sshd takes connections."""
+    address = (host.private_ip or "", SSH)
+    with suppress(OSError), socket.create_connection(address, timeout=PROBE_S):
+        return True
+    return False
+
+
+@final
+class Crew:
+    """The cluster from its master."""
+
+    def __init__(
+        self,
+        run: Run,
+        notices: Path,
+        public: str,
+        site: Callable[[Run, list[Host]], Site],
+        reachable: Reachable = answers,
+    ) -> None:
+        self._run, self._notices, self._public = run, notices, public
+        self._site, self._reachable = site, reachable
+        self._heard: dict[str, datetime] = {}  # when each host last answered
+        self.hosts: list[Instance] = []  # that run, the master first
+
+    def look(self, now: datetime) -> tuple[str, ...]:
+        """Looks at all hosts, and names those that are gone or going; a role where none is left.
+
+        Raises:
+            CloudError: AWS does not say.
+        """
+        self.hosts = instances(self._run.aws, self._run.owned, ["pending", "running"])
+        given = self._notices.read_text().split() if self._notices.exists() else []
+        workers = [one for one in self.hosts if one.role != "master"]
+        going = [one.id for one in workers if one.id in given or self._silent(one, now)]
+        missing = self._run.cluster.n_workers - len(workers)
+        return (*going, *([f"{missing} of the workers"] if missing > 0 else ()))
+
+    def _silent(self, host: Instance, now: datetime) -> bool:
+        if self._reachable(host):
+            self._heard[host.id] = now
+        return now - self._heard.setdefault(host.id, now) >= SILENT
+
+    def master(self) -> Instance:
+        """The host that this is.
+
+        Raises:
+            CloudError: AWS knows of no master.
+        """
+        if not self.hosts or self.hosts[0].role != "master":
+            raise CloudError("AWS knows of no running master of this cluster")
+        return self.hosts[0]
+
+    def bill(self, now: datetime) -> Bill:
+        """What the cluster has cost; where AWS does not answer, as far as is written down."""
+        run, owner = self._run, self._run.owned.owner
+        with suppress(CloudError):
+            found = instances(run.aws, run.owned, [*LIVE, *ENDED])
+            known = prices(run.aws, {one.type for one in found}, (), ())
+            settings = run.cluster
+            note(settings, owner, entries(found, known, settings.spot_price, settings.volume_gb,
+                                          now))  # fmt: skip
+        return bill(list(noted(run.cluster, owner).values()), now)
+
+    def replace(self, lost: Sequence[str], now: datetime) -> list[Host]:
+        """Ends hosts that are lost, launches what is missing, and sets it up; all hosts then.
+
+        New hosts have the fuse of the master, whatever `max_hours` says.
+
+        Raises:
+            NotReady: too little money or time is left for it.
+            CloudError: AWS did not do it, and what it did is undone.
+            RemoteError: a host could not be set up.
+        """
+        run, going = self._run, [one.id for one in self.hosts if one.id in lost]
+        left_h = (self.master().fuse - now).total_seconds() / 3600
+        if going:
+            run.aws.call("ec2.terminate_instances", InstanceIds=going)
+        if left_h < SHORTEST_H:
+            raise NotReady(f"{left_h * 60:.0f} minutes are left until the fuse: no new hosts")
+        shorter = replace(run.cluster, max_hours=left_h, max_usd=None)
+        plan = replace(make_plan(run.aws, shorter, run.owned), admitted=self._public)
+        self._afford(plan, now)
+        before = {one.id for one in self.hosts}
+        found = launch(run.aws, plan, None, run.say)
+        self.hosts = found
+        self.set_up({one.id for one in found} - before)
+        return hosts_of(run, found)
+
+    def set_up(self, fresh: set[str]) -> None:
+        """Sets fresh hosts up, and tells the others of them.
+
+        Raises:
+            RemoteError: a step failed on a host.
+        """
+        hosts = hosts_of(self._run, self.hosts)
+        site = self._site(self._run, hosts)
+        new = [host for host in hosts if host.id in fresh]
+        with Steps(hosts, (), self._run.say) as steps:
+            bootstrap(site, steps, new)
+
+    def _afford(self, plan: Plan, now: datetime) -> None:
+        limit = self._run.cluster.max_usd
+        if limit is None:
+            return
+        most = added([self.bill(now).ended_usd, plan.total])
+        if most is None or most > limit:
+            told = f"with new hosts the cluster may cost {money(most)} until the fuse"
+            raise NotReady(f"{told}, and max_usd is {money(limit)}")
+
+    def end(self, roles: Sequence[str]) -> list[str]:
+        """Tells hosts of these roles to end, the master last.
+
+        Raises:
+            CloudError: AWS refused.
+        """
+        found = instances(self._run.aws, self._run.owned)
+        ids = [one.id for one in reversed(found) if one.role in roles]
+        if ids:
+            self._run.aws.call("ec2.terminate_instances", InstanceIds=ids)
+        return ids

@@ -1,0 +1,132 @@
+"""What the supervisor does next: a pure function of what it sees."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final
+
+from atomo_cluster.ec2.pricing import money
+from atomo_cluster.ec2.supervisor.story import DONE
+
+__all__ = ["Act", "Decision", "Rules", "View", "decide"]
+
+# Time for a checkpoint, and for hosts to be told to end.
+MARGIN: Final = timedelta(minutes=5)
+# `atomo` ends with these where a process or a host was lost, 137 and 255 where it was killed.
+LOSSES: Final = frozenset({5, 9, 137, 255, -9})
+LEFT: Final = frozenset({130, 143, -2, -15})  # a checkpoint was asked for, as by a notice
+
+
+class Act(Enum):
+    """What there is to do."""
+
+    WAIT = "wait"
+    START = "start"
+    RESTART = "restart"  # the hosts are there, the job is not
+    REPLACE = "replace"  # ends the job with a checkpoint, replaces hosts, starts it again
+    FINISH = "finish"  # the job is done
+    STOPPED = "stopped"  # a person has ended it
+    FAIL = "fail"  # for good
+    RELEASE = "release"  # the workers end; the master has what is not safe elsewhere
+    END = "end"  # all hosts end
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for the whole of a job."""
+
+    max_usd: float | None
+    max_restarts: int
+    autostop: timedelta | None
+
+
+@dataclass(frozen=True)
+class View:
+    """What there is to see."""
+
+    now: datetime
+    running: bool  # whether the job runs
+    code: int | None  # that it ended with; None: it has not, or was not started
+    lost: tuple[str, ...]  # hosts that are gone, or are going
+    outcome: str  # what became of the job; empty: nothing yet
+    idle_since: datetime | None  # when nothing ran any more
+    restarts: int
+    safe: bool  # whether its results are elsewhere than on the master's disk
+    released: bool  # whether the workers have ended already
+    usd: float | None  # that the cluster has cost, at most; None: nobody knows
+    usd_per_hour: float | None  # that it costs now, at most
+    fuse: datetime  # of the master
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why."""
+
+    act: Act
+    why: str = ""
+
+
+def decide(view: View, rules: Rules) -> Decision:
+    """Money first, then time, then the job."""
+    return (
+        limits(view, rules)
+        or (ended(view) if not view.outcome and view.code is not None else None)
+        or (idle(view, rules) if view.outcome else None)
+        or (loss(view, rules) if not view.outcome else None)
+        or started(view, rules)
+    )
+
+
+def limits(view: View, rules: Rules) -> Decision | None:
+    """Whether all has to end now."""
+    if rules.max_usd is not None and view.usd is not None and view.usd_per_hour is not None:
+        soon = view.usd + view.usd_per_hour * (MARGIN.total_seconds() / 3600)
+        if soon >= rules.max_usd:
+            told = f"{money(view.usd)} of max_usd {money(rules.max_usd)} are spent"
+            return Decision(Act.END, told)
+    if view.now + MARGIN >= view.fuse:
+        return Decision(Act.END, f"the fuse is at {view.fuse:%F %R} UTC")
+    return None
+
+
+def ended(view: View) -> Decision | None:
+    """A job that has ended for good by itself."""
+    if view.code == 0:
+        return Decision(Act.FINISH, "the job is done")
+    if view.lost or view.code in LOSSES:
+        return None
+    if view.code in LEFT:
+        return Decision(Act.STOPPED, "the job was stopped, with a checkpoint")
+    return Decision(Act.FAIL, f"the job ended with {view.code}, which a restart would not mend")
+
+
+def idle(view: View, rules: Rules) -> Decision:
+    """What becomes of hosts on which nothing runs."""
+    if view.outcome == DONE and view.safe:
+        return Decision(Act.END, "the job is done, and its results are safe")
+    since = view.now - (view.idle_since or view.now)
+    if rules.autostop is None or since < rules.autostop:
+        return Decision(Act.WAIT)
+    why = f"nothing has run for {rules.autostop.total_seconds() / 60:g} minutes"
+    if view.safe:
+        return Decision(Act.END, f"{why}, and all results are safe")
+    if not view.released:
+        return Decision(Act.RELEASE, f"{why}; its results are on the master alone, which stays")
+    return Decision(Act.WAIT)
+
+
+def loss(view: View, rules: Rules) -> Decision | None:
+    """Hosts that are to be replaced, or a job that lost processes."""
+    if not view.lost and view.code is None:
+        return None
+    if view.restarts >= rules.max_restarts:
+        told = f"the job has been started again {view.restarts} times, which is max_restarts"
+        return Decision(Act.FAIL, told)
+    if view.lost:
+        return Decision(Act.REPLACE, f"gone: {', '.join(view.lost)}")
+    return Decision(Act.RESTART, f"the job lost processes, and ended with {view.code}")
+
+
+def started(view: View, rules: Rules) -> Decision:
+    """A job that is still to be started."""
+    return Decision(Act.WAIT if view.running else Act.START)

@@ -1,0 +1,50 @@
+"""From the user's machine to the master: settings, the job, and what hosts have cost so far."""
+
+import json
+import os
+import shlex
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from typing import Final
+
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.ledger import noted
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.source import packed
+
+__all__ = ["FOLDER", "STORY", "handed", "package"]
+
+FOLDER: Final = ".atomo/supervisor"  # below the home folder of the master
+STORY: Final = f"{FOLDER}/story.jsonl"
+KEY: Final = "~/.ssh/atomo_cluster"
+
+
+def package(run: Run, words: Sequence[str]) -> bytes:
+    """All that the supervisor needs, as tar."""
+    settings = handed(run.cluster, run.owned.owner, run.cluster.key_name or run.owned.label)
+    entries = [asdict(one) for one in noted(run.cluster, run.owned.owner).values()]
+    known = run.cluster.state / "known_hosts"
+    return packed({
+        "known_hosts": known.read_text() if known.exists() else "",
+        "cluster.yaml": json.dumps({field.name: getattr(settings, field.name)
+                                    for field in fields(settings)}),
+        "hosts.json": json.dumps(entries),
+        "run.sh": script(run.options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL"), words),
+    })  # fmt: skip
+
+
+def handed(cluster: Cluster, owner: str, key_name: str) -> Cluster:
+    """The settings as they hold on the master: from there hosts are reached within the cluster."""
+    return replace(
+        cluster, owner=owner, key_name=key_name, path_to_keyfile=KEY, private_addresses=True,
+        ssh_config="", state_dir=f"~/{FOLDER}",
+    )  # fmt: skip
+
+
+def script(endpoint_url: str | None, words: Sequence[str]) -> str:
+    """What the master runs, in the checkout."""
+    line = ["tools/pytorch_ec2.py", "supervise", "--job", uuid.uuid4().hex[:12]]
+    line += ["--endpoint-url", endpoint_url] if endpoint_url else []
+    config = f'--config "$HOME/{FOLDER}/cluster.yaml"'
+    return f'exec "$ATOMO_PYTHON" {shlex.join(line)} {config} -- {shlex.join(words)}\n'

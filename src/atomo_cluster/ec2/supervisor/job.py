@@ -1,0 +1,86 @@
+"""The job, one of those of the master: `jobs`, `logs` and `stop` know it as any other."""
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, final
+
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.job_verbs import shown_words
+from atomo_cluster.ec2.jobs import TAKEN, job_command, jobs_in, script_of
+from atomo_cluster.ec2.jobs import Job as Listed
+from atomo_cluster.errors import RemoteError
+
+__all__ = ["Job"]
+
+LEAVE_S: Final = 90  # EC2 gives two minutes
+LIVES: Final = ("queued", "running", "stopping")
+KILLED: Final = -9
+LEFT: Final = 130
+# Its own processes, and ranks that mpirun has put into sessions of their own.
+END: Final = "kill -KILL -- -{0}; pkill -KILL -u \"$(id -u)\" -f -- '[-]m atomo (train|rank)'"
+
+
+@final
+class Job:
+    """One training, started as often as is needed; each time it is another job of the master."""
+
+    def __init__(self, cluster: Cluster, words: Sequence[str], home: Path) -> None:
+        self._cluster, self._words, self._home = cluster, tuple(words), home
+        self._number: int | None = next(
+            (job.number for job in self._listed() if job.state in LIVES), None
+        )  # a supervisor that is started again finds it at work
+
+    @property
+    def running(self) -> bool:
+        job = self._found()
+        return job is not None and job.state in LIVES
+
+    @property
+    def code(self) -> int | None:
+        """What it ended with; None: it runs, or was not started."""
+        job = self._found()
+        if job is None or job.state in LIVES:
+            return None
+        return {"done": 0, "stopped": LEFT, "lost": KILLED}.get(job.state, job.code)
+
+    def start(self, hosts: int, network: str) -> None:
+        """Starts it, or goes on from its newest checkpoint. Where another runs, that has to end.
+
+        Raises:
+            RemoteError: it cannot be started.
+        """
+        script = script_of(self._cluster, hosts, network, self._words)
+        shown = shown_words(self._cluster.train_commands, self._words)
+        done = self._do("start", "no", shown, given=script)
+        if done.returncode not in (0, TAKEN):
+            raise RemoteError(f"starting the job: {done.stderr.strip()}")
+        self._number = int(done.stdout) if not done.returncode else None
+
+    def stop(self) -> None:
+        """Has it write a checkpoint and end; after a while by force, as where a host is gone."""
+        if not self.running:
+            return
+        self._do("stop", str(self._number), str(LEAVE_S))
+        if self.running:
+            folder = self._home / self._cluster.remote_dir / "jobs" / str(self._number)
+            end = END.format(shlex.quote((folder / "pid").read_text().strip()))
+            subprocess.run(["bash", "-c", end], capture_output=True, check=False)
+
+    def forget(self) -> None:
+        """Forgets how it ended, so that it may be started again."""
+        self._number = None
+
+    def _found(self) -> Listed | None:
+        if self._number is None:
+            return None
+        return next((job for job in self._listed() if job.number == self._number), None)
+
+    def _listed(self) -> list[Listed]:
+        return jobs_in(self._do("list").stdout)
+
+    def _do(self, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+        line = ["bash", "-c", job_command(self._cluster, words[0], *words[1:])]
+        return subprocess.run(line, cwd=self._home, input=given, capture_output=True, text=True,
+                              check=False)  # fmt: skip

@@ -1,0 +1,168 @@
+"""The supervisor's loop: look, decide, act; nothing that AWS or a host does may end it."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, Protocol, final, runtime_checkable
+
+from atomo_cluster.ec2.config import ROLES, WORKER
+from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.ec2.remote import Host
+from atomo_cluster.ec2.supervisor.bill import Bill
+from atomo_cluster.ec2.supervisor.decision import Act, Decision, Rules, View, decide
+from atomo_cluster.ec2.supervisor.story import (
+    DONE,
+    FAILED,
+    LOST,
+    OVER,
+    RESTART,
+    STARTED,
+    STOPPED,
+    Story,
+)
+from atomo_cluster.errors import CloudError, ClusterError, NotReady
+
+__all__ = ["Hosts", "Store", "Supervisor", "Training"]
+
+
+@runtime_checkable
+class Training(Protocol):
+    """The job."""
+
+    @property
+    def running(self) -> bool: ...
+    @property
+    def code(self) -> int | None: ...
+    def start(self, hosts: int, network: str) -> None: ...
+    def stop(self) -> None: ...
+    def forget(self) -> None: ...
+
+
+@runtime_checkable
+class Hosts(Protocol):
+    """The cluster."""
+
+    hosts: list[Instance]
+
+    def master(self) -> Instance: ...
+    def look(self, now: datetime) -> tuple[str, ...]: ...
+    def bill(self, now: datetime) -> Bill: ...
+    def replace(self, lost: tuple[str, ...], now: datetime) -> list[Host]: ...
+    def end(self, roles: tuple[str, ...]) -> list[str]: ...
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where results go."""
+
+    def sync(self) -> None: ...
+    @property
+    def safe(self) -> bool: ...
+
+
+@final
+class Supervisor:
+    """One job on one cluster."""
+
+    def __init__(
+        self, rules: Rules, job: Training, crew: Hosts, store: Store, story: Story,
+        network: Callable[[], str], now: Callable[[], datetime],
+    ) -> None:  # fmt: skip
+        self._rules, self._job, self._crew, self._store = rules, job, crew, store
+        self._story, self._network, self._now = story, network, now
+        self._released = self._over = False
+        self._acts: Final[dict[Act, Callable[[Decision, View], None]]] = {
+            Act.WAIT: lambda decision, view: None,
+            Act.START: self._start,
+            Act.RESTART: self._restart,
+            Act.REPLACE: self._replace,
+            Act.FINISH: lambda decision, view: self._ended(DONE, decision),
+            Act.STOPPED: lambda decision, view: self._ended(STOPPED, decision),
+            Act.FAIL: lambda decision, view: self._ended(FAILED, decision),
+            Act.RELEASE: self._release,
+            Act.END: self._end,
+        }
+
+    def run(self, every_s: float, pause: Callable[[float], None] = time.sleep) -> None:
+        """Goes on until all hosts were told to end."""
+        while not self._over:
+            self.step()
+            pause(0.0 if self._over else every_s)
+
+    def step(self) -> Decision:
+        """Looks, decides and acts once. What fails is told, and tried again at the next step."""
+        decision = Decision(Act.WAIT)
+        try:
+            self._store.sync()
+            view = self._view()
+            decision = decide(view, self._rules)
+            self._acts[decision.act](decision, view)
+        except NotReady as error:
+            self._ended(FAILED, Decision(Act.FAIL, str(error)))
+        except (ClusterError, OSError) as error:
+            self._story.note(f"{type(error).__name__}: {error}; tried again")
+        return decision
+
+    def _view(self) -> View:
+        now, story = self._now(), self._story
+        lost = self._seen(now)
+        bill = self._crew.bill(now)
+        return View(
+            now=now,
+            running=self._job.running,
+            code=self._job.code,
+            lost=lost,
+            outcome=story.outcome,
+            idle_since=story.idle_since,
+            restarts=story.restarts,
+            safe=self._store.safe,
+            released=self._released,
+            usd=bill.usd,
+            usd_per_hour=bill.usd_per_hour,
+            fuse=self._crew.master().fuse,
+        )
+
+    def _seen(self, now: datetime) -> tuple[str, ...]:
+        """The hosts that are lost; while AWS does not answer none, since money is to be watched."""
+        try:
+            return self._crew.look(now)
+        except CloudError as error:
+            self._story.note(f"{error}; asked again")
+            return ()
+
+    def _start(self, decision: Decision, view: View) -> None:
+        self._job.start(len(self._crew.hosts), self._network())
+        if [event.kind for event in self._story.events[-1:]] != [STARTED]:  # or it had to wait
+            self._story.tell(STARTED, f"the job starts on {len(self._crew.hosts)} hosts")
+
+    def _restart(self, decision: Decision, view: View) -> None:
+        self._story.tell(RESTART, decision.why)
+        self._job.forget()
+
+    def _replace(self, decision: Decision, view: View) -> None:
+        told = [event.text for event in self._story.of_job if event.kind == LOST]
+        if told[-1:] != [decision.why]:
+            self._story.tell(LOST, decision.why)
+        self._job.stop()
+        hosts = self._crew.replace(view.lost, view.now)
+        self._story.tell(RESTART, f"{len(hosts)} hosts are there again: "
+                                  f"{', '.join(host.id for host in hosts[1:])}")  # fmt: skip
+        self._job.forget()
+
+    def _ended(self, kind: str, decision: Decision) -> None:
+        self._job.stop()
+        self._story.tell(kind, decision.why)
+        self._job.forget()
+
+    def _release(self, decision: Decision, view: View) -> None:
+        ids = self._crew.end((WORKER,))
+        self._released = True
+        if ids:
+            self._story.tell(OVER, f"{decision.why}; told to end: {', '.join(ids)}")
+
+    def _end(self, decision: Decision, view: View) -> None:
+        self._job.stop()
+        self._store.sync()
+        ids = self._crew.end(tuple(reversed(ROLES)))
+        self._story.tell(OVER, f"{decision.why}; told to end: {', '.join(ids)}")
+        self._over = True

@@ -1,0 +1,101 @@
+"""A night of a cluster on one machine: AWS, laptop, master and workers are virtual hosts."""
+
+import getpass
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cluster.virtual.vc import ROOT, Tool
+
+PORT = 5055
+CHECKOUT = "atomo-for-a-night"
+STORY = ".atomo/supervisor/story.jsonl"
+AWS = """
+import boto3, json, sys
+client = boto3.client("ec2", region_name="us-east-1", endpoint_url=sys.argv[1],
+                      aws_access_key_id="test", aws_secret_access_key="test")
+print(json.dumps(getattr(client, sys.argv[2])(**json.loads(sys.argv[3])), default=str))
+"""
+
+
+class Night:
+    """The hosts, by who they are: the last is AWS, and the laptop too."""
+
+    def __init__(self, tool: Tool, folder: Path, hosts: int, workers: int) -> None:
+        self.tool, self.folder, self.workers = tool, folder, workers
+        tool.does("up", "--hosts", str(hosts), "--rate", "1gbit", "--own-homes")
+        names = [f"h{n}" for n in range(1, hosts + 1)]
+        at = {name: tool.host(name)["address"] for name in names}
+        self.far, self.master = names[-1], ""
+        self.url = f"http://{at[self.far]}:{PORT}"
+        self.ssh = tool.clusters / "virtual" / "ssh"
+        mine = folder / "state" / "night"  # where a launch looks for its key, else makes one
+        mine.mkdir(parents=True)
+        shutil.copy(self.ssh / "id_ed25519", mine)
+        pairs = [f"{name}={at[name]}" for name in names[:-1]]
+        script = Path(__file__).with_name("far_cloud.py")
+        self.aws = tool.start(
+            folder / "aws", "exec", self.far, sys.executable, str(script),
+            str(self.ssh / "config"), at[self.far], str(PORT), *pairs,
+        )  # fmt: skip
+        self.until(lambda: "ready" in self.aws.output, "AWS")
+
+    def until(self, true: Callable[[], object], what: str, longest_s: float = 400.0) -> None:
+        """Waits, while AWS is there."""
+        end = time.monotonic() + longest_s
+        while not true():
+            assert self.aws.process.poll() is None, self.aws.output
+            assert time.monotonic() < end, f"{what}: {self.log()}"
+            time.sleep(2.0)  # a look takes longer than a moment
+
+    def __call__(self, command: str, *words: str) -> Any:
+        """What a command of the laptop answers."""
+        options = [
+            "--name=night", "--image-id=ami-785db401", "--ssh-from=203.0.113.7/32",
+            f"--n-workers={self.workers}", f"--state-dir={self.folder / 'state'}",
+            f"--ssh-username={getpass.getuser()}", f"--remote-dir={CHECKOUT}", "--supervise=yes",
+            f"--endpoint-url={self.url}", "--private-addresses=yes", "--json",
+        ]  # fmt: skip
+        keys = ["env", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test"]
+        line = [*keys, sys.executable, str(ROOT / "tools/pytorch_ec2.py"), command, *options]
+        return json.loads(self.tool.does("exec", self.far, *line, *words))
+
+    def launch(self, *words: str) -> None:
+        """Launches; who the master is is known from then on."""
+        first = self("launch", "--yes", *words)[0]
+        self.master = self.living()[first["id"]]
+
+    def ec2(self, action: str, **words: object) -> Any:
+        """What AWS answers to one who may do everything."""
+        line = [sys.executable, "-c", AWS, self.url, action, json.dumps(words)]
+        return json.loads(self.tool.does("exec", self.far, *line))
+
+    def living(self) -> dict[str, str]:
+        """The instances that AWS has not ended: host by identifier."""
+        batches = self.ec2("describe_instances")["Reservations"]
+        found = {one["InstanceId"]: one["State"]["Name"] for b in batches for one in b["Instances"]}
+        names = dict(re.findall(r"(i-\w+) is (h\d+)", self.aws.output))
+        return {id: names[id] for id, state in found.items() if state in ("pending", "running")}
+
+    def on(self, host: str, command: str) -> str:
+        """The output of a command on a host."""
+        return self.tool.does("exec", host, "bash", "-c", command)
+
+    def story(self, kind: str = "") -> list[str]:
+        """What the master has told, of a kind."""
+        lines = [json.loads(line) for line in self.on(self.master, f"cat ~/{STORY}").splitlines()]
+        return [one["text"] for one in lines if kind in ("", one["kind"])]
+
+    def log(self) -> str:
+        """All that helps to see what went wrong."""
+        told = "cat ~/.atomo/supervisor/story.jsonl ~/.atomo/supervisor/log; tail ~/*/train.log"
+        return self.aws.output[-2000:] + self.on(self.master, f"{{ {told}; }} 2>&1 || true")
+
+    def end(self) -> None:
+        """Ends what this has started."""
+        self.aws.kill()

@@ -1,0 +1,69 @@
+"""A cluster that is left alone: hosts go in every way that hosts go, and the job comes through.
+
+The supervisor, its ssh, AWS over HTTP and the hosts are real; the job is a shell script, since what
+training does with checkpoints has its own tests.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from cluster.virtual.night import Night
+from cluster.virtual.vc import ROOT, Tool
+
+OWN_HOMES = os.geteuid() == 0 and "overlay" in Path("/proc/filesystems").read_text()
+WHY_NOT = "NOT TESTED: hosts with home folders of their own take root and overlay file systems"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not OWN_HOMES, reason=WHY_NOT)]
+# Looks like `atomo train` to whoever ends it, and counts on from where it was; says which hosts.
+JOB = r"""exec bash -c '
+trap "echo left >>steps; exit 130" TERM
+while [ ! -e enough ]; do echo "$(wc -l <hosts_address)" >>steps; sleep 0.2; done
+' -m atomo train"""
+LEAVE = ROOT / "src/atomo_cluster/ec2/host/leave_job.sh"
+
+
+@pytest.fixture
+def night(tool: Tool, environment, tmp_path):
+    tool.environment |= environment
+    made = Night(tool, tmp_path, hosts=7, workers=2)
+    yield made
+    made.end()
+
+
+def test_a_job_comes_through_a_night_of_interruptions(night):
+    night.launch("--max-usd=10")
+    night("bootstrap", "--wait=60")
+    night("train", "--max-usd=10", "--autostop=0.05", "--train-commands", JOB)
+    night.until(lambda: night.story("started"), "the job")
+    lost = []
+
+    def after(count):
+        night.until(lambda: len(night.story("started")) > count, f"replacement {count}")
+        assert len(night.living()) == 3
+
+    def worker():
+        """One that is there, which is lost from here on."""
+        found = {id: host for id, host in night.living().items() if host != night.master}
+        lost.append(min(found))
+        return lost[-1], found[lost[-1]]
+
+    taken, host = worker()
+    night.ec2("terminate_instances", InstanceIds=[taken])  # EC2 has taken it back
+    night.tool.does("kill", host)
+    after(1)
+    noticed, host = worker()
+    night.on(host, f"bash {LEAVE} {noticed}")  # the two-minute notice
+    after(2)
+    _, host = worker()
+    night.tool.does("kill", host)  # of which EC2 knows nothing
+    after(3)
+
+    told = night("status")
+    assert not set(lost) & {host["id"] for host in told["hosts"]}
+    assert [one["text"] for one in told["story"] if one["kind"] == "lost"][1:] == [
+        f"gone: {id}" for id in lost[1:]
+    ]
+    night.on(night.master, "touch ~/atomo-for-a-night/enough")
+    night.until(lambda: night.story("over"), "the end")
+    assert list(night.living().values()) == [night.master]  # which alone has the results
+    assert night.story("done") == ["the job is done"]

@@ -44,7 +44,7 @@ def run(run: Run) -> int:
     Supervisor(
         Rules(cluster.max_usd, cluster.max_restarts, autostop),
         Job(cluster, run.options.passed_on, home),
-        Crew(run, home / ".atomo/notices", public, site_of),
+        Crew(run, home / ".atomo", public, site_of),
         OnHosts(cluster),
         story,
         lambda: find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr,

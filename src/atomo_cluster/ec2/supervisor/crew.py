@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, final
 
+import atomo_cluster.ec2
 from atomo_cluster.ec2.bootstrap import Site, bootstrap
 from atomo_cluster.ec2.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.ledger import note, noted
@@ -28,6 +29,8 @@ SILENT: Final = timedelta(seconds=60)  # a host that lets nobody in for so long 
 PROBE_S: Final = 3.0
 SHORTEST_H: Final = 0.2  # what is left of the fuse, for a host to be worth its start
 SSH: Final = 22
+BURN_S: Final = 60.0
+FUSE: Final = Path(atomo_cluster.ec2.__file__).parent / "host" / "extend.sh"
 Reachable = Callable[[Instance], bool]
 
 
@@ -46,12 +49,14 @@ class Crew:
     def __init__(
         self,
         run: Run,
-        notices: Path,
+        memory: Path,
         public: str,
         site: Callable[[Run, list[Host]], Site],
         reachable: Reachable = answers,
     ) -> None:
-        self._run, self._notices, self._public = run, notices, public
+        self._run, self._public = run, public
+        self._notices = memory / "notices"  # hosts that EC2 takes back: see leave_job.sh
+        self._unready = memory / "unready"  # hosts that were launched and not set up
         self._site, self._reachable = site, reachable
         self._heard: dict[str, datetime] = {}  # when each host last answered
         self.hosts: list[Instance] = []  # that run, the master first
@@ -65,6 +70,7 @@ class Crew:
         self.hosts = instances(self._run.aws, self._run.owned, ["pending", "running"])
         given = self._notices.read_text().split() if self._notices.exists() else []
         workers = [one for one in self.hosts if one.role != "master"]
+        given += self._unready.read_text().split() if self._unready.exists() else []
         going = [one.id for one in workers if one.id in given or self._silent(one, now)]
         missing = self._run.cluster.n_workers - len(workers)
         return (*going, *([f"{missing} of the workers"] if missing > 0 else ()))
@@ -116,8 +122,10 @@ class Crew:
         self._afford(plan, now)
         before = {one.id for one in self.hosts}
         found = launch(run.aws, plan, None, run.say)
-        self.hosts = found
-        self.set_up({one.id for one in found} - before)
+        self.hosts, fresh = found, {one.id for one in found} - before
+        self._unready.write_text(" ".join(fresh))
+        self.set_up(fresh)
+        self._unready.unlink()
         return hosts_of(run, found)
 
     def set_up(self, fresh: set[str]) -> None:
@@ -144,11 +152,24 @@ class Crew:
     def end(self, roles: Sequence[str]) -> list[str]:
         """Tells hosts of these roles to end, the master last.
 
+        Where AWS does not do it their fuses burn now, which ends them as well.
+
         Raises:
-            CloudError: AWS refused.
+            CloudError: neither was possible for some of them.
         """
-        found = instances(self._run.aws, self._run.owned)
-        ids = [one.id for one in reversed(found) if one.role in roles]
-        if ids:
-            self._run.aws.call("ec2.terminate_instances", InstanceIds=ids)
-        return ids
+        try:
+            self.hosts = instances(self._run.aws, self._run.owned)
+            ids = [one.id for one in reversed(self.hosts) if one.role in roles]
+            if ids:
+                self._run.aws.call("ec2.terminate_instances", InstanceIds=ids)
+            return ids
+        except CloudError as error:
+            return self._burn(roles, error)
+
+    def _burn(self, roles: Sequence[str], cause: CloudError) -> list[str]:
+        hosts = [host for host in reversed(hosts_of(self._run, self.hosts)) if host.role in roles]
+        ssh, script = self._site(self._run, hosts).ssh, FUSE.read_bytes()
+        told = [ssh.run(host, "sudo -n bash -s -- 0", script, BURN_S) for host in hosts]
+        if any(answer.code for answer in told):
+            raise cause
+        return [host.id for host in hosts]

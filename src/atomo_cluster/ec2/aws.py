@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NoReturn, final
+from typing import IO, Any, Final, NoReturn, final
 
 from atomo_cluster.errors import CloudError, ConfigError
 
@@ -87,6 +87,21 @@ class Aws:
         poll = {"Delay": 5, "MaxAttempts": max(1, seconds_s // 5)}
         waiting = self._client("ec2").get_waiter(waiter).wait
         self._guarded(waiter, waiting, {**arguments, "WaiterConfig": poll})
+
+    def transfer(self, how: str, path: str, bucket: str, key: str) -> None:
+        """Takes a file to S3 (`upload_file`), in parts where it is large."""
+        from boto3.exceptions import S3UploadFailedError
+
+        try:
+            self._guarded(f"s3.{how}", getattr(self._client("s3"), how),
+                          {"Filename": path, "Bucket": bucket, "Key": key})  # fmt: skip
+        except S3UploadFailedError as error:
+            fail(f"s3.{how}", type(error).__name__, str(error), error)
+
+    def drain(self, body: Any, out: IO[bytes], chunk: int) -> None:
+        """Writes all that comes of an answer's body."""
+        while data := self._guarded("s3.get_object", lambda: body.read(chunk), {}):
+            out.write(data)
 
     def refusal(self, action: str, **arguments: Any) -> CloudError | None:
         """What EC2 would refuse a call with, asked by its DryRun; None: it would do it."""

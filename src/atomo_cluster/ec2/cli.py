@@ -44,6 +44,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "logs": "print what a job has said",
         "attach": "follow a job to its exit code",
         "stop": "have a job write a checkpoint and end",
+        "fetch": "bring a run home",
+        "upload": "take a data set to the hosts",
         "supervise": "look after a job, on the master; `train` starts it",
         "ssh": "open a shell on a host",
         "clean_launch_and_run": "shutdown, launch, bootstrap and train in one go",
@@ -51,7 +53,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 # These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
-STATEFUL: Final = frozenset({"launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
+STATEFUL: Final = frozenset({"fetch", "upload", "launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
                              "run_command", "ssh", "kill_python", "kill_all_python", "extend",
                              "list_idle_instances", "jobs", "logs", "attach", "stop"})  # fmt: skip
 EXIT_CODES: Final = """\

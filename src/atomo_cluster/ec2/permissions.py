@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.policy import NOT_NEEDED, ONCE_SUPERVISED, policy
+from atomo_cluster.ec2.policy import FETCHING, NOT_NEEDED, ONCE_SUPERVISED, policy
 from atomo_cluster.errors import CloudError
 
 __all__ = ["ALLOWED", "LACKS", "UNKNOWN", "Permission", "permissions", "principal"]
@@ -27,8 +27,8 @@ class Permission:
 
     @property
     def needed(self) -> bool:
-        """Whether commands fail without it, but for what only `supervise` takes."""
-        return self.statement not in (NOT_NEEDED, ONCE_SUPERVISED)
+        """Whether commands fail without it, but for those of `supervise` alone."""
+        return self.statement not in (NOT_NEEDED, FETCHING, ONCE_SUPERVISED)
 
 
 def permissions(aws: Aws, arn: str, cluster: str) -> list[Permission]:

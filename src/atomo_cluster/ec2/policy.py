@@ -6,7 +6,7 @@ from typing import Any, Final
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.tags import CLUSTER
 
-__all__ = ["NOT_NEEDED", "ONCE_SUPERVISED", "master_policy", "policy"]
+__all__ = ["FETCHING", "NOT_NEEDED", "ONCE_SUPERVISED", "master_policy", "policy"]
 
 LOOKED_AT: Final = (
     "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
@@ -28,6 +28,7 @@ TAGGING: Final = (
     "CreatePlacementGroup",
 )  # fmt: skip
 ROLES: Final = ("ec2fleet.amazonaws.com", "spot.amazonaws.com")
+FETCHING: Final = "FetchWhereResultsAreOnS3"
 ONCE_SUPERVISED: Final = "ProfileOfTheMasterWhereItIsSupervised"
 NOT_NEEDED: Final = "ToBeToldMoreAndNotNeeded"
 PROFILE: Final = (
@@ -70,6 +71,7 @@ def policy() -> dict[str, Any]:
                 {"StringEquals": {"iam:AWSServiceName": ROLES}},
             ),
             allowed(NOT_NEEDED, ADVISORY),
+            allowed(FETCHING, ["s3:ListBucket", "s3:GetObject"]),
             allowed(
                 ONCE_SUPERVISED,
                 [f"iam:{name}" for name in PROFILE],

@@ -106,6 +106,9 @@ class Played:
         if self.running and self.step in self.ends:
             self.running, self.code = False, self.ends[self.step]
 
+    def finish(self):
+        self.log.append("store")
+
     def master(self):
         return self.hosts[0]
 
@@ -161,7 +164,7 @@ def test_a_night_with_interruptions_ends_with_the_job(tmp_path):
     assert kinds == ["started", "lost", "restart", "started", "lost", "restart", "started", "done",
                      "over"]  # fmt: skip
     assert played.log == ["start", "stop", "replace i-1", "start", "stop", "replace i-2", "start",
-                          "end worker,master"]  # fmt: skip
+                          "store", "end worker,master"]  # fmt: skip
 
 
 def test_what_aws_and_hosts_refuse_is_tried_again_and_told_once(tmp_path):
@@ -191,7 +194,7 @@ def test_money_ends_a_night_whatever_aws_says(tmp_path):
     played = Played(usd_per_hour=3.0, silent=tuple(range(5, 300)), every=every)
     assert night(tmp_path, played, steps=300)[-1] == "over"
     assert played.now() < START + timedelta(hours=10 / 3.0)  # max_usd is 10
-    assert played.log == ["start", "stop", "end worker,master"]
+    assert played.log == ["start", "stop", "store", "end worker,master"]
 
 
 def test_a_supervisor_that_is_started_again_goes_on(tmp_path):

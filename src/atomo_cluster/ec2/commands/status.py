@@ -3,8 +3,11 @@
 from argparse import ArgumentParser
 from dataclasses import asdict
 from datetime import datetime, timezone
+from io import BytesIO
+from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.bucket import Bucket
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
 from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
@@ -59,13 +62,25 @@ def run(run: Run) -> int:
 
 def told(run: Run, hosts: list[Instance]) -> list[Event]:
     """What the supervisor on the master has told; nothing where there is none, or no way there."""
-    if not run.cluster.supervise or not hosts or hosts[0].state != "running":
+    if not run.cluster.supervise:
+        return []
+    if not hosts and run.cluster.results:
+        return stored(run)
+    if not hosts or hosts[0].state != "running":
         return []
     master, ssh = hosts_of(run, hosts[:1])[0], reach(run)
     if not HostKeys(ssh, lambda host: set()).pinned(master)[0]:
         return []  # it was never set up from here
     answer = ssh.run(master, f"tail -n {LINES} {STORY}", timeout_s=ssh.connect_timeout_s + LOOK_S)
     return parsed(answer.out)
+
+
+def stored(run: Run) -> list[Event]:
+    """The story as it lies beside the results of a cluster that has ended."""
+    bucket, name, text = Bucket(run.aws, run.cluster.results), Path(STORY).name, BytesIO()
+    if (found := bucket.listed().get(name)) is not None:
+        bucket.read(name, found.mark, text, 0)
+    return parsed(text.getvalue().decode(errors="replace"))[-LINES:]
 
 
 def show_hosts(run: Run, hosts: list[Instance]) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.bucket import Bucket
 from atomo_cluster.ec2.commands.bootstrap import add_site, site_of
 from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.network import find_subnet
@@ -14,7 +15,7 @@ from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.job import Job
 from atomo_cluster.ec2.supervisor.loop import Supervisor
-from atomo_cluster.ec2.supervisor.results import OnHosts
+from atomo_cluster.ec2.supervisor.results import OnHosts, OnS3
 from atomo_cluster.ec2.supervisor.story import JOB, Story
 
 HELP: Final = """\
@@ -45,7 +46,9 @@ def run(run: Run) -> int:
         Rules(cluster.max_usd, cluster.max_restarts, autostop),
         Job(cluster, run.options.passed_on, home),
         Crew(run, home / ".atomo", public, site_of),
-        OnHosts(cluster),
+        OnS3(cluster, home, Bucket(run.aws, cluster.results), home / STORY)
+        if cluster.results
+        else OnHosts(cluster, home),
         story,
         lambda: find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr,
         now,

@@ -56,6 +56,7 @@ class Store(Protocol):
     """Where results go."""
 
     def sync(self) -> None: ...
+    def finish(self) -> None: ...
     @property
     def safe(self) -> bool: ...
 
@@ -93,7 +94,7 @@ class Supervisor:
         """Looks, decides and acts once. What fails is told, and tried again at the next step."""
         decision = Decision(Act.WAIT)
         try:
-            self._store.sync()
+            self._sync()
             view = self._view()
             decision = decide(view, self._rules)
             self._acts[decision.act](decision, view)
@@ -130,6 +131,13 @@ class Supervisor:
             self._story.note(f"{error}; asked again")
             return ()
 
+    def _sync(self) -> None:
+        """Results that cannot be stored now are not safe, which is no reason to look no further."""
+        try:
+            self._store.sync()
+        except (ClusterError, OSError) as error:
+            self._story.note(f"{error}; tried again")
+
     def _start(self, decision: Decision, view: View) -> None:
         self._job.start(len(self._crew.hosts), self._network())
         if [event.kind for event in self._story.events[-1:]] != [STARTED]:  # or it had to wait
@@ -162,7 +170,8 @@ class Supervisor:
 
     def _end(self, decision: Decision, view: View) -> None:
         self._job.stop()
-        self._store.sync()
-        ids = self._crew.end(tuple(reversed(ROLES)))
-        self._story.tell(OVER, f"{decision.why}; told to end: {', '.join(ids)}")
+        if [event.kind for event in self._story.events[-1:]] != [OVER]:  # or AWS refused it
+            self._story.tell(OVER, f"{decision.why}; all hosts are told to end")
+        self._store.finish()
+        self._crew.end(tuple(reversed(ROLES)))
         self._over = True

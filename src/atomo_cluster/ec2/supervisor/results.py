@@ -1,23 +1,126 @@
-"""Where results are: on the master's disk, or on a folder that outlives it."""
+"""Where results are: on the master's disk, on a folder that outlives it, or on S3."""
 
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from threading import Thread
+from typing import Final, final
 
+from atomo_cluster.ec2.bucket import Bucket, Stored
 from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.errors import CloudError, ClusterError
 
-__all__ = ["OnHosts"]
+__all__ = ["FETCHED", "OnHosts", "OnS3", "out_folder"]
+
+FETCHED: Final = ".atomo/fetched"  # `fetch` touches it, once all is on the user's machine
+BETWEEN: Final = timedelta(seconds=60)
+LAST_S: Final = 240.0  # for what is left at the end: less than the margin to a limit
+TEMPORARY: Final = ".tmp"
+
+
+def out_folder(cluster: Cluster, home: Path) -> Path:
+    """Where the job writes, on the master."""
+    return home / cluster.remote_dir / cluster.out_dir  # which may be an absolute path
+
+
+def files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Files below a folder in the order in which they were written, without unfinished ones."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != TEMPORARY]
+    for path in sorted(found, key=lambda path: path.stat().st_mtime_ns):
+        yield path.relative_to(folder).as_posix(), path
 
 
 @final
 class OnHosts:
     """Results that stay where the job writes them."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._shared = bool(cluster.nfs_ip_address)
+    def __init__(self, cluster: Cluster, home: Path) -> None:
+        self._folder, self._mark = out_folder(cluster, home), home / FETCHED
+        self._outlives = bool(cluster.nfs_ip_address)
 
     def sync(self) -> None:
         """There is nowhere to take them."""
 
+    def finish(self) -> None:
+        """The same."""
+
     @property
     def safe(self) -> bool:
-        """Whether they outlive the master."""
-        return self._shared
+        """Whether they outlive the master, or `fetch` has brought all of them home."""
+        if self._outlives or not self._mark.exists():
+            return self._outlives
+        when = self._mark.stat().st_mtime_ns
+        return all(path.stat().st_mtime_ns <= when for _, path in files(self._folder))
+
+
+@dataclass(frozen=True)
+class Round:
+    """One comparison of the folder with the bucket."""
+
+    begun: datetime
+    error: str  # empty: all that there was is stored
+
+
+@final
+class OnS3:
+    """Results that are copied to S3 while the job runs; nothing there is ever deleted."""
+
+    def __init__(self, cluster: Cluster, home: Path, bucket: Bucket, story: Path) -> None:
+        self._folder, self._bucket, self._story = out_folder(cluster, home), bucket, story
+        self._thread: Thread | None = None
+        self._last: Round | None = None
+
+    def sync(self) -> None:
+        """Stores what is new, beside what else goes on, once a minute.
+
+        Raises:
+            CloudError: the last round failed; another is under way.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return
+        last, now = self._last, datetime.now(timezone.utc)
+        if last is None or now - last.begun >= BETWEEN:
+            self._begin()
+        if last is not None and last.error and last is not self._last:
+            raise CloudError(f"results: {last.error}")
+
+    def finish(self) -> None:
+        """Stores all that there is now, as far as that is possible in some minutes."""
+        if self._thread is not None:
+            self._thread.join(LAST_S)
+        self._begin().join(LAST_S)
+
+    @property
+    def safe(self) -> bool:
+        """Whether every file is stored as it is now."""
+        if self._last is None or self._last.error:
+            return False
+        begun = self._last.begun.timestamp()
+        return all(path.stat().st_mtime < begun for _, path in files(self._folder))
+
+    def _begin(self) -> Thread:
+        self._thread = Thread(target=self._round, daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def _round(self) -> None:
+        begun, error = datetime.now(timezone.utc), ""
+        try:
+            stored = self._bucket.listed()
+            for name, path in files(self._folder):
+                if not same(path, stored.get(name)):
+                    self._bucket.put(path, name)
+            if self._story.exists() and not same(self._story, stored.get(self._story.name)):
+                self._bucket.put(self._story, self._story.name)
+        except (ClusterError, OSError) as failure:  # a file may have gone meanwhile
+            error = str(failure)
+        self._last = Round(begun, error)
+
+
+def same(path: Path, stored: Stored | None) -> bool:
+    """Whether what is stored is the file: of its size, and put there after it was written."""
+    if stored is None:
+        return False
+    there = path.stat()
+    return there.st_size == stored.size and there.st_mtime < stored.when.timestamp()

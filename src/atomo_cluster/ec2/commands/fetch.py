@@ -1,0 +1,57 @@
+"""`fetch`: a run, home."""
+
+import shlex
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.supervisor.results import FETCHED
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.transfer import OnHost, OnS3, Source, fetch
+
+HELP: Final = """\
+  pytorch_ec2.py fetch
+  pytorch_ec2.py fetch --to ~/runs/tonight
+
+Brings checkpoints and records home: from `results` on S3 where there is such a place, also when
+hosts are gone, else from the master. What is here already is not brought again, and a file that was
+broken off goes on: after an interruption give the same command. Nothing is deleted."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--to", type=Path, default=None, metavar="FOLDER",
+                        help="where to (default results/NAME)")  # fmt: skip
+    add_hostfile(parser)
+
+
+def run(run: Run) -> int:
+    folder = run.options.to or Path("results") / run.cluster.name
+    if run.cluster.results and not run.options.hostfile:
+        names = brought(run, OnS3(Bucket(run.aws, run.cluster.results)), folder)
+    else:
+        names = from_master(run, folder)
+    run.tell({"fetched": names, "folder": str(folder)})
+    return 0
+
+
+def from_master(run: Run, folder: Path) -> list[str]:
+    """Brings what is on the master, and tells its supervisor that it is home."""
+    master, ssh = cluster_hosts(run)[0], reach(run)
+    host_keys(run, ssh).pin(master)
+    where = run.cluster.out_dir
+    where = where if where.startswith("/") else f"{run.cluster.remote_dir}/{where}"
+    source = OnHost(ssh, master, where)
+    names = brought(run, source, folder)
+    mark = f"mkdir -p .atomo && touch -d @{shlex.quote(source.begun)} {FETCHED}"
+    ssh.run(master, mark).checked("telling the master")
+    return names
+
+
+def brought(run: Run, source: Source, folder: Path) -> list[str]:
+    """Brings files, and says how many."""
+    names = fetch(source, folder, run.say)
+    run.say(f"{len(names)} files came; {folder} has all that there is")
+    return names

@@ -1,0 +1,45 @@
+"""`upload`: a data set, to the hosts."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.remote import everywhere
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.transfer import send
+from atomo_cluster.errors import ConfigError
+
+HELP: Final = """\
+  pytorch_ec2.py upload ~/data/cifar10 data/cifar10
+  pytorch_ec2.py upload ~/data/cifar10 /home/ubuntu/shared/cifar10
+
+Takes a file, or what a folder has, to a folder of every host, below the checkout unless it is an
+absolute path; on a shared folder of the master alone, since the others see it there. What is there
+already is not sent again, and a large file that was broken off goes on. Nothing is deleted."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="a file or folder here")
+    parser.add_argument("folder", metavar="FOLDER", help="where to, on the hosts")
+    add_hostfile(parser)
+
+
+def run(run: Run) -> int:
+    source, folder, cluster = run.options.source.expanduser(), run.options.folder, run.cluster
+    if not source.exists():
+        raise ConfigError(f"{source} does not exist")
+    hosts = cluster_hosts(run)
+    if cluster.nfs_ip_address and folder.startswith(f"{cluster.nfs_mount_point}/"):
+        hosts = hosts[:1]
+    where = folder if folder.startswith("/") else f"{cluster.remote_dir}/{folder}"
+    ssh = reach(run)
+    keys = host_keys(run, ssh)
+    for host in hosts:
+        keys.pin(host)
+    sent = everywhere(hosts, lambda host: send(ssh, host, source, where, run.say))
+    counts = {host.id: len(names) for host, names in zip(hosts, sent, strict=True)}
+    run.say(f"{sum(counts.values())} files went to {len(hosts)} hosts; {folder} is complete there")
+    run.tell({"sent": counts, "folder": where})
+    return 0

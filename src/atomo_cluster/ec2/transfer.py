@@ -1,0 +1,207 @@
+"""Files from where results are, and to hosts; both go on where they broke off."""
+
+import hashlib
+import os
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Protocol, final, runtime_checkable
+
+from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.remote import Host, Ssh, named
+from atomo_cluster.errors import ConfigError, RemoteError
+
+__all__ = ["Far", "OnHost", "OnS3", "Source", "fetch", "send"]
+
+LARGE: Final = 8 * 2**20  # bytes from which a file is worth going on with
+PART: Final = ".part"
+LIST_S: Final = 300.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Far:
+    """A file that is elsewhere."""
+
+    size: int
+    when: float  # it was written, seconds since 1970
+    mark: str  # of its content
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where files come from."""
+
+    def listed(self) -> dict[str, Far]: ...
+    def read(self, name: str, far: Far, out: IO[bytes], offset: int) -> None: ...
+
+
+@final
+class OnS3:
+    """A prefix of a bucket."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def listed(self) -> dict[str, Far]:
+        """The files there."""
+        stored = self._bucket.listed()
+        return {name: Far(one.size, one.when.timestamp(), one.mark) for name, one in stored.items()}
+
+    def read(self, name: str, far: Far, out: IO[bytes], offset: int) -> None:
+        """Writes a file from `offset` on."""
+        self._bucket.read(name, far.mark, out, offset)
+
+
+@final
+class OnHost:
+    """A folder of a host."""
+
+    def __init__(self, ssh: Ssh, host: Host, folder: str) -> None:
+        self._ssh, self._host, self._folder = ssh, host, folder
+        self.begun = ""  # the time there at the last listing
+
+    def listed(self) -> dict[str, Far]:
+        """The finished files there; none where the folder is not."""
+        where = shlex.quote(self._folder)
+        find = "find . -type f ! -name '*.tmp' ! -name '*.part' -printf '%s %T@ %P\\0'"
+        command = f"date +%s.%N && {{ cd {where} 2>/dev/null || exit 0; }} && {find}"
+        told = self._ssh.run(self._host, command, timeout_s=LIST_S).checked("listing files")
+        self.begun, _, rest = told.partition("\n")
+        found = [line.split(" ", 2) for line in rest.split("\0") if line]
+        return {name: Far(int(size), float(when), f"{size} {when}") for size, when, name in found}
+
+    def read(self, name: str, far: Far, out: IO[bytes], offset: int) -> None:
+        """Writes a file from `offset` on, as long as it was when it was listed."""
+        path = shlex.quote(f"{self._folder}/{name}")
+        size = f"skip={offset} count={far.size - offset}"
+        command = f"dd if={path} bs=1M iflag=skip_bytes,count_bytes {size} status=none"
+        out.flush()
+        done = subprocess.run(self._ssh.words(self._host, command), stdin=subprocess.DEVNULL,
+                              stdout=out, stderr=subprocess.PIPE, check=False)  # fmt: skip
+        if done.returncode:
+            told = done.stderr.decode(errors="replace").strip()
+            raise RemoteError(f"{named(self._host)}: reading {name}: {told}")
+
+
+def fetch(source: Source, folder: Path, say: Say) -> list[str]:
+    """Brings every file home that is not here as it is there; their names.
+
+    Raises:
+        RemoteError, CloudError: the way there broke; what is here by then stays, and counts.
+    """
+    listed = source.listed()
+    missing = {name: far for name, far in listed.items() if not here(folder, name, far)}
+    for number, (name, far) in enumerate(missing.items(), 1):
+        say(f"{number} of {len(missing)}  {name}  {far.size / 2**20:.1f} MiB")
+        fetch_one(source, folder, name, far)
+    return list(missing)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Where a file belongs.
+
+    Raises:
+        ConfigError: its name leads elsewhere.
+    """
+    path = folder / name
+    if name.startswith("/") or ".." in Path(name).parts:
+        raise ConfigError(f"{name!r} would be written outside of {folder}")
+    return path
+
+
+def here(folder: Path, name: str, far: Far) -> bool:
+    """Whether a file is here as it is there."""
+    path = inside(folder, name)
+    if not path.is_file():
+        return False
+    found = path.stat()
+    return found.st_size == far.size and abs(found.st_mtime - far.when) < 1e-3
+
+
+def fetch_one(source: Source, folder: Path, name: str, far: Far) -> None:
+    """Brings one file, under another name until it is whole."""
+    path = inside(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = hashlib.sha256(far.mark.encode()).hexdigest()[:12]
+    part = path.with_name(f".{path.name}.{content}{PART}")
+    with part.open("ab") as out:
+        offset = out.tell()
+        if offset < far.size:
+            source.read(name, far, out, offset)
+    if part.stat().st_size != far.size:
+        part.unlink()
+        raise RemoteError(f"{name}: it came with another length than it has there; once more")
+    os.utime(part, (far.when, far.when))
+    part.replace(path)
+
+
+def send(ssh: Ssh, host: Host, source: Path, folder: str, say: Say) -> list[str]:
+    """Takes files to a folder of a host that are not there as they are here; their names.
+
+    Raises:
+        RemoteError: the way there broke; what is there by then stays, and counts.
+    """
+    there = OnHost(ssh, host, folder).listed()
+    missing = {name: path for name, path in ours(source) if differs(path, there.get(name))}
+    large = {name: path for name, path in missing.items() if path.stat().st_size >= LARGE}
+    small = {name: path for name, path in missing.items() if name not in large}
+    if small:
+        say(f"{host.alias}: {len(small)} small files")
+        send_small(ssh, host, small, folder)
+    for number, (name, path) in enumerate(large.items(), 1):
+        say(f"{host.alias}: {number} of {len(large)}  {name}  {path.stat().st_size >> 20} MiB")
+        send_large(ssh, host, path, f"{folder}/{name}")
+    return list(missing)
+
+
+def ours(source: Path) -> Iterator[tuple[str, Path]]:
+    """The files below a folder, or one file, by the names that they shall have."""
+    if source.is_file():
+        yield source.name, source
+        return
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(source).as_posix(), path
+
+
+def differs(path: Path, far: Far | None) -> bool:
+    """Whether a file is not there as it is here; both clocks are of the same second."""
+    found = path.stat()
+    return far is None or far.size != found.st_size or int(far.when) != int(found.st_mtime)
+
+
+def send_small(ssh: Ssh, host: Host, files: Mapping[str, Path], folder: str) -> None:
+    """Sends files as one stream; one that was cut off has another length than here."""
+    where = shlex.quote(folder)
+    line = ssh.words(host, f"mkdir -p {where} && tar -xf - -C {where}")
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as tar:
+            for name, path in files.items():
+                tar.add(path, arcname=name, recursive=False)
+        _, told = process.communicate()
+    if process.returncode:
+        raise RemoteError(f"{named(host)}: {told.decode(errors='replace').strip()}")
+
+
+def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
+    """Sends a file, under another name until it is whole, from where the last try broke off."""
+    found = path.stat()
+    part = shlex.quote(f"{name}.{found.st_size}.{int(found.st_mtime)}{PART}")
+    folder = shlex.quote(name.rpartition("/")[0])
+    size = ssh.run(host, f"mkdir -p {folder} && stat -c %s {part} 2>/dev/null || echo 0")
+    offset = int(size.checked("looking for a part"))
+    finish = f"touch -d @{int(found.st_mtime)} {part} && mv {part} {shlex.quote(name)}"
+    command = f"cat >>{part} && [ $(stat -c %s {part}) = {found.st_size} ] && {finish}"
+    with path.open("rb") as given:
+        given.seek(offset)
+        done = subprocess.run(ssh.words(host, command), stdin=given, capture_output=True,
+                              check=False)  # fmt: skip
+    if done.returncode:
+        told = done.stderr.decode(errors="replace").strip() or "it has another length there"
+        raise RemoteError(f"{named(host)}: {name}: {told}; once more goes on")

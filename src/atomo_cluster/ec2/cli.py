@@ -53,9 +53,10 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 # These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
-STATEFUL: Final = frozenset({"fetch", "upload", "launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
+STATEFUL: Final = frozenset({"launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
                              "run_command", "ssh", "kill_python", "kill_all_python", "extend",
-                             "list_idle_instances", "jobs", "logs", "attach", "stop"})  # fmt: skip
+                             "list_idle_instances", "jobs", "logs", "attach", "stop",
+                             "fetch", "upload"})  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered

@@ -11,7 +11,7 @@ from atomo_cluster.ec2.bucket import Bucket, Stored
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.errors import CloudError, ClusterError
 
-__all__ = ["FETCHED", "OnHosts", "OnS3", "out_folder"]
+__all__ = ["FETCHED", "OnHosts", "OnS3", "Round", "out_folder"]
 
 FETCHED: Final = ".atomo/fetched"  # `fetch` touches it, once all is on the user's machine
 BETWEEN: Final = timedelta(seconds=60)

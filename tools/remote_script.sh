@@ -7,6 +7,8 @@
 #                                           others; a tar of it comes from standard input
 #   remote_script.sh check                  on the master: logs in to each host of standard input
 #   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user
+#   remote_script.sh serve MOUNT OUT        on the master: serves MOUNT of its own disk, to the hosts of
+#                                           standard input; OUT is made, for this user
 #   remote_script.sh fuse                   fails where no fuse was set
 #   remote_script.sh supervise              on the master: starts the supervisor with what the tar of
 #                                           standard input has
@@ -101,6 +103,31 @@ mount_nfs() {
   fi
 }
 
+serve_nfs() {
+  local mount=$1 out=$2 host exports="" folder
+  [ -z "$(findmnt -n -o SOURCE --mountpoint "$mount" || true)" ] ||
+    fail "$mount is mounted from elsewhere; unmount it, or choose another nfs_mount_point"
+  command -v exportfs >/dev/null || install_server
+  for folder in "$mount" "$out"; do
+    [ -d "$folder" ] || { sudo -n mkdir -p "$folder" && sudo -n chown "$(id -u):$(id -g)" "$folder"; }
+  done
+  while read -r host; do
+    exports="$exports $host(rw,sync,fsid=0,no_subtree_check)"
+  done
+  sudo -n mkdir -p "${ATOMO_ROOT:-}/etc/exports.d"
+  echo "$mount$exports" | sudo -n tee "${ATOMO_ROOT:-}/etc/exports.d/atomo.exports" >/dev/null
+  sudo -n systemctl enable --quiet --now nfs-server
+  sudo -n exportfs -ra
+}
+
+install_server() {
+  if command -v apt-get >/dev/null; then
+    sudo -n apt-get -qq update && sudo -n apt-get -qq -y install nfs-kernel-server
+  else
+    sudo -n dnf -q -y install nfs-utils
+  fi
+}
+
 supervise() {
   local folder=$HOME/.atomo/supervisor unit=/etc/systemd/system/atomo-supervisor.service
   (umask 077 && mkdir -p "$folder")
@@ -147,6 +174,7 @@ case ${1:-} in
   join) join ;;
   check) check ;;
   supervise) supervise ;;
+  serve) serve_nfs "${2:?mount point}" "${3:?output folder}" ;;
   nfs) mount_nfs "${2:?address}" "${3:?mount point}" "${4:?output folder}" ;;
   fuse)
     [ -s "${ATOMO_ROOT:-}/etc/atomo/deadline" ] ||

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.config import MASTER, Cluster
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import host_files
 from atomo_cluster.ec2.progress import Steps
@@ -18,7 +18,7 @@ from atomo_cluster.ec2.remote import Answer, Host, Ssh, named
 from atomo_cluster.ec2.source import packed
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable"]
+__all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable", "serve"]
 
 STEPS: Final = ("reach", "code", "key", "join", "check", "shared folder", "environment", "setup")
 STEP_S: Final = 300.0
@@ -61,6 +61,7 @@ def bootstrap(site: Site, steps: Steps, fresh: Sequence[Host] | None = None) -> 
     package = introduction(site, made[0])
     steps.on(everyone, "join", lambda host: site.script(host, "join", package))
     steps.on(master, "check", lambda host: site.script(host, "check", targets(site)))
+    steps.on(master, "shared folder", lambda host: serve(site, host))
     steps.on(some, "shared folder", lambda host: mount(site, host))
     steps.on(some, "environment", lambda host: install(site, host))
     steps.on(some, "setup", lambda host: own_commands(site, host, site.cluster.setup_commands))
@@ -128,11 +129,20 @@ def targets(site: Site) -> bytes:
     return "".join(f"{host.inside}\n" for host in site.hosts).encode()
 
 
+def serve(site: Site, master: Host) -> None:
+    """Has the master serve the shared folder to the others, where it is to."""
+    if site.cluster.nfs_ip_address == MASTER:
+        words = (site.cluster.nfs_mount_point, site.cluster.out_dir)
+        hosts = "".join(f"{host.inside}\n" for host in site.hosts[1:]).encode()
+        site.script(master, f"serve {shlex.join(words)}", hosts, INSTALL_S)
+
+
 def mount(site: Site, host: Host) -> None:
-    """Mounts the shared folder, where there is one."""
-    cluster = site.cluster
-    if cluster.nfs_ip_address:
-        words = (cluster.nfs_ip_address, cluster.nfs_mount_point, cluster.out_dir)
+    """Mounts the shared folder, where there is one; the master that serves it has it."""
+    cluster, own = site.cluster, site.cluster.nfs_ip_address == MASTER
+    if cluster.nfs_ip_address and not (own and host == site.hosts[0]):
+        address = site.hosts[0].inside if own else cluster.nfs_ip_address
+        words = (address, cluster.nfs_mount_point, cluster.out_dir)
         site.script(host, f"nfs {shlex.join(words)}", timeout_s=INSTALL_S)
 
 

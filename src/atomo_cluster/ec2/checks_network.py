@@ -102,6 +102,8 @@ def shared_folder(site: Site) -> Verdict:
     address = site.cluster.nfs_ip_address
     if not address:
         return ok("none; checkpoints stay on the master's disk and end with it")
+    if not site.cluster.outlives:
+        return ok("the master's disk, which ends with it")
     target = mount_target(site, address)
     if target is None:
         return unknown(

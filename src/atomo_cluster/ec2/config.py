@@ -91,7 +91,9 @@ class Cluster:
     subnet_id: str = option("", "empty: the default subnet of the zone")
     placement_group: bool = option(False, "yes: pack the hosts close together")
     efa: bool = option(False, "yes: Elastic Fabric Adapter, for types that have it")
-    nfs_ip_address: str = option("", "EFS mount target or NFS server; empty: no shared folder")
+    nfs_ip_address: str = option(
+        "", "EFS mount target or NFS server; master: its disk; empty: none"
+    )
     nfs_mount_point: str = option("/home/ubuntu/shared", "where it is mounted, on every host")
     base_out_dir: str = option("", "checkpoints go here; empty: nfs_mount_point/name, or runs")
     remote_dir: str = option("atomo", "the checkout on the hosts, below the home folder")
@@ -126,6 +128,11 @@ class Cluster:
     @property
     def hosts(self) -> int:
         return self.n_masters + self.n_workers
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the shared folder is another machine's, and stays when the hosts end."""
+        return self.nfs_ip_address not in ("", MASTER)
 
     @property
     def needs_profile(self) -> bool:

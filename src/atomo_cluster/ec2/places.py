@@ -64,7 +64,7 @@ def zones(aws: Aws, cluster: Cluster) -> list[str]:
     if not serving:
         raise ConfigError(f"no zone of {aws.region} has all of {together}")
     # A shared folder is in one zone, and traffic between zones costs.
-    usual = serving[:1] if cluster.nfs_ip_address else serving
+    usual = serving[:1] if cluster.outlives else serving
     return list(cluster.named_zones) or usual
 
 

@@ -46,7 +46,10 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
     parts = ", ".join(f"{name} {money(part, 4)}" for name, part in plan.parts.items())
-    shared = f"{cluster.nfs_ip_address} at {cluster.nfs_mount_point}"
+    served = (
+        cluster.nfs_ip_address if cluster.outlives else "the master's disk, with which it ends,"
+    )
+    shared = f"{served} at {cluster.nfs_mount_point}"
     lines = [
         f"cost     {money(plan.hourly, 4)} per hour ({parts})",
         f"         at most {money(plan.total)} until the fuse, "

@@ -47,7 +47,8 @@ FINDMNT = (
     '#!/bin/bash\nfor last; do :; done\ncat "$HOME/mounted$(echo "$last" | tr / _)" 2>/dev/null\n'
 )
 PROGRAMS = {"sudo": SUDO, "mount": MOUNT, "findmnt": FINDMNT} | dict.fromkeys(
-    ("mount.nfs4", "apt-get", "dnf", "chown", "cloud-init", "pkill"), RECORDER
+    ("mount.nfs4", "apt-get", "dnf", "chown", "cloud-init", "pkill", "exportfs", "systemctl"),
+    RECORDER,
 )
 
 

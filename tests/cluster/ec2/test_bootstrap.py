@@ -163,6 +163,20 @@ def test_the_shared_folder_is_mounted_once(machines):
     assert all(host.called.count("mount -t nfs4") == 1 for host in machines.hosts)
 
 
+def test_the_masters_disk_is_shared(machines):
+    words = [*machines.nfs, "--nfs-ip-address", "master"]
+    assert machines("setup_nfs", *words) == 0
+    master, *workers = machines.hosts
+    exports = (master.folder / "root/etc/exports.d/atomo.exports").read_text()
+    how = "(rw,sync,fsid=0,no_subtree_check)"
+    names = "".join(f" deeplearning-worker{number}{how}" for number in (2, 3))
+    assert exports == f"{machines.mount}{names}\n"
+    assert "exportfs -ra" in master.called
+    assert "mount -t" not in master.called
+    assert all(f"deeplearning-worker1:/ {machines.mount}\n" in host.called for host in workers)
+    assert machines("bootstrap", *words) == 0
+
+
 def test_files_at_the_mount_point_are_never_hidden_or_deleted(machines, capsys):
     machines.mount.mkdir(parents=True)
     (machines.mount / "thesis.tex").write_text("years of work")

@@ -115,6 +115,13 @@ def test_a_bad_setting_is_refused_before_aws_is_asked(ec2, cloud, folder, text, 
         ("setup_nfs", "nfs_ip_address is empty"),
         ("ssh --hostfile none", "--hostfile none: "),
         ("clean_launch_and_run --detach --then-shutdown", "--detach leaves the training running"),
+        (
+            "clean_launch_and_run --supervise yes --master-method on-demand --then-shutdown",
+            "supervise: yes ends the hosts after the job",
+        ),
+        ("plan --supervise yes --method spot", "nobody replaces the master"),
+        ("plan --results s3://b/x", "needs supervise: yes"),
+        ("plan --results here", "s3://BUCKET/PREFIX"),
     ],
 )
 def test_a_bad_command_line_is_refused(ec2, cloud, words, told):

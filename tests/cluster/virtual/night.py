@@ -1,5 +1,12 @@
-"""A night of a cluster on one machine: AWS, laptop, master and workers are virtual hosts."""
+"""A night of a cluster on one machine: AWS, laptop, master and workers are virtual hosts.
 
+    python tests/cluster/virtual/night.py --replacements 10 --minutes 20
+
+trains LeNet over a master and three workers, has so many of them go in so many minutes, in every
+way in which hosts go, and prints the story and the accuracy that it came to.
+"""
+
+import argparse
 import getpass
 import json
 import re
@@ -8,12 +15,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from cluster.virtual.vc import ROOT, Tool
 
 PORT = 5055
 CHECKOUT = "atomo-for-a-night"
+LEAVE = ROOT / "src/atomo_cluster/ec2/host/leave_job.sh"
+WAYS = ("taken", "noticed", "dead")
 STORY = ".atomo/supervisor/story.jsonl"
 AWS = """
 import boto3, json, sys
@@ -86,6 +97,21 @@ class Night:
         """The output of a command on a host."""
         return self.tool.does("exec", host, "bash", "-c", command)
 
+    def lose(self, how: str) -> str:
+        """Has a worker go; its identifier.
+
+        `taken`: EC2 has ended it. `noticed`: EC2 has said that it will. `dead`: EC2 knows nothing.
+        """
+        found = {id: host for id, host in self.living().items() if host != self.master}
+        id = min(found)
+        if how == "noticed":
+            self.on(found[id], f"bash {LEAVE} {id}")
+            return id
+        if how == "taken":
+            self.ec2("terminate_instances", InstanceIds=[id])
+        self.tool.does("kill", found[id])
+        return id
+
     def story(self, kind: str = "") -> list[str]:
         """What the master has told, of a kind."""
         lines = [json.loads(line) for line in self.on(self.master, f"cat ~/{STORY}").splitlines()]
@@ -99,3 +125,54 @@ class Night:
     def end(self) -> None:
         """Ends what this has started."""
         self.aws.kill()
+
+
+def main() -> None:
+    """The long version of `test_night.py`, with a real training."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replacements", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--steps", type=int, default=1500, help="of the training")
+    options = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        tool = Tool(Path(folder) / "clusters")
+        try:
+            night = Night(tool, Path(folder), 5 + options.replacements, workers=3)
+            try:
+                through(night, options.replacements, options.minutes * 60, options.steps)
+            finally:
+                night.end()
+        finally:
+            tool.does("down", "--purge")
+
+
+def through(night: Night, replacements: int, seconds_s: float, steps: int) -> None:
+    """Trains through a night of so many losses, evenly spread."""
+    night.launch("--max-usd=10")
+    night("bootstrap", "--wait=60")
+    keep = "--mca btl_tcp_if_include 10.77.0.0/24 --prtemca prte_if_include 10.77.0.0/24"
+    train = ["--network=LeNet", "--dataset=Digits", "--batch-size=8", "--threads=1",
+             "--checkpoint-every=5", f"--max-steps={steps}", f"--mpi-args={keep}"]  # fmt: skip
+    night("train", "--max-usd=10", "--max-restarts=100", "--", *train)
+    begun = time.monotonic()
+    for number in range(replacements):
+        night.until(lambda: len(night.story("started")) > number, "a start")  # noqa: B023
+        due = begun + (number + 0.5) * seconds_s / replacements
+        night.until(lambda: time.monotonic() >= due, "its time", 2 * seconds_s)  # noqa: B023
+        way = WAYS[number % len(WAYS)]
+        id = night.lose(way)
+        say(f"{time.monotonic() - begun:6.0f} s  {way} {id}")
+    night.until(lambda: night.story("done"), "the end of the job", 3600.0)
+    say("\n".join(night.story()))
+    folder = f"~/{CHECKOUT}/runs/train"
+    say(night.on(night.master, f"tail -n 1 {folder}/evaluations.jsonl {folder}/metrics.jsonl"))
+
+
+def say(text: str) -> None:
+    """Tells who looks on."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from cluster.virtual.night import Night
-from cluster.virtual.vc import ROOT, Tool
+from cluster.virtual.night import WAYS, Night
+from cluster.virtual.vc import Tool
 
 OWN_HOMES = os.geteuid() == 0 and "overlay" in Path("/proc/filesystems").read_text()
 WHY_NOT = "NOT TESTED: hosts with home folders of their own take root and overlay file systems"
@@ -19,7 +19,6 @@ JOB = r"""exec bash -c '
 trap "echo left >>steps; exit 130" TERM
 while [ ! -e enough ]; do echo "$(wc -l <hosts_address)" >>steps; sleep 0.2; done
 ' -m atomo train"""
-LEAVE = ROOT / "src/atomo_cluster/ec2/host/leave_job.sh"
 
 
 @pytest.fixture
@@ -41,28 +40,13 @@ def test_a_job_comes_through_a_night_of_interruptions(night):
         night.until(lambda: len(night.story("started")) > count, f"replacement {count}")
         assert len(night.living()) == 3
 
-    def worker():
-        """One that is there, which is lost from here on."""
-        found = {id: host for id, host in night.living().items() if host != night.master}
-        lost.append(min(found))
-        return lost[-1], found[lost[-1]]
-
-    taken, host = worker()
-    night.ec2("terminate_instances", InstanceIds=[taken])  # EC2 has taken it back
-    night.tool.does("kill", host)
-    after(1)
-    noticed, host = worker()
-    night.on(host, f"bash {LEAVE} {noticed}")  # the two-minute notice
-    after(2)
-    _, host = worker()
-    night.tool.does("kill", host)  # of which EC2 knows nothing
-    after(3)
-
+    for count, way in enumerate(WAYS, 1):
+        lost.append(night.lose(way))
+        after(count)
     told = night("status")
     assert not set(lost) & {host["id"] for host in told["hosts"]}
-    assert [one["text"] for one in told["story"] if one["kind"] == "lost"][1:] == [
-        f"gone: {id}" for id in lost[1:]
-    ]
+    story = " ".join(one["text"] for one in told["story"] if one["kind"] == "lost")
+    assert all(id in story for id in lost[1:])  # the first was gone before anybody looked
     night.on(night.master, "touch ~/atomo-for-a-night/enough")
     night.until(lambda: night.story("over"), "the end")
     assert list(night.living().values()) == [night.master]  # which alone has the results

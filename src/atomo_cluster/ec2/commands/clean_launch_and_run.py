@@ -39,6 +39,8 @@ def run(run: Run) -> int:
     """Ends, launches, sets up and trains."""
     if run.options.detach and run.options.then_shutdown:
         raise ConfigError("--detach leaves the training running, --then-shutdown would end it")
+    if run.cluster.supervise and run.options.then_shutdown:
+        raise ConfigError("supervise: yes ends the hosts after the job; leave --then-shutdown out")
     found = survey(run.aws, run.owned.filters())
     things = found.complete()
     plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.bootstrap import copy_code, mount, reachable
+from atomo_cluster.ec2.bootstrap import copy_code, mount, reachable, serve
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile, add_site, site_of
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.run import Run
@@ -25,12 +25,15 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     if not run.cluster.nfs_ip_address:
-        raise ConfigError("nfs_ip_address is empty; give the address of an EFS mount target")
+        raise ConfigError(
+            "nfs_ip_address is empty; give the address of an EFS mount target, or master"
+        )
     hosts = cluster_hosts(run)
     site = site_of(run, hosts)
     with Steps(hosts, ("reach", "code", "shared folder"), run.say) as steps:
         steps.on(hosts, "reach", lambda host: reachable(site, host))
         steps.on(hosts, "code", lambda host: copy_code(site, host))
+        steps.on(hosts[:1], "shared folder", lambda host: serve(site, host))
         steps.on(hosts, "shared folder", lambda host: mount(site, host))
     run.tell({"hosts": [host.id for host in hosts], "mounted": run.cluster.nfs_mount_point})
     return 0

@@ -53,13 +53,13 @@ def run(run: Run) -> int:
 def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
     """Trains on hosts that are set up, and returns the exit code."""
     cluster, queue = run.cluster, run.options.queue
-    if cluster.supervise and not run.options.hostfile:
-        return hand_over(run, hosts[0], words)
     if cluster.pre_commands:
         if not queue:
             check_free(run, hosts[0])
         lines = "\n".join([f"cd {cluster.remote_dir}", "set -e", *cluster.pre_commands])
         finish(on_each(run, hosts, lines))
+    if cluster.supervise and not run.options.hostfile:
+        return hand_over(run, hosts[0], words)
     script = script_of(cluster, len(hosts), cidr(run), words)
     job = started(run, hosts[0], script, shown_words(cluster.train_commands, words), queue)
     run.tell({"job": job, "command": script})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, final
 
 import atomo_cluster.ec2
-from atomo_cluster.ec2.bootstrap import Site, bootstrap
+from atomo_cluster.ec2.bootstrap import Site, bootstrap, own_commands
 from atomo_cluster.ec2.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.ledger import note, noted
 from atomo_cluster.ec2.lifecycle import launch
@@ -139,6 +139,8 @@ class Crew:
         new = [host for host in hosts if host.id in fresh]
         with Steps(hosts, (), self._run.say) as steps:
             bootstrap(site, steps, new)
+            commands = self._run.cluster.pre_commands
+            steps.on(new, "before", lambda host: own_commands(site, host, commands))
 
     def _afford(self, plan: Plan, now: datetime) -> None:
         limit = self._run.cluster.max_usd

@@ -37,7 +37,7 @@ class OnHosts:
 
     def __init__(self, cluster: Cluster, home: Path) -> None:
         self._folder, self._mark = out_folder(cluster, home), home / FETCHED
-        self._outlives = bool(cluster.nfs_ip_address)
+        self._outlives = cluster.outlives
 
     def sync(self) -> None:
         """There is nowhere to take them."""

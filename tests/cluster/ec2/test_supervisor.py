@@ -96,6 +96,7 @@ class Played:
     code: int | None = None
     lost: tuple[str, ...] = ()
     log: list[str] = field(default_factory=list)
+    noticed: bool = False
     hosts: list[Instance] = field(default_factory=lambda: [instance(n) for n in range(3)])
 
     def now(self):
@@ -138,9 +139,9 @@ class Played:
         self.log.append("start")
         self.running, self.code = True, None
 
-    def stop(self):
+    def stop(self, told=False):
         if self.running:
-            self.log.append("stop")
+            self.log.append("wait" if told else "stop")
             self.running, self.code = False, 130
 
     def forget(self):
@@ -165,6 +166,12 @@ def test_a_night_with_interruptions_ends_with_the_job(tmp_path):
                      "over"]  # fmt: skip
     assert played.log == ["start", "stop", "replace i-1", "start", "stop", "replace i-2", "start",
                           "store", "end worker,master"]  # fmt: skip
+
+
+def test_a_job_that_a_notice_has_told_to_leave_is_not_told_twice(tmp_path):
+    played = Played(loses={3: "i-1"}, ends={9: 0}, noticed=True)
+    night(tmp_path, played, steps=12)
+    assert played.log[:4] == ["start", "wait", "replace i-1", "start"]
 
 
 def test_what_aws_and_hosts_refuse_is_tried_again_and_told_once(tmp_path):

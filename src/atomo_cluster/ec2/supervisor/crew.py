@@ -14,7 +14,7 @@ from atomo_cluster.ec2.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.ledger import note, noted
 from atomo_cluster.ec2.lifecycle import launch
 from atomo_cluster.ec2.plan import Plan, make_plan
-from atomo_cluster.ec2.pricing import added, money, prices
+from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
@@ -26,6 +26,7 @@ __all__ = ["Crew"]
 
 ENDED: Final = ("shutting-down", "terminated")
 SILENT: Final = timedelta(seconds=60)  # a host that lets nobody in for so long is dead
+PRICES_LAST: Final = timedelta(minutes=10)
 PROBE_S: Final = 3.0
 SHORTEST_H: Final = 0.2  # what is left of the fuse, for a host to be worth its start
 SSH: Final = 22
@@ -60,6 +61,8 @@ class Crew:
         self._site, self._reachable = site, reachable
         self._heard: dict[str, datetime] = {}  # when each host last answered
         self.hosts: list[Instance] = []  # that run, the master first
+        self.noticed = False  # whether EC2 has said that it takes one of them, and the job knows
+        self._prices: tuple[datetime, Prices] | None = None
 
     def look(self, now: datetime) -> tuple[str, ...]:
         """Looks at all hosts, and names those that are gone or going; a role where none is left.
@@ -70,6 +73,7 @@ class Crew:
         self.hosts = instances(self._run.aws, self._run.owned, ["pending", "running"])
         given = self._notices.read_text().split() if self._notices.exists() else []
         workers = [one for one in self.hosts if one.role != "master"]
+        self.noticed = any(one.id in given for one in workers)
         given += self._unready.read_text().split() if self._unready.exists() else []
         going = [one.id for one in workers if one.id in given or self._silent(one, now)]
         missing = self._run.cluster.n_workers - len(workers)
@@ -95,11 +99,20 @@ class Crew:
         run, owner = self._run, self._run.owned.owner
         with suppress(CloudError):
             found = instances(run.aws, run.owned, [*LIVE, *ENDED])
-            known = prices(run.aws, {one.type for one in found}, (), ())
+            known = self._known({one.type for one in found}, now)
             settings = run.cluster
             note(settings, owner, entries(found, known, settings.spot_price, settings.volume_gb,
                                           now))  # fmt: skip
         return bill(list(noted(run.cluster, owner).values()), now)
+
+    def _known(self, types: set[str], now: datetime) -> Prices:
+        """List prices, which last: they are asked for again after some minutes."""
+        if self._prices is not None:
+            asked, known = self._prices
+            if now - asked < PRICES_LAST and types <= set(known.listed):
+                return known
+        self._prices = now, prices(self._run.aws, types, (), ())
+        return self._prices[1]
 
     def replace(self, lost: Sequence[str], now: datetime) -> list[Host]:
         """Ends hosts that are lost, launches what is missing, and sets it up; all hosts then.
@@ -147,7 +160,9 @@ class Crew:
         if limit is None:
             return
         most = added([self.bill(now).ended_usd, plan.total])
-        if most is None or most > limit:
+        if most is None:  # it has said so at the launch, and will again
+            raise CloudError("AWS does not say what new hosts would cost")
+        if most > limit:
             told = f"with new hosts the cluster may cost {money(most)} until the fuse"
             raise NotReady(f"{told}, and max_usd is {money(limit)}")
 

@@ -58,13 +58,20 @@ class Job:
             raise RemoteError(f"starting the job: {done.stderr.strip()}")
         self._number = int(done.stdout) if not done.returncode else None
 
-    def stop(self) -> None:
-        """Has it write a checkpoint and end; after a while by force, as where a host is gone."""
+    def stop(self, told: bool = False) -> None:
+        """Has it write a checkpoint and end; after a while by force, as where a host is gone.
+
+        `told`: a notice has had it do so already. Told twice it would leave the checkpoint out.
+        """
         if not self.running:
             return
-        self._do("stop", str(self._number), str(LEAVE_S))
+        folder = self._home / self._cluster.remote_dir / "jobs" / str(self._number)
+        if told:
+            wait = ["flock", "-w", str(LEAVE_S), str(folder / "lock"), "true"]
+            subprocess.run(wait, capture_output=True, check=False)
+        else:
+            self._do("stop", str(self._number), str(LEAVE_S))
         if self.running:
-            folder = self._home / self._cluster.remote_dir / "jobs" / str(self._number)
             end = END.format(shlex.quote((folder / "pid").read_text().strip()))
             subprocess.run(["bash", "-c", end], capture_output=True, check=False)
 

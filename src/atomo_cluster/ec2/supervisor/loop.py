@@ -34,7 +34,7 @@ class Training(Protocol):
     @property
     def code(self) -> int | None: ...
     def start(self, hosts: int, network: str) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self, told: bool = False) -> None: ...
     def forget(self) -> None: ...
 
 
@@ -43,6 +43,7 @@ class Hosts(Protocol):
     """The cluster."""
 
     hosts: list[Instance]
+    noticed: bool
 
     def master(self) -> Instance: ...
     def look(self, now: datetime) -> tuple[str, ...]: ...
@@ -151,7 +152,7 @@ class Supervisor:
         told = [event.text for event in self._story.of_job if event.kind == LOST]
         if told[-1:] != [decision.why]:
             self._story.tell(LOST, decision.why)
-        self._job.stop()
+        self._job.stop(self._crew.noticed)
         hosts = self._crew.replace(view.lost, view.now)
         self._story.tell(RESTART, f"{len(hosts)} hosts are there again: "
                                   f"{', '.join(host.id for host in hosts[1:])}")  # fmt: skip

@@ -59,7 +59,7 @@ class Crew:
         self._notices = memory / "notices"  # hosts that EC2 takes back: see leave_job.sh
         self._unready = memory / "unready"  # hosts that were launched and not set up
         self._site, self._reachable = site, reachable
-        self._heard: dict[str, datetime] = {}  # when each host last answered
+        self._mute: dict[str, datetime] = {}  # since when a host has not answered
         self.hosts: list[Instance] = []  # that run, the master first
         self.noticed = False  # whether EC2 has said that it takes one of them, and the job knows
         self._prices: tuple[datetime, Prices] | None = None
@@ -81,8 +81,9 @@ class Crew:
 
     def _silent(self, host: Instance, now: datetime) -> bool:
         if self._reachable(host):
-            self._heard[host.id] = now
-        return now - self._heard.setdefault(host.id, now) >= SILENT
+            self._mute.pop(host.id, None)
+            return False
+        return now - self._mute.setdefault(host.id, now) >= SILENT
 
     def master(self) -> Instance:
         """The host that this is.

@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, Final, NoReturn, final
+from io import BufferedIOBase
+from typing import Any, Final, NoReturn, final
 
 from atomo_cluster.errors import CloudError, ConfigError
 
@@ -98,7 +99,7 @@ class Aws:
         except S3UploadFailedError as error:
             fail(f"s3.{how}", type(error).__name__, str(error), error)
 
-    def drain(self, body: Any, out: IO[bytes], chunk: int) -> None:
+    def drain(self, body: Any, out: BufferedIOBase, chunk: int) -> None:
         """Writes all that comes of an answer's body."""
         while data := self._guarded("s3.get_object", lambda: body.read(chunk), {}):
             out.write(data)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any, Final, final
+from typing import Any, Final, final
 
 from atomo_cluster.ec2.aws import Aws
 
@@ -55,7 +56,7 @@ class Bucket:
         """
         self._aws.transfer("upload_file", str(path), self.name, self.prefix + name)
 
-    def read(self, name: str, mark: str, out: IO[bytes], offset: int) -> None:
+    def read(self, name: str, mark: str, out: BufferedIOBase, offset: int) -> None:
         """Writes what follows `offset`, of that content alone.
 
         Raises:

@@ -8,8 +8,9 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Final, Protocol, final, runtime_checkable
+from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.bucket import Bucket
 from atomo_cluster.ec2.remote import Host, Ssh, named
@@ -37,7 +38,7 @@ class Source(Protocol):
     """Where files come from."""
 
     def listed(self) -> dict[str, Far]: ...
-    def read(self, name: str, far: Far, out: IO[bytes], offset: int) -> None: ...
+    def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None: ...
 
 
 @final
@@ -52,7 +53,7 @@ class OnS3:
         stored = self._bucket.listed()
         return {name: Far(one.size, one.when.timestamp(), one.mark) for name, one in stored.items()}
 
-    def read(self, name: str, far: Far, out: IO[bytes], offset: int) -> None:
+    def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None:
         """Writes a file from `offset` on."""
         self._bucket.read(name, far.mark, out, offset)
 
@@ -75,14 +76,14 @@ class OnHost:
         found = [line.split(" ", 2) for line in rest.split("\0") if line]
         return {name: Far(int(size), float(when), f"{size} {when}") for size, when, name in found}
 
-    def read(self, name: str, far: Far, out: IO[bytes], offset: int) -> None:
+    def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None:
         """Writes a file from `offset` on, as long as it was when it was listed."""
         path = shlex.quote(f"{self._folder}/{name}")
         size = f"skip={offset} count={far.size - offset}"
         command = f"dd if={path} bs=1M iflag=skip_bytes,count_bytes {size} status=none"
         out.flush()
         done = subprocess.run(self._ssh.words(self._host, command), stdin=subprocess.DEVNULL,
-                              stdout=out, stderr=subprocess.PIPE, check=False)  # fmt: skip
+                              stdout=out.fileno(), stderr=subprocess.PIPE, check=False)  # fmt: skip
         if done.returncode:
             told = done.stderr.decode(errors="replace").strip()
             raise RemoteError(f"{named(self._host)}: reading {name}: {told}")

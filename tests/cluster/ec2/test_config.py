@@ -120,7 +120,7 @@ def test_a_bad_setting_is_refused_before_aws_is_asked(ec2, cloud, folder, text, 
             "supervise: yes ends the hosts after the job",
         ),
         ("plan --supervise yes --method spot", "nobody replaces the master"),
-        ("plan --results s3://b/x", "needs supervise: yes"),
+        ("plan --results s3://box/x", "needs supervise: yes"),
         ("plan --results here", "s3://BUCKET/PREFIX"),
     ],
 )

@@ -35,7 +35,8 @@ def crew(ec2, cloud, folder, monkeypatch):
     listed |= {"state_dir": str(folder / "master"), "key_name": ""}
     (folder / "handed.yaml").write_text(json.dumps(listed | {"path_to_keyfile": ""}))
     options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
-    monkeypatch.setattr("atomo_cluster.ec2.supervisor.crew.bootstrap", lambda *_: None)
+    for name in ("bootstrap", "own_commands"):
+        monkeypatch.setattr(f"atomo_cluster.ec2.supervisor.crew.{name}", lambda *_: None)
     made = Crew(Run(options, Document(wanted=False)), folder / "master", PUBLIC,
                 lambda run, hosts: None, lambda host: True)  # fmt: skip
     assert made.look(now()) == ()
@@ -141,9 +142,9 @@ def test_the_profile_goes_with_a_launch_that_fails(ec2, cloud):
 
 
 def test_the_masters_policy_reaches_its_own_results_alone():
-    allowed = master_policy(Cluster(supervise=True, results="s3://b/runs/x"))["Statement"]
+    allowed = master_policy(Cluster(supervise=True, results="s3://box/runs/x"))["Statement"]
     resources = {one["Sid"]: one["Resource"] for one in allowed}
-    assert resources["Results"] == ["arn:aws:s3:::b/runs/x/*"]
-    assert resources["ListResults"] == ["arn:aws:s3:::b"]
+    assert resources["Results"] == ["arn:aws:s3:::box/runs/x/*"]
+    assert resources["ListResults"] == ["arn:aws:s3:::box"]
     ended = next(one for one in allowed if one["Sid"] == "End")
     assert ended["Condition"] == {"StringEquals": {"aws:ResourceTag/atomo:cluster": "atomo"}}

@@ -80,9 +80,10 @@ class OnS3:
         if self._thread is not None and self._thread.is_alive():
             return
         last, now = self._last, datetime.now(timezone.utc)
-        if last is None or now - last.begun >= BETWEEN:
-            self._begin()
-        if last is not None and last.error and last is not self._last:
+        if last is not None and now - last.begun < BETWEEN:
+            return
+        self._begin()
+        if last is not None and last.error:
             raise CloudError(f"results: {last.error}")
 
     def finish(self) -> None:

@@ -15,6 +15,7 @@ checks.install()
 SLOW = (
     "cluster/virtual/",
     "cluster/ec2/test_bootstrap.py",
+    "cluster/ec2/test_crew.py",
     "cluster/ec2/test_document_json.py",
     "cluster/ec2/test_jobs.py",
     "cluster/ec2/test_lifecycle.py",
@@ -22,6 +23,7 @@ SLOW = (
     "cluster/ec2/test_network.py",
     "cluster/ec2/test_owner.py",
     "cluster/ec2/test_remote.py",
+    "cluster/ec2/test_storage.py",
     "cluster/ec2/test_throttling.py",
     "cluster/ec2/test_user_data.py",
 )

@@ -43,7 +43,7 @@ def planted(self, *, ending, saving):
     return original(self, ending=ending, saving=saving)
 Replica.take_step = planted
 """
-ALIKE = ("--comm-type=Allgather", "--n=3")
+ALIKE = ("--comm-type=Allgather", "--n=2")
 DEFECT = "raise ValueError('planted')"
 KNOWN = "from atomo.errors import CodecError; raise CodecError('planted')"
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -98,7 +98,7 @@ def left_behind(tmp_path: Path, output: str, lost: int) -> None:
 
 @pytest.mark.slow
 def test_a_defect_of_the_master_ends_the_job_with_one_traceback(tmp_path):
-    code, output = broken(tmp_path, {0: MASTER.format(fault=DEFECT)})
+    code, output = broken(tmp_path, {0: MASTER.format(fault=DEFECT)}, "--n=2")
     assert code == 1, output
     where = "atomo: rank 0 (master), after step 2: Traceback"
     assert output.count(where) == output.count("Traceback") == 1, output
@@ -158,10 +158,10 @@ def test_a_silent_master_is_noticed_too(tmp_path):
 
 @pytest.mark.slow
 def test_a_silent_rank_is_named_by_the_others(tmp_path):
-    code, output = broken(tmp_path, {2: REPLICA.format(fault=SILENCE)}, "--timeout=12", *ALIKE)
+    code, output = broken(tmp_path, {1: REPLICA.format(fault=SILENCE)}, "--timeout=12", *ALIKE)
     assert code == 5, output
-    told = r"atomo: rank (0|1), after step 2: rank \1 waited 12 s for bucket 0 of step 3 of rank 2;"
-    assert re.search(told, output), output
+    told = "atomo: rank 0, after step 2: rank 0 waited 12 s for bucket 0 of step 3 of rank 1;"
+    assert told in output, output
     assert "Traceback" not in output
 
 

@@ -16,30 +16,15 @@ SCENARIOS = Path(__file__).with_name("scenarios.py")
 
 
 @pytest.mark.slow
-def test_two_ranks_train_as_ddp_does(tmp_path):
-    run_ranks(SCENARIOS, 2, tmp_path, "gathers", "equals_ddp_once", "unused", "amp", "methods")
-
-
-@pytest.mark.slow
 def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
-    names = "equals_ddp", "trains", "layouts", "channels_last", "joins", "resumes"
-    run_ranks(SCENARIOS, 2, tmp_path, *names)
+    names = ["gathers", "equals_ddp", "trains", "layouts", "channels_last", "unused", "joins"]
+    run_ranks(SCENARIOS, 2, tmp_path, *names, "amp", "methods", "resumes")
 
 
 @pytest.mark.slow
 def test_three_ranks(tmp_path):
-    run_ranks(
-        SCENARIOS,
-        3,
-        tmp_path,
-        "gathers",
-        "equals_ddp",
-        "trains",
-        "unused",
-        "joins",
-        "amp",
-        "resumes",
-    )
+    """Of which two wait for a third, or send what it needs in one sum."""
+    run_ranks(SCENARIOS, 3, tmp_path, "gathers", "equals_ddp", "trains", "joins", "resumes")
 
 
 @pytest.mark.slow

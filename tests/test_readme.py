@@ -6,7 +6,7 @@
 import dataclasses
 import doctest
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -152,13 +152,12 @@ def test_the_frame_that_is_taken_apart_is_a_real_one():
         for path in EXAMPLES
     ],
 )
-def test_examples_run(example, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", example],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+def test_examples_run(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    with torch.random.fork_rng():
+        runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 

@@ -35,6 +35,7 @@ from atomo.roles import (
     check_least,
     check_memory,
     check_roles,
+    check_spares,
     check_way_down,
     fitted_codec,
     has_master,
@@ -182,6 +183,9 @@ class Settings:
     min_workers: int = option(
         0, "with a master: how many workers must be left for the run to go on; 0: half of them"
     )
+    spares: int = option(
+        0, "with a master: processes beyond --n that wait, and take the places of workers that die"
+    )
     max_restarts: int = option(
         3, "how often a job that lost processes is started again from its newest checkpoint"
     )
@@ -191,6 +195,7 @@ class Settings:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_least(self.n, self.comm_type, self.min_workers)
+        check_spares(self.comm_type, self.spares)
         check_way_down(self.comm_type, self.down)
         check_hierarchy(self.comm_type, self.hierarchical)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
@@ -287,6 +292,16 @@ class Settings:
             "bucket_size": self.bucket_size,
             "ratio": self.compress_ratio,
         }
+
+    @property
+    def measures(self) -> bool:
+        """Whether ranks find out before the first step what serves."""
+        return self.code.lower() == AUTO or self.grouping.searched
+
+    @property
+    def processes(self) -> int:
+        """How many a job has, with those that wait."""
+        return self.n + self.spares
 
     @property
     def workers(self) -> int:

@@ -15,6 +15,7 @@ __all__ = [
     "check_least",
     "check_memory",
     "check_roles",
+    "check_spares",
     "check_way_down",
     "fitted_codec",
     "has_master",
@@ -93,6 +94,15 @@ def check_least(processes: int, comm_type: str, min_workers: int) -> None:
         raise ConfigError(
             f"--min-workers {min_workers}: there are {workers} (--n {processes} less the master); "
             f"give 1..{workers}, or 0 for half of them"
+        )
+
+
+def check_spares(comm_type: str, spares: int) -> None:
+    """Raises ConfigError for spares that have no place to take."""
+    if spares and not has_master(comm_type):
+        raise ConfigError(
+            f"--spares {spares}: with --comm-type {comm_type} a death ends the job, and nobody "
+            f"takes the place of who died; give 0, or --comm-type {PARAMETER_SERVER}"
         )
 
 

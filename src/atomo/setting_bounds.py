@@ -46,6 +46,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "log_interval": COUNT,
     "timeout": SECONDS,
     "min_workers": ANY,
+    "spares": Bound(0, 4096, why_most="each is a process that waits"),
     "max_restarts": ANY,
     "checkpoint_every": Bound(0, 1e7, why_most="that is four months"),
 }

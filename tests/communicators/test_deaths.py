@@ -9,110 +9,17 @@ import pytest
 import torch
 from mortal import Mortal
 from support import together
-from torch import Size, Tensor
+from torch import Tensor
+from troupe import ENTRIES, PARAMETERS, RAW, REPORT, TIMEOUT_S, Troupe, kept
 
 from atomo.codecs import make_codec
-from atomo.communicators import Balance, Client, Compressor, Report, Server
-from atomo.communicators.parameter_server.down import Weights
+from atomo.communicators import Balance, Client, Compressor, Server
 from atomo.errors import DeadlineExpired, PeerLost, TooFewWorkers
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.memory import Residual
-from atomo.transports import Transport, network
-from atomo.wire import Bytes, Compression, Kind
-
-PARAMETERS = [("w", Size((4, 3))), ("b", Size((4,)))]
-ENTRIES = 16
-RAW = Compression(codec="none")
-TIMEOUT_S = 600.0  # only a hang takes as long
-REPORT = Report(1.0, 2.0, 3.0, 0.1, 0.2, 0.3, 0.4)
-ASKED_TO_COMPUTE = (Kind.WEIGHTS, Kind.BEGIN)
-
-
-class Troupe:
-    """A server, and workers whose gradient is 1 in the entry of their rank and 0 elsewhere."""
-
-    def __init__(
-        self,
-        workers: int,
-        needed: int,
-        least: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        relays: bool = False,
-    ):
-        self.buckets = plan(PARAMETERS, make_codec("sgd"), megabytes(20e-6))  # two
-        self.transports = network(workers + 1)
-        self.ends: list[Transport] = [*self.transports[1:]]
-        down = Weights(relays)
-        self.server = Server(
-            self.transports[0], self.buckets, needed, timeout_s, down, late_counts=True, least=least
-        )
-        self.memories = [Residual() for _ in range(workers)]
-        self.computed = [0] * workers
-        self.shared: dict[int, set[tuple[int, ...]]] = {}  # by step
-        self.sum = torch.zeros(ENTRIES)
-        self.given = torch.zeros(ENTRIES)  # whole gradients that went into steps, by rank
-        self.books: list[tuple[Balance, int]] = []
-
-    def client(self, worker: int) -> Client:
-        compressor = Compressor(self.memories[worker - 1], RAW, worker, seed=0)
-        return Client(self.ends[worker - 1], ENTRIES, compressor, TIMEOUT_S)
-
-    def answer(self, client: Client, worker: int, buckets: int = 2) -> None:
-        """The gradient of one step; a part of it, if only so many buckets are sent."""
-        client.begin(self.buckets)
-        for bucket in self.buckets[:buckets]:
-            whole = torch.zeros(ENTRIES)
-            whole[worker] = 1.0
-            client.push(bucket, whole[bucket.offset : bucket.offset + bucket.size].clone())
-        if buckets == len(self.buckets):
-            self.computed[worker - 1] += 1
-            client.flush()
-            client.report(REPORT)
-
-    def work(self, worker: int) -> None:
-        """A worker from its first order to its last, or to its death."""
-        client = self.client(worker)
-        try:
-            while (order := client.pull()).kind is not Kind.STOP:
-                if order.kind is Kind.SAVE:
-                    client.send_state({"kept": kept(self.memories[worker - 1])})
-                elif order.kind in ASKED_TO_COMPUTE:
-                    self.shared.setdefault(order.step, set()).add(order.workers)
-                    self.answer(client, worker)
-        except PeerLost as lost:
-            if lost.rank != worker:  # a worker hears of no death but its own
-                raise
-
-    def step(self, step: int) -> list[int]:
-        """The master's part; the ranks that counted."""
-        self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
-        counted = [*self.server.collect(self.sum)]
-        taken = self.server._taken
-        self.server.took(1.0)
-        share = (taken and taken.share) or 1 / len(self.ends)
-        self.given += (self.sum / share).round()
-        self.books.append((self.server.balance(), len(counted)))
-        return counted
-
-    def balanced(self) -> bool:
-        """Whether what was asked for is what it came to, step by step."""
-        under_way = 0
-        for book, used in self.books:
-            if book.used != used:
-                return False
-            if under_way + book.asked != book.used + book.late + book.lost + book.under_way:
-                return False
-            under_way = book.under_way
-        return True
-
-
-def kept(memory: Residual) -> Tensor:
-    """What a memory has, in the order of the entries."""
-    state = memory.state_dict()
-    return torch.cat(
-        [state.get(name, torch.zeros(shape)).flatten() for name, shape in reversed(PARAMETERS)]
-    )
+from atomo.transports import network
+from atomo.wire import Bytes, Kind
 
 
 def killed(troupe: Troupe, worker: int) -> None:
@@ -209,6 +116,15 @@ def test_too_few_end_the_run_and_take_back_what_never_counts():
     assert troupe.server.balance() == Balance(asked=3, used=0, late=2, lost=1, under_way=0)
 
 
+def test_where_all_die_in_a_step_there_are_too_few():
+    troupe = Troupe(workers=2, needed=2)
+    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    for worker in (1, 2):
+        killed(troupe, worker)
+    with pytest.raises(TooFewWorkers, match=r"worker \[1, 2\] of 2 died, which leaves 0"):
+        troupe.server.collect(troupe.sum)
+
+
 def test_nobody_waits_for_the_scale_that_a_dead_worker_would_ask_for():
     buckets = plan(PARAMETERS, make_codec("terngrad(scale=shared)"), megabytes(1.0))
     transports = network(3)
@@ -251,8 +167,7 @@ def played(seed: int) -> Troupe:
             if step % 2 == 0:
                 troupe.server.save()
         states.extend(troupe.server.save())
-        troupe.server.stop()
-        troupe.books.append((troupe.server.balance(), 0))
+        troupe.end()
 
     bodies: list[Callable[[], None]] = [lead]
     bodies += [lambda w=w: troupe.work(w) for w in range(1, len(troupe.ends) + 1)]
@@ -261,7 +176,7 @@ def played(seed: int) -> Troupe:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(12), pytest.param(range(12, 60), marks=pytest.mark.slow)], ids=len
+    "seeds", [range(8), pytest.param(range(8, 32), marks=pytest.mark.slow)], ids=len
 )
 def test_whenever_workers_die_each_gradient_counts_once(seeds):
     """What the living computed is in steps or in their memories."""
@@ -269,8 +184,9 @@ def test_whenever_workers_die_each_gradient_counts_once(seeds):
         troupe = played(seed)
         assert troupe.balanced(), (seed, troupe.books)
         assert troupe.books[-1][0].under_way == 0, seed
-        for step, told in troupe.shared.items():
-            assert len(told) == 1, (seed, step, told)  # all share the images of a step alike
+        for step in range(1, len(troupe.books)):
+            told = {sharing for (at, _), sharing in troupe.shared.items() if at == step}
+            assert len(told) <= 1, (seed, step, told)  # all share the images of a step alike
         for worker in troupe.server.workers:
             waits = float(kept(troupe.memories[worker - 1])[worker])
             assert float(troupe.given[worker]) + waits == troupe.computed[worker - 1], seed

@@ -68,6 +68,13 @@ def test_hosts_that_are_away_get_none(tmp_path):
     assert line[line.index("--host") + 1] == "b:2,c:2"
 
 
+def test_those_who_wait_are_started_too(tmp_path):
+    line = command(Settings(n=3, spares=2), [])
+    assert line[1:3] == ["-n", "5"]
+    line = command(replace(hosts(tmp_path, "a\nb\n"), n=3, spares=1), [])
+    assert line[line.index("--host") + 1] == "a:2,b:2"
+
+
 def test_other_hosts_get_their_share(tmp_path):
     line = command(replace(hosts(tmp_path, "a\nb slots=1\n"), n=4), [])
     assert line[line.index("--host") + 1] == "a:3,b:1"

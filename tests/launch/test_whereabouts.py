@@ -35,4 +35,7 @@ def test_where_slots_do_not_suffice_there_are_fewer_workers(tmp_path):
     assert ranks_at(left, {"b"}) == ("a", "a", "c")
     with pytest.raises(ConfigError, match=r"slots for 2 processes.*--min-workers is 2"):
         fitted(chosen, {"b", "c"})
+    spared = fitted(replace(chosen, n=4, spares=2, num_aggregate=3), {"b"})
+    assert (spared.n, spared.spares) == (3, 0)  # whoever waits goes first
+    assert fitted(replace(chosen, n=3, spares=2, num_aggregate=2), {"c"}).spares == 1
     assert fitted(replace(chosen, comm_type="Allgather", num_aggregate=0), {"b"}).n == 5

@@ -12,12 +12,12 @@ from atomo.transports import Transport, network
 PATIENCE_S = 600.0  # only a hang takes as long
 
 
-def shares(size: int, comm_type: str) -> list[int]:
+def shares(size: int, comm_type: str, spares: int = 0) -> list[int]:
     """What each rank of a job takes, all on hosts of one name."""
     found = [0] * size
 
     def ask(one: Transport) -> None:
-        found[one.rank] = cores.share_of_cores(comm_type, one, PATIENCE_S)
+        found[one.rank] = cores.share_of_cores(comm_type, one, PATIENCE_S, spares)
 
     together([partial(ask, one) for one in network(size)])
     return found
@@ -41,6 +41,10 @@ def eight(monkeypatch):
 )
 def test_ranks_share_the_cores_that_they_have_in_common(size, comm_type, threads, eight):
     assert shares(size, comm_type) == [threads] * size
+
+
+def test_those_who_wait_take_no_core(eight):
+    assert shares(4, "Bcast", spares=1) == [4] * 4
 
 
 def test_hosts_with_kernels_of_their_own_have_cores_of_their_own(eight, monkeypatch):

@@ -19,13 +19,13 @@ from atomo.transports import Transport, network
 STEPS = 8
 
 
-def trained(folder: Path, down: str, seed: int) -> list[Event]:
+def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") -> list[Event]:
     """A run on four hosts, of whose workers two die; what it told."""
     chosen = settings(
-        folder, n=5, network="FC", batch_size=8, max_steps=STEPS, eval_freq=3, code="qsgd",
-        down=down, min_workers=1,
+        folder, n=5, network=net, batch_size=8, max_steps=STEPS, eval_freq=3, code="qsgd",
+        down=down, min_workers=1, spares=spares,
     )  # fmt: skip
-    dice, wires, told = random.Random(seed), network(chosen.n), list[Event]()
+    dice, wires, told = random.Random(seed), network(chosen.processes), list[Event]()
     for wire in wires:
         wire.local_size, wire.local_index = 1, 0  # each on a host of its own: workers hand on
     ends: list[Transport] = [*wires]
@@ -47,10 +47,17 @@ def trained(folder: Path, down: str, seed: int) -> list[Event]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("down", "seed"), [("updates", 1), ("delta(topk(ratio=0.1))", 2), ("auto", 1)]
+    ("down", "seed", "spares"),
+    [
+        ("updates", 1, 0),
+        ("updates", 3, 2),
+        ("delta(topk(ratio=0.1))", 2, 1),
+        ("auto", 1, 0),
+        ("weights", 1, 2),
+    ],
 )
-def test_a_run_over_several_hosts_outlives_its_workers(down, seed, tmp_path):
-    told = trained(tmp_path, down, seed)
+def test_a_run_over_several_hosts_outlives_its_workers(down, seed, spares, tmp_path):
+    told = trained(tmp_path, down, seed, spares)
     notes = [event.text for event in told if isinstance(event, Caution)]
     assert not any("other weights" in note for note in notes), notes
     ended = told[-1]
@@ -58,7 +65,11 @@ def test_a_run_over_several_hosts_outlives_its_workers(down, seed, tmp_path):
     assert (ended.step, ended.reason) == (STEPS, "done")
     lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
     assert all(math.isfinite(line["loss"]) for line in lines)
-    total = {name: sum(line[name] for line in lines) for name in ("asked", "workers", "lost")}
+    names = "asked", "workers", "lost", "images_asked", "images_used", "images_lost"
+    total = {name: sum(line[name] for line in lines) for name in names}
     assert total["asked"] == total["workers"] + total["lost"]
-    gone = sum("is gone" in note for note in notes)
-    assert lines[-1]["workers"] >= 4 - gone >= 2
+    assert total["images_asked"] == total["images_used"] + total["images_lost"]
+    gone = sum("worker" in note and "is gone" in note for note in notes)
+    came = sum("takes part from step" in note for note in notes)
+    assert lines[-1]["workers"] >= 4 - gone + came >= 2 + spares
+    assert all(line["images_asked"] == 4 * 8 for line in lines)

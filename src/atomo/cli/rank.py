@@ -45,14 +45,18 @@ def main(words: Sequence[str]) -> int:
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The name of the transport, and the options of the run. A number of ranks that is given
-    counts, since it is the last; torchrun takes --n for an abbreviation of its own options.
+    """The name of the transport, and the options of the run. Of the ranks that were launched some
+    may wait. A number of ranks that is given counts, since it is the last; torchrun takes --n for
+    an abbreviation of its own options.
     """
     own = Parser(prog="atomo rank", add_help=False, allow_abbrev=False)
     own.add_argument("--transport", default="mpi")
+    own.add_argument("--spares", type=int, default=0)
     known, others = own.parse_known_args(words)
     size = launched(known.transport)
-    return known.transport, [*([f"--n={size}"] if size else []), *others]
+    counts = [f"--n={int(size) - known.spares}"] if size else []
+    spares = [f"--spares={known.spares}"] if known.spares else []
+    return known.transport, [*counts, *spares, *others]
 
 
 def teller(as_json: bool, settings: Settings) -> Callable[[Event], None]:

@@ -50,7 +50,7 @@ def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
     """
-    line = [find_mpirun(), "-n", str(settings.n), "--bind-to", "none"]
+    line = [find_mpirun(), "-n", str(settings.processes), "--bind-to", "none"]
     if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
         line.append("--allow-run-as-root")
     line += placement(settings, away) + split(settings.mpi_args)
@@ -101,11 +101,11 @@ def placement(settings: Settings, away: Collection[str]) -> list[str]:
     """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
     here = ["--map-by", "node:OVERSUBSCRIBE"]
     if not settings.hostfile:
-        check_room(settings.n)
+        check_room(settings.processes)
         return here
-    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.n)
+    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.processes)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
-        check_room(settings.n)
+        check_room(settings.processes)
         return here
     # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
     # may oversubscribe.

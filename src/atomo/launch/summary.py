@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atomo.comm_types import PARAMETER_SERVER
+from atomo.launch.tally import Tally
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.tasks import make_task
 from atomo.training.evaluation import Evaluation
@@ -30,7 +31,7 @@ class Summary:
         self.steps = self._up = self._down = self._dense = self._whole = 0
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
-        self._asked = self._used = self._late = self._lost = 0  # gradients
+        self._gradients, self._images = Tally(), Tally()
         self._saved = False
         self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
 
@@ -47,10 +48,10 @@ class Summary:
                 self._dense += event.dense_bytes
                 self._whole += self._uncoded(event)
                 self._seconds += event.step_s
-                self._asked += event.asked
-                self._used += event.workers
-                self._late += event.late
-                self._lost += event.lost
+                self._gradients += Tally(event.asked, event.workers, event.late, event.lost)
+                self._images += Tally(
+                    event.images_asked, event.images_used, event.images_late, event.images_lost
+                )
                 for part in self._parts:
                     self._parts[part] += getattr(event, f"{part}_s")
                 self._exchange_s += event.exchange_s
@@ -67,8 +68,8 @@ class Summary:
                     self._best = event
             case Ended():
                 self.ended = event
-                self._late += event.late
-                self._lost += event.lost
+                self._gradients += Tally(late=event.late, lost=event.lost)
+                self._images += Tally(late=event.images_late, lost=event.images_lost)
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each line of the table."""
@@ -89,7 +90,9 @@ class Summary:
                 ("both ways", f"{ratio_text(dense + whole, up + down)} fewer bytes"),
                 ("time per step", self._times()),
             ]
-            rows += self._gradients()
+            samples = self.started.samples if self.started else "images"
+            tallies = ("gradients", self._gradients), (samples, self._images)
+            rows += [(name, tally.text) for name, tally in tallies if tally.text]
             if self._exchange_s:
                 hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
                 rows.append(("beside the backward pass", hidden))
@@ -103,14 +106,6 @@ class Summary:
                 rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
-
-    def _gradients(self) -> list[tuple[str, str]]:
-        """What became of those that were asked for, where not all of them counted."""
-        if not self._late and not self._lost:
-            return []
-        told = f"{self._asked:,}: {self._used:,} used, {self._late:,} late, {self._lost:,} lost"
-        rest = self._asked - self._used - self._late - self._lost
-        return [("gradients", told + (f", {rest:,} under way" if rest else ""))]
 
     def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
         """The last checkpoint's result, and the best one's where that was better."""

@@ -31,12 +31,13 @@ def ranks_at(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
     """
     if not settings.hostfile:
         return ()
-    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.n)
+    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.processes)
     return tuple(name for name, count in counts for _ in range(count))
 
 
 def fitted(settings: Settings, away: Collection[str]) -> Settings:
-    """The settings with no more ranks than there are slots on the hosts that are not away.
+    """The settings with no more ranks than there are slots on the hosts that are not away, spares
+    being the first that there are fewer of.
 
     Without a master all ranks are needed.
 
@@ -48,7 +49,8 @@ def fitted(settings: Settings, away: Collection[str]) -> Settings:
     slots = [host.slots for host in left(read_hosts(Path(settings.hostfile)), away)]
     if None in slots or not has_master(settings.comm_type):
         return settings
-    n = min(settings.n, sum(filter(None, slots)))
+    room = sum(filter(None, slots))
+    n = min(settings.n, room)
     if n - 1 < settings.least_workers:
         raise ConfigError(
             f"the hosts that are left have slots for {n} processes, a master and {n - 1} workers, "
@@ -57,6 +59,7 @@ def fitted(settings: Settings, away: Collection[str]) -> Settings:
     return replace(
         settings,
         n=n,
+        spares=min(settings.spares, room - n),
         num_aggregate=min(settings.num_aggregate, n - 1),
         min_workers=settings.least_workers,
     )

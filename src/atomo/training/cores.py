@@ -21,15 +21,16 @@ __all__ = ["share_of_cores"]
 KERNEL: Final = Path("/proc/sys/kernel/random/boot_id")  # of Linux; new at each boot
 
 
-def share_of_cores(comm_type: str, transport: Transport, timeout_s: float) -> int:
+def share_of_cores(comm_type: str, transport: Transport, timeout_s: float, spares: int = 0) -> int:
     """Threads for this rank: its cores over the ranks that compute on them.
 
-    A master mostly waits while workers compute, and is not one of them.
+    A master mostly waits while workers compute, and is not one of them; nor is a spare.
 
     Args:
         comm_type: says whether there is a master.
         transport: connects the ranks, every one of which calls this.
         timeout_s: the longest wait for one of them.
+        spares: how many ranks, the last, wait.
 
     Raises:
         TransportError: a rank is gone, or does not answer.
@@ -38,8 +39,9 @@ def share_of_cores(comm_type: str, transport: Transport, timeout_s: float) -> in
     key = np.frombuffer(f"{kernel()} {mine}".encode(), np.uint8)
     keys = [*Direct(transport, timeout_s).gather(key, "the cores of the ranks")]
     beside = [rank for rank, other in enumerate(keys) if np.array_equal(other, key)]
-    computing = len(beside) - (has_master(comm_type) and 0 in beside)
-    return max(1, len(mine) // max(1, computing))
+    first = 1 if has_master(comm_type) else 0
+    computing = [rank for rank in beside if first <= rank < transport.size - spares]
+    return max(1, len(mine) // max(1, len(computing)))
 
 
 def usable_cores() -> list[int]:

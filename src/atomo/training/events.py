@@ -50,6 +50,7 @@ class Started:
     samples: str = "images"  # what they are called
     chosen: str = ""  # what `--code auto` came to
     fusion: str = ""  # what was found for `--fusion auto`
+    spares: int = 0  # processes that wait to take the place of a worker
 
 
 @final
@@ -86,6 +87,12 @@ class StepDone:
     late: int = 0  # too late, as their workers were told
     lost: int = 0  # with a worker that died
     under_way: int = 0  # now
+    # The images that these gradients are of: asked = used + late + lost, and so on.
+    images_asked: int = 0
+    images_used: int = 0
+    images_late: int = 0
+    images_lost: int = 0
+    images_under_way: int = 0
     storage_failures: int = 0  # attempts to write in the run's folder that failed so far
 
 
@@ -163,6 +170,8 @@ class Ended:
     reason: str
     late: int = 0  # gradients that were under way after the last step and counted in none
     lost: int = 0
+    images_late: int = 0  # theirs
+    images_lost: int = 0
 
 
 Event = Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Ended

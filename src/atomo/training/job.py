@@ -143,6 +143,11 @@ class Job:
         return LearningRate(self.settings, self.steps_per_epoch, self.last_step)
 
     @property
+    def images_of_step(self) -> int:
+        """What its workers divide, however many they are."""
+        return self.workers * self.settings.share_of_step
+
+    @property
     def entries(self) -> int:
         """Entries of one gradient."""
         return sum(bucket.size for bucket in self.buckets)
@@ -160,8 +165,9 @@ def make_job(settings: Settings, ranks: int) -> Job:
         ConfigError: the number of ranks is not what the settings say, or a setting does not fit.
         DataError: the data set is missing or damaged, or the file of weights is.
     """
-    if ranks != settings.n:
-        raise ConfigError(f"--n {settings.n}, but this job has {ranks} processes")
+    if ranks != settings.processes:
+        spares = f" and --spares {settings.spares}" if settings.spares else ""
+        raise ConfigError(f"--n {settings.n}{spares}, but this job has {ranks} processes")
     task = make_task(settings.task)
     workload = task.open(settings.dataset, Path(settings.data_dir), settings.image_size)
     if settings.label_smoothing:

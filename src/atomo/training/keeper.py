@@ -10,6 +10,7 @@ from typing import Final, final
 
 from torch import Tensor
 
+from atomo.communicators import Balance
 from atomo.errors import CheckpointError
 from atomo.identity import record
 from atomo.memory import kind_of
@@ -30,6 +31,8 @@ from atomo.training.storage import Outage
 from atomo.training.watch import Watch
 
 __all__ = ["Keeper", "Parts", "owned"]
+
+NONE: Final = Balance(asked=0, used=0, late=0, lost=0, under_way=0)
 
 
 @contextmanager
@@ -224,14 +227,16 @@ class Keeper:
         if keep := self._job.settings.keep_checkpoints:
             self._old.attempt(lambda: prune(self._folder, step, keep))
 
-    def end(self, step: int, reason: str, late: int = 0, lost: int = 0) -> None:
+    def end(
+        self, step: int, reason: str, gradients: Balance = NONE, images: Balance = NONE
+    ) -> None:
         """Marks the run as finished, unless it only pauses.
 
         Args:
             step: the last one.
             reason: why there are no more.
-            late: gradients that were under way then, and counted in no step.
-            lost: those of which the worker died.
+            gradients: what became of those that were under way then, and counted in no step.
+            images: the same of theirs.
 
         Raises:
             CheckpointError: the mark still cannot be written after a minute of trying.
@@ -240,7 +245,8 @@ class Keeper:
             return
         mark = partial(finish, self._folder, step, reason)
         self._rest.insist(mark, self._patience_s, time.sleep)
-        self._tell(Ended(step, reason, late, lost))
+        books = gradients.late, gradients.lost, images.late, images.lost
+        self._tell(Ended(step, reason, *books))
 
     def _begin(self, first_step: int) -> None:
         """Says what begins: the run, or what a probe in the middle of it came to."""
@@ -269,4 +275,5 @@ class Keeper:
             samples=job.task.samples,
             chosen=job.chosen.text if job.chosen else "",
             fusion=job.found.text if job.found else "",
+            spares=s.spares,
         )

@@ -15,7 +15,6 @@ from typing import final
 
 import torch
 
-from atomo.coding import AUTO
 from atomo.config import Settings
 from atomo.hierarchy import FLAT
 from atomo.training.drift import RULES, Drift, Rules
@@ -62,10 +61,10 @@ class Legs:
     @property
     def watches(self) -> bool:
         """Whether there may be another leg, alike on all ranks. Predictions know of no sums inside
-        hosts.
+        hosts, and all that train would have to be there who did at the start.
         """
         asked = self._asked
-        return (asked.code == AUTO or asked.grouping.searched) and asked.hierarchical == FLAT
+        return asked.measures and asked.hierarchical == FLAT and not asked.spares
 
     @contextmanager
     def watching(self) -> Iterator[Watched]:

@@ -10,7 +10,7 @@ from atomo.errors import TooFewWorkers
 from atomo.fusion import flatten
 from atomo.training.average import without_average
 from atomo.training.cadence import Cadence
-from atomo.training.contents import load_model, without_exchange
+from atomo.training.contents import kept_buffers, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
@@ -19,6 +19,7 @@ from atomo.training.optimizer import FlatOptimizer
 from atomo.training.progress import Progress, Step
 from atomo.training.resume import hosts_in, spread
 from atomo.training.watched import UNWATCHED, Watched
+from atomo.training.worker_state import buffers_in
 from atomo.transports import Transport
 
 __all__ = ["Master"]
@@ -54,6 +55,9 @@ class Master:
             make_down(job.settings.down, self._source()),
             late_counts=job.late_counts,
             least=job.settings.least_workers,
+            spares=job.settings.spares,
+            images=job.images_of_step,
+            lent=buffers_in if kept_buffers(job.model) else None,
         )
         self._damping = Damping()
         self._saved = -1
@@ -89,8 +93,8 @@ class Master:
                 self._tell_notes()
         self._server.stop()
         self._tell_notes()
-        rest = self._server.balance()
-        self._keeper.end(self.step, reason, rest.late, rest.lost)
+        balances = self._server.balance(), self._server.image_balance()
+        self._keeper.end(self.step, reason, *balances)
         return reason
 
     def _train(self, done: Callable[[StepDone], None]) -> str:
@@ -122,10 +126,12 @@ class Master:
     def _warn(self) -> None:
         """Says so where the death of a worker ends the run."""
         least, workers = self._job.settings.least_workers, self._job.workers
-        if least < workers and not self._transport.survives:
+        spares = self._job.settings.spares
+        if (least < workers or spares) and not self._transport.survives:
+            asked = f"--spares {spares}" if spares else f"--min-workers {least} of {workers}"
             self._tell(
                 Caution(
-                    f"--min-workers {least} of {workers}: the death of any process ends this run, "
+                    f"{asked}: the death of any process ends this run, "
                     "as nothing here tells the others of it; `atomo train` and `mpirun --with-ft "
                     "ulfm` of Open MPI 5 do"
                 )
@@ -134,7 +140,7 @@ class Master:
     def _rescued(self) -> str:
         """Keeps what there is, and ends the run of whoever is left; in words."""
         left = bool(self._server.workers)
-        if left:
+        if left and self.step:
             self._save()
         self._server.stop()
         self._tell_notes()
@@ -143,6 +149,8 @@ class Master:
                 f"the checkpoint of step {self._saved} has all steps that were taken, and the same "
                 "command continues from it"
             )
+        if not self.step:
+            return "no step was taken yet"
         why = "it cannot be written" if left else "none is left to save what workers keep"
         return f"{why}, and the last checkpoint stays what it is"
 
@@ -178,8 +186,9 @@ class Master:
         times = ended - collected, ended - started
         up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
         dense = 4 * self._job.entries * len(reports)
-        balance = server.balance()
-        return self._progress.done(Step(step, exchanged, factor, *times, up, down, dense, balance))
+        balances = server.balance(), server.image_balance()
+        done = Step(step, exchanged, factor, *times, up, down, dense, *balances)
+        return self._progress.done(done)
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
         """What the noise of the codec leaves of the learning rate."""

@@ -26,7 +26,8 @@ class Step:
     up_bytes: int  # gradients, on the link of rank 0
     down_bytes: int  # what came back for them
     dense_bytes: int  # what gradients would take as float32
-    balance: Balance | None = None  # of a step that workers were given
+    gradients: Balance | None = None  # of a step that workers were given
+    images: Balance | None = None
 
 
 @final
@@ -42,7 +43,8 @@ class Progress:
         job, exchanged = self._job, taken.exchanged
         reports = list(exchanged.reports.values())
         images = sum(report.images for report in reports)
-        gradients = taken.balance or Balance(len(reports), len(reports), 0, 0, 0)
+        gradients = taken.gradients or all_used(len(reports))
+        of_images = taken.images or all_used(round(images))
         past = self._step_s or taken.step_s
         self._step_s = SMOOTHING * past + (1 - SMOOTHING) * taken.step_s
 
@@ -77,4 +79,14 @@ class Progress:
             late=gradients.late,
             lost=gradients.lost,
             under_way=gradients.under_way,
+            images_asked=of_images.asked,
+            images_used=of_images.used,
+            images_late=of_images.late,
+            images_lost=of_images.lost,
+            images_under_way=of_images.under_way,
         )
+
+
+def all_used(count: int) -> Balance:
+    """Of a step that all ranks take together."""
+    return Balance(asked=count, used=count, late=0, lost=0, under_way=0)

@@ -19,6 +19,7 @@ from atomo.training.job import Job, make_job
 from atomo.training.legs import Legs
 from atomo.training.master import Master
 from atomo.training.replicated import Replicated
+from atomo.training.spared import spared
 from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.worker import Worker
 from atomo.transports import Transport
@@ -45,7 +46,7 @@ def run_rank(
     try:
         torch.set_num_threads(threads_of(settings, transport))
         device = worker_device(settings, transport)
-        first = planned(settings, transport, device, tell)
+        first = spared(settings, transport, lambda s, t: planned(s, t, device, tell))
         legs = Legs(settings, first, transport, device, tell)
         with legs.watching() as watch:
             job: Job | None = first
@@ -125,7 +126,7 @@ def threads_of(settings: Settings, transport: Transport) -> int:
     """What this process computes with."""
     if settings.threads:
         return settings.threads
-    return share_of_cores(settings.comm_type, transport, settings.timeout)
+    return share_of_cores(settings.comm_type, transport, settings.timeout, settings.spares)
 
 
 def worker_device(settings: Settings, transport: Transport) -> torch.device:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int64
 from torch import Generator, Tensor
 
+from atomo.communicators.sharing import part
 from atomo.errors import ConfigError
 from atomo.randomness import derive
 
@@ -62,5 +63,5 @@ class Shard:
             generator = Generator().manual_seed(derive(self._seed, "order", epoch))
             self._epoch, self._order = epoch, torch.randperm(self._images, generator=generator)
         first = (step - 1) % self.steps_per_epoch * self._of_step
-        start, stop = (self._of_step * i // self._among for i in (self._index, self._index + 1))
-        return self._order[first + start : first + stop]
+        own = part(self._of_step, self._index, self._among)
+        return self._order[first + own.start : first + own.stop]

@@ -42,7 +42,7 @@ class Worker:
             rows,
         )
         settings = job.settings
-        self._workers = job.workers  # with whom this one shares a step
+        self._workers = tuple(range(1, 1 + job.workers))  # who shares a step
         self._memory = make_memory(
             settings.memory, settings.momentum, settings.nesterov, settings.workers
         )
@@ -59,8 +59,9 @@ class Worker:
             follower.prepare()  # beside the master's
         timeout, threads = settings.timeout, torch.get_num_threads()
         dtype = weights_dtype(settings.down)
+        waits = transport.rank > job.workers
         self._client = Client(
-            transport, job.entries, self._compressor, timeout, threads, follower, dtype
+            transport, job.entries, self._compressor, timeout, threads, follower, dtype, waits
         )
 
     def _follower(self, rank: int) -> Follower:
@@ -73,7 +74,7 @@ class Worker:
             ),
             job.buckets_at,
             rank,
-            job.workers,
+            self._transport.size - 1,
             job.share,
             job.down_buckets,
         )
@@ -81,7 +82,6 @@ class Worker:
     def run(self) -> str:
         """Serves the master until it says stop; the master knows why."""
         while True:
-            asked = time.perf_counter()
             order = self._client.pull()
             self.step = order.step
             match order.kind:
@@ -89,11 +89,11 @@ class Worker:
                     self._share(order.workers)
                     self._passes.weights.copy_(order.weights)
                     self._memory.at_rate(self._job.rate.at(order.step))
-                    wait_s = time.perf_counter() - asked - order.follow_s
+                    wait_s = time.perf_counter() - self._client.asked_at - order.follow_s
                     self._take_step(order.step, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # Who was late saves in the same units as the others.
-                    self._memory.at_rate(self._job.rate.at(order.step))
+                    self._memory.at_rate(self._job.rate.at(max(1, order.step)))
                     self._client.send_state(worker_state(self._memory, self._passes.model))
                 case Kind.STATE if order.state is not None:
                     restore(order.state, self._memory, self._passes.model)
@@ -102,9 +102,9 @@ class Worker:
                     return DONE
 
     def _share(self, workers: tuple[int, ...]) -> None:
-        """Takes up its part of what those left undone who died."""
-        if len(workers) != self._workers:
-            self._workers = len(workers)
+        """Takes its part of each step from now on, with these: some left, or joined."""
+        if workers != self._workers:
+            self._workers = workers
             self._passes.share(workers)
             self._compressor.late_share = self._job.late_share_of(len(workers))
 

@@ -7,13 +7,18 @@ from torch import Tensor, nn
 from atomo.memory import Memory
 from atomo.training.contents import BUFFER, MEMORY, check_worker, kept_buffers
 
-__all__ = ["restore", "worker_state"]
+__all__ = ["buffers_in", "restore", "worker_state"]
 
 
 def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint keeps of a worker, by flat names; it changes with the next step."""
     kept = {MEMORY + name: tensor for name, tensor in memory.state_dict(copy=False).items()}
     return kept | {BUFFER + name: tensor for name, tensor in kept_buffers(model).items()}
+
+
+def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a worker's state that any other may begin with: of its own images no memory."""
+    return {name: tensor for name, tensor in state.items() if name.startswith(BUFFER)}
 
 
 def restore(state: Mapping[str, Tensor], memory: Memory, model: nn.Module) -> None:

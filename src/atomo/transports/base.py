@@ -8,8 +8,9 @@ from typing import Final
 from atomo.errors import TransportError
 from atomo.wire import Bytes
 
-__all__ = ["AT_ONCE", "LARGEST", "Message", "Transport", "check_message"]
+__all__ = ["AT_ONCE", "FOREVER_S", "LARGEST", "Message", "Transport", "check_message"]
 
+FOREVER_S: Final = 1e9
 LARGEST: Final = 2**40 - 1  # bytes of one message; a length beyond that is damaged
 AT_ONCE: Final = 2**31 - 1  # bytes that MPI counts; of more, a message travels in parts
 
@@ -60,6 +61,15 @@ class Transport(ABC):
             DeadlineExpired: nothing came.
             PeerLost: the rank waited for is gone.
         """
+
+    def rest(self, source: int, what: str) -> Message:
+        """Waits for the next message of rank `source` for as long as it lives, and leaves the core
+        to others: what comes may be noticed some hundredths of a second later.
+
+        Raises:
+            PeerLost: the rank waited for is gone.
+        """
+        return self.receive(source, FOREVER_S, what)
 
     @abstractmethod
     def drain(self, timeout_s: float) -> None:

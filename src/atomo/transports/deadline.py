@@ -18,8 +18,9 @@ T = TypeVar("T")
 class Deadline:
     """A bound on one wait."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._end = time.monotonic() + timeout_s
+    def __init__(self, timeout_s: float, pause_s: float | None = None) -> None:
+        """Of `timeout_s`, with pauses of `pause_s`; None: none at first, then short ones."""
+        self._end, self._pause_s = time.monotonic() + timeout_s, pause_s
 
     def poll(self, test: Callable[[], T]) -> T | None:
         """The first true value of `test`, or None once the time is up."""
@@ -28,7 +29,10 @@ class Deadline:
             if time.monotonic() > self._end:
                 return None
             spins += 1
-            pause(spins)
+            if self._pause_s is None:
+                pause(spins)
+            else:
+                time.sleep(self._pause_s)
         return value
 
 

@@ -1,4 +1,4 @@
-"""What becomes of each gradient that the master asks for.
+"""What becomes of each gradient that the master asks for, and of the images that it is of.
 
 A worker that is given a step owes one gradient. It counts in that step, or comes too late for it
 and is taken back by its worker, or is lost with its worker, which is all that can become of it:
@@ -6,7 +6,6 @@ and is taken back by its worker, or is lost with its worker, which is all that c
     asked = used + late + lost, and those that are still under way
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -16,7 +15,7 @@ __all__ = ["Accounts", "Balance"]
 @final
 @dataclass(frozen=True)
 class Balance:
-    """Gradients since the balance before this one, one a worker and step."""
+    """Gradients since the balance before this one, one a worker and step, or their images."""
 
     asked: int
     used: int
@@ -30,26 +29,28 @@ class Balance:
 
 @final
 class Accounts:
-    """Counts each gradient once when it is asked for, and once when it is known what it came to."""
+    """Counts gradients, or images, once when they are asked for, and once when it is known what
+    they came to.
+    """
 
     def __init__(self) -> None:
         self._asked = self._used = self._late = self._lost = 0
 
     def ask(self, count: int) -> None:
-        """So many workers were given a step."""
+        """Workers were given so many."""
         self._asked += count
 
-    def use(self, workers: Iterable[int]) -> None:
-        """Their gradients are in a step that is closed."""
-        self._used += len([*workers])
+    def use(self, count: int) -> None:
+        """So many are in a step that is closed."""
+        self._used += count
 
-    def late(self) -> None:
-        """A worker is told that its gradient came too late."""
-        self._late += 1
+    def late(self, count: int) -> None:
+        """A worker is told that so many came too late."""
+        self._late += count
 
-    def lose(self) -> None:
-        """A worker died that owed one, or that was yet to be told that it was late."""
-        self._lost += 1
+    def lose(self, count: int) -> None:
+        """A worker died that owed so many, or that was yet to be told that they were late."""
+        self._lost += count
 
     def balance(self, under_way: int) -> Balance:
         """What was counted since this was last asked."""

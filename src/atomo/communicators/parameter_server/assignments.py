@@ -1,6 +1,6 @@
 """Which worker computes which step, and what each is told of the gradient before."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import final
 
 from atomo.communicators.parameter_server.accounts import Accounts, Balance
@@ -16,61 +16,83 @@ class Assignments:
     def __init__(self) -> None:
         self.owed: dict[int, int] = {}
         """By worker, the step whose gradient it owes."""
-        self._late: set[int] = set()  # and not told so yet
-        self._accounts = Accounts()
+        # By worker, the images of a gradient that is owed; that is in the open step; and that came
+        # too late, which its worker was not told yet.
+        self._asked: dict[int, int] = {}
+        self._complete: dict[int, int] = {}
+        self._late: dict[int, int] = {}
+        self._gradients, self._images = Accounts(), Accounts()
 
-    def give(self, workers: Iterable[int], step: int) -> None:
-        """These compute the gradient of `step` from now on."""
-        given = dict.fromkeys(workers, step)
-        self.owed |= given
-        self._accounts.ask(len(given))
+    def give(self, parts: Mapping[int, int], step: int) -> None:
+        """These workers compute the gradient of `step` from now on, each of so many images."""
+        self.owed |= dict.fromkeys(parts, step)
+        self._asked |= parts
+        self._gradients.ask(len(parts))
+        self._images.ask(sum(parts.values()))
 
-    def move(self, worker: int, step: int) -> None:
+    def move(self, worker: int, step: int, images: int) -> None:
         """It computes the gradient of this step, in place of the one that it could not begin."""
-        self.owed[worker] = step
+        self._images.ask(images - self._asked[worker])
+        self.owed[worker], self._asked[worker] = step, images
 
     def excuse(self, worker: int) -> None:
         """It could not begin, and owes nothing any more."""
-        del self.owed[worker]
-        self._accounts.ask(-1)
+        self._gradients.ask(-1)
+        self._images.ask(-self._release(worker))
 
     def complete(self, worker: int) -> None:
         """Its gradient is here, in time for its step."""
-        del self.owed[worker]
+        self._complete[worker] = self._release(worker)
 
     def late(self, worker: int) -> None:
         """Its gradient is here and counts in no step."""
-        self.owed.pop(worker, None)
-        self._late.add(worker)
+        self._late[worker] = self._release(worker)
 
     def verdict(self, worker: int) -> Flag:
         """What the next message tells a worker of its last gradient."""
         if worker not in self._late:
             return Flag.NONE
-        self._late.discard(worker)
-        self._accounts.late()
+        self._gradients.late(1)
+        self._images.late(self._late.pop(worker))
         return Flag.LATE
 
     def use(self, workers: Iterable[int]) -> None:
         """The step that their gradients are in is closed."""
-        self._accounts.use(workers)
+        used = [self._complete.pop(worker) for worker in workers]
+        self._gradients.use(len(used))
+        self._images.use(sum(used))
 
     def lose(self, worker: int) -> None:
         """A worker is gone, and with it what it owed or had to take back."""
-        if worker in self.owed or worker in self._late:
-            self._accounts.lose()
-        self.owed.pop(worker, None)
-        self._late.discard(worker)
+        if worker in self.owed:
+            self._count_lost(self._release(worker))
+        if worker in self._late:
+            self._count_lost(self._late.pop(worker))
 
-    def abandon(self, complete: Iterable[int], living: Iterable[int]) -> None:
-        """The step that these were complete in is never closed: what they sent comes back."""
+    def abandon(self, living: Iterable[int]) -> None:
+        """The open step is never closed: what was complete in it comes back."""
         left = {*living}
-        for worker in complete:
+        for worker, images in self._complete.items():
             if worker in left:
-                self._late.add(worker)
+                self._late[worker] = images
             else:
-                self._accounts.lose()
+                self._count_lost(images)
+        self._complete.clear()
 
     def balance(self) -> Balance:
         """What became of the gradients that were asked for, since this was last asked."""
-        return self._accounts.balance(len(self.owed) + len(self._late))
+        return self._gradients.balance(len(self._asked) + len(self._late))
+
+    def image_balance(self) -> Balance:
+        """The same of the images that they are of."""
+        under_way = sum(self._asked.values()) + sum(self._late.values())
+        return self._images.balance(under_way)
+
+    def _release(self, worker: int) -> int:
+        """It owes nothing any more; the images of what it owed."""
+        del self.owed[worker]
+        return self._asked.pop(worker)
+
+    def _count_lost(self, images: int) -> None:
+        self._gradients.lose(1)
+        self._images.lose(images)

@@ -65,6 +65,7 @@ class Client:
         threads: int = 1,
         follower: Follower | None = None,
         dtype: torch.dtype = torch.float32,
+        waits: bool = False,
     ) -> None:
         """A client.
 
@@ -76,6 +77,7 @@ class Client:
             threads: that compress, beside whoever calls `push`; 1: the caller compresses.
             follower: repeats the master's steps; None: weights come whole.
             dtype: what whole weights travel as.
+            waits: whether it is a spare, which hears nothing before it is needed.
         """
         self._transport = transport
         self._entries = entries
@@ -84,7 +86,9 @@ class Client:
         self._timeout_s = PATIENCE * timeout_s
         keep = forget if follower is None else follower.keep
         self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
-        self._step = 0
+        self._step, self._waits = 0, waits
+        self.asked_at = 0.0
+        """When it began to wait for the last order, by the performance counter."""
         self._cut_off = False  # whether what was to come down a chain has not come
         self._workers = tuple(range(1, transport.size))  # as the master last said
 
@@ -94,6 +98,7 @@ class Client:
         Raises:
             FrameError: what came is none, or has weights of another model.
         """
+        self.asked_at = time.perf_counter()
         while True:
             try:
                 return self._ordered()
@@ -127,7 +132,7 @@ class Client:
         follow_s = 0.0
         what = f"the master's order after step {self._step}"
         while True:
-            frame = self._transport.receive(MASTER, self._timeout_s, what).data
+            frame = self._received(what)
             header = read_header(frame)
             self._cut_off = self._cut_off and header.kind not in WHOLE
             if self._cut_off and header.kind in STALE:
@@ -144,6 +149,15 @@ class Client:
                 started = time.perf_counter()
                 self._follow(self._following(header), one)
                 follow_s += time.perf_counter() - started
+
+    def _received(self, what: str) -> Bytes:
+        """The next frame of the master's."""
+        if self._waits:
+            self._waits = False
+            frame = self._transport.rest(MASTER, "a place to take").data
+            self.asked_at = time.perf_counter()
+            return frame
+        return self._transport.receive(MASTER, self._timeout_s, what).data
 
     def _handed(self, header: Header, frame: Bytes) -> Iterator[Bytes]:
         """The frame itself, or those that it says come down a chain; they are handed on."""

@@ -62,7 +62,8 @@ class Collection:
     @property
     def share(self) -> float:
         """The weight of each gradient in the sum."""
-        return 1 / (len(self._arrived) if self._late_counts else self.needed)
+        weighed = len(self._arrived) if self._late_counts else self.needed
+        return 1 / max(1, weighed)  # all may be gone
 
     @property
     def is_complete(self) -> bool:

@@ -43,7 +43,7 @@ class Follower:
             replica: gives them an optimiser, where one is needed.
             buckets_at: the buckets of a step.
             rank: of the worker that follows.
-            workers: how many there are.
+            workers: how many there are at most, with those that wait.
             share: the weight of each gradient in a step; None: 1 / their number, for the mean.
             differences: the buckets of the weights, where differences of them are sent.
         """

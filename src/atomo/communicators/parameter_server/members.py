@@ -1,9 +1,10 @@
-"""The workers that are left, and the frames between them and the master.
+"""The workers that are there, the spares that wait, and the frames between them and the master.
 
 A worker that is gone is out for the rest of the job: nothing is sent to it, and what it sent and
-nobody has read is dropped. One that does not answer in time is killed on its host, and so becomes
-one that is gone. Nothing is agreed on among the workers, and nothing but point-to-point messages is
-used: those between the living go on undisturbed.
+nobody has read is dropped. A spare takes its place between two steps, under a rank of its own, so
+that no frame of the one can be taken for one of the other. A worker that does not answer in time is
+killed on its host, and so becomes one that is gone. Nothing is agreed on among the workers, and
+nothing but point-to-point messages is used: those between the living go on undisturbed.
 """
 
 from collections.abc import Sequence
@@ -20,17 +21,25 @@ MASTER: Final = 0
 
 @final
 class Members:
-    """Who is left of the workers that a job began with."""
+    """Who takes part in steps, and who waits for that."""
 
-    def __init__(self, transport: Transport, least: int, timeout_s: float) -> None:
-        """All workers of a job.
+    def __init__(self, transport: Transport, least: int, timeout_s: float, spares: int = 0) -> None:
+        """All workers of a job, but for the spares.
 
         Args:
             transport: what connects them with the master.
-            least: how many must be left.
+            least: how many must be left, spares among them.
             timeout_s: the longest wait for one of them.
+            spares: how many ranks, the last, wait.
         """
-        self.living = [*range(1, transport.size)]
+        self.everyone = tuple(range(1, transport.size))
+        """All ranks but the master."""
+        self.count = len(self.everyone) - spares
+        """How many take part, if so many are there."""
+        self.living = [*self.everyone[: self.count]]
+        """Who takes part, in the order of ranks."""
+        self.spares = [*self.everyone[self.count :]]
+        """Who waits."""
         self.notes: list[str] = []
         """What a person should know, until somebody takes it out."""
         self._transport, self._least, self._timeout_s = transport, least, timeout_s
@@ -39,13 +48,23 @@ class Members:
 
     def check(self) -> None:
         """Raises TooFewWorkers where fewer are left than must be."""
-        if len(self.living) < self._least:
-            count = self._transport.size - 1
-            dead = sorted({*range(1, count + 1)} - {*self.living})
+        left = len(self.living) + len(self.spares)
+        if left < self._least:
+            dead = sorted({*self.everyone} - {*self.living} - {*self.spares})
             raise TooFewWorkers(
-                f"worker {dead} of {count} died, which leaves {len(self.living)}; --min-workers "
+                f"worker {dead} of {len(self.everyone)} died, which leaves {left}; --min-workers "
                 f"is {self._least}"
             )
+
+    def fill(self, step: int) -> list[int]:
+        """Before `step` opens: spares take the places of those who are gone; which ones do."""
+        free = self.count - len(self.living)
+        joining, self.spares[:] = self.spares[:free], self.spares[free:]
+        self.living[:] = sorted(self.living + joining)
+        self.notes += [
+            f"worker {worker}, a spare, takes part from step {step} on" for worker in joining
+        ]
+        return joining
 
     def take_lost(self) -> list[int]:
         """Who is gone since this was last asked."""
@@ -55,7 +74,7 @@ class Members:
     def send(self, worker: int, frame: Bytes, what: str) -> None:
         """Starts sending; nothing goes to a worker that is gone."""
         try:
-            if worker in self.living:
+            if worker in self.living or worker in self.spares:
                 self._transport.send(worker, frame, what)
         except PeerLost as lost:
             self._lose(lost)
@@ -93,14 +112,24 @@ class Members:
 
     def _lose(self, lost: PeerLost) -> None:
         worker = lost.rank
-        if not self._transport.survives or worker not in self.living:
+        waited = worker in self.spares
+        if not self._transport.survives or not (waited or worker in self.living):
             raise lost
         self._transport.forget(worker)
-        self.living.remove(worker)
+        (self.spares if waited else self.living).remove(worker)
+        if waited:
+            self.notes.append(f"spare {worker} is gone; {len(self.spares)} are left")
+            return
         self._lost.append(worker)
+        left = len(self.living)
+        replaced = self.count - left <= len(self.spares)
+        then = (
+            "a spare takes its place at the next step"
+            if replaced
+            else "share its part of each step from the next one on"
+        )
         self.notes.append(
-            f"worker {worker} is gone; {len(self.living)} of {self._transport.size - 1} workers go "
-            "on, and share its part of each step from the next one on"
+            f"worker {worker} is gone; {left} of {self.count} workers go on, and {then}"
         )
 
     def _fence(self, owing: Sequence[int], error: DeadlineExpired) -> None:

@@ -9,6 +9,7 @@ from atomo.communicators.parameter_server.assignments import Assignments
 from atomo.communicators.parameter_server.down import Down
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.messages import RAW, members_frame
+from atomo.communicators.sharing import part
 from atomo.wire import Bytes, Header, Kind, pack
 
 __all__ = ["Orders"]
@@ -22,27 +23,41 @@ class Orders:
     who compute it divide its samples alike, however late they begin.
     """
 
-    def __init__(self, members: Members, assignments: Assignments, down: Down) -> None:
+    def __init__(
+        self, members: Members, assignments: Assignments, down: Down, images: int = 0
+    ) -> None:
+        """Nobody was told anything yet.
+
+        Args:
+            members: who may be told something.
+            assignments: who owes what.
+            down: how workers come to the weights.
+            images: of each step.
+        """
         self._members, self._assignments, self._down = members, assignments, down
-        self._step = 0
+        self._step, self._images = 0, images
         self._sharing = tuple(members.living)
-        self._knows = dict.fromkeys(members.living, self._sharing)
+        self._knows = dict[int, tuple[int, ...]]()  # what else than all ranks each was told
 
     def open(self, step: int) -> None:
-        """Whoever is left now shares the samples of `step`."""
+        """Whoever is there now shares the samples of `step`."""
         self._step, self._sharing = step, tuple(self._members.living)
 
     def compute(self, workers: Sequence[int]) -> None:
         """These compute the gradient of the open step."""
-        self._assignments.give(workers, self._step)
+        self._assignments.give({worker: self._part(worker) for worker in workers}, self._step)
         self._order(workers)
+
+    def _part(self, worker: int) -> int:
+        """How many of the images of the open step are a worker's."""
+        return len(part(self._images, self._sharing.index(worker), len(self._sharing)))
 
     def repeat(self, worker: int) -> None:
         """To a worker that could not follow its order: it computes the gradient of the open step,
         of which it gets all that it needs.
         """
         self._down.lose(worker)
-        self._assignments.move(worker, self._step)
+        self._assignments.move(worker, self._step, self._part(worker))
         self._order([worker])
 
     def excuse(self, worker: int) -> None:
@@ -52,7 +67,7 @@ class Orders:
 
     def _order(self, workers: Sequence[int]) -> None:
         for worker in workers:
-            if self._knows[worker] != self._sharing:
+            if self._knows.get(worker, self._members.everyone) != self._sharing:
                 self._knows[worker] = self._sharing
                 frame = members_frame(self._step, self._sharing)
                 self._members.send(worker, frame, "who is left")

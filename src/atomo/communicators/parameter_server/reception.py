@@ -58,7 +58,7 @@ class Reception:
             owing: who has to send one.
             what: what is waited for; errors say it.
             step: the last that was opened.
-            buckets: of that step.
+            buckets: of that step; none, where what comes is never decoded.
             closed: whether it is closed.
         """
         received = self.any(owing, what)

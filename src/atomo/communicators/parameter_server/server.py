@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,8 +17,9 @@ from atomo.communicators.parameter_server.down import Down, Taken, Weights
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.orders import Orders
 from atomo.communicators.parameter_server.reception import Reception
+from atomo.communicators.parameter_server.states import States
 from atomo.communicators.report import Report
-from atomo.communicators.state import State, read_state, state_frame
+from atomo.communicators.state import State
 from atomo.errors import FrameError, TooFewWorkers
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport
@@ -41,6 +43,9 @@ class Server:
         down: Down | None = None,
         late_counts: bool = False,
         least: int = 1,
+        spares: int = 0,
+        images: int = 0,
+        lent: Callable[[State], State] | None = None,
     ) -> None:
         """A server.
 
@@ -52,13 +57,17 @@ class Server:
             down: how the weights come to the workers; None: whole, at every step.
             late_counts: whether each gradient weighs what it would in a step of all workers, since
                 what is late comes back; else the sum is the mean of those that count.
-            least: how many workers must be left for another step.
+            least: how many workers must be left for another step, spares among them.
+            spares: how many ranks, the last, wait to take the place of a worker that is gone.
+            images: of each step, which its workers divide.
+            lent: what of the state of another worker a spare begins with; None: nothing.
         """
-        self._members = Members(transport, least, timeout_s)
+        self._members = Members(transport, least, timeout_s, spares)
         self._buckets, self._needed, self._late_counts = buckets, needed, late_counts
         self._down = Weights() if down is None else down
         self._assignments = Assignments()
-        self._orders = Orders(self._members, self._assignments, self._down)
+        self._orders = Orders(self._members, self._assignments, self._down, images)
+        self._lent, self._weights = lent, torch.empty(0)
         self._workers = self._members.living
         self._began_with = tuple(self._workers)
         self._step = 0
@@ -68,6 +77,7 @@ class Server:
         self._reception = Reception(
             self._members, self._assignments, self._orders, self._down, self._bury
         )
+        self._states = States(self._members, self._orders, self._reception)
         self.decode_s = 0.0  # spent on decoding and adding up, so far
 
     def expect(self, buckets: Sequence[Bucket]) -> None:
@@ -90,6 +100,10 @@ class Server:
         """What became of the gradients that were asked for, since this was last asked."""
         return self._assignments.balance()
 
+    def image_balance(self) -> Balance:
+        """The same of the images that they are of."""
+        return self._assignments.image_balance()
+
     def meet(self, weights: Float[Tensor, " n"]) -> None:
         """Before the first step of a run that starts anew: who built the same weights has them."""
         for worker in self.workers:
@@ -105,7 +119,8 @@ class Server:
         They must not change before `took`.
         """
         self._bury()
-        self._step = step
+        self._admit(self._members.fill(step))
+        self._step, self._weights = step, weights
         self._orders.open(step)
         self._down.open(step, weights)
         self._agreement.open(min(self._needed, len(self._workers)), self._buckets)
@@ -122,13 +137,8 @@ class Server:
         Raises:
             TooFewWorkers: so many died that the step is not to be taken.
         """
-        step = self._collection = Collection(
-            self._step, self._buckets, out, self._workers, self._needed, self._late_counts
-        )
-        while self._all_are_well(step) and not step.is_complete:
-            if received := self._receive(step.missing):
-                self._take_in(*received, step)
-        self._collection = None
+        while not (step := self._collected(out)).is_complete:
+            self.broadcast(self._step, self._weights)  # all died, and spares begin it anew
         counted = self._timed(step.close)
         self._assignments.use(counted)
         share = None if self.workers == self._began_with else step.share
@@ -139,6 +149,17 @@ class Server:
         """What was collected made a step, `factor` times as long: the weights are the next."""
         if self._taken is not None:
             self._down.took(replace(self._taken, factor=factor))
+
+    def _collected(self, out: Float[Tensor, " n"]) -> Collection:
+        """The gradients of the open step: enough of them, or none, where everybody died."""
+        step = self._collection = Collection(
+            self._step, self._buckets, out, self._workers, self._needed, self._late_counts
+        )
+        while self._all_are_well() and not step.is_complete and step.missing:
+            if received := self._receive(step.missing):
+                self._take_in(*received, step)
+        self._collection = None
+        return step
 
     def _take_in(self, message: Message, header: Header, step: Collection) -> None:
         worker = message.source
@@ -168,13 +189,9 @@ class Server:
         settled = self._down.settle(self.workers)
         for worker, frames in settled.items():
             self._orders.send_all(worker, frames, f"the weights after step {self._step}")
-            self._orders.send(worker, Kind.SAVE)
-        states: dict[int, dict[str, Tensor]] = {}
-        while missing := [worker for worker in self._workers if worker not in states]:
-            what = f"the state of worker {missing} for the checkpoint of step {self._step}"
-            if received := self._reception.any(missing, what):
-                message, _ = received
-                states[message.source] = read_state(message.data)
+        what = f"the checkpoint of step {self._step}"
+        while not (states := self._states.ask(self.workers, what)) and self._members.spares:
+            self._members.fill(self._step + 1)  # all others died, with all that they kept
         if not states:
             raise TooFewWorkers(
                 f"no worker is left to save; the checkpoint of step {self._step} "
@@ -185,24 +202,31 @@ class Server:
     def restore(self, states: Sequence[State]) -> None:
         """Gives each worker the state that it continues from."""
         for worker, state in zip(self.workers, states, strict=True):
-            frame = state_frame(self._orders.header(worker, Kind.STATE), state)
-            self._members.send(worker, frame, "an order to state")
+            self._states.give(worker, state)
 
     def stop(self) -> None:
         """Ends the run of every worker."""
         self._settle()
-        for worker in self.workers:
+        for worker in (*self.workers, *self._members.spares):
             self._orders.send(worker, Kind.STOP)
         self._members.drain()
 
-    def _all_are_well(self, step: Collection) -> bool:
+    def _admit(self, joining: Sequence[int]) -> None:
+        """Gives those who join what they begin with. The weights come to them with their first
+        step, as to all others, and who shares it.
+        """
+        if joining and self._lent is not None:
+            self._settle()
+            self._states.lend(joining, self._lent)
+
+    def _all_are_well(self) -> bool:
         """True. Who is not is taken out, and if too few are left, that is an error."""
         self._bury()
         try:
             self._members.check()
         except TooFewWorkers:
             self._collection = None
-            self._assignments.abandon(step.reports, self._workers)
+            self._assignments.abandon(self._workers)
             raise
         return True
 
@@ -244,4 +268,5 @@ class Server:
         """The next frame of a gradient; None: there was something else to see to."""
         what = f"the gradients of worker {[*owing]} at step {self._step}"
         closed = self._collection is None
-        return self._reception.gradient(owing, what, self._step, self._buckets, closed=closed)
+        buckets = () if closed else self._buckets  # those may be of the next step already
+        return self._reception.gradient(owing, what, self._step, buckets, closed=closed)

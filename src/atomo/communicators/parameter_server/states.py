@@ -1,0 +1,49 @@
+"""What workers keep from step to step: asked for, and given, while nobody computes."""
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from torch import Tensor
+
+from atomo.communicators.parameter_server.members import Members
+from atomo.communicators.parameter_server.orders import Orders
+from atomo.communicators.parameter_server.reception import Reception
+from atomo.communicators.state import State, read_state, state_frame
+from atomo.wire import Kind
+
+__all__ = ["States"]
+
+
+@final
+class States:
+    """The states of workers, on their way to the master and back."""
+
+    def __init__(self, members: Members, orders: Orders, reception: Reception) -> None:
+        self._members, self._orders, self._reception = members, orders, reception
+
+    def ask(self, workers: Sequence[int], purpose: str) -> dict[int, dict[str, Tensor]]:
+        """What these workers keep, as far as they live."""
+        for worker in workers:
+            self._orders.send(worker, Kind.SAVE)
+        found: dict[int, dict[str, Tensor]] = {}
+        living = self._members.living
+        while missing := [one for one in workers if one in living and one not in found]:
+            what = f"the state of worker {missing} for {purpose}"
+            if received := self._reception.any(missing, what):
+                message, _ = received
+                found[message.source] = read_state(message.data)
+        return found
+
+    def give(self, worker: int, state: State) -> None:
+        """A worker goes on from this state."""
+        frame = state_frame(self._orders.header(worker, Kind.STATE), state)
+        self._members.send(worker, frame, "an order to state")
+
+    def lend(self, joining: Sequence[int], lent: Callable[[State], State]) -> None:
+        """Those who join begin with what is lent of the state of the first other one that lives."""
+        others = [worker for worker in self._members.living if worker not in joining]
+        for other in others:
+            if found := self.ask([other], "those who join"):
+                for worker in joining:
+                    self.give(worker, lent(found[other]))
+                return

@@ -1,0 +1,37 @@
+"""What became of what workers were asked for, over a whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["Tally"]
+
+
+@final
+@dataclass(frozen=True)
+class Tally:
+    """Gradients, or the images that they are of."""
+
+    asked: int = 0
+    used: int = 0
+    late: int = 0
+    lost: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        """Both together."""
+        return Tally(
+            self.asked + other.asked,
+            self.used + other.used,
+            self.late + other.late,
+            self.lost + other.lost,
+        )
+
+    @property
+    def text(self) -> str:
+        """One line; empty where all of them counted."""
+        if not self.late and not self.lost:
+            return ""
+        rest = self.asked - self.used - self.late - self.lost
+        told = f"{self.asked:,}: {self.used:,} used, {self.late:,} late, {self.lost:,} lost"
+        return told + (f", {rest:,} under way" if rest else "")

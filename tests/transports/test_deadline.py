@@ -1,0 +1,28 @@
+"""Waiting for something that comes soon, and for what may never come."""
+
+import pytest
+
+from atomo.transports import deadline
+from atomo.transports.deadline import Deadline
+
+
+@pytest.fixture
+def slept(monkeypatch) -> list[float]:
+    """The pauses, which take no time."""
+    pauses: list[float] = []
+    monkeypatch.setattr(deadline.time, "sleep", pauses.append)
+    return pauses
+
+
+def test_who_rests_looks_seldom_and_never_spins(slept):
+    answers = iter([None, None, None, "a word"])
+    assert Deadline(600.0, pause_s=0.5).poll(lambda: next(answers)) == "a word"
+    assert slept == [0.5] * 3
+
+
+def test_who_waits_for_what_comes_soon_pauses_only_once_it_takes_long(slept):
+    looks = deadline.SPINS + 2
+    answers = iter([None] * looks + [1])
+    assert Deadline(600.0).poll(lambda: next(answers)) == 1
+    assert len(slept) == looks - deadline.SPINS + 1
+    assert max(slept) <= deadline.LONGEST_PAUSE_S

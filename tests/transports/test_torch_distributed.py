@@ -9,17 +9,8 @@ from jobs import Job
 from transports.scenarios import SCENARIOS
 
 RANKS = Path(__file__).with_name("torch_ranks.py")
-QUICK = (
-    "places",
-    "order",
-    "counters",
-    "whichever",
-    "turns",
-    "own",
-    "oneself",
-    "deadline",
-    "nobody",
-)
+
+pytestmark = pytest.mark.slow
 
 
 def play(names: Sequence[str], folder: Path) -> tuple[list[int], str]:
@@ -39,38 +30,28 @@ def play(names: Sequence[str], folder: Path) -> tuple[list[int], str]:
             job.kill()
 
 
-@pytest.mark.slow
-def test_three_ranks_are_content_with_what_is_quickly_told(tmp_path):
-    codes, output = play(QUICK, tmp_path)
-    assert codes == [0, 0, 0], output
-
-
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], str]:
     """All scenarios, one after the other, in one job."""
     return play([*SCENARIOS], tmp_path_factory.mktemp("torch"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SCENARIOS])
 def test_every_rank_is_content_with(name, played):
     _, output = played
     assert all(f"{name}: rank {rank} is content" in output for rank in range(3)), output
 
 
-@pytest.mark.slow
 def test_ranks_that_are_content_end_well(played):
     assert played[0] == [0, 0, 0]
 
 
-@pytest.mark.slow
 def test_an_abort_ends_every_rank_with_its_code(tmp_path):
     codes, output = play(["abort"], tmp_path)
     assert codes == [9, 9, 9]
     assert "Traceback" not in output
 
 
-@pytest.mark.slow
 def test_the_loss_of_a_rank_is_told_to_all_and_ends_nobody_else(tmp_path):
     codes, output = play(["lost"], tmp_path)
     assert codes == [0, 0, 0], output

@@ -75,13 +75,12 @@ def test_killed_and_started_again_it_evaluates_nothing_twice(capfd, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_brings_its_own_and_another_one_when_it_goes_on(tmp_path):
-    words = [*TRAIN, f"--train-dir={tmp_path / 'run'}", "--eval-freq=3"]
-    code, output = run([*words, "--max-steps=4"], tmp_path / "first")
-    assert code == 0, output
+def test_a_run_brings_its_own_which_goes_on_where_another_has_ended(tmp_path):
+    run_threads(settings(tmp_path / "run", **SHORT, eval_freq=3, max_steps=4))
+    assert main(evaluate(tmp_path / "run")) == 0
     assert evaluated(tmp_path / "run") == [3, 4]
-    assert "final test accuracy" in output
-    code, output = run([*words, "--max-steps=7"], tmp_path / "second")
+    words = [*TRAIN, f"--train-dir={tmp_path / 'run'}", "--eval-freq=3"]
+    code, output = run([*words, "--max-steps=7"], tmp_path / "log")
     assert code == 0, output
     assert "continued at step 5" in output
     assert "final test accuracy" in output

@@ -1,5 +1,6 @@
 """Plans that are tried in real steps: which, by whom, and without a trace."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,14 @@ from atomo.fusion.flow import Flow, Times
 from atomo.training.found import Found
 from atomo.training.fused import after_trials
 from atomo.training.job import make_job
-from atomo.training.rehearsal import Contender, join_rehearsal, rehearse, worth_trying
-from atomo.training.trials import Trial, best_of, expected, listed, winner_first
+from atomo.training.rehearsal import (
+    Contender,
+    finalists,
+    join_rehearsal,
+    rehearse,
+    worth_trying,
+)
+from atomo.training.trials import Trial, expected, listed, winner_first
 from atomo.transports import network
 
 CASES = [{"n": 3, "comm_type": "Bcast"}, *({"n": n, "comm_type": "Allgather"} for n in (2, 1))]
@@ -41,33 +48,53 @@ def test_what_may_turn_out_best_is_tried_and_what_the_others_are_held_against() 
 
 
 def test_steps_that_take_long_are_tried_with_fewer_plans() -> None:
-    slow = [plan(name, time) for name, time in zip("abc", (1.5, 1.3, 1.1), strict=True)]
+    slow = [plan(name, time) for name, time in zip("abc", (0.5, 0.4, 0.3), strict=True)]
+    assert names(worth_trying(slow)) == "abc"
+    slow = [plan(one.name, 1.5 * one.predicted_s) for one in slow]
     assert names(worth_trying(slow)) == "bc"
     assert worth_trying([plan(one.name, 10 * one.predicted_s) for one in slow]) == []
 
 
-def test_the_first_stays_unless_another_gains_enough() -> None:
-    first, close, fast = Trial("a", 1.0, 1.0), Trial("b", 2.0, 0.99), Trial("c", 2.0, 0.5)
-    assert best_of([first, close]) == 0
-    assert best_of([first, close, fast]) == 2
-    ordered = winner_first([first, close, fast])
-    assert [one.name for one in ordered] == ["c", "a", "b"]
-    assert expected(ordered, 7.0) == 0.5
+def test_the_first_and_the_fastest_have_more_turns() -> None:
+    assert finalists([[[9.0]], [[2.0]], [[1.0]], [[3.0]]]) == [0, 2, 1]
+    assert finalists([[[1.0]], [[2.0]]]) == [0, 1]
+
+
+def winner(*turns: list[list[float]]) -> str:
+    plans = [(name, 1.0) for name in "abc"[: len(turns)]]
+    return winner_first(plans, turns)[0].name
+
+
+def test_the_first_stays_unless_another_gains_enough_in_most_turns() -> None:
+    even = [[1.0, 1.0]] * 6
+    assert winner(even, [[0.99, 0.99]] * 6) == "a"
+    assert winner(even, [[0.9, 0.9]] * 6) == "b"
+    assert winner(even, [[0.9, 0.9]] * 4 + [[1.1, 1.1]] * 2) == "b"
+    mostly = [[1.2, 1.2, 0.5]] * 3 + [[0.5, 0.5, 1.2]] * 3  # faster by its median, in half of them
+    assert winner([[1.0, 1.0, 1.0]] * 6, mostly) == "a"
+    assert winner(even, [[0.9, 0.9]] * 6, [[0.1, 0.1]] * 2) == "b"  # who is out is out
+
+
+def test_a_line_says_what_became_of_plans() -> None:
+    trials = winner_first([("a", 1.0), ("b", 2.0)], [[[1.0], [1.0]], [[0.5], [0.5]]])
+    assert [one.name for one in trials] == ["b", "a"]
+    assert expected(trials, 7.0) == 0.5
     assert expected((), 7.0) == 7.0
-    assert listed(ordered) == "; 500.0 in trial steps (a 1000.0, b 990.0)"
-    assert winner_first([]) == ()
+    assert listed(trials) == "; 500.0 in trial steps (a 1000.0)"
+    assert listed(winner_first([], [])) == ""
+    assert Trial.read(asdict(trials[0])) == trials[0]
 
 
 def test_messages_are_those_that_steps_were_shortest_with() -> None:
     flow = Flow((0.1, 0.2), (Times(0.0, 1.0, 0.0),) * 2, Times(0.0, 0.5, 0.0), 0.0)
     found = Found("auto", (1, 2), "of this", flow.done((1, 2)), 3.0, 2.0, 1.0, ())
     plans = {(1, 2): plan("auto", 1.0), (2,): plan("one", 1.5)}
-    trials = [Trial("auto", 1.0, 2.0), Trial("one", 1.5, 1.0)]
+    trials = (Trial("one", 1.5, 1.0), Trial("auto", 1.0, 2.0))
     best = after_trials(found, plans, trials, flow)
-    assert (best.cuts, best.step_s, best.trials) == ((2,), 1.5, (trials[1], trials[0]))
+    assert (best.cuts, best.step_s, best.trials) == ((2,), 1.5, trials)
     assert best.exchange_s == flow.done((2,))
     assert Found.read(best.record()) == best
-    assert after_trials(found, plans, [], flow).cuts == (1, 2)
+    assert after_trials(found, plans, (), flow).cuts == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +119,7 @@ def test_trials_leave_no_trace(case: dict[str, object], tmp_path: Path) -> None:
         for job, one in zip(jobs[1:], transports[1:], strict=True)
     ]
     together(parts, lambda: transports[0].abort(1))
-    assert [one.name for one in trials] == ["dense", "topk", "mixed"]
+    assert {one.name for one in trials} == {"dense", "topk", "mixed"}
     assert all(one.taken_s > 0 for one in trials)
     for job, was in zip(jobs, before, strict=True):
         assert all(tensor.equal(was[name]) for name, tensor in job.model.state_dict().items())

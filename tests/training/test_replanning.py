@@ -95,9 +95,10 @@ def auto(folder: Path, **changes: Any) -> Settings:
     return run
 
 
-def as_predicted(*words: Any) -> list[Trial]:
+def as_predicted(*words: Any) -> tuple[Trial, ...]:
     """Plans are tried in real steps, which are then said to have taken what was predicted."""
-    return [replace(one, taken_s=one.predicted_s) for one in rehearse(*words)]
+    trials = [replace(one, taken_s=one.predicted_s) for one in rehearse(*words)]
+    return tuple(sorted(trials, key=lambda one: one.taken_s))
 
 
 def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:

@@ -23,7 +23,6 @@ from atomo.training.plan_records import continued
 from atomo.training.proposals import Proposal, codecs_of, promising, proposed
 from atomo.training.rehearsal import join_rehearsal, rehearse
 from atomo.training.telling import hear, names_of_hosts, tell
-from atomo.training.trials import winner_first
 from atomo.transports import Transport
 
 __all__ = ["choose_codecs"]
@@ -100,7 +99,7 @@ def tried(
 ) -> Chosen:
     """The proposal that real steps are shortest with, of those that promise most."""
     plans = [one.plan(settings) for one in proposals]
-    trials = winner_first(rehearse(job, transport, CPU, plans))
+    trials = rehearse(job, transport, CPU, plans)
     if not trials:
         return promising(proposals).chosen
     best = next(one.chosen for one in proposals if one.name == trials[0].name)

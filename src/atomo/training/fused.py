@@ -8,7 +8,7 @@ bits.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -33,7 +33,7 @@ from atomo.training.plan_records import continued
 from atomo.training.rehearsal import Contender, join_rehearsal, rehearse
 from atomo.training.telling import names_of_hosts
 from atomo.training.trial import probe_job
-from atomo.training.trials import Trial, winner_first
+from atomo.training.trials import Trial
 from atomo.transports import Transport
 
 __all__ = ["UNDER_WAY", "fused", "main_codec", "searched", "tensor_codecs"]
@@ -201,14 +201,13 @@ def partitions(
 def after_trials(
     found: Found,
     plans: dict[tuple[int, ...], Contender],
-    trials: Sequence[Trial],
+    trials: tuple[Trial, ...],
     flow: Flow,
 ) -> Found:
     """The partition that steps were shortest with; where none were taken, the most promising."""
-    ordered = winner_first(trials)
-    name = ordered[0].name if ordered else next(iter(plans.values())).name
+    name = trials[0].name if trials else next(iter(plans.values())).name
     cuts, step_s = next((c, one.predicted_s) for c, one in plans.items() if one.name == name)
-    return replace(found, cuts=cuts, exchange_s=flow.done(cuts), step_s=step_s, trials=ordered)
+    return replace(found, cuts=cuts, exchange_s=flow.done(cuts), step_s=step_s, trials=trials)
 
 
 def joined(costs: dict[Codec[Any], Costs], codecs: list[Codec[Any]]) -> Costs:

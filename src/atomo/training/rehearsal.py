@@ -8,7 +8,6 @@ among them.
 
 import gc
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from atomo.training.job import Job, make_stages
 from atomo.training.leader import Leader
 from atomo.training.replica import Replica
 from atomo.training.telling import hear, tell
-from atomo.training.trials import Trial
+from atomo.training.trials import Trial, Turns, median_of, winner_first
 from atomo.training.worker import Worker
 from atomo.transports import Transport
 
@@ -30,8 +29,11 @@ __all__ = ["Contender", "join_rehearsal", "rehearse"]
 
 FURTHEST: Final = 2.5  # times the best prediction; the worst ever seen was off by 2.2
 MOST: Final = 5  # plans
-TURNS: Final = 2  # of each, so that load which changes meets all of them
-ABOUT_S: Final = 0.5  # of the steps of a turn
+TURNS, FINAL_TURNS = 2, 4  # of all, so that load which changes meets them; and of those that are
+FINALISTS: Final = (
+    3  # left, since the best of several that differ by chance looks better than it is
+)
+ABOUT_S: Final = 0.4  # of the steps of a turn
 LEAST_STEPS, MOST_STEPS = 3, 8  # of a turn
 STILL: Final = 1e-9  # a learning rate by which no weights leave what is finite
 LONGEST_S: Final = 30.0  # of all steps; what is slower is tried with fewer plans
@@ -52,7 +54,7 @@ class Contender:
 
 def rehearse(
     draft: Job, transport: Transport, device: torch.device, plans: Sequence[Contender]
-) -> list[Trial]:
+) -> tuple[Trial, ...]:
     """Rank 0's part; all others call `join_rehearsal`.
 
     Args:
@@ -62,25 +64,34 @@ def rehearse(
         plans: first the one to be had where others gain next to nothing on it.
 
     Returns:
-        Of each plan that was tried, in the order of `plans`; none where only one of them promises
-        anything, or steps take too long to try them.
+        What became of each plan that was tried, the one to take first; none where only one of them
+        promises anything, or steps take too long to try them.
     """
     chosen = worth_trying(plans)
+    turns: list[Turns] = [[] for _ in chosen]
     steps = steps_of(min(plan.predicted_s for plan in chosen)) if chosen else 0
-    tell(transport, {"plans": [asdict(plan) for plan in chosen], "steps": steps})
+    rounds = [(TURNS, [*range(len(chosen))])] if chosen else []
+    for times, places in rounds:
+        some = [chosen[at] for at in places]
+        words = {"plans": [asdict(plan) for plan in some], "steps": steps, "turns": times}
+        tell(transport, words)
+        transport.drain(draft.settings.timeout)
+        taken = turns_taken(draft, transport, device, some, steps, times)
+        for at, found in zip(places, taken, strict=True):
+            turns[at] += found
+        if len(rounds) == 1:
+            rounds.append((FINAL_TURNS, finalists(turns)))
+    tell(transport, {"plans": []})
     transport.drain(draft.settings.timeout)
-    taken = steps_taken(draft, transport, device, chosen, steps)
-    return [
-        Trial(plan.name, plan.predicted_s, statistics.median(times))
-        for plan, times in zip(chosen, taken, strict=True)
-    ]
+    named = [(plan.name, plan.predicted_s) for plan in chosen]
+    return winner_first(named, turns)
 
 
 def join_rehearsal(draft: Job, transport: Transport, device: torch.device) -> None:
     """The part of all ranks but the first."""
-    told = hear(transport, draft.settings.timeout)
-    plans = [Contender(**plan) for plan in told["plans"]]
-    steps_taken(draft, transport, device, plans, told["steps"])
+    while (told := hear(transport, draft.settings.timeout))["plans"]:
+        plans = [Contender(**plan) for plan in told["plans"]]
+        turns_taken(draft, transport, device, plans, told["steps"], told["turns"])
 
 
 def worth_trying(plans: Sequence[Contender]) -> list[Contender]:
@@ -90,9 +101,22 @@ def worth_trying(plans: Sequence[Contender]) -> list[Contender]:
     # The first has a place before better predictions: it is what they are held against.
     kept = [*near[:1], *sorted(near[1:], key=lambda plan: plan.predicted_s)][:MOST]
     kept.sort(key=lambda plan: plan.predicted_s)
-    while kept and TURNS * (1 + LEAST_STEPS) * sum(one.predicted_s for one in kept) > LONGEST_S:
+    while kept and least_s(kept) > LONGEST_S:
         kept.pop()
     return [plan for plan in plans if plan in kept] if len(kept) > 1 else []
+
+
+def least_s(plans: Sequence[Contender]) -> float:
+    """What all turns are predicted to take, with the fewest steps of a turn."""
+    times = sorted(plan.predicted_s for plan in plans)
+    steps = TURNS * sum(times) + FINAL_TURNS * sum(times[:FINALISTS])
+    return (1 + LEAST_STEPS) * steps
+
+
+def finalists(turns: Sequence[Turns]) -> list[int]:
+    """The first, and those that were the fastest until now."""
+    others = sorted(range(1, len(turns)), key=lambda at: median_of(turns[at]))
+    return [0, *others[: FINALISTS - 1]]
 
 
 def steps_of(predicted_s: float) -> int:
@@ -100,15 +124,20 @@ def steps_of(predicted_s: float) -> int:
     return max(LEAST_STEPS, min(MOST_STEPS, math.ceil(ABOUT_S / max(predicted_s, 1e-6))))
 
 
-def steps_taken(
-    draft: Job, transport: Transport, device: torch.device, plans: Sequence[Contender], steps: int
-) -> list[list[float]]:
-    """Seconds of the steps of each plan but the first of each turn; on a worker, none."""
-    taken: list[list[float]] = [[] for _ in plans]
-    for _ in range(TURNS if plans else 0):
-        for plan, times in zip(plans, taken, strict=True):
+def turns_taken(
+    draft: Job,
+    transport: Transport,
+    device: torch.device,
+    plans: Sequence[Contender],
+    steps: int,
+    turns: int,
+) -> list[Turns]:
+    """Of each plan seconds of the steps of each turn, but for its first; on a worker, none."""
+    taken: list[Turns] = [[] for _ in plans]
+    for _ in range(turns):
+        for plan, found in zip(plans, taken, strict=True):
             with untouched(draft.model):
-                times += [*step_times(job_of(draft, plan), transport, device, 1 + steps)][1:]
+                found.append([*step_times(job_of(draft, plan), transport, device, 1 + steps)][1:])
             transport.drain(draft.settings.timeout)
             gc.collect()  # a replica has cycles, and the next one needs the room
     return taken

@@ -36,6 +36,7 @@ from atomo.transports import Transport
 __all__ = ["Plan", "Seen", "replanned", "weighed"]
 
 FIRST: Final = 0  # the rank
+BEFORE, AFTER = "as it was", "new"  # plans that are tried
 
 
 @final
@@ -104,8 +105,8 @@ def replanned(
         chosen = Chosen.read(told["chosen"]) if told["chosen"] else None
         return following(job, chosen, None, told["fusion"], ProbedAgain(**told["again"]))
     stays, best = weighed(asked, job, some, codecs, found)
-    stays, best = rehearsed(job, transport, device, (stays, best))
-    plan, changed = (best, True) if best.step_s * WORTH < stays.step_s else (stays, False)
+    stays, best, changed = rehearsed(job, transport, device, stays, best)
+    plan = best if changed else stays
     took_s = time.perf_counter() - began
     plan = timed(plan, took_s, seen.step + 1 if changed else 0)
     again = ProbedAgain(
@@ -120,17 +121,18 @@ def replanned(
 
 
 def rehearsed(
-    job: Job, transport: Transport, device: torch.device, plans: tuple[Plan, Plan]
-) -> tuple[Plan, Plan]:
-    """What a step takes by either, where there is time to try them."""
-    stays, best = plans
-    trials = rehearse(
-        job, transport, device, [stays.contender("as it was", job), best.contender("new", job)]
-    )
+    job: Job, transport: Transport, device: torch.device, stays: Plan, best: Plan
+) -> tuple[Plan, Plan, bool]:
+    """What a step takes by either, tried where there is time; and whether the second is to serve
+    from now on.
+    """
+    plans = [stays.contender(BEFORE, job), best.contender(AFTER, job)]
+    trials = {one.name: one for one in rehearse(job, transport, device, plans)}
     if not trials:
-        return plans
-    one, other = trials
-    return stays.tried((one, other)), best.tried((other, one))
+        return stays, best, best.step_s * WORTH < stays.step_s
+    one, other = trials[BEFORE], trials[AFTER]
+    changed = next(iter(trials)) == AFTER
+    return stays.tried((one, other)), best.tried((other, one)), changed
 
 
 def plain(job: Job) -> Job:

@@ -1,12 +1,16 @@
 """What became of plans that were tried in real steps (`rehearsal.py`)."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from atomo.planning.comparison import WORTH
 
-__all__ = ["Trial", "best_of", "expected", "listed", "winner_first"]
+__all__ = ["Trial", "Turns", "expected", "listed", "median_of", "winner_first"]
+
+Turns = list[list[float]]
+"""Of one plan: seconds of the steps of each of its turns."""
 
 
 @final
@@ -30,21 +34,41 @@ class Trial:
         return Trial(str(values["name"]), *times)
 
 
-def best_of(trials: Sequence[Trial]) -> int:
-    """The number of the plan to take: the first, which was predicted to be the best, unless another
-    one gains enough on it.
+def winner_first(plans: Sequence[tuple[str, float]], turns: Sequence[Turns]) -> tuple[Trial, ...]:
+    """What became of plans, the one to take first, and then in their order; of none, none.
+
+    It is the fastest of those that had most turns; but the first of all, unless that one gains
+    enough on it, and was faster in most of the turns that they had side by side.
+
+    Args:
+        plans: the name of each, and its prediction.
+        turns: of each.
     """
-    first = trials[0].taken_s
-    best = min(range(len(trials)), key=lambda at: trials[at].taken_s)
-    return best if trials[best].taken_s * WORTH < first else 0
-
-
-def winner_first(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The one to take, and the others as they were; of none, none."""
+    trials = [
+        Trial(name, predicted_s, median_of(found))
+        for (name, predicted_s), found in zip(plans, turns, strict=True)
+    ]
     if not trials:
         return ()
-    best = best_of(trials)
+    most = max(map(len, turns))
+    last = [at for at, found in enumerate(turns) if len(found) == most]
+    best = min(last, key=lambda at: trials[at].taken_s)
+    gains = trials[best].taken_s * WORTH < trials[0].taken_s
+    best = best if gains and wins(turns[best], turns[0]) else 0
     return (trials[best], *trials[:best], *trials[best + 1 :])
+
+
+def median_of(turns: Turns) -> float:
+    """Of all steps; 0 of none."""
+    return statistics.median(found) if (found := [one for turn in turns for one in turn]) else 0.0
+
+
+def wins(turns: Turns, others: Turns) -> bool:
+    """Whether steps were shorter in two of three turns, or more."""
+    faster = [
+        median_of([one]) < median_of([other]) for one, other in zip(turns, others, strict=True)
+    ]
+    return 3 * sum(faster) >= 2 * len(faster)
 
 
 def expected(trials: Sequence[Trial], predicted_s: float) -> float:

@@ -111,6 +111,15 @@ def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_s
     assert all_of_it.step_s == pytest.approx(0.5 + 3 + 0.31 + 4 * 0.042 + REPORTS)
 
 
+def test_what_comes_down_from_a_master_has_had_a_rest_as_well() -> None:
+    rested = replace(LINK, rested_bytes=100.0)
+    plain = predict(Setting(PROFILE, 4, LINK), COSTS, "Bcast", ONE).step_s
+    found = predict(Setting(PROFILE, 4, rested), COSTS, "Bcast", ONE).step_s
+    assert plain - found == pytest.approx(2 * 100.0 / LINK.bytes_per_s)
+    endless = replace(LINK, rested_bytes=1e9)
+    assert predict(Setting(PROFILE, 4, endless), COSTS, "Bcast", ONE).step_s > PROFILE.forward_s
+
+
 def test_messages_go_at_the_bandwidth_of_messages_as_long_as_they_are() -> None:
     sizes = Link(500.0, 0.05, shorter=((400.0, 2000.0), (4000.0, 500.0)))
     setting = Setting(PROFILE, 4, LINK, measured={"Allgather": sizes})

@@ -75,6 +75,32 @@ def test_shorter_messages_have_the_bandwidth_that_they_were_seen_to_have() -> No
     assert ends[0] - 1 <= found.at(between).bytes_per_s <= ends[1] + 1
 
 
+class Limited:
+    """What is sent after a rest is ahead by what a bucket of tokens held."""
+
+    def __init__(self) -> None:
+        self._taken_s, self._rested = 0.0, False
+
+    def rest(self, seconds: float) -> None:
+        self._rested = seconds >= 0.05
+
+    def send(self, size: int, count: int) -> None:
+        ahead = min(size, 10_000) if self._rested else 0
+        self._taken_s, self._rested = count * (LATENCY_S + 10 * BYTE_S * (size - ahead)), False
+
+    def taken_s(self, work: Callable[[], object]) -> float:
+        work()
+        return self._taken_s
+
+
+def test_what_a_rest_lets_through_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited, exchange = Limited(), EXCHANGES["Bcast"](2)
+    monkeypatch.setattr(links.time, "sleep", limited.rest)
+    found = Bench(limited.taken_s, 1, 10**9).link(exchange, limited.send)
+    assert found.rested_bytes == pytest.approx(exchange.crossings * 10_000)
+    assert found.at(links.SHORTEST_BYTES).rested_bytes == found.rested_bytes
+
+
 def test_messages_that_mostly_wait_say_nothing_of_bandwidth() -> None:
     modelled = Modelled()
     found = Bench(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)

@@ -24,7 +24,7 @@ FOUND = Probed(
     Profile(0.5, (1.0, 3.0), 3.0, GRADIENT, 0.25),
     0.75,
     {
-        "Bcast": Link(1e6, 1e-3, 16384.0),
+        "Bcast": Link(1e6, 1e-3, 16384.0, rested_bytes=8192.0),
         "Allgather": Link(2e6, 2e-3, 0.0, ((8e3, 3e6), (4e4, 2e6))),
     },
     (("Allgather", COSTS), ("Allreduce", replace(COSTS, spec="bf16", holds=False, half=True))),
@@ -44,9 +44,10 @@ def test_a_probe_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_all_numbers_that_are_gone_by_are_in_a_row() -> None:
     assert FOUND.numbers[:6] == (0.5, 3.0, 0.25, 0.75, 1.0, 3.0)
-    assert FOUND.numbers[6:12] == (1e6, 1e-3, 16384.0, 2e6, 2e-3, 0.0)
-    assert FOUND.numbers[12:16] == (8e3, 3e6, 4e4, 2e6)
-    assert FOUND.numbers[16:] == 2 * (0.0, 0.0, 0.0, 0.1, 0.2, 30.0, 0.3, 0.4, 50.0)
+    assert FOUND.numbers[6:10] == (1e6, 1e-3, 16384.0, 8192.0)
+    assert FOUND.numbers[10:14] == (2e6, 2e-3, 0.0, 0.0)
+    assert FOUND.numbers[14:18] == (8e3, 3e6, 4e4, 2e6)
+    assert FOUND.numbers[18:] == 2 * (0.0, 0.0, 0.0, 0.1, 0.2, 30.0, 0.3, 0.4, 50.0)
 
 
 def put(*path: str | int, value: Any) -> Callable[[Any], None]:

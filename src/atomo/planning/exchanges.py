@@ -23,12 +23,20 @@ class Link:
     bytes_per_s: float
     latency_s: float  # of a message, one way
     burst_bytes: float = 0.0
-    """That go faster, once a step: what the limit of a link lets through after a rest."""
+    """By which long messages are ahead of their bandwidth, once a step."""
     shorter: tuple[tuple[float, float], ...] = ()
     """Bytes of a message, increasing, and the bytes a second that one so long was seen to have.
 
     A message that fits into the queues of a link goes at its speed. One that does not is dropped in
     part, and waits until TCP sends that again; so the bandwidth of long ones says little of it."""
+    rested_bytes: float = 0.0
+    """That go faster in a direction in which nothing went for a while: what the limit of a link
+    lets through then."""
+
+    @property
+    def saved_s(self) -> float:
+        """By which a direction is done earlier that has had a rest."""
+        return max(self.burst_bytes, self.rested_bytes) / self.bytes_per_s
 
     def at(self, size: int | float) -> "Link":
         """The link as messages of so many bytes see it: as one that was measured, or in between."""
@@ -36,7 +44,7 @@ class Link:
             return replace(self, shorter=())
         sizes, speeds = zip(*self.shorter, strict=True)
         byte_s = float(np.interp(size, sizes, [1 / speed for speed in speeds]))
-        return Link(1 / byte_s, self.latency_s)
+        return Link(1 / byte_s, self.latency_s, rested_bytes=self.rested_bytes)
 
 
 @final

@@ -164,7 +164,7 @@ def saved_by_burst(flow: Flow, cuts: Sequence[int], link: Link) -> float:
         each=tuple(one._replace(send=0.0) for one in flow.each),
         message=flow.message._replace(send=0.0),
     )
-    return min(link.burst_bytes / link.bytes_per_s, flow.done(cuts) - free.done(cuts))
+    return min(link.saved_s, flow.done(cuts) - free.done(cuts))
 
 
 def around_it(setting: Setting, costs: Costs, communicator: str) -> float:
@@ -209,11 +209,13 @@ def way_down(setting: Setting, costs: Costs, communicator: str) -> float:
     link, workers = setting.link_of(communicator, costs), setting.workers
     weights, gradients = sum(setting.profile.sizes), workers * costs.sent_bytes
     waiting = workers * link.latency_s
+    rested_s = link.rested_bytes / link.bytes_per_s  # nothing comes down while gradients go up
     if weights <= gradients:
         piece = min(weights, 4 * piece_entries(weights // 4))  # each but the first waits for one
-        return (weights + (workers - 1) * piece) / link.bytes_per_s + waiting
+        return max(0.0, (weights + (workers - 1) * piece) / link.bytes_per_s - rested_s) + waiting
     repeating = sum(one.decode_s for one in costs.each) * workers + setting.profile.update_s
-    return gradients / link.bytes_per_s + setting.machine.crowding * repeating + waiting
+    going_s = max(0.0, gradients / link.bytes_per_s - rested_s)
+    return going_s + setting.machine.crowding * repeating + waiting
 
 
 def break_even(setting: Setting, costs: Costs, communicator: str, dense: Costs) -> float:

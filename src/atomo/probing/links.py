@@ -8,6 +8,7 @@ effective bandwidth comes out below that of the link.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -37,6 +38,8 @@ LONG_S: Final = (
     0.3  # what the larger message takes at least, if it is not the largest; more => surer
 )
 TIMES: Final = 5
+REST_S: Final = 0.1  # after which a limit lets through all that it ever does at once
+SLOW_S: Final = 0.01  # of a message, from which on a rest is worth looking for
 MOST_BURST_BYTES: Final = 32_000.0  # of a link; what seems more is noise
 GATHERS: Final = "Allgather"
 SUMS: Final = tuple(name for name in COMM_TYPES if name not in (PARAMETER_SERVER, GATHERS))
@@ -126,7 +129,20 @@ class Bench:
         burst = min(exchange.crossings * max(0.0, ahead), MOST_BURST_BYTES)
         taken_s = {size: whole_s, size // 2: half_s}
         shorter = self._shorter(exchange, send, taken_s)
-        return Link(exchange.crossings / byte_s, small_s / exchange.latencies, burst, shorter)
+        rested = min(exchange.crossings * self._rested_s(send) / byte_s, MOST_BURST_BYTES)
+        speed = exchange.crossings / byte_s
+        return Link(speed, small_s / exchange.latencies, burst, shorter, rested)
+
+    def _rested_s(self, send: Send) -> float:
+        """Seconds by which a message takes less where nothing went before it for a while."""
+
+        def rest() -> None:
+            time.sleep(REST_S)
+
+        busy_s = self._typical_s(send, FIRST_BYTES, 1)
+        if busy_s < SLOW_S:
+            return 0.0
+        return max(0.0, busy_s - self._typical_s(send, FIRST_BYTES, 1, rest))
 
     def _shorter(
         self, exchange: Exchange, send: Send, taken_s: dict[int, float]
@@ -153,9 +169,16 @@ class Bench:
             size = min(most, size * (8 if taken < LONG_S / 8 else 2))
         return size
 
-    def _typical_s(self, send: Send, size: int, count: int) -> float:
-        """Seconds of an exchange, the median of some."""
-        return statistics.median(self.taken_s(partial(send, size, count)) for _ in range(TIMES))
+    def _typical_s(
+        self, send: Send, size: int, count: int, before: Callable[[], None] = lambda: None
+    ) -> float:
+        """Seconds of an exchange, the median of some, with something before each."""
+
+        def taken_s() -> float:
+            before()
+            return self.taken_s(partial(send, size, count))
+
+        return statistics.median(taken_s() for _ in range(TIMES))
 
 
 def gather(collective: Collective, size: int, count: int) -> None:

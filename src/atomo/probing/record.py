@@ -67,6 +67,7 @@ class Probed:
                 link.bytes_per_s,
                 link.latency_s,
                 link.burst_bytes,
+                link.rested_bytes,
                 *sum(link.shorter, ()),
             )
         ]
@@ -167,7 +168,8 @@ def link_from(found: Any) -> Link:
     )
     if not all(seen for _, seen in shorter) or [*shorter] != sorted(shorter):
         raise ValueError(f"bandwidths by size are {shorter!r}")
-    return Link(speed, latency_s, burst, shorter)
+    rested = number(found.get("rested_bytes", 0.0), "rested_bytes")  # nor have they this
+    return Link(speed, latency_s, burst, shorter, rested)
 
 
 def shape_from(found: Any) -> list[int]:

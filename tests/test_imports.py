@@ -226,6 +226,9 @@ def test_starting_a_rank_waits_for_nothing_as_slow_as_torch_itself():
     start += "assert 'rich' not in sys.modules\nimport atomo.cli.train\n"  # which shows the run
     used = "from atomo.data import load_dataset\nfrom atomo.models import build_model\n"
     used += "data = load_dataset('digits', None)\nbuild_model('LeNet', data.input_shape, 10)\n"
+    used += "import torch\nfrom atomo.training.update_rules import Adam, Sgd\n"
+    used += "for rule in (Sgd(0.9, False, 0.0), Adam(0.0)):\n"
+    used += "    rule.step(torch.ones(3), torch.ones(3), 0.1)\n"
     slow = {"torchvision", "sklearn", "scipy", "torch._dynamo"}
     run(f"{start}{used}assert not sys.modules.keys() & {slow}")
 

@@ -3,10 +3,9 @@
 import signal
 
 import pytest
-from jobs import faults, run, started, until
-from support import run_threads, settings
+from jobs import faults, started, until
 
-from atomo.training.checkpoint import finished, latest, load
+from atomo.training.checkpoint import finished, latest
 
 pytestmark = pytest.mark.slow
 
@@ -72,15 +71,3 @@ def test_nothing_outlives_a_killed_launcher(tmp_path):
         job.ends()
         until(lambda: not job.family(), "every process to end")
     assert latest(tmp_path / "run") is not None
-
-
-def test_what_was_interrupted_can_be_continued_in_another_folder(tmp_path):
-    common = {"n": 2, "code": "sgd", "batch_size": 8, "lr": 0.002}
-    run_threads(settings(tmp_path / "a", max_steps=3, **common))
-    run_threads(settings(tmp_path / "whole", max_steps=6, **common))
-    words = [*TRAIN, f"--train-dir={tmp_path / 'b'}", f"--resume={tmp_path / 'a'}"]
-    code, output = run([*words, "--max-steps=6", "--evaluator=none"], tmp_path / "log")
-    assert code == 0, output
-    assert "continued at step 4" in output
-    whole, parts = load(tmp_path / "whole", 6).model, load(tmp_path / "b", 6).model
-    assert all(tensor.equal(parts[name]) for name, tensor in whole.items())

@@ -154,10 +154,12 @@ def test_a_host_is_one_worker_to_what_was_kept():
 
 
 def test_another_run_can_be_continued_in_a_new_folder(tmp_path):
+    run_threads(settings(tmp_path / "whole", max_steps=4, network=SMALL))
     run_threads(settings(tmp_path / "a", max_steps=2, network=SMALL))
     again = settings(tmp_path / "b", max_steps=4, network=SMALL, resume=str(tmp_path / "a"))
     assert started(again).first_step == 3
     assert steps(tmp_path / "b") == [4]
+    assert same(load(tmp_path / "whole", 4), load(tmp_path / "b", 4))
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):

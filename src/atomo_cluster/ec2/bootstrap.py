@@ -113,7 +113,8 @@ def connections(site: Site) -> dict[str, str]:
     """The ssh_config and known_hosts files with which hosts reach each other."""
     blocks, known = [], []
     for host in site.hosts:
-        where = (host.inside, 22) if host.port == 22 else (host.address, host.port)
+        known_by_name = host.inside == host.alias  # a name that only this file resolves
+        where = (host.address, host.port) if known_by_name else (host.inside, 22)
         blocks.append(
             f"Host {' '.join(dict.fromkeys((host.inside, host.alias)))}\n"
             f"  HostName {where[0]}\n  Port {where[1]}\n  HostKeyAlias {host.id}\n"

@@ -10,6 +10,7 @@ from typing import Any, Final
 from atomo_cluster.arguments import Parser
 from atomo_cluster.ec2.config_file import add_settings
 from atomo_cluster.ec2.document import Document
+from atomo_cluster.ec2.fitting import fitted, fitted_line
 from atomo_cluster.ec2.keys import check_state
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import ConfigError
@@ -32,6 +33,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "status": "list the cluster's hosts, and when their fuses end them",
         "cost": "say what the cluster has cost, costs and may cost",
         "extend": "move the fuses of the cluster's hosts",
+        "resize": "launch workers, or end some, until there are N",
         "list_running_instances": "list the running hosts of all your clusters",
         "list_idle_instances": "list the hosts on which no training runs",
         "run_command": "run a shell command on hosts",
@@ -53,10 +55,11 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 # These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
-STATEFUL: Final = frozenset({"launch", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
-                             "run_command", "ssh", "kill_python", "kill_all_python", "extend",
-                             "list_idle_instances", "jobs", "logs", "attach", "stop",
-                             "fetch", "upload"})  # fmt: skip
+STATEFUL: Final = frozenset(
+    {"launch", "resize", "extend", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
+     "jobs", "logs", "attach", "stop", "run_command", "ssh", "kill_python", "kill_all_python",
+     "list_idle_instances", "fetch", "upload"}
+)  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
@@ -91,8 +94,8 @@ def parser(name: str, module: ModuleType) -> Parser:
     """The parser of a command."""
     built = Parser(
         prog=f"{PROGRAM} {name}",
-        description=f"{COMMANDS[name].capitalize()}.\n\n{module.HELP}",
-        epilog=EXIT_CODES,
+        description=f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}.\n\n{fitted(module.HELP)}",
+        epilog=fitted(EXIT_CODES),
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -128,7 +131,7 @@ def options(built: Any) -> list[str]:
 
 def usage() -> str:
     """What `pytorch_ec2.py --help` says."""
-    lines = [f"  {name:24}{text}" for name, text in COMMANDS.items()]
+    lines = [fitted_line(f"  {name:24}{text}", indent=" " * 26) for name, text in COMMANDS.items()]
     return "\n".join([f"usage: {PROGRAM} COMMAND [OPTION ...]", "", *lines, "",
                       f"`{PROGRAM} COMMAND --help` has examples and lists the options.", "",
-                      EXIT_CODES, ""])  # fmt: skip
+                      fitted(EXIT_CODES), ""])  # fmt: skip

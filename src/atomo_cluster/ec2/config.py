@@ -6,7 +6,7 @@ published script used keep their meaning.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, Final, final
@@ -26,6 +26,9 @@ LATEST: Final = "latest"
 LONGEST_H: Final = 720.0
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
 OWNER: Final = re.compile(r"[\w.@+=:/-]{0,128}")
+REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
+TAG: Final = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/+=@-]{0,256}")
+MOST_TAGS: Final = 40  # AWS takes 50 of a thing, and the cluster's own are among them
 USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -41,7 +44,11 @@ class Cluster:
 
     name: str = option("atomo", "the cluster's name; everything is tagged with it")
     owner: str = option("", "the second tag; empty: the user or role that AWS knows you by")
+    tags: str = option("", "further tags of all that is made, with commas, as team=vision,run=7")
     region: str = option("us-east-1", "AWS region")
+    regions: str = option(
+        "", "regions that will do, with commas; the cheapest first; empty: region alone"
+    )
     availability_zone: str = option("", "the one zone that will do; empty: see zones")
     method: str = option(
         "", "of all hosts: spot, on-demand, or reserved (on-demand); empty: the next two"
@@ -145,6 +152,25 @@ class Cluster:
         return (self.worker_type, *words(self.alternative_types))
 
     @property
+    def all_regions(self) -> tuple[str, ...]:
+        """The regions that will do: where zones are named, those that have one of them."""
+        return tuple(
+            region for region in dict.fromkeys(words(self.regions) or (self.region,))
+            if not self.zones or any(zone.startswith(region) for zone in words(self.zones))
+        )  # fmt: skip
+
+    def at(self, region: str) -> "Cluster":
+        """This cluster in one of its regions."""
+        zones = ",".join(zone for zone in words(self.zones) if zone.startswith(region))
+        return replace(self, region=region, regions="", zones=zones)
+
+    @property
+    def own_tags(self) -> tuple[tuple[str, str], ...]:
+        """The further tags, key and value."""
+        pairs = (word.partition("=") for word in words(self.tags))
+        return tuple((key, value) for key, _, value in pairs)
+
+    @property
     def named_zones(self) -> tuple[str, ...]:
         """The zones that the settings name."""
         return words(self.availability_zone or self.zones)
@@ -177,7 +203,7 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "owner": (OWNER, "up to 128 letters, digits and . @ + = : / _ -"),
     "ssh_username": (USER, "a user name such as ubuntu or ec2-user"),
     "image_id": (re.compile(rf"{LATEST}|ami-[\w-]+"), f"{LATEST}, or an image such as ami-0abc"),
-    "region": (re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d"), "a region such as us-west-2"),
+    "region": (REGION, "a region such as us-west-2"),
     "results": (
         re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w.=+-]+)*/?)?"),
         "s3://BUCKET/PREFIX",
@@ -212,12 +238,42 @@ def check_zone(cluster: Cluster) -> None:
         raise ConfigError("give availability_zone or zones, not both")
     if cluster.subnet_id and cluster.zones:
         raise ConfigError(f"zones {cluster.zones!r}: subnet_id is in one zone; give one of the two")
+    regions = words(cluster.regions) or (cluster.region,)
     for zone in cluster.named_zones:
-        if not zone.startswith(cluster.region):
+        if not zone.startswith(regions):
             raise ConfigError(
-                f"{name} {zone!r} is not in region {cluster.region!r}; "
-                f"write e.g. {cluster.region}a, or leave it empty"
+                f"{name} {zone!r} is not in region {' or '.join(regions)!r}; "
+                f"write e.g. {regions[0]}a, or leave it empty"
             )
+
+
+def check_regions(cluster: Cluster) -> None:
+    """Several regions are names of regions, and nothing is named that is in one of them only."""
+    for region in words(cluster.regions):
+        if not REGION.fullmatch(region):
+            raise ConfigError(f"regions {region!r}: a region such as us-west-2")
+    for name in ("availability_zone", "subnet_id", "nfs_ip_address", "key_name"):
+        if len(words(cluster.regions)) > 1 and getattr(cluster, name) not in ("", "master"):
+            raise ConfigError(
+                f"{name} {getattr(cluster, name)!r} is in one region, and regions is "
+                f"{cluster.regions!r}; leave one of the two empty"
+            )
+
+
+def check_tags(cluster: Cluster) -> None:
+    """Further tags are pairs, and none is of those that find the cluster."""
+    for word in words(cluster.tags):
+        if not TAG.fullmatch(word):
+            raise ConfigError(
+                f"tags {word!r}: write KEY=VALUE, of letters, digits, spaces and . : / + - @ _, "
+                "the key up to 128 characters and the value up to 256"
+            )
+    keys = [key for key, _ in cluster.own_tags]
+    for key in keys:
+        if key.lower().startswith(("aws:", "atomo:")) or key == "Name":
+            raise ConfigError(f"tags: the key {key!r} is taken; choose one without aws: or atomo:")
+    if len(keys) > MOST_TAGS or len(set(keys)) < len(keys):
+        raise ConfigError(f"tags: up to {MOST_TAGS} different keys, got {len(keys)}")
 
 
 def check_ssh_from(cluster: Cluster) -> None:
@@ -272,6 +328,8 @@ def check_paths(cluster: Cluster) -> None:
 
 
 CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
+    check_tags,
+    check_regions,
     check_zone,
     check_ssh_from,
     check_spot,

@@ -4,7 +4,9 @@ from typing import Final
 
 from rich.table import Table
 
+from atomo_cluster.ec2.catalogue import Image
 from atomo_cluster.ec2.config import ROLES
+from atomo_cluster.ec2.fitting import entry
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.pricing import money
 from atomo_cluster.ec2.tables import table
@@ -50,26 +52,31 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         cluster.nfs_ip_address if cluster.outlives else "the master's disk, with which it ends,"
     )
     shared = f"{served} at {cluster.nfs_mount_point}"
+    until = f"until the fuse, {cluster.max_hours:g} hours after the start"
     lines = [
-        f"cost     {money(plan.hourly, 4)} per hour ({parts})",
-        f"         at most {money(plan.total)} until the fuse, "
-        f"{cluster.max_hours:g} hours after the start, "
-        + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all hosts together"),
-        "         traffic to the internet is not in it",
-        f"network  subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
-        + (", placement group" if cluster.placement_group else "")
-        + (", EFA" if cluster.efa else ""),
-        f"shared   {shared if cluster.nfs_ip_address else 'none (nfs_ip_address is empty)'}",
-        f"images   {', '.join(sorted({f'{g.image.id} ({g.image.name})' for g in plan.groups}))}",
-    ]
+        entry("cost", f"{money(plan.hourly, 4)} per hour ({parts})"),
+        entry("", f"at most {money(plan.total)} {until}, "
+              + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all together")),
+        entry("", "traffic to the internet is not in it"),
+        entry("network", f"subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
+              + (", placement group" if cluster.placement_group else "")
+              + (", EFA" if cluster.efa else "")),
+        entry("shared", shared if cluster.nfs_ip_address else "none (nfs_ip_address is empty)"),
+        *(entry("images", f"{image.id} ({image.name})") for image in images(plan)),
+    ]  # fmt: skip
     if RESERVED in map(cluster.method_of, ROLES):
-        lines.append(
-            "method   reserved: launched as on-demand and priced so; what the account has reserved "
-            "AWS takes off in the bill"
-        )
+        lines.append(entry("method", "reserved: launched as on-demand and priced so; what the "
+                           "account has reserved AWS takes off in the bill"))  # fmt: skip
     if plan.running:
-        lines.insert(0, f"running  {len(plan.running)} of {cluster.hosts} hosts, which stay")
+        lines.insert(
+            0, entry("running", f"{len(plan.running)} of {cluster.hosts} hosts, which stay")
+        )
     return lines
+
+
+def images(plan: Plan) -> list[Image]:
+    """The images of what is launched."""
+    return sorted({group.image for group in plan.groups}, key=lambda one: one.id)
 
 
 def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from atomo_cluster.ec2.profile import PROFILE, remove_profile
 from atomo_cluster.ec2.survey import Survey, Thing, survey
 from atomo_cluster.errors import CloudError
 
-__all__ = ["abandon", "named", "refusals", "remains", "remove"]
+__all__ = ["END_S", "abandon", "named", "refusals", "remains", "remove"]
 
 END_S: Final = 900  # a large GPU host may take ten minutes to go
 ROUNDS: Final = 12  # what something else still uses goes in a later round

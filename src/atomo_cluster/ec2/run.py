@@ -1,6 +1,7 @@
 """What a command works with: its options, the cluster, AWS, and a way to speak."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Mapping
 from functools import cached_property
@@ -10,7 +11,9 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.config_file import load, overrides
 from atomo_cluster.ec2.document import Document
+from atomo_cluster.ec2.fitting import fitted_line
 from atomo_cluster.ec2.identity import caller
+from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import CloudError, Declined
 
@@ -21,14 +24,35 @@ __all__ = ["Run"]
 class Run:
     """One run of a command."""
 
-    def __init__(self, options: argparse.Namespace, document: Document) -> None:
+    def __init__(
+        self, options: argparse.Namespace, document: Document, settled: Cluster | None = None
+    ) -> None:
         self.options = options
         self._document = document
+        self._settled = settled
+
+    @cached_property
+    def given(self) -> Cluster:
+        """The settings, from file and command line."""
+        return load(self.options.config, overrides(self.options))
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The settings, from file and command line."""
-        return load(self.options.config, overrides(self.options))
+        """The settings in one region: of those that will do, that in which the cluster has hosts.
+
+        Without any that is the first. Hosts of a file are in none, and nobody is asked for them.
+        """
+        if self._settled is not None:
+            return self._settled
+        if len(self.given.all_regions) == 1 or getattr(self.options, "hostfile", None):
+            return self.given.at(self.given.all_regions[0])
+        here = (one for one in self.everywhere() if instances(one.aws, one.owned))
+        return next(here, self.everywhere()[0]).cluster
+
+    def everywhere(self) -> "list[Run]":
+        """This run in each of the regions that will do."""
+        return [Run(self.options, self._document, self.given.at(region))
+                for region in self.given.all_regions]  # fmt: skip
 
     @cached_property
     def aws(self) -> Aws:
@@ -38,15 +62,22 @@ class Run:
     @cached_property
     def owned(self) -> Owned:
         """The tags of the cluster. Who owns it is what AWS says of the caller, unless it is set."""
-        return Owned(self.cluster.name, self.cluster.owner or caller(self.aws))
+        owner = self.cluster.owner or caller(self.aws)
+        return Owned(self.cluster.name, owner, self.cluster.own_tags)
 
     @property
     def as_json(self) -> bool:
         return self._document.wanted
 
     def say(self, text: str) -> None:
-        """Tells a person; with --json apart from what the script reads."""
+        """Tells a person; with --json apart from what the script reads.
+
+        A terminal gets lines that fit it; a script that searches the text finds it in one piece.
+        """
         out = sys.stderr if self.as_json else sys.stdout
+        if out.isatty():
+            width = shutil.get_terminal_size().columns
+            text = "\n".join(fitted_line(line, width) for line in text.splitlines())
         out.write(text + "\n")
         out.flush()
 

@@ -20,6 +20,7 @@ class Owned:
 
     cluster: str
     owner: str
+    further: tuple[tuple[str, str], ...] = ()  # the user's own; nothing is found by them
 
     @property
     def label(self) -> str:
@@ -37,7 +38,7 @@ class Owned:
 
     def specification(self, kind: str, extra: Mapping[str, str]) -> dict[str, Any]:
         """The tags of a new thing, in the form that EC2 takes."""
-        tags = {CLUSTER: self.cluster, OWNER: self.owner, **extra}
+        tags = {**dict(self.further), CLUSTER: self.cluster, OWNER: self.owner, **extra}
         listed = [{"Key": key, "Value": value} for key, value in tags.items()]
         return {"ResourceType": kind, "Tags": listed}
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from atomo_cluster.names import nearest
 
 __all__ = ["cluster_hosts", "host_keys", "owners_hosts", "reach", "select"]
 
-LINE: Final = re.compile(r"([\w.-]+)(?::(\d+))?")
+LINE: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(\d+))?")
 
 
 def cluster_hosts(run: Run) -> list[Host]:
@@ -68,7 +69,7 @@ def address(run: Run, one: Instance) -> str:
 
 
 def listed(path: Path) -> list[Host]:
-    """The hosts of a file: one a line, HOST or HOST:PORT, the master's first."""
+    """The hosts of a file: one a line, HOST, HOST:PORT or [IPv6]:PORT, the master's first."""
     try:
         texts = [line.partition("#")[0].split() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -81,13 +82,29 @@ def listed(path: Path) -> list[Host]:
 
 def from_line(path: Path, word: str, number: int) -> Host:
     """A host from the first word of a line."""
-    match = LINE.fullmatch(word)
-    if not match:
-        raise ConfigError(f"--hostfile {path}: {word!r} is not a host; write HOST or HOST:PORT")
-    name, port = match[1], int(match[2] or 22)
+    match = LINE.fullmatch(f"[{word}]" if word.count(":") > 1 and "[" not in word else word)
+    name = match[1].strip("[]") if match else ""
+    if not match or ((":" in name or "[" in match[1]) and not is_address(name)):
+        raise ConfigError(
+            f"--hostfile {path}: {word!r} is not a host; write HOST, HOST:PORT or [IPv6]:PORT"
+        )
+    port = int(match[2] or 22)
     role = "worker" if number else "master"
-    inside = name if port == 22 else alias(number)
+    # What the hosts' ssh_config resolves: MPI takes colons for something else.
+    inside = name if port == 22 and ":" not in name else alias(number)
     return Host(word, alias(number), role, name, inside, port)
+
+
+def is_address(name: str) -> bool:
+    """Whether this is an address of IPv6.
+
+    >>> is_address("fe80::1"), is_address("12:30")
+    (True, False)
+    """
+    try:
+        return bool(IPv6Address(name))
+    except ValueError:
+        return False
 
 
 def select(hosts: Sequence[Host], words: str) -> list[Host]:

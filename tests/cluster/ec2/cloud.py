@@ -108,6 +108,13 @@ class Moto:
             self._clients[service] = make_client(service, endpoint_url=self.url, **KEYS)
         return self._clients[service]
 
+    def region(self, name: str) -> Any:
+        """A client of EC2 in another region."""
+        if name not in self._clients:
+            keys = KEYS | {"region_name": name}
+            self._clients[name] = make_client("ec2", endpoint_url=self.url, **keys)
+        return self._clients[name]
+
 
 @dataclass
 class Cloud:

@@ -41,6 +41,8 @@ def run(run: Run) -> int:
         raise ConfigError("--detach leaves the training running, --then-shutdown would end it")
     if run.cluster.supervise and run.options.then_shutdown:
         raise ConfigError("supervise: yes ends the hosts after the job; leave --then-shutdown out")
+    if len(run.given.all_regions) > 1:
+        raise ConfigError("clean_launch_and_run takes one region; leave regions empty")
     found = survey(run.aws, run.owned.filters())
     things = found.complete()
     plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)

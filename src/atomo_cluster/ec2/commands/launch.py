@@ -3,15 +3,16 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.plan import present
+from atomo_cluster.ec2.commands.plan import show
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.validate import refuse
 from atomo_cluster.ec2.host_list import host_records
 from atomo_cluster.ec2.inventory import Instance
 from atomo_cluster.ec2.ledger import Entry, note, renew
-from atomo_cluster.ec2.lifecycle import dry_run, launch
+from atomo_cluster.ec2.lifecycle import dry_run
 from atomo_cluster.ec2.network import allowed_cidr
-from atomo_cluster.ec2.plan import Plan, check_budget, make_plan
+from atomo_cluster.ec2.offers import checked, offers, take
+from atomo_cluster.ec2.plan import Plan, check_budget
 from atomo_cluster.ec2.pricing import added
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import validate
@@ -36,17 +37,20 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     """Launches, and shows the hosts."""
-    plan = make_plan(run.aws, run.cluster, run.owned)
-    cidr = allowed_cidr(run.cluster)
-    present(run, plan, cidr)
-    check(run, plan)
+    found = offers(run)
+    if len(found) > 1:
+        found = checked(run, found, check)
+    cidr = allowed_cidr(run.given)
+    show(run, found, cidr)
+    if len(found) == 1:
+        check(found[0].run, found[0].plan)
     if run.options.dry_run:
-        return rehearse(run, plan)
-    if plan.groups:
+        return rehearse(found[0].run, found[0].plan)
+    if found[0].plan.groups:
         run.confirm()
-    hosts = launch(run.aws, plan, cidr, run.say)
-    write_down(run, plan, hosts)
-    report(run, hosts)
+    taken, hosts = take(run, found, cidr)
+    write_down(taken.run, taken.plan, hosts)
+    report(taken.run, hosts)
     return 0
 
 

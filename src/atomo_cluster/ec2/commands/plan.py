@@ -1,10 +1,12 @@
 """`plan`: what a launch would start and cost."""
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.network import allowed_cidr
-from atomo_cluster.ec2.plan import Plan, make_plan
+from atomo_cluster.ec2.offers import Offer, offers, offers_record, offers_table
+from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.plan_text import order_table, plan_lines, plan_record, plan_table
 from atomo_cluster.ec2.run import Run
 
@@ -21,11 +23,18 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    plan = make_plan(run.aws, run.cluster, run.owned)
-    cidr = allowed_cidr(run.cluster)
-    present(run, plan, cidr)
-    run.tell(plan_record(plan, cidr))
+    found = offers(run)
+    cidr = allowed_cidr(run.given)
+    show(run, found, cidr)
+    run.tell({**plan_record(found[0].plan, cidr), "regions": offers_record(found)})
     return 0
+
+
+def show(run: Run, found: Sequence[Offer], cidr: str) -> None:
+    """Shows the first plan, and where there are several, their regions in their order."""
+    present(found[0].run, found[0].plan, cidr)
+    if len(found) > 1:
+        run.show(offers_table(found))
 
 
 def present(run: Run, plan: Plan, cidr: str) -> None:

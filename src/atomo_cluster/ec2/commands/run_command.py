@@ -13,7 +13,7 @@ from atomo_cluster.errors import RemoteError
 
 HELP: Final = """\
   pytorch_ec2.py run_command all uptime
-  pytorch_ec2.py run_command workers 'nvidia-smi --query-gpu=name --format=csv' --json
+  pytorch_ec2.py run_command workers 'nvidia-smi --list-gpus' --json
   pytorch_ec2.py run_command i-0abc,i-0def 'df -h /'
 
 HOSTS is all, master, workers, or identifiers or aliases with commas between. Runs on all of them at

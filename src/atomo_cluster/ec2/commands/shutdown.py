@@ -1,6 +1,7 @@
 """`shutdown`: the end of a cluster, verified."""
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
@@ -9,7 +10,7 @@ from atomo_cluster.ec2.ledger import close
 from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.survey import Survey, Thing, survey
-from atomo_cluster.errors import ConfigError, LeftBehind
+from atomo_cluster.errors import ClusterError, ConfigError, LeftBehind
 
 HELP: Final = """\
   pytorch_ec2.py shutdown
@@ -28,16 +29,34 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    found = survey(run.aws, run.owned.filters())
-    show(run, found)
+    runs = run.everywhere()
+    found = [survey(one.aws, one.owned.filters()) for one in runs]
+    for one, there in zip(runs, found, strict=True):
+        show(one, there)
     if run.options.dry_run:
-        return rehearse(run, found.complete())
-    if found.things or found.errors:
+        for one, there in zip(runs, found, strict=True):
+            rehearse(one, there.complete())
+        return 0
+    if any(there.things or there.errors for there in found):
         run.confirm("End all of these?")
-    end(run)
-    check_namesakes(run)
-    run.tell({"deleted": [vars(thing) for thing in found.things], "left": []})
+    end_each(runs)
+    run.tell({"deleted": [vars(thing) for there in found for thing in there.things], "left": []})
     return 0
+
+
+def end_each(runs: Sequence[Run]) -> None:
+    """Ends the cluster in every region, whatever becomes of it in another."""
+    failures: list[ClusterError] = []
+    for one in runs:
+        try:
+            end(one)
+            check_namesakes(one)
+        except ClusterError as error:
+            failures.append(error)
+    if len(failures) > 1:
+        raise LeftBehind("; ".join(map(str, failures))) from failures[0]
+    if failures:
+        raise failures[0]
 
 
 def show(run: Run, found: Survey) -> None:

@@ -19,7 +19,7 @@ from atomo_cluster.ec2.supervisor.results import OnHosts, OnS3
 from atomo_cluster.ec2.supervisor.story import JOB, Story
 
 HELP: Final = """\
-  pytorch_ec2.py supervise --job 1 --config ~/.atomo/supervisor/cluster.yaml -- --epochs 30
+  pytorch_ec2.py supervise --job 1 --config cluster.yaml -- --epochs 30
 
 Not for people: `train` starts it on the master where settings say `supervise: yes`. It runs the
 job, replaces workers that go, and ends hosts when the job is done, idle, or out of money."""

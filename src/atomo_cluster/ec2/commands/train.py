@@ -21,7 +21,7 @@ from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
   pytorch_ec2.py train -- --network LeNet --dataset MNIST
-  pytorch_ec2.py train --detach -- --network ResNet18 --dataset Cifar10 --epochs 30
+  pytorch_ec2.py train --detach -- --network ResNet18 --dataset Cifar10
   pytorch_ec2.py train --queue --detach -- --dataset Digits --code qsgd
 
 Starts a job on the master that runs run_pytorch.sh over all hosts; what follows `--` are its

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import Finding, validate
@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(run: Run) -> int:
     """Shows what every check found."""
     findings = validate(Site(run.aws, run.cluster, run.owned))
-    table = Table(show_header=False)
+    table = Table("check", "outcome", Column("says", overflow="fold"), show_header=False)
     for finding in findings:
         table.add_row(finding.check, finding.outcome, finding.text)
     run.show(table)

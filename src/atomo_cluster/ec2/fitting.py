@@ -1,0 +1,50 @@
+"""Text that fits into 80 columns."""
+
+import textwrap
+from typing import Final
+
+__all__ = ["WIDTH", "entry", "fitted", "fitted_line"]
+
+WIDTH: Final = 80
+
+
+def fitted_line(line: str, width: int = WIDTH, indent: str | None = None) -> str:
+    """A line that is too long, continued below its own beginning. Words stay whole.
+
+    >>> print(fitted_line("  host deeplearning-worker1 is gone", width=24))
+      host
+      deeplearning-worker1
+      is gone
+    """
+    if len(line) <= width:
+        return line
+    begin = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line.strip(), width, initial_indent=begin, break_long_words=False, break_on_hyphens=False,
+        subsequent_indent=begin if indent is None else indent,
+    )  # fmt: skip
+
+
+def fitted(text: str) -> str:
+    """Paragraphs, filled anew; what is indented are examples, and stays as it is."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if not blocks or not line.strip() or line.startswith(" ") or not plain(blocks[-1]):
+            blocks.append([line])
+        else:
+            blocks[-1].append(line.strip())
+    return "\n".join(fitted_line(" ".join(block)) if plain(block) else block[0] for block in blocks)
+
+
+def plain(block: list[str]) -> bool:
+    """Whether these lines are of a paragraph."""
+    return bool(block[0].strip()) and not block[0].startswith(" ")
+
+
+def entry(label: str, text: str) -> str:
+    """A label, and beside it lines of text.
+
+    >>> entry("cost", "at most $3")
+    'cost     at most $3'
+    """
+    return fitted_line(f"{label:9}{text}", indent=" " * 9)

@@ -1,0 +1,111 @@
+"""What a launch would come to in each region that will do, the cheapest first."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.table import Table
+
+from atomo_cluster.ec2.fleet import SCARCE
+from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.lifecycle import launch
+from atomo_cluster.ec2.plan import Plan, make_plan
+from atomo_cluster.ec2.pricing import money
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.tables import table
+from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
+
+T = TypeVar("T")
+__all__ = ["Offer", "checked", "offers", "offers_record", "offers_table", "take"]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A plan in a region."""
+
+    run: Run
+    plan: Plan
+
+    @property
+    def region(self) -> str:
+        return self.run.aws.region
+
+
+def offers(run: Run) -> list[Offer]:
+    """The plan of each region, the cheapest first; where the cluster has hosts, of that alone.
+
+    Raises:
+        ConfigError: no region has what is asked for; the message is the first one's.
+    """
+    runs = [one for one in run.everywhere() if one.cluster == run.cluster] if lives(run) else []
+    found = kept(run, runs or run.everywhere(),
+                 lambda one: Offer(one, make_plan(one.aws, one.cluster, one.owned)))  # fmt: skip
+    return sorted(found, key=lambda one: (one.plan.hourly is None, one.plan.hourly or 0.0))
+
+
+def lives(run: Run) -> bool:
+    """Whether the cluster has hosts. Where one region will do, its plan says so."""
+    return len(run.given.all_regions) > 1 and bool(instances(run.aws, run.owned))
+
+
+def checked(run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]) -> list[Offer]:
+    """Those offers that pass the checks of a launch.
+
+    Raises:
+        NotReady: none does; the message is the first one's.
+    """
+
+    def pass_on(one: Offer) -> Offer:
+        check(one.run, one.plan)
+        return one
+
+    return kept(run, found, pass_on)
+
+
+def kept(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
+    """What comes of each; where there are several, those that will not do are told and left out."""
+    found: list[Offer] = []
+    refused: list[ClusterError] = []
+    for one in ones:
+        try:
+            found.append(act(one))
+        except (ConfigError, NotReady) as reason:
+            refused.append(reason)
+    if not found:
+        raise refused[0]
+    for error in refused:
+        run.say(f"left out: {error}")
+    return found
+
+
+def offers_table(found: Sequence[Offer]) -> Table:
+    """The regions, as people read them."""
+    columns = ("order", "region", "zone", "per hour", "at most")
+    shown = table("regions, tried until one has the capacity", columns, right=columns[3:])
+    for number, one in enumerate(found, 1):
+        hourly, most = money(one.plan.hourly, 4), money(one.plan.total)
+        shown.add_row(str(number), one.region, one.plan.subnet.zone, hourly, most)
+    return shown
+
+
+def offers_record(found: Sequence[Offer]) -> list[dict[str, object]]:
+    """The regions for `--json`."""
+    return [{"region": one.region, "zone": one.plan.subnet.zone, "usd_per_hour": one.plan.hourly,
+             "usd_until_fuse": one.plan.total} for one in found]  # fmt: skip
+
+
+def take(run: Run, found: Sequence[Offer], cidr: str) -> tuple[Offer, list[Instance]]:
+    """Launches by one offer after another, until a region has the capacity.
+
+    Raises:
+        CloudError: none has it, or AWS refuses for another reason; all is as it was before.
+        LeftBehind: something of what was begun could not be deleted.
+    """
+    for one, following in zip(found, (*found[1:], None), strict=True):
+        try:
+            return one, launch(one.run.aws, one.plan, cidr, run.say)
+        except CloudError as error:
+            if following is None or error.code not in SCARCE:
+                raise
+            run.say(f"{one.region} has no capacity ({error.code}); next: {following.region}")
+    raise ValueError("a launch without an offer")

@@ -1,0 +1,54 @@
+"""Hosts of one's own: names, ports and addresses of either kind."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from atomo_cluster.ec2.bootstrap import Site, connections
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.host_keys import HostKeys
+from atomo_cluster.ec2.remote import Ssh
+from atomo_cluster.ec2.targets import listed
+from atomo_cluster.errors import ConfigError
+
+
+def hosts(folder, text):
+    (folder / "machines").write_text(text)
+    return listed(folder / "machines")
+
+
+def test_hosts_by_name_port_and_address(tmp_path):
+    found = hosts(
+        tmp_path, "one # the master\n10.0.0.2:2222\n2001:db8::3\n[2001:db8::4]\n[::5]:23\n"
+    )
+    assert [(host.address, host.port) for host in found] == [
+        ("one", 22), ("10.0.0.2", 2222), ("2001:db8::3", 22), ("2001:db8::4", 22), ("::5", 23),
+    ]  # fmt: skip
+    # Among themselves: MPI splits words at colons.
+    assert [host.inside for host in found] == [
+        "one", *(f"deeplearning-worker{number}" for number in (2, 3, 4, 5)),
+    ]  # fmt: skip
+
+
+def test_hosts_find_each_other_by_these_names(tmp_path):
+    found = hosts(tmp_path, "one\n2001:db8::3\n[::5]:23\n")
+    ssh = Ssh("me", None, tmp_path / "known_hosts")
+    site = Site(Cluster(), ssh, HostKeys(ssh, lambda host: set()), tuple(found), b"", False, 0.0)
+    text = connections(site)["ssh_config"]
+    assert re.findall(r"Host (.*)\n  HostName (.*)\n  Port (.*)\n", text) == [
+        ("one deeplearning-worker1", "one", "22"),
+        ("deeplearning-worker2", "2001:db8::3", "22"),
+        ("deeplearning-worker3", "::5", "23"),
+    ]
+
+
+@pytest.mark.parametrize("line", ["12:30:45", "[::g]", "[10.0.0.1]:22", "a/b", "::1]:22"])
+def test_what_is_no_host_is_named(tmp_path, line):
+    with pytest.raises(ConfigError, match=re.escape(repr(line))):
+        hosts(tmp_path, line)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        listed(Path(tmp_path / "none"))

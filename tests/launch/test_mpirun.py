@@ -54,12 +54,15 @@ def test_this_host_alone_needs_no_ssh(name, tmp_path):
 def test_a_silent_host_is_noticed_within_seconds(tmp_path):
     line = command(hosts(tmp_path, "a\nb\n"), [])
     alive = [line[at + 1 : at + 3] for at, word in enumerate(line) if word == "--prtemca"]
-    assert {name.removeprefix("oob_tcp_keepalive_") for name, _ in alive} == {
+    assert [name for name, _ in alive[3:]] == ["plm_ssh_args"]
+    assert {name.removeprefix("oob_tcp_keepalive_") for name, _ in alive[:3]} == {
         "time", "intvl", "probes"
     }  # fmt: skip
-    assert sum(int(value) for _, value in alive) <= 5  # not the 480 s of PRRTE
+    assert sum(int(value) for _, value in alive[:3]) <= 5  # not the 480 s of PRRTE
     own = replace(hosts(tmp_path, "a\nb\n"), mpi_args="--prtemca oob_tcp_keepalive_time 60")
     assert sum("oob_tcp_keepalive" in word for word in command(own, [])) == 1
+    other = replace(own, mpi_args="--prtemca plm_ssh_agent /opt/agent")  # that knows no options
+    assert "plm_ssh_args" not in command(other, [])
     assert "--prtemca" not in command(Settings(), [])
 
 

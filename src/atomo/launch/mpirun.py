@@ -14,6 +14,7 @@ from typing import Final
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.launch.hosts import HERE, assign, left, read_hosts
+from atomo.launch.reach import shell
 from atomo.models import is_own
 from atomo.roles import has_master
 
@@ -24,6 +25,9 @@ RANK_BYTES = 150_000_000  # what a rank takes at least that it shares with no ot
 KEEPALIVE: Final = "oob_tcp_keepalive_"
 # A silent host is noticed after 1 s and three more in which it answers nothing, not after 480 s.
 KEEPALIVES: Final = (("time", "1"), ("intvl", "1"), ("probes", "3"))
+SSH_ARGUMENTS: Final = "plm_ssh_args"
+# The same while ranks are being started, and there are no daemons yet.
+IMPATIENT: Final = "-o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=4"
 
 
 def command(
@@ -66,10 +70,20 @@ def outliving(settings: Settings) -> list[str]:
     wanted: list[str] = []
     if has_master(settings.comm_type) and "--with-ft" not in settings.mpi_args:
         wanted += ["--with-ft", "ulfm"]
-    if settings.hostfile and KEEPALIVE not in settings.mpi_args:
+    if settings.hostfile:
+        wanted += watchful(settings.mpi_args)
+    return wanted if wanted and version() >= FAULT_TOLERANT else []
+
+
+def watchful(mpi_args: str) -> list[str]:
+    """What has mpirun, its daemons and its ssh notice a silent host."""
+    wanted: list[str] = []
+    if KEEPALIVE not in mpi_args:
         for name, value in KEEPALIVES:
             wanted += ["--prtemca", KEEPALIVE + name, value]
-    return wanted if wanted and version() >= FAULT_TOLERANT else []
+    if SSH_ARGUMENTS not in mpi_args and Path(shell(split(mpi_args))[0]).name == "ssh":
+        wanted += ["--prtemca", SSH_ARGUMENTS, IMPATIENT]
+    return wanted
 
 
 def version() -> int:

@@ -35,7 +35,8 @@ def shell(mpi_args: Sequence[str]) -> list[str]:
     named = (value for name, value in pairwise(mpi_args) if name in AGENTS)
     environment = (os.environ.get(f"PRTE_MCA_{name}") for name in AGENTS)
     found = next((value for value in (*named, *environment) if value), "ssh")
-    return shlex.split(found.partition(" : ")[0])  # it may list several, the first one first
+    # It may list several, the first one first.
+    return shlex.split(found.partition(" : ")[0]) or ["ssh"]
 
 
 @final

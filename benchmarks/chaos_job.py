@@ -1,0 +1,155 @@
+"""A training over a virtual cluster, watched from outside: when it took which step."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+__all__ = ["Cluster", "Training", "unequal"]
+
+ROOT = Path(__file__).parents[1]
+TOOL = [sys.executable, str(ROOT / "tools" / "virtual_cluster.py")]
+STEP = re.compile(r"step (\d+)/")
+RESTART = "atomo: restart "
+RANK = b"OMPI_COMM_WORLD_RANK"
+LAST_S = 10.0  # for the last lines of a process that has ended
+
+
+@final
+class Cluster:
+    """Hosts on this machine."""
+
+    def __init__(self, folder: Path, hosts: int) -> None:
+        self.hosts = [f"h{number}" for number in range(1, hosts + 1)]
+        self._environment = {**os.environ, "ATOMO_CLUSTERS": str(folder)}
+        self.does("up", "--hosts", str(hosts), "--rate", "1gbit")
+        self.hostfile = folder / "virtual" / "hosts_address"
+
+    def does(self, *words: str) -> None:
+        """One command of the tool."""
+        subprocess.run(
+            [*TOOL, *words], env=self._environment, stdout=subprocess.DEVNULL, check=True
+        )
+
+    def starts(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        """A command on the first host, with more in its environment."""
+        return subprocess.Popen(
+            [*TOOL, "exec", self.hosts[0], *words],
+            env={**self._environment, **environment}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+
+
+@final
+class Training:
+    """A job under way; times are those of `time.monotonic`."""
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, options: Sequence[str], hooks: Path | None = None
+    ) -> None:
+        """Starts it.
+
+        Args:
+            cluster: where.
+            folder: of the run.
+            options: of `atomo train`, but for those that all have.
+            hooks: a folder with a `sitecustomize.py` for the ranks.
+        """
+        self.folder = folder
+        self.steps: list[tuple[float, int]] = []
+        """When each step was told of, and its number: a step that is taken again is there twice."""
+        self.restarts: list[float] = []
+        self.told: list[str] = []
+        """Lines that are no steps."""
+        words = [sys.executable, "-m", "atomo", "train", "--threads=1", "--evaluator=none"]
+        words += [f"--hostfile={cluster.hostfile}", f"--train-dir={folder}", "--log-interval=1"]
+        words += ["--epochs=1000000", "--max-steps=100000000", "--max-restarts=100000", *options]
+        environment = {"OMP_NUM_THREADS": "1"}
+        if hooks is not None:
+            words += ["--mpi-args=-x PYTHONPATH"]
+            environment["PYTHONPATH"] = str(hooks)
+        self._process = cluster.starts(words, environment)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            now, found = time.monotonic(), STEP.match(line)
+            if found:
+                self.steps.append((now, int(found[1])))
+                continue
+            if line.startswith(RESTART):
+                self.restarts.append(now)
+            self.told.append(line.rstrip())
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None: it goes on."""
+        return self._process.poll()
+
+    def useful(self, since: float, to: float) -> int:
+        """Steps that were new between two moments."""
+        return max(0, self.furthest(to) - self.furthest(since))
+
+    def furthest(self, at: float = math.inf) -> int:
+        """The last step until a moment."""
+        return max((number for told, number in self.steps if told <= at), default=0)
+
+    def after(self, moment: float) -> list[float]:
+        """When steps were told of since a moment."""
+        return [told for told, _ in self.steps[-500:] if told > moment]
+
+    def ranks(self) -> dict[int, int]:
+        """The process of each rank that lives."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended
+                command = (entry / "cmdline").read_bytes()
+                if b"\0rank\0" in command and f"--train-dir={self.folder}\0".encode() in command:
+                    names = dict(
+                        word.split(b"=", 1)
+                        for word in (entry / "environ").read_bytes().split(b"\0")
+                        if b"=" in word
+                    )
+                    if RANK in names:  # mpirun has the same words on its command line
+                        found[int(names[RANK])] = int(entry.name)
+        return found
+
+    def end(self, patience_s: float) -> int | None:
+        """Has it write a checkpoint and end; its exit code, or None where it hangs."""
+        if self.code is None:
+            self._process.send_signal(signal.SIGINT)
+        try:
+            code = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return None
+        self._reader.join(LAST_S)
+        return code
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The lines of `metrics.jsonl`, if there is one."""
+        path = self.folder / "metrics.jsonl"
+        return [*map(json.loads, path.read_text().splitlines())] if path.exists() else []
+
+
+def unequal(lines: Sequence[dict[str, float]]) -> list[int]:
+    """The steps at which gradients are not accounted for."""
+    found, before = [], 0.0
+    for line in lines:
+        if before + line["asked"] != sum(line[k] for k in ("workers", "late", "lost", "under_way")):
+            found.append(int(line["step"]))
+        before = line["under_way"]
+    return found

@@ -1,0 +1,83 @@
+"""What it costs a training without faults that it would survive them.
+
+    .venv/bin/python benchmarks/reliability_cost.py --pairs 10 --steps 300
+
+Jobs of this machine, one after the other: as `atomo train` starts them, and with `--with-ft none`,
+under which the first death of a process ends the job, and nobody asks MPI for deaths. Of each pair
+the order changes. The figure is the ratio of their median steps, and that of the processor time of
+their steps, which other work on the machine disturbs less.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+WITHOUT = "--mpi-args=--with-ft none"
+FIRST = 20  # steps that compile, and fill caches
+
+
+@final
+@dataclass(frozen=True)
+class Steps:
+    """What a step of a job takes."""
+
+    median_s: float
+    processor_s: float  # of all its processes, start and end included
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--network", default="LeNet")
+    options = parser.parse_args()
+    words = [f"--n={options.workers + 1}", f"--network={options.network}", "--threads=1"]
+    words += [f"--max-steps={options.steps}", "--epochs=100000", "--batch-size=16"]
+    words += ["--evaluator=none", f"--eval-freq={options.steps}"]
+    step, processor = list[float](), list[float]()
+    for number in range(options.pairs):
+        arms = [[*words], [*words, WITHOUT]]
+        found = [taken(arm) for arm in (arms if number % 2 else reversed(arms))]
+        with_it, without = found if number % 2 else reversed(found)
+        step.append(with_it.median_s / without.median_s)
+        processor.append(with_it.processor_s / without.processor_s)
+        print(f"{1e3 * with_it.median_s:.2f} ms with, {1e3 * without.median_s:.2f} ms without: "
+              f"{step[-1]:.3f}; processor time {processor[-1]:.3f}", flush=True)  # fmt: skip
+    print(f"step: {told(step)}; processor time: {told(processor)}")
+
+
+def taken(words: Sequence[str]) -> Steps:
+    """Runs a job."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "atomo", "train", *words, f"--train-dir={folder}/run"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        text = (Path(folder) / "run" / "metrics.jsonl").read_text()
+    steps = [json.loads(line)["step_s"] for line in text.splitlines()]
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Steps(statistics.median(steps[FIRST:]), spent / len(steps))
+
+
+def told(ratios: Sequence[float]) -> str:
+    """The middle of some ratios, and between which half of them lie."""
+    if len(ratios) < 2:
+        return f"{ratios[0]:.3f}"
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return f"median {middle:.3f}, half between {low:.3f} and {high:.3f}"
+
+
+if __name__ == "__main__":
+    main()

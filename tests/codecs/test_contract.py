@@ -295,6 +295,20 @@ def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec
 
 
 @every_codec
+def test_several_gradients_at_once_give_the_bytes_of_each(codec):
+    gradients = [normal(*shape) * (n + 1) for n, shape in enumerate([*SHAPES, *SHAPES[:2]])]
+    gradients += [torch.zeros(7, 5), normal(9, 1) @ normal(1, 7)]
+    before = [gradient.clone() for gradient in gradients]
+    payloads = codec.encode_all(gradients, [*map(seeded, range(len(gradients)))])
+    for number, (gradient, payload) in enumerate(zip(gradients, payloads, strict=True)):
+        alone = codec.sections(codec.encode(gradient, seeded(number)))
+        for one, other in zip(codec.sections(payload), alone, strict=True):
+            assert one.equal(other)
+    for gradient, was in zip(gradients, before, strict=True):
+        assert gradient.equal(was)
+
+
+@every_codec
 def test_a_bad_payload_among_good_ones_is_refused(codec):
     good, bad = (codec.encode(normal(*shape), seeded(0)) for shape in ((2, 2), (8, 6)))
     with pytest.raises(CodecError, match=codec.id):

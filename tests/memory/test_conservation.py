@@ -6,7 +6,7 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import CODECS, make_codec
 from atomo.communicators.exchange import Compressor, add_frame
-from atomo.errors import CheckpointError
+from atomo.errors import CheckpointError, CodecError
 from atomo.fusion import plan
 from atomo.grouping import ONE
 from atomo.memory import MEMORIES, Forget, Residual, default_memory
@@ -113,3 +113,30 @@ def test_biased_codecs_get_a_residual_and_unbiased_ones_none():
     assert defaults == {"sgd": "none", "svd": "none", "fp16": "residual", "bf16": "residual"}
     assert default_memory(make_codec("svd(selection=top)")) == "residual"
     assert set(defaults.values()) <= set(MEMORIES)
+
+
+@pytest.mark.parametrize("code", ["svd(rank=1, selection=top)", "svd(rank=1)", "topk(ratio=0.2)"])
+@pytest.mark.parametrize("make", [*MEMORIES.values(), lambda: Residual(0.9, 0.7)])
+def test_several_at_once_are_sent_and_kept_as_each_alone(make, code):
+    codec, layouts = make_codec(code), [{name: shape} for name, shape in PARAMETERS]
+    together, alone, drawing = make(), make(), Generator().manual_seed(7)
+    for step in range(2):
+        given = [torch.randn(shape, generator=drawing) for _, shape in PARAMETERS]
+        seeds = [[Generator().manual_seed(n) for n in range(len(given))] for _ in range(2)]
+        copies = [one.clone() for one in given]
+        payloads = together.encode_all(codec, given, layouts, seeds[0])
+        for n, payload in enumerate(payloads):
+            other = alone.encode(codec, copies[n], layouts[n], seeds[1][n])
+            pairs = zip(codec.sections(payload), codec.sections(other), strict=True)
+            assert all(one.equal(two) for one, two in pairs)
+    for name, kept in alone.state_dict().items():
+        assert together.state_dict()[name].equal(kept)
+
+
+@pytest.mark.parametrize("memory", [Forget, Residual])
+def test_what_cannot_be_carried_is_named(memory):
+    (bucket,) = plan([("a", Size((9, 5))), ("b", Size((9, 5)))], make_codec("svd"), ONE)
+    flat = torch.ones(bucket.size)
+    flat[bucket.slots[1].start] = float("nan")
+    with pytest.raises(CodecError, match=f"gradient of {bucket.slots[1].name}: svd"):
+        Compressor(memory(), Compression(), worker=1, seed=0).compress(bucket, flat, 1)

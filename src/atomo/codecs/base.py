@@ -55,6 +55,8 @@ class Codec(ABC, Generic[Payload]):
     """Whether the aggregate is a vote, so that a step is as long as the learning rate says."""
     joins: ClassVar[bool] = False
     """Whether `add_all` takes less for several payloads than `add_decoded` for each."""
+    gathers: ClassVar[bool] = False
+    """Whether `encode_all` takes less for several gradients than `encode` for each."""
     reads_rows: ClassVar[bool] = False
     """Whether `encode_rows` takes less where few rows are there, and `encode_kept` than adding
     zeros."""
@@ -89,6 +91,26 @@ class Codec(ABC, Generic[Payload]):
             CodecError: the gradient is empty, or holds NaN or infinity and the codec cannot carry
                 them.
         """
+
+    def encode_all(
+        self,
+        gradients: Sequence[Float[torch.Tensor, "..."]],
+        generators: Sequence[torch.Generator],
+    ) -> Iterator[Payload]:
+        """What `encode` makes of each of several gradients, in their order.
+
+        On the CPU in every bit. On other devices the same draws, but for what rounding decides:
+        libraries add up in another order where they take several matrices at once.
+
+        Args:
+            gradients: on one device.
+            generators: one for each, none twice.
+
+        Raises:
+            CodecError: where the payload would come of the gradient that cannot be carried.
+        """
+        for gradient, generator in zip(gradients, generators, strict=True):
+            yield self.encode(gradient, generator)
 
     def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Payload:
         """What `encode` makes of the whole matrix, of which only some rows are there.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, final
 
@@ -9,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from atomo.codecs import Codec
 from atomo.codecs.rows import RowGradient
 from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket, Part
@@ -139,7 +141,12 @@ class Compressor:
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
         """The payload of each part of a bucket, as `compress` frames them."""
-        return [self._encode(part, flat, step) for part in bucket.parts]
+        runs = groupby(bucket.parts, lambda part: part.codec if part.codec.gathers else None)
+        return [
+            payload
+            for codec, parts in runs
+            for payload in self._payloads(codec, [*parts], flat, step)
+        ]
 
     def propose(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> dict[str, float]:
         """What the parts of a bucket ask for, by their first parameter, where workers must agree.
@@ -167,19 +174,45 @@ class Compressor:
                 self.memory.take_back(layout(part), sent[part.start : part.stop].to(device))
         self._sent.clear()
 
+    def _payloads(
+        self,
+        gathering: Codec[Any] | None,
+        parts: Sequence[Part],
+        flat: Float[Tensor, " n"],
+        step: int,
+    ) -> Iterator[Any]:
+        """Of each part, all at once where they have a codec that takes several together."""
+        if gathering is None:
+            yield from (self._encode(part, flat, step) for part in parts)
+            return
+        gradients = [self._whole(part, flat) for part in parts]
+        layouts, generators = map(layout, parts), [self._generator(part, step) for part in parts]
+        payloads = self.memory.encode_all(gathering, gradients, [*layouts], generators)
+        for part in parts:
+            with named(part):
+                yield next(payloads)
+
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
-        worker = 0 if part.codec.shared_seed else self._worker
-        seed = derive(self.seed, "encode", worker, step, part.slots[0].name)
-        generator = Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
+        generator = self._generator(part, step)
         scale = self._agreed.get(part.slots[0].name)
         codec = part.codec if part.shared is None or scale is None else part.shared.at(scale)
         rows = self._rows.get(part.slots[0].name)
         with named(part):
             if rows is not None and codec.reads_rows and self.memory.reads_rows:
                 return self.memory.encode_rows(codec, rows, layout(part), generator)
-            if rows is not None:
-                rows.write_to(gradient_of(part, flat).view(rows.shape))
-            return self.memory.encode(codec, gradient_of(part, flat), layout(part), generator)
+            return self.memory.encode(codec, self._whole(part, flat), layout(part), generator)
+
+    def _generator(self, part: Part, step: int) -> Generator:
+        worker = 0 if part.codec.shared_seed else self._worker
+        seed = derive(self.seed, "encode", worker, step, part.slots[0].name)
+        return Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
+
+    def _whole(self, part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
+        """The gradient of a part, once its rows, if it has any, are in their places."""
+        gradient = gradient_of(part, flat)
+        if (rows := self._rows.get(part.slots[0].name)) is not None:
+            rows.write_to(gradient.view(rows.shape))
+        return gradient
 
 
 def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:

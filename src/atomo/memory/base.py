@@ -8,7 +8,7 @@ another division into buckets, and another number of workers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -86,6 +86,27 @@ class Memory(ABC):
         Raises:
             CodecError: the codec cannot carry it.
         """
+
+    def encode_all(
+        self,
+        codec: Codec[Any],
+        gradients: Sequence[Float[torch.Tensor, "..."]],
+        layouts: Sequence[Layout],
+        generators: Sequence[torch.Generator],
+    ) -> Iterator[Any]:
+        """What `encode` makes of each of several gradients, in their order.
+
+        Args:
+            codec: what encodes all of them.
+            gradients: as for `encode`, on one device.
+            layouts: what lies in each.
+            generators: one for each, none twice.
+
+        Raises:
+            CodecError: where the payload would come of the gradient that cannot be carried.
+        """
+        for gradient, own, generator in zip(gradients, layouts, generators, strict=True):
+            yield self.encode(codec, gradient, own, generator)
 
     def encode_rows(
         self,

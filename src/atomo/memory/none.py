@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -34,6 +34,16 @@ class Forget(Memory):
     ) -> Any:
         del layout
         return codec.encode(gradient, generator)
+
+    def encode_all(
+        self,
+        codec: Codec[Any],
+        gradients: Sequence[Float[torch.Tensor, "..."]],
+        layouts: Sequence[Layout],
+        generators: Sequence[torch.Generator],
+    ) -> Iterator[Any]:
+        del layouts
+        yield from codec.encode_all(gradients, generators)
 
     def encode_rows(
         self,

@@ -8,7 +8,7 @@ Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019; Zheng
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
 
@@ -101,6 +101,22 @@ class Residual(Memory):
             kept.zero_()
         return codec.encode(gradient, generator)
 
+    def encode_all(
+        self,
+        codec: Codec[Any],
+        gradients: Sequence[Float[torch.Tensor, "..."]],
+        layouts: Sequence[Layout],
+        generators: Sequence[torch.Generator],
+    ) -> Iterator[Any]:
+        if not codec.gathers or Law.LOSSLESS in codec.laws:
+            yield from super().encode_all(codec, gradients, layouts, generators)
+            return
+        kept = [self.hold(one, own) for one, own in zip(gradients, layouts, strict=True)]
+        # Of those behind one that cannot be carried, all is kept, as nothing of them is sent.
+        for one, payload in zip(kept, codec.encode_all(kept, generators), strict=True):
+            codec.add_decoded(payload, one, -1.0)
+            yield payload
+
     def encode_rows(
         self,
         codec: Codec[Any],
@@ -133,7 +149,8 @@ class Residual(Memory):
         kept = self._kept.vector(layout, gradient).view(gradient.shape)
         if self._beta != 1:
             kept.mul_(self._beta)
-        return kept.add_(gradient, alpha=self._gamma)
+        # The product is rounded before it is added, as in `encode`.
+        return kept.add_(gradient if self._gamma == 1 else gradient * self._gamma)
 
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._kept.vector(layout, sent).add_(sent)

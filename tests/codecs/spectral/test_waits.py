@@ -4,11 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator
+from pretend import Device, placed, pretends
+from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atomo.codecs import make_codec
 from atomo.codecs.spectral.atoms import probabilities
+from atomo.communicators import Compressor
+from atomo.fusion import plan
+from atomo.grouping import ONE
+from atomo.memory import make_memory
+from atomo.wire import Compression
 
 LOOKS = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}
 
@@ -38,3 +44,33 @@ def test_a_layer_takes_few_waits(shape, most):
     with Waits() as waits:
         make_codec("svd(rank=3)").encode(gradient, Generator().manual_seed(2))
     assert waits.count <= most
+
+
+class Copies(Device):
+    """Counts what brings numbers of the device to the host."""
+
+    count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += func in {Tensor.cpu, Tensor.tolist} and pretends(args[0])
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+LAYERS = [("a", (64, 32, 3, 3)), ("b", (16, 8, 3, 3)), ("c", (16, 8, 3, 3)), ("d", (500, 64))]
+
+
+@pytest.mark.parametrize(
+    ("spec", "memory"), [("svd(rank=3)", "none"), ("svd(rank=3, selection=top)", "residual")]
+)
+def test_all_layers_of_a_bucket_take_one_wait(spec, memory):
+    """For what was drawn, and whether Gram matrices were good enough: none is rank-deficient."""
+    parameters = [(name, torch.Size(shape)) for name, shape in LAYERS]
+    (bucket,) = plan(parameters, make_codec(spec), ONE)
+    compressor = Compressor(make_memory(memory), Compression(), worker=1, seed=5)
+    flat = torch.randn(bucket.size, generator=Generator().manual_seed(1))
+    with Copies() as copies, Waits() as waits:
+        payloads = compressor.encode(bucket, placed(flat), step=1)
+    assert len(payloads) == len(LAYERS)
+    assert (copies.count, waits.count) == (1, 0)

@@ -18,9 +18,10 @@ __all__ = ["draw", "probabilities", "relative_probabilities", "variance"]
 
 
 def probabilities(
-    coefficients: Float[torch.Tensor, " r"], budget: float
-) -> Float[torch.Tensor, " r"]:
-    """The probabilities of least variance among those whose sum is `budget` (Algorithm 1).
+    coefficients: Float[torch.Tensor, "*b r"], budget: float
+) -> Float[torch.Tensor, "*b r"]:
+    """The probabilities of least variance among those whose sum is `budget` (Algorithm 1), of one
+    decomposition or of each of a batch.
 
     With |c| in descending order and a budget s, Algorithm 1 makes the largest atom certain and
     takes 1 off s, again and again, until the others can share what is left in proportion to their
@@ -42,28 +43,32 @@ def probabilities(
     if not budget > 0:
         raise ConfigError(f"the expected number of atoms must be above 0, got {budget}")
     sizes = coefficients.double().abs()
-    if not len(sizes):
+    if not sizes.numel():
         return sizes
     # The loop of Algorithm 1 for all i at once. Ascending, what is larger than an entry is what the
     # loop has made certain when it gets there, and `tails` is the sum of it and all smaller ones.
     ascending, _ = sizes.sort()
     # Summed from the small end, so that a long tail is not lost below the rounding of the head.
-    tails = ascending.cumsum(0)
-    larger = torch.arange(len(sizes) - 1, -1, -1, device=sizes.device)
+    tails = ascending.cumsum(-1)
+    larger = torch.arange(sizes.shape[-1] - 1, -1, -1, device=sizes.device)
     # Once the condition holds it holds for all smaller entries, so counting finds where it stops.
     # It stays on the device, as all else here does: to look at it would be to wait for that.
-    certain = (ascending * (budget - larger) > tails).sum()
-    rest = tails.index_select(0, (len(sizes) - 1 - certain).clamp(min=0).view(1))
+    certain = (ascending * (budget - larger) > tails).sum(-1, keepdim=True)
+    rest = tails.gather(-1, (sizes.shape[-1] - 1 - certain).clamp(min=0))
     # Every certain atom comes out above 1 here: that is what made it certain.
     shares = (sizes * ((budget - certain.double()) / rest)).clamp(max=1)
-    return torch.where(budget >= sizes.count_nonzero(), (sizes > 0).double(), shares)
+    few = budget >= sizes.count_nonzero(-1)[..., None]
+    return torch.where(few, (sizes > 0).double(), shares)
 
 
-def relative_probabilities(coefficients: Float[torch.Tensor, " r"]) -> Float[torch.Tensor, " r"]:
+def relative_probabilities(
+    coefficients: Float[torch.Tensor, "*b r"],
+) -> Float[torch.Tensor, "*b r"]:
     """|c_i| over the largest |c|, in float64: the largest atom is certain and no budget is set."""
     sizes = coefficients.double().abs()
-    largest = sizes.max() if len(sizes) else sizes.new_zeros(())
-    return torch.where(sizes > 0, sizes / largest, 0.0)
+    if not sizes.numel():
+        return sizes
+    return torch.where(sizes > 0, sizes / sizes.amax(-1, keepdim=True), 0.0)
 
 
 def variance(

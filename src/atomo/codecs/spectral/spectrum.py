@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 
 from atomo.codecs.spectral.chunks import chunks
 from atomo.codecs.spectral.low_rank import low_rank
@@ -43,6 +43,7 @@ POWER_ITERATIONS = 1  # more => closer to the singular vectors, two more passes 
 TRUST = 1e-5
 THIN = 96  # columns
 LEAST, MOST = 1e-16, 1e30  # sum of squares for which no square that counts leaves float32
+LARGE = 1e20  # a gradient whose coefficients are below it has no atom that leaves float32
 FLOOR = 2.0**-23  # of the largest, as float32 rounds: below it a singular value is rounding
 
 BLOCK = 4096  # rows summed in float32
@@ -140,26 +141,26 @@ def orthonormal(columns: Float[torch.Tensor, "m k"]) -> Float[torch.Tensor, "m k
     return basis
 
 
-def gram_in_blocks(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n n"]:
-    """matrix^T matrix, float64 sums of products in float32."""
-    if len(matrix) <= BLOCK:
-        return (matrix.T @ matrix).double()
+def gram_in_blocks(matrix: Float[torch.Tensor, "*b m n"]) -> Float64[torch.Tensor, "*b n n"]:
+    """matrix^T matrix, float64 sums of products in float32, of one or of each of a batch."""
+    if matrix.shape[-2] <= BLOCK:
+        return (matrix.mT @ matrix).double()
     # Columns beyond the last full LANES go apart, and only their part of the product beside them.
-    whole = matrix.shape[1] // LANES * LANES
-    first, rest = matrix[:, :whole], matrix[:, whole:]
+    whole = matrix.shape[-1] // LANES * LANES
+    first, rest = matrix[..., :whole], matrix[..., whole:]
     side, corner = product_in_blocks(matrix, first), product_in_blocks(rest, rest)
-    return torch.cat([side, torch.cat([side[whole:].T, corner])], dim=1)
+    return torch.cat([side, torch.cat([side[..., whole:, :].mT, corner], -2)], dim=-1)
 
 
 def product_in_blocks(
-    a: Float[torch.Tensor, "m k"], b: Float[torch.Tensor, "m n"]
-) -> Float[torch.Tensor, "k n"]:
+    a: Float[torch.Tensor, "*b m k"], b: Float[torch.Tensor, "*b m n"]
+) -> Float64[torch.Tensor, "*b k n"]:
     """a^T b. Products of a million rows add up in float32 otherwise, with 1e-5 of error."""
-    count, whole = len(a) // BLOCK, len(a) // BLOCK * BLOCK
-    left = a[:whole].view(count, BLOCK, a.shape[1])
-    right = b[:whole].view(count, BLOCK, b.shape[1])
-    total = torch.bmm(left.transpose(1, 2), right).sum(0, dtype=torch.float64)
-    return total.add_(a[whole:].T @ b[whole:])
+    count = a.shape[-2] // BLOCK
+    whole = count * BLOCK
+    left, right = (part[..., :whole, :].unflatten(-2, (count, BLOCK)) for part in (a, b))
+    total = (left.mT @ right).sum(-3, dtype=torch.float64)
+    return total.add_(a[..., whole:, :].mT @ b[..., whole:, :])
 
 
 def gram_in_double(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n n"]:
@@ -171,9 +172,10 @@ def gram_in_double(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n
     return total
 
 
-def without_rounding(coefficients: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, " n"]:
+def without_rounding(coefficients: Float[torch.Tensor, "*b n"]) -> Float[torch.Tensor, "*b n"]:
     """Zero for every coefficient that the rounding of the float32 matrix explains."""
-    return coefficients.masked_fill(coefficients <= FLOOR * coefficients.max(), 0.0)
+    largest = coefficients.amax(-1, keepdim=True)
+    return coefficients.masked_fill(coefficients <= FLOOR * largest, 0.0)
 
 
 def check_finite(value: float) -> None:

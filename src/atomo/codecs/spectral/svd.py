@@ -12,7 +12,7 @@ Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -23,7 +23,6 @@ from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_known
 from atomo.codecs.cost import FUSED, Cost, number
 from atomo.codecs.flat import flat
-from atomo.codecs.spectral.atoms import draw, probabilities, relative_probabilities
 from atomo.codecs.spectral.factors import (
     CodedFactors,
     Factors,
@@ -34,13 +33,22 @@ from atomo.codecs.spectral.factors import (
 )
 from atomo.codecs.spectral.leading import leading
 from atomo.codecs.spectral.matricise import MATRICISATIONS, add_matrix, as_matrix, matrix_shapes
-from atomo.codecs.spectral.spectrum import Spectrum, decompose, indicator, tall, times
+from atomo.codecs.spectral.selection import Selection
+from atomo.codecs.spectral.spectrum import (
+    LARGE,
+    THIN,
+    Spectrum,
+    decompose,
+    indicator,
+    tall,
+    times,
+)
+from atomo.codecs.spectral.together import Drawn, draw_together, uniform_of
 from atomo.errors import CodecError, ConfigError
 
 __all__ = ["SVD"]
 
 SELECTIONS = ("sample", "top")
-LARGE = 1e20  # a gradient below it has no atom that leaves float32
 
 
 @final
@@ -69,6 +77,7 @@ class SVD(Codec[Factors | CodedFactors]):
     unit: ClassVar[Unit] = Unit.MATRIX
     samples: ClassVar[bool] = True
     joins: ClassVar[bool] = True
+    gathers: ClassVar[bool] = True
     contracting: ClassVar[str] = "selection=top"
 
     def __post_init__(self) -> None:
@@ -108,55 +117,67 @@ class SVD(Codec[Factors | CodedFactors]):
         ]
         candidates = list(zip(shapes, spectra, strict=True))
         # To compare one with nothing would be to wait for the device.
-        (m, n), spectrum = min(candidates, key=indicator) if candidates[1:] else candidates[0]
-        matrix = as_matrix(entries, m, n)
-        weighted, basis = self.select(tall(matrix), spectrum, generator)
-        atoms = Factors(weighted, basis) if m >= n else Factors(basis, weighted)
-        return atoms if self.factors is None else self.coded(atoms, matrix, generator, self.factors)
+        shape, spectrum = min(candidates, key=indicator) if candidates[1:] else candidates[0]
+        matrix = as_matrix(entries, *shape)
+        return self.written(matrix, self.select(spectrum, generator), generator)
+
+    def encode_all(
+        self,
+        gradients: Sequence[Float[torch.Tensor, "..."]],
+        generators: Sequence[torch.Generator],
+    ) -> Iterator[Factors | CodedFactors]:
+        thin = {
+            place: as_matrix(flat(gradient, self.id), *shapes[0])
+            for place, gradient in enumerate(gradients)
+            if len(shapes := matrix_shapes(gradient.shape, self.matricisation)) == 1
+            and min(shapes[0]) <= THIN
+        }
+        own = [generators[place] for place in thin]
+        drawn = draw_together([*map(tall, thin.values())], own, self.selected.choose)
+        found = dict(zip(thin, drawn, strict=True))
+        for place, (gradient, generator) in enumerate(zip(gradients, generators, strict=True)):
+            one = found.get(place)
+            if one is None:
+                yield self.encode(gradient, generator)
+            else:
+                yield self.written(thin[place], one, generator)
 
     @property
     def split(self) -> Callable[[torch.Tensor, int, torch.Generator], Spectrum]:
         """How a matrix that has one reading becomes atoms; of two, all atoms are compared."""
         return leading if self.selection == "top" else decompose
 
-    def coded(
-        self,
-        atoms: Factors,
-        matrix: Float[torch.Tensor, "m n"],
-        generator: torch.Generator,
-        factors: Codec[Any],
-    ) -> CodedFactors:
-        """The atoms of `matrix` with coded factors; no farther from it than zero where biased."""
-        payload = code_factors(atoms, factors, generator)
-        if not self.unbiased:
-            decoded = plain_factors(payload, factors, len(matrix), matrix.shape[1], matrix.device)
+    @property
+    def selected(self) -> Selection:
+        """Which atoms are sent."""
+        return Selection(self.rank, self.selection == "top", self.unbiased)
+
+    def select(self, spectrum: Spectrum, generator: torch.Generator) -> Drawn:
+        """The atoms to send of a matrix."""
+        coefficients = spectrum.coefficients
+        uniform = uniform_of(len(coefficients), generator).to(coefficients.device)
+        drawn, chances = self.selected.choose(coefficients, uniform)
+        chosen = drawn.nonzero().squeeze(1)
+        checked = float(coefficients.max()) > LARGE
+        return Drawn(spectrum.vectors(chosen), chances[chosen], checked)
+
+    def written(
+        self, matrix: Float[torch.Tensor, "m n"], drawn: Drawn, generator: torch.Generator
+    ) -> Factors | CodedFactors:
+        """The payload of atoms, weighted on the long side of the matrix, of norm 1 on the other."""
+        weighted = times(drawn.basis / drawn.chances[:, None].float(), tall(matrix))
+        if drawn.large and not weighted.isfinite().all():
+            raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
+        left, right = weighted, drawn.basis
+        atoms = Factors(left, right) if len(matrix) >= matrix.shape[1] else Factors(right, left)
+        if self.factors is None:
+            return atoms
+        payload = code_factors(atoms, self.factors, generator)
+        if not self.unbiased:  # no farther from the matrix than zero is
+            sides = matrix.shape
+            decoded = plain_factors(payload, self.factors, *sides, matrix.device)
             payload.scale.fill_(best_scale(decoded, matrix))
         return payload
-
-    def select(
-        self, matrix: Float[torch.Tensor, "m n"], spectrum: Spectrum, generator: torch.Generator
-    ) -> tuple[Float[torch.Tensor, "k m"], Float[torch.Tensor, "k n"]]:
-        """The atoms to send of a tall matrix: weighted on its long side, of norm 1 on the other."""
-        chances = self.chances(spectrum.coefficients)
-        chosen = draw(chances, generator).nonzero().squeeze(1)
-        if not self.unbiased:
-            # A memory needs a step closer to the gradient: atoms at their own size, at least one.
-            chosen = chosen if len(chosen) else chances.topk(1).indices[chances.any()[None]]
-            chances = torch.ones_like(chances)
-        basis = spectrum.vectors(chosen)
-        weighted = times(basis / chances[chosen, None].float(), matrix)
-        if float(spectrum.coefficients.max()) > LARGE and not weighted.isfinite().all():
-            raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
-        return weighted, basis
-
-    def chances(self, coefficients: Float[torch.Tensor, " n"]) -> Float[torch.Tensor, " n"]:
-        """The probability of each atom."""
-        if self.selection == "top":
-            largest = coefficients.topk(min(self.rank, len(coefficients))).indices
-            return torch.zeros_like(coefficients).index_fill_(0, largest, 1) * (coefficients > 0)
-        if self.rank == 0:
-            return relative_probabilities(coefficients)
-        return probabilities(coefficients, float(self.rank))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         shapes = matrix_shapes(shape, self.matricisation)

@@ -84,6 +84,26 @@ def test_a_payload_decodes_to_where_the_sum_is(codec, shape):
 
 
 @every_case
+def test_several_payloads_decode_to_where_the_sum_is(codec, shape):
+    payloads = [codec.encode(normal(shape, seed), seeded(seed)) for seed in (1, 4)]
+    out, expected = placed(normal(shape, 2)), normal(shape, 2)
+    codec.add_all(payloads, out, 0.5)
+    codec.add_all(payloads, expected, 0.5)
+    torch.testing.assert_close(out.held, expected)
+
+
+@every_case
+def test_several_gradients_there_are_sent_as_here(codec, shape):
+    given = [normal(shape, seed) for seed in (1, 4)]
+    draws = [[seeded(1), seeded(4)] for _ in range(2)]
+    there = codec.encode_all([*map(placed, given)], draws[0])
+    for one, other in zip(there, codec.encode_all(given, draws[1]), strict=True):
+        pairs = zip(sections_on_the_cpu(codec, one), codec.sections(other), strict=True)
+        for part, same in pairs:
+            torch.testing.assert_close(part, same)
+
+
+@every_case
 def test_a_payload_made_there_decodes_on_either_side(codec, shape):
     payload = codec.encode(placed(normal(shape)), seeded())
     here, there = torch.zeros(shape), placed(torch.zeros(shape))

@@ -99,4 +99,5 @@ def test_it_is_the_sum_of_all(code):
 
 def test_what_joins_nothing_is_decoded_as_it_arrives(code):
     bucket, _ = sent(code)
-    assert batch_of(bucket) == (1 if code == "qsgd" else BATCH)
+    assert batch_of(bucket, torch.device("cpu")) == (1 if code == "qsgd" else BATCH)
+    assert batch_of(bucket, torch.device("cuda")) == BATCH

@@ -36,7 +36,7 @@ KERNELS = {
         {"TILE": 2048, "WIDTH": 64},
     ),
     "powers.add_tiles": (
-        "*u8 *i32 *fp32 fp32 i32 i64 i32",
+        "*u8 *i32 *fp32 *fp32 i32 i64 i32 i32 i64 i64",
         {"WHOLE": True, "WIDTH": 64},
     ),
     "quantise.round_tiles": (
@@ -46,11 +46,11 @@ KERNELS = {
         | {"LIFT_TINY": 2.0**100, "LIFT_HUGE": 2.0**-60},
     ),
     "quantise.add_tiles": (
-        "*u8 *u8 *i16 *fp32 *fp32 i64 i64 i64 i64 i64",
-        {"ONE": False, "SOME": False, "BASE": 15, "DIGITS": 2, "CODE": 225}
+        "*u8 *i64 *i16 *fp32 *fp32 i64 i64 i64 i64 i64 i32 i64 i64 i64",
+        {"ONE": False, "SOME": True, "BASE": 15, "DIGITS": 2, "CODE": 225}
         | {"TILES": 4, "COLUMNS": 512},
     ),
-    "quantise.count_blocks": ("*u8 *i64 i64 i64 i32", {"BLOCK": 4096}),
+    "counts.count_rows": ("*u8 *i64 *i64 i64 i64 i64 i32", {"ROWS": 8, "COLUMNS": 512}),
     "radix.count_digits": (
         "*i32 *i64 *i64 i64",
         {"PASS": 1, "SHIFT": 9, "OWN": 2048, "VALUES": 2048, "BLOCK": 2048},
@@ -72,7 +72,7 @@ KERNELS = {
         {"ADD": True, "WHOLE": True, "WIDTH": 64},
     ),
     "sign.add_tiles": (
-        "*i32 *fp32 *fp32 i32 i64 i32 i64",
+        "*i32 *fp32 *fp32 i32 i64 i32 i64 i32 i64 i64",
         {"ONE": False, "WHOLE": True, "WIDTH": 64},
     ),
     "sign.sum_runs": (

@@ -142,9 +142,8 @@ def test_triton_packs_and_adds_what_numba_does(form, bucket, kind, most):
     torch.testing.assert_close(own, norms, rtol=2e-7, atol=0)  # sums have another order
     given = triton.quantise(values, norms, bucket, GIVEN, most, form, seed)
     assert [part.tolist() for part in given] == [part.tolist() for part in packed]
-    assert triton.largest_and_count(packed[0], form.escape) == first.largest_and_count(
-        packed[0], form.escape
-    )
+    rows = packed[0][None], form.escape
+    assert triton.largest_and_counts(*rows) == first.largest_and_counts(*rows)
     outs = [normal(5200, seed=3) for _ in range(2)]
     for way, out in zip((first, triton), outs, strict=True):
         way.add_levels(*packed, norms, bucket, most, form, out, 0.3)

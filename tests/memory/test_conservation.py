@@ -120,9 +120,9 @@ def test_biased_codecs_get_a_residual_and_unbiased_ones_none():
 def test_several_at_once_are_sent_and_kept_as_each_alone(make, code):
     codec, layouts = make_codec(code), [{name: shape} for name, shape in PARAMETERS]
     together, alone, drawing = make(), make(), Generator().manual_seed(7)
-    for step in range(2):
+    for _ in range(2):
         given = [torch.randn(shape, generator=drawing) for _, shape in PARAMETERS]
-        seeds = [[Generator().manual_seed(n) for n in range(len(given))] for _ in range(2)]
+        seeds = [[Generator().manual_seed(n) for n in range(len(given))] for _ in "ab"]
         copies = [one.clone() for one in given]
         payloads = together.encode_all(codec, given, layouts, seeds[0])
         for n, payload in enumerate(payloads):

@@ -55,6 +55,8 @@ class Codec(ABC, Generic[Payload]):
     """Whether the aggregate is a vote, so that a step is as long as the learning rate says."""
     joins: ClassVar[bool] = False
     """Whether `add_all` takes less for several payloads than `add_decoded` for each."""
+    adds_in_turn: ClassVar[bool] = False
+    """Whether `add_all` takes less on a GPU, to the bits of `add_decoded` of one after another."""
     gathers: ClassVar[bool] = False
     """Whether `encode_all` takes less for several gradients than `encode` for each."""
     reads_rows: ClassVar[bool] = False

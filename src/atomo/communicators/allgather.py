@@ -42,7 +42,7 @@ class Allgather(Reduction[Bytes]):
 
         def add_all(out: Float[Tensor, " n"]) -> None:
             checked = (check(frame, bucket, step, rank) for rank, frame in enumerate(arriving))
-            while batch := list(islice(checked, batch_of(bucket))):
+            while batch := list(islice(checked, batch_of(bucket, out.device))):
                 add_frames(bucket, batch, out, share)
             finish(bucket, out)
 

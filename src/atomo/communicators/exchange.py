@@ -48,13 +48,23 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
             raise FrameError(f"bucket {bucket.number}: {error}") from error
 
 
-def batch_of(bucket: Bucket) -> int:
+def batch_of(bucket: Bucket, device: torch.device) -> int:
     """How many frames of a bucket are added up together, wherever those of a step are.
 
-    All who add up the same frames must do so in the same order and in the same batches, the last
-    of which may be smaller: so the same sum has the same bits everywhere.
+    All who add up the same frames must do so in the same order and, where a codec joins them, in
+    the same batches, the last of which may be smaller: so the same sum has the same bits
+    everywhere.
+
+    Args:
+        bucket: whose frames.
+        device: where the sum is.
     """
-    return BATCH if any(part.codec.joins for part in bucket.parts) else 1
+    if any(part.codec.joins for part in bucket.parts):
+        return BATCH
+    # The bits are those of one frame after another, so that this may differ between who adds up:
+    # to wait for others pays where it saves launches and passes over the sum.
+    in_turn = any(part.codec.adds_in_turn for part in bucket.parts)
+    return BATCH if in_turn and device.type != "cpu" else 1
 
 
 def add_frames(

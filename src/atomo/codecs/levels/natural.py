@@ -11,6 +11,7 @@ Horvath et al., "Natural Compression for Distributed Deep Learning", MSML 2022.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -59,6 +60,7 @@ class Natural(Codec[Powers]):
 
     id: ClassVar[str] = "natural"
     payload: ClassVar[type[Powers]] = Powers
+    adds_in_turn: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.ENTRIES
     fine: ClassVar[bool] = True
 
@@ -91,19 +93,31 @@ class Natural(Codec[Powers]):
     def add_decoded(
         self, payload: Powers, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        with adding_to(out, self.id) as entries:
-            add_powers(payload, entries, scale)
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Powers], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        if payloads:
+            with adding_to(out, self.id) as entries:
+                add_powers(payloads, entries, scale)
 
 
-def add_powers(payload: Powers, out: Float[torch.Tensor, " n"], scale: float) -> None:
-    """Adds `scale` times the decoded entries to `out`, in place.
+def add_powers(payloads: Sequence[Powers], out: Float[torch.Tensor, " n"], scale: float) -> None:
+    """Adds `scale` times the decoded entries of each to `out`, one after the other, in place.
 
     Raises:
-        ValueError: the payload does not fit; `out` is unchanged.
+        ValueError: a payload does not fit; `out` is unchanged.
     """
-    shifts = payload.shift.tolist()
+    exponents = [entropy.decompress(one.words, len(out)) for one in payloads]
+    # What came in was scaled up by 2^shift, exactly; `scale` takes that back, exactly too.
+    scales = [math.ldexp(scale, -shift_of(one)) for one in payloads]
+    powers.add_all_powers(exponents, [one.signs for one in payloads], out, scales)
+
+
+def shift_of(payload: Powers) -> int:
+    """The power of two that a payload is scaled up by."""
+    shifts: list[int] = payload.shift.tolist()
     if shifts not in ([0], [SHIFT]):
         raise ValueError(f"shift {shifts[:4]}; 0 or {SHIFT} is expected")
-    exponents = entropy.decompress(payload.words, len(out)).to(out.device)
-    # What came in was scaled up by 2^shift, exactly; `scale` takes that back, exactly too.
-    powers.add_powers(exponents, payload.signs, out, math.ldexp(scale, -shifts[0]))
+    return shifts[0]

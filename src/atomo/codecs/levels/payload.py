@@ -7,7 +7,9 @@ the few levels that it cannot hold travel apart, as escapes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import torch
@@ -93,19 +95,25 @@ def level_cost(payload: Levels) -> Cost:
 
 
 def add_levels(
-    payload: Levels, bucket: int, most: int, out: Float[torch.Tensor, " n"], scale: float
+    payloads: Sequence[Levels], bucket: int, most: int, out: Float[torch.Tensor, " n"], scale: float
 ) -> None:
-    """Adds `scale` times the decoded entries to `out`, in place.
+    """Adds `scale` times the decoded entries of each to `out`, one after the other, in place.
 
     Raises:
-        ValueError: the payload does not fit; `out` is unchanged.
+        ValueError: a payload does not fit; of one alone `out` is unchanged then.
     """
-    buckets = -(-len(out) // bucket)
-    forms, norms = payload.form, payload.norms
-    if len(norms) != buckets or len(forms) != 1 or int(forms) >= len(quantise.FORMS):
-        raise ValueError(f"{len(norms)} norms in form {forms.tolist()[:4]} for {len(out)} entries")
-    form = quantise.FORMS[int(forms)]
-    symbols = entropy.decompress(payload.words, quantise.symbol_count(len(out), form))
-    quantise.add_levels(
-        symbols.to(out.device), payload.escapes, norms, bucket, most, form, out, scale
-    )
+    # Neighbours in one form are added in one pass, in the order of all.
+    for number, same in groupby(payloads, form_of):
+        form, levels = quantise.FORMS[number], [*same]
+        size = quantise.symbol_count(len(out), form)
+        symbols = [entropy.decompress(one.words, size) for one in levels]
+        escapes, norms = [one.escapes for one in levels], [one.norms for one in levels]
+        quantise.add_all_levels(symbols, escapes, norms, bucket, most, form, out, scale)
+
+
+def form_of(payload: Levels) -> int:
+    """Which of `kernels.quantise.FORMS` the levels are packed in."""
+    forms: list[int] = payload.form.tolist()
+    if len(forms) != 1 or forms[0] >= len(quantise.FORMS):
+        raise ValueError(f"form {forms[:4]}; one below {len(quantise.FORMS)} is expected")
+    return forms[0]

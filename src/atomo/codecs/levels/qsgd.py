@@ -14,6 +14,7 @@ NIPS 2017.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -64,6 +65,7 @@ class QSGD(Codec[Levels]):
 
     id: ClassVar[str] = "qsgd"
     payload: ClassVar[type[Levels]] = Levels
+    adds_in_turn: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.ENTRIES
 
     def __post_init__(self) -> None:
@@ -110,6 +112,11 @@ class QSGD(Codec[Levels]):
     def add_decoded(
         self, payload: Levels, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Levels], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         bucket = self.bucket(out.numel())
         with adding_to(out, self.id) as entries:
-            add_levels(payload, bucket, self.most, entries, scale)
+            add_levels(payloads, bucket, self.most, entries, scale)

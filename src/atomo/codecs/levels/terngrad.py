@@ -13,6 +13,7 @@ NIPS 2017.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -65,6 +66,7 @@ class TernGrad(Codec[Levels]):
 
     id: ClassVar[str] = "terngrad"
     payload: ClassVar[type[Levels]] = Levels
+    adds_in_turn: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.MATRIX
     memory: ClassVar[str | None] = "none"
 
@@ -117,5 +119,10 @@ class TernGrad(Codec[Levels]):
     def add_decoded(
         self, payload: Levels, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Levels], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         with adding_to(out, self.id) as entries:
-            add_levels(payload, len(entries), 1, entries, scale)
+            add_levels(payloads, len(entries), 1, entries, scale)

@@ -10,6 +10,7 @@ Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -19,8 +20,7 @@ from jaxtyping import Float
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
 from atomo.codecs.flat import adding_to, flat
-from atomo.codecs.signs.payload import Signs, sign_fields
-from atomo.errors import CodecError
+from atomo.codecs.signs.payload import Signs, add_signs, scale_of, sign_fields
 from atomo.kernels import sign
 
 __all__ = ["EFSignSGD"]
@@ -34,6 +34,7 @@ class EFSignSGD(Codec[Signs]):
     id: ClassVar[str] = "efsignsgd"
     payload: ClassVar[type[Signs]] = Signs
     unit: ClassVar[Unit] = Unit.MATRIX
+    adds_in_turn: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -71,8 +72,11 @@ class EFSignSGD(Codec[Signs]):
     def add_decoded(
         self, payload: Signs, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        if len(payload.scale) != 1:
-            raise CodecError(f"efsignsgd: {len(payload.scale)} scales; 1 is expected")
-        unit = scale * float(payload.scale)
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Signs], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        units = [scale * scale_of(payload, self.id) for payload in payloads]
         with adding_to(out, self.id) as entries:
-            sign.add_signs(payload.words, unit, -unit, entries)
+            add_signs(payloads, units, entries)

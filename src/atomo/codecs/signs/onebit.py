@@ -9,7 +9,9 @@ Training of Speech DNNs", Interspeech 2014.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar, Final, final
 
 import torch
@@ -52,6 +54,7 @@ class OneBit(Codec[Halves]):
     id: ClassVar[str] = "onebit"
     payload: ClassVar[type[Halves]] = Halves
     unit: ClassVar[Unit] = Unit.MATRIX
+    adds_in_turn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_known(self.id, "scope", self.scope, SCOPES)
@@ -100,7 +103,14 @@ class OneBit(Codec[Halves]):
     def add_decoded(
         self, payload: Halves, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Halves], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
         # Two means speak for the whole layer, whatever the setting: so did the first frames.
-        row = out.numel() if len(payload.means) == 2 else self.row(out.shape)
-        with adding_to(out, self.id) as entries:
-            sign.add_row_signs(payload.words, payload.means, row, scale, entries)
+        for whole, same in groupby(payloads, lambda payload: len(payload.means) == 2):
+            row, halves = out.numel() if whole else self.row(out.shape), [*same]
+            words, means = [one.words for one in halves], [one.means for one in halves]
+            with adding_to(out, self.id) as entries:
+                sign.add_all_row_signs(words, means, row, scale, entries)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int32
 
 from atomo.codecs.base import Field
+from atomo.errors import CodecError
 from atomo.kernels import sign
 
-__all__ = ["Signs", "sign_fields"]
+__all__ = ["Signs", "add_signs", "scale_of", "sign_fields"]
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,26 @@ class Signs:
 def sign_fields(shape: torch.Size) -> tuple[Field, ...]:
     """The bounds of `Signs`."""
     return Field(torch.int32, (sign.word_count(shape.numel()),)), Field(torch.float32, (1,))
+
+
+def scale_of(payload: Signs, codec: str) -> float:
+    """The scale of a payload of anybody.
+
+    Raises:
+        CodecError: it has none, or several.
+    """
+    if len(payload.scale) != 1:
+        raise CodecError(f"{codec}: {len(payload.scale)} scales; 1 is expected")
+    return float(payload.scale)
+
+
+def add_signs(
+    payloads: Sequence[Signs], units: Sequence[float], out: Float[torch.Tensor, " n"]
+) -> None:
+    """Adds the signs of each times its unit to `out`, one after the other, in place.
+
+    Raises:
+        ValueError: a payload does not fit; `out` is unchanged.
+    """
+    if payloads:
+        sign.add_all_signs([payload.words for payload in payloads], units, out)

@@ -12,6 +12,7 @@ Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", IC
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -20,7 +21,7 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.flat import adding_to, flat
-from atomo.codecs.signs.payload import Signs, sign_fields
+from atomo.codecs.signs.payload import Signs, add_signs, scale_of, sign_fields
 from atomo.errors import CodecError
 from atomo.kernels import sign
 
@@ -34,6 +35,7 @@ class Voting(Codec[Signs]):
     payload: ClassVar[type[Signs]] = Signs
     unit: ClassVar[Unit] = Unit.ENTRIES
     votes: ClassVar[bool] = True
+    adds_in_turn: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -53,11 +55,17 @@ class Voting(Codec[Signs]):
     def add_decoded(
         self, payload: Signs, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        if payload.scale.tolist() not in ([0.0], [1.0]):
-            raise CodecError(f"{self.id}: scale {payload.scale.tolist()[:4]}; 0 or 1 is expected")
-        unit = scale * float(payload.scale)
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Signs], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        scales = [scale_of(payload, self.id) for payload in payloads]
+        for one in scales:
+            if one not in (0.0, 1.0):
+                raise CodecError(f"{self.id}: scale {one}; 0 or 1 is expected")
         with adding_to(out, self.id) as entries:
-            sign.add_signs(payload.words, unit, -unit, entries)
+            add_signs(payloads, [scale * one for one in scales], entries)
 
     def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """The majority: its sign, or 0 on a tie, which rounding in the mean must not decide."""

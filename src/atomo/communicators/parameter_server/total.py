@@ -30,7 +30,7 @@ class Total:
         """Adds every frame of one bucket whose turn it is, once its batch is complete."""
         out = self._out[bucket.offset : bucket.offset + bucket.size]
         while (first := self._next[bucket.number]) < self._workers:
-            last = min(first + batch_of(bucket), self._workers)
+            last = min(first + batch_of(bucket, out.device), self._workers)
             batch = [worker for worker in order[first:last] if bucket.number in arrived[worker]]
             if len(batch) < last - first:
                 return

@@ -1,12 +1,14 @@
 """Blocks of vectors in Triton. What they are: `kernels/blocks`."""
 
+from collections.abc import Sequence
+
 import torch
 import triton.language as tl
 from torch import Tensor
 
 from atomo.kernels.triton_jit import device_code
 
-__all__ = ["magnitudes_of", "put", "starts_of", "take"]
+__all__ = ["filled", "magnitudes_of", "put", "starts_of", "take"]
 
 
 @device_code
@@ -40,3 +42,9 @@ def magnitudes_of(entry):
 def starts_of(counts: Tensor) -> Tensor:
     """The sums of the counts before each, in the last dimension, and at its end of all."""
     return torch.nn.functional.pad(counts.cumsum(-1), (1, 0))
+
+
+def filled(values: Sequence[float], beside: Tensor) -> Tensor:
+    """A few numbers as float32 on the device of a tensor, for which the host does not wait."""
+    numbers = torch.tensor(values, dtype=torch.float32, pin_memory=beside.is_cuda)
+    return numbers.to(beside.device, non_blocking=True)

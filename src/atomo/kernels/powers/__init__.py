@@ -7,16 +7,18 @@ exponent as often as rounding up should happen; so it does for denormals, which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 from jaxtyping import Float, Int32, UInt8
 
-from atomo.kernels.quantise import largest_and_count
+from atomo.kernels.quantise import largest_and_counts
+from atomo.kernels.rows import stacked
 from atomo.kernels.sign import word_count
 from atomo.kernels.ways import ways_of
 
-__all__ = ["TILE", "add_powers", "backend", "pack_powers"]
+__all__ = ["TILE", "add_all_powers", "add_powers", "backend", "pack_powers"]
 
 TILE: Final = 2048
 INFINITE: Final = 255  # the exponent of infinity and NaN
@@ -51,8 +53,26 @@ def add_powers(
     Raises:
         ValueError: the sizes differ, or a symbol stands for infinity; `out` is unchanged.
     """
-    held, words = symbols.to(out.device), signs.to(out.device)
-    largest, _ = largest_and_count(held, INFINITE)
-    if len(held) != len(out) or len(words) != word_count(len(out)) or largest == INFINITE:
-        raise ValueError(f"{len(held)} exponents up to {largest} and {len(words)} words of signs")
-    backend(out).add_powers(held, words, out, scale)
+    add_all_powers([symbols], [signs], out, [scale])
+
+
+def add_all_powers(
+    symbols: Sequence[UInt8[torch.Tensor, " _"]],
+    signs: Sequence[Int32[torch.Tensor, " _"]],
+    out: Float[torch.Tensor, " n"],
+    scales: Sequence[float],
+) -> None:
+    """`add_powers` of several frames, at least one, in turn: to the bits of one after another. A
+    way has symbols and signs as rows where `out` is.
+
+    Raises:
+        ValueError: the sizes differ, or a symbol stands for infinity; `out` is unchanged.
+    """
+    for held, words in zip(symbols, signs, strict=True):
+        if len(held) != len(out) or len(words) != word_count(len(out)):
+            raise ValueError(f"{len(held)} exponents and {len(words)} words of signs")
+    rows = stacked(symbols, out.device)
+    largest, _ = largest_and_counts(rows, INFINITE)
+    if largest == INFINITE:
+        raise ValueError(f"exponents up to {largest}; below {INFINITE} is expected")
+    backend(out).add_all_powers(rows, stacked(signs, out.device), out, scales)

@@ -1,5 +1,7 @@
 """Stochastic rounding to powers of two, in numba. Contracts: `kernels/powers`."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from atomo.kernels.random.numba_way import mix, random_words
 from atomo.kernels.sign import WIDTH
 from atomo.kernels.sign.numba_way import pack_signs
 
-__all__ = ["add_powers", "pack_powers"]
+__all__ = ["add_all_powers", "add_powers", "pack_powers"]
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
@@ -29,6 +31,13 @@ def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
 
 def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> None:
     add_signed(symbols.numpy(), signs.numpy().view(np.uint32), out.numpy(), scale)
+
+
+def add_all_powers(
+    symbols: Sequence[Tensor], signs: Sequence[Tensor], out: Tensor, scales: Sequence[float]
+) -> None:
+    for held, words, scale in zip(symbols, signs, scales, strict=True):
+        add_powers(held, words, out, scale)
 
 
 @jit

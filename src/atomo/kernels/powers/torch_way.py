@@ -1,5 +1,7 @@
 """Stochastic rounding to powers of two as PyTorch operations. Contracts: `kernels/powers`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from atomo.kernels.powers import TILE
 from atomo.kernels.random.torch_way import tile_words
 from atomo.kernels.sign.torch_way import pack_signs, unpack_signs
 
-__all__ = ["add_powers", "pack_powers"]
+__all__ = ["add_all_powers", "add_powers", "pack_powers"]
 
 
 def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
@@ -19,3 +21,10 @@ def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
 def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> None:
     magnitudes = (symbols.to(torch.int32) << 23).view(torch.float32)
     out.add_(torch.where(unpack_signs(signs, len(out)), -magnitudes, magnitudes), alpha=scale)
+
+
+def add_all_powers(
+    symbols: Sequence[Tensor], signs: Sequence[Tensor], out: Tensor, scales: Sequence[float]
+) -> None:
+    for held, words, scale in zip(symbols, signs, scales, strict=True):
+        add_powers(held, words, out, scale)

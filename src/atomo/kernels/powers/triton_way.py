@@ -5,19 +5,21 @@ so that the next random words follow from the last ones in their registers. What
 last whole tile has shorter rows, and a launch of its own.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from atomo.kernels.blocks.triton_way import filled
 from atomo.kernels.powers import TILE
 from atomo.kernels.random.triton_way import first_words, mix, next_words
 from atomo.kernels.sign import WIDTH, word_count
 from atomo.kernels.sign.triton_way import launches, places_of
 from atomo.kernels.triton_jit import EXACT, device_code
 
-__all__ = ["add_powers", "pack_powers"]
+__all__ = ["add_all_powers", "add_powers", "pack_powers"]
 
 TILES: Final = 8
 
@@ -101,8 +103,13 @@ def pack_last(
 
 
 def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> None:
+    add_all_powers(symbols[None], signs[None], out, [scale])
+
+
+def add_all_powers(symbols: Tensor, signs: Tensor, out: Tensor, scales: Sequence[float]) -> None:
+    several = len(symbols), symbols.stride(0), signs.stride(0)
     for first, tiles, width in launches(len(out)):
-        arguments = symbols, signs, out, scale, first, len(out), width
+        arguments = symbols, signs, out, filled(scales, out), first, len(out), width, *several
         whole = first == 0 and tiles * TILE <= len(out)
         add_tiles[(tiles,)](*arguments, WHOLE=whole, WIDTH=WIDTH, **EXACT)
 
@@ -112,19 +119,28 @@ def add_tiles(
     symbols,
     words,
     out,
-    scale,
+    scales,
     first,
     entries,
     width,
+    frames,
+    symbol_stride,
+    word_stride,
     WHOLE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     tile = first + tl.program_id(0).to(tl.int64)
     rows, column = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)
     places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
-    held = tl.load(words + tile * WIDTH + column, mask=column < width, other=0)
-    negative = ((held[None, :] >> rows) & 1).to(tl.uint32)
-    exponent = tl.load(symbols + places, mask=inside, other=0).to(tl.uint32)
-    power = ((exponent << 23) | (negative << 31)).to(tl.float32, bitcast=True)
+    held_at, symbol_at = words + tile * WIDTH + column, symbols + places
     entry = tl.load(out + places, mask=inside, other=0.0)
-    tl.store(out + places, entry + power * scale, mask=inside)
+    for _ in range(frames):
+        held = tl.load(held_at, mask=column < width, other=0)
+        negative = ((held[None, :] >> rows) & 1).to(tl.uint32)
+        exponent = tl.load(symbol_at, mask=inside, other=0).to(tl.uint32)
+        power = ((exponent << 23) | (negative << 31)).to(tl.float32, bitcast=True)
+        entry += power * tl.load(scales)
+        held_at += word_stride
+        symbol_at += symbol_stride
+        scales += 1
+    tl.store(out + places, entry, mask=inside)

@@ -10,12 +10,14 @@ The entries of tile t draw from the words of key mix(seed ^ mix(t)) of `kernels/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from jaxtyping import Float, Int16, UInt8
 
+from atomo.kernels.rows import joined, stacked
 from atomo.kernels.ways import ways_of
 
 __all__ = [
@@ -25,9 +27,10 @@ __all__ = [
     "GIVEN",
     "LARGEST",
     "Form",
+    "add_all_levels",
     "add_levels",
     "backend",
-    "largest_and_count",
+    "largest_and_counts",
     "moments",
     "quantise",
     "room_for_escapes",
@@ -128,18 +131,46 @@ def add_levels(
     Raises:
         ValueError: symbols or escapes are not what `quantise` makes; `out` is unchanged.
     """
-    held, escaped, units = (part.to(out.device) for part in (symbols, escapes, norms))
-    largest, count = backend(out).largest_and_count(held, form.escape)
-    if len(held) != symbol_count(len(out), form) or largest > form.escape:
-        raise ValueError(f"{len(held)} symbols up to {largest} for {len(out)} entries")
-    if count * form.digits != len(escaped) or bool((escaped.int().abs() > most).any()):
-        raise ValueError(f"{len(escaped)} levels, or ones above {most}, for {count} symbols")
-    backend(out).add_levels(held, escaped, units, bucket, most, form, out, scale)
+    add_all_levels([symbols], [escapes], [norms], bucket, most, form, out, scale)
 
 
-def largest_and_count(symbols: UInt8[torch.Tensor, " bytes"], code: int) -> tuple[int, int]:
-    """The largest of some symbols, 0 where there are none, and how many equal `code`."""
-    return backend(symbols).largest_and_count(symbols, code)
+def add_all_levels(
+    symbols: Sequence[UInt8[torch.Tensor, " _"]],
+    escapes: Sequence[Int16[torch.Tensor, " _"]],
+    norms: Sequence[Float[torch.Tensor, " _"]],
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Float[torch.Tensor, " n"],
+    scale: float,
+) -> None:
+    """`add_levels` of several frames, at least one, in turn: to the bits of one after another.
+
+    A way has the symbols and the norms as rows, and all of them where `out` is.
+
+    Raises:
+        ValueError: those of one frame are not what `quantise` makes; `out` is unchanged.
+    """
+    expected, buckets = symbol_count(len(out), form), -(-len(out) // bucket)
+    for held, units in zip(symbols, norms, strict=True):
+        if len(held) != expected or len(units) != buckets:
+            raise ValueError(f"{len(held)} symbols and {len(units)} norms for {len(out)} entries")
+    rows = stacked(symbols, out.device)
+    largest, counts = backend(out).largest_and_counts(rows, form.escape)
+    if largest > form.escape:
+        raise ValueError(f"symbols up to {largest}; at most {form.escape}")
+    for count, escaped in zip(counts, escapes, strict=True):  # before they are moved: on the host
+        if count * form.digits != len(escaped) or bool((escaped.int().abs() > most).any()):
+            raise ValueError(f"{len(escaped)} levels, or ones above {most}, for {count} symbols")
+    far, units = joined(escapes, out.device), stacked(norms, out.device)
+    backend(out).add_all_levels(rows, far, units, bucket, most, form, out, scale)
+
+
+def largest_and_counts(
+    symbols: UInt8[torch.Tensor, "frames bytes"], code: int
+) -> tuple[int, list[int]]:
+    """The largest of some symbols, 0 where there are none, and how many of each row are `code`."""
+    return backend(symbols).largest_and_counts(symbols, code)
 
 
 def moments(values: Float[torch.Tensor, " n"]) -> tuple[float, float]:

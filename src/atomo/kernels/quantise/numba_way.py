@@ -1,5 +1,7 @@
 """Stochastic rounding to a few levels, in numba. Contracts: `kernels/quantise`."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ from atomo.kernels.quantise.digits import escape_tile, pack_tile, restore_tile, 
 from atomo.kernels.random.numba_way import mix, random_words
 from atomo.kernels.select.numba_way import most_bits
 
-__all__ = ["add_levels", "largest_and_count", "moments", "quantise"]
+__all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
@@ -46,9 +48,9 @@ def quantise(
     return None if escaped < 0 else (symbols, torch.from_numpy(escapes[:escaped].copy()))
 
 
-def largest_and_count(symbols: Tensor, code: int) -> tuple[int, int]:
-    largest, count = top_and_count(symbols.numpy(), code)
-    return int(largest), int(count)
+def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
+    found = [top_and_count(row, code) for row in symbols.numpy()]
+    return max(int(largest) for largest, _ in found), [int(count) for _, count in found]
 
 
 def add_levels(
@@ -63,6 +65,20 @@ def add_levels(
 ) -> None:
     parts = symbols.numpy(), escapes.numpy(), norms.numpy()
     add_tiles(*parts, bucket, most, form.base, form.digits, out.numpy(), scale)
+
+
+def add_all_levels(
+    symbols: Sequence[Tensor],
+    escapes: Sequence[Tensor],
+    norms: Sequence[Tensor],
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Tensor,
+    scale: float,
+) -> None:
+    for parts in zip(symbols, escapes, norms, strict=True):
+        add_levels(*parts, bucket, most, form, out, scale)
 
 
 def moments(values: Tensor) -> tuple[float, float]:

@@ -1,5 +1,7 @@
 """Stochastic rounding to a few levels as PyTorch operations. Contracts: `kernels/quantise`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from atomo.kernels.quantise import (
 )
 from atomo.kernels.random.torch_way import tile_words
 
-__all__ = ["add_levels", "largest_and_count", "moments", "quantise"]
+__all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]
 
 
 def moments(values: Tensor) -> tuple[float, float]:
@@ -78,8 +80,9 @@ def pack(levels: Tensor, form: Form) -> tuple[Tensor, Tensor]:
     return torch.cat(symbols), torch.cat(escapes)
 
 
-def largest_and_count(symbols: Tensor, code: int) -> tuple[int, int]:
-    return int(symbols.max()) if len(symbols) else 0, int((symbols == code).sum())
+def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
+    largest = int(symbols.max()) if symbols.numel() else 0
+    return largest, (symbols == code).sum(1).tolist()
 
 
 def add_levels(
@@ -96,6 +99,20 @@ def add_levels(
     units = (norms.double() * scale / most).float()
     rows = rows_of(levels, min(bucket, len(out)))
     out.add_((rows * units[:, None]).flatten()[: len(out)])
+
+
+def add_all_levels(
+    symbols: Sequence[Tensor],
+    escapes: Sequence[Tensor],
+    norms: Sequence[Tensor],
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Tensor,
+    scale: float,
+) -> None:
+    for parts in zip(symbols, escapes, norms, strict=True):
+        add_levels(*parts, bucket, most, form, out, scale)
 
 
 def unpack(symbols: Tensor, escapes: Tensor, form: Form, entries: int) -> Tensor:

@@ -6,13 +6,15 @@ as with the buckets of 512 that `qsgd` has by default, its norm is taken there t
 is read once.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.blocks.triton_way import starts_of, take
+from atomo.kernels.blocks.triton_way import starts_of
+from atomo.kernels.counts.triton_way import counted
 from atomo.kernels.moments.triton_way import run_moments
 from atomo.kernels.quantise import (
     COLUMNS,
@@ -29,10 +31,9 @@ from atomo.kernels.quantise import (
 from atomo.kernels.random.triton_way import first_words, mix, next_words
 from atomo.kernels.triton_jit import EXACT, device_code
 
-__all__ = ["add_levels", "largest_and_count", "moments", "quantise"]
+__all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]
 
 TILES: Final = 4
-BLOCK: Final = 4096
 RANGES: Final = {"TINY": TINY, "HUGE": HUGE, "LIFT_TINY": LIFT_TINY, "LIFT_HUGE": LIFT_HUGE}
 
 
@@ -205,22 +206,10 @@ def round_tiles(
         tl.store(counts + tile, tl.sum(far, 1).to(tl.int64), mask=tile < end)
 
 
-def largest_and_count(symbols: Tensor, code: int) -> tuple[int, int]:
-    blocks = -(-len(symbols) // BLOCK)
-    parts = torch.zeros(2, max(blocks, 1), dtype=torch.int64, device=symbols.device)
-    if blocks:
-        count_blocks[(blocks,)](symbols, parts, len(symbols), blocks, code, BLOCK=BLOCK)
-    largest, count = torch.stack([parts[0].amax(), parts[1].sum()]).tolist()
-    return largest, count
-
-
-@device_code
-def count_blocks(symbols, parts, entries, blocks, code, BLOCK: tl.constexpr):
-    block = tl.program_id(0).to(tl.int64)
-    held = take(symbols, block * BLOCK, entries, BLOCK).to(tl.int32)
-    inside = block * BLOCK + tl.arange(0, BLOCK) < entries
-    tl.store(parts + block, tl.max(held).to(tl.int64))
-    tl.store(parts + blocks + block, tl.sum(((held == code) & inside).to(tl.int32)).to(tl.int64))
+def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
+    most, counts = counted(symbols, code, COLUMNS)
+    found = torch.cat([most.amax().view(1), counts.sum(1)]).tolist()  # the one wait
+    return found[0], found[1:]
 
 
 def add_levels(
@@ -233,42 +222,69 @@ def add_levels(
     out: Tensor,
     scale: float,
 ) -> None:
+    add_all_levels(symbols[None], [escapes], norms[None], bucket, most, form, out, scale)
+
+
+def add_all_levels(
+    symbols: Tensor,
+    escapes: Sequence[Tensor],
+    norms: Tensor,
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Tensor,
+    scale: float,
+) -> None:
     units = (norms.double() * scale / most).float()
-    # Of each byte that is an escape how many are before it.
-    ranks = (symbols == form.escape).cumsum(0) - 1 if len(escapes) else symbols
-    constants = {"ONE": bucket >= len(out), "SOME": len(escapes) > 0, "TILES": TILES}
+    far = torch.cat([*escapes])
+    # Of the escapes of all frames, one behind the other, how many are before each tile.
+    starts = starts_of(counted(symbols, form.escape, COLUMNS)[1].flatten()) if len(far) else units
+    tiled = -(-symbols.shape[1] // COLUMNS)
+    several = len(symbols), symbols.stride(0), units.shape[1], tiled
+    constants = {"ONE": bucket >= len(out), "SOME": len(far) > 0, "TILES": TILES}
     form_of = {"BASE": form.base, "DIGITS": form.digits, "CODE": form.escape}
     for first, tiles, columns in launches(len(out), form):
         sizes = first, first + tiles, columns, len(out), bucket
         add_tiles[(-(-tiles // TILES),)](
-            symbols, ranks, escapes, units, out, *sizes, **constants, **form_of,
+            symbols, starts, far, units, out, *sizes, *several, **constants, **form_of,
             COLUMNS=COLUMNS, **EXACT,
         )  # fmt: skip
 
 
 @device_code
 def add_tiles(
-    symbols, ranks, escapes, units, out, first, end, columns, entries, bucket,
+    symbols, starts, escapes, units, out, first, end, columns, entries, bucket,
+    frames, stride, buckets, tiled,
     ONE: tl.constexpr, SOME: tl.constexpr, BASE: tl.constexpr, DIGITS: tl.constexpr,
     CODE: tl.constexpr, TILES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    tile = first + tl.program_id(0).to(tl.int64) * TILES + tl.arange(0, TILES)
-    column = tl.arange(0, COLUMNS)
+    start = first + tl.program_id(0).to(tl.int64) * TILES
+    tile, column = start + tl.arange(0, TILES), tl.arange(0, COLUMNS)
     known = (tile < end)[:, None] & (column < columns)[None, :]
     at = tile[:, None] * COLUMNS + column[None, :]
-    rest = tl.load(symbols + at, mask=known, other=0).to(tl.int32)
-    if SOME:
-        far = known & (rest == CODE)
-        rank = tl.load(ranks + at, mask=far, other=0)
+    power = 1
+    # A row of the sum stays in registers while all frames are added; their bytes, a few for each
+    # entry, are read again for the next row while they are in the cache.
     for row in tl.static_range(DIGITS):
-        level = rest % BASE - BASE // 2
-        rest = rest // BASE
-        if SOME:
-            escaped = tl.load(escapes + rank * DIGITS + row, mask=far, other=0).to(tl.int32)
-            level = tl.where(far, escaped, level)
         begin = tile * (DIGITS * COLUMNS) + row * columns
         place = begin[:, None] + column[None, :]
         inside = known & (place < entries)
-        unit = tl.load(units + bucket_of(begin, column, bucket, ONE), mask=inside, other=0.0)
+        unit_at = units + bucket_of(begin, column, bucket, ONE)
+        held_at, before_at = symbols + at, starts + tile
         entry = tl.load(out + place, mask=inside, other=0.0)
-        tl.store(out + place, entry + level.to(tl.float32) * unit, mask=inside)
+        for _ in range(frames):
+            held = tl.load(held_at, mask=known, other=0).to(tl.int32)
+            level = held // power % BASE - BASE // 2
+            if SOME:
+                far = (known & (held == CODE)).to(tl.int32)
+                before = tl.load(before_at, mask=tile < end, other=0)
+                rank = before.to(tl.int64)[:, None] + tl.cumsum(far, 1) - far
+                escaped = tl.load(escapes + rank * DIGITS + row, mask=far == 1, other=0)
+                level = tl.where(far == 1, escaped.to(tl.int32), level)
+            unit = tl.load(unit_at, mask=inside, other=0.0)
+            entry += level.to(tl.float32) * unit
+            held_at += stride
+            unit_at += buckets
+            before_at += tiled
+        tl.store(out + place, entry, mask=inside)
+        power *= BASE

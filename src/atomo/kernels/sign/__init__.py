@@ -6,16 +6,20 @@ sign bit of entry j of row i, so that -0.0 counts as negative and 0.0 as positiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 from jaxtyping import Float, Int32
 
+from atomo.kernels.rows import stacked
 from atomo.kernels.ways import ways_of
 
 __all__ = [
     "TILE",
     "WIDTH",
+    "add_all_row_signs",
+    "add_all_signs",
     "add_pack_means",
     "add_pack_sum",
     "add_row_signs",
@@ -67,9 +71,29 @@ def add_signs(
     Raises:
         ValueError: the words are not as many as `out` needs; it is unchanged.
     """
+    check_words(words, out)
+    backend(out).add_signs(words.to(out.device), positive, negative, out)
+
+
+def add_all_signs(
+    words: Sequence[Int32[torch.Tensor, " _"]],
+    units: Sequence[float],
+    out: Float[torch.Tensor, " n"],
+) -> None:
+    """`add_signs` of each unit and its negative, of several frames, at least one, in turn: to the
+    bits of one after another. A way has the words as rows where `out` is.
+
+    Raises:
+        ValueError: the words of a frame are not as many as `out` needs; it is unchanged.
+    """
+    for held in words:
+        check_words(held, out)
+    backend(out).add_all_signs(stacked(words, out.device), units, out)
+
+
+def check_words(words: Int32[torch.Tensor, " words"], out: Float[torch.Tensor, " n"]) -> None:
     if len(words) != word_count(len(out)):
         raise ValueError(f"{len(words)} words of signs for {len(out)} entries")
-    backend(out).add_signs(words.to(out.device), positive, negative, out)
 
 
 def add_pack_means(
@@ -100,6 +124,24 @@ def add_row_signs(
     Raises:
         ValueError: words or means are not as many as `out` needs; it is unchanged.
     """
-    if len(words) != word_count(len(out)) or len(means) != 2 * -(-len(out) // row):
-        raise ValueError(f"{len(words)} words and {len(means)} means for {len(out)} entries")
-    backend(out).add_row_signs(words.to(out.device), means.to(out.device), row, scale, out)
+    add_all_row_signs([words], [means], row, scale, out)
+
+
+def add_all_row_signs(
+    words: Sequence[Int32[torch.Tensor, " _"]],
+    means: Sequence[Float[torch.Tensor, " _"]],
+    row: int,
+    scale: float,
+    out: Float[torch.Tensor, " n"],
+) -> None:
+    """`add_row_signs` of several frames, at least one, in turn: to the bits of one after another. A
+    way has words and means as rows where `out` is.
+
+    Raises:
+        ValueError: those of a frame are not as many as `out` needs; it is unchanged.
+    """
+    for held, own in zip(words, means, strict=True):
+        if len(held) != word_count(len(out)) or len(own) != 2 * -(-len(out) // row):
+            raise ValueError(f"{len(held)} words and {len(own)} means for {len(out)} entries")
+    held, own = stacked(words, out.device), stacked(means, out.device)
+    backend(out).add_all_row_signs(held, own, row, scale, out)

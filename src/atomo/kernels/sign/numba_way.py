@@ -4,6 +4,8 @@ Bit i of a tile's word j is the sign of entry j of row i, so that no entry ever 
 lanes.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,7 +15,15 @@ from atomo.kernels.jit import jit, jit_sum
 from atomo.kernels.select.numba_way import add_up, most_bits
 from atomo.kernels.sign import TILE, word_count
 
-__all__ = ["add_pack_means", "add_pack_sum", "add_row_signs", "add_signs", "pack_signs"]
+__all__ = [
+    "add_all_row_signs",
+    "add_all_signs",
+    "add_pack_means",
+    "add_pack_sum",
+    "add_row_signs",
+    "add_signs",
+    "pack_signs",
+]
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
@@ -51,6 +61,18 @@ def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tens
 def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
     held = words.numpy().view(np.uint32)
     add_runs(held, means.numpy(), row, np.float32(scale), out.numpy())
+
+
+def add_all_signs(words: Sequence[Tensor], units: Sequence[float], out: Tensor) -> None:
+    for held, unit in zip(words, units, strict=True):
+        add_signs(held, unit, -unit, out)
+
+
+def add_all_row_signs(
+    words: Sequence[Tensor], means: Sequence[Tensor], row: int, scale: float, out: Tensor
+) -> None:
+    for held, own in zip(words, means, strict=True):
+        add_row_signs(held, own, row, scale, out)
 
 
 @jit

@@ -1,11 +1,15 @@
 """One bit an entry as PyTorch operations. Contracts: `kernels/sign`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from atomo.kernels.sign import TILE, WIDTH
 
 __all__ = [
+    "add_all_row_signs",
+    "add_all_signs",
     "add_pack_means",
     "add_pack_sum",
     "add_row_signs",
@@ -64,3 +68,15 @@ def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Ten
     rows = torch.arange(len(out), device=out.device) // row
     slots = 2 * rows + unpack_signs(words, len(out))
     out.add_(means[slots], alpha=scale)
+
+
+def add_all_signs(words: Sequence[Tensor], units: Sequence[float], out: Tensor) -> None:
+    for held, unit in zip(words, units, strict=True):
+        add_signs(held, unit, -unit, out)
+
+
+def add_all_row_signs(
+    words: Sequence[Tensor], means: Sequence[Tensor], row: int, scale: float, out: Tensor
+) -> None:
+    for held, own in zip(words, means, strict=True):
+        add_row_signs(held, own, row, scale, out)

@@ -4,16 +4,26 @@ A program has a tile: a block of 32 rows, whose bits are shifted to their places
 columns. Whole tiles and a last one with shorter rows are two launches of the same kernel.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from atomo.kernels.blocks.triton_way import filled
 from atomo.kernels.sign import TILE, WIDTH, word_count
 from atomo.kernels.triton_jit import EXACT, device_code
 
-__all__ = ["add_pack_means", "add_pack_sum", "add_row_signs", "add_signs", "pack_signs"]
+__all__ = [
+    "add_all_row_signs",
+    "add_all_signs",
+    "add_pack_means",
+    "add_pack_sum",
+    "add_row_signs",
+    "add_signs",
+    "pack_signs",
+]
 
 BLOCK: Final = 1024
 PIECE: Final = 64 * BLOCK  # entries of a run that one program sums
@@ -98,20 +108,27 @@ def pack_tiles(
 
 
 def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> None:
-    means = out.new_empty(2)  # filled there: a copy from the host would wait for the device
-    means[0], means[1] = positive, negative
-    unpack(words, means, len(out), 1.0, out)
+    unpack(words[None], filled([positive, negative], out), len(out), out)
 
 
 def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
-    unpack(words, means, row, scale, out)
+    add_all_row_signs(words[None], means[None], row, scale, out)
 
 
-def unpack(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
-    """Adds `scale` times the mean of its sign and run to each entry."""
-    scaled = means * scale
+def add_all_signs(words: Tensor, units: Sequence[float], out: Tensor) -> None:
+    means = filled([value for unit in units for value in (unit, -unit)], out)
+    unpack(words, means, len(out), out)
+
+
+def add_all_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
+    unpack(words, means * scale, row, out)
+
+
+def unpack(words: Tensor, means: Tensor, row: int, out: Tensor) -> None:
+    """Adds the mean of its sign and run to each entry, for one frame after the other."""
+    several = len(words), words.stride(0), 2 * -(-len(out) // row)
     for first, tiles, width in launches(len(out)):
-        arguments = words, scaled, out, first, len(out), width, row
+        arguments = words, means, out, first, len(out), width, row, *several
         constants = {"ONE": row >= len(out), "WHOLE": first == 0 and tiles * TILE <= len(out)}
         add_tiles[(tiles,)](*arguments, **constants, WIDTH=WIDTH, **EXACT)
 
@@ -119,12 +136,15 @@ def unpack(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) ->
 @device_code
 def add_tiles(
     words,
-    scaled,
+    means,
     out,
     first,
     entries,
     width,
     row,
+    frames,
+    stride,
+    runs,
     ONE: tl.constexpr,
     WHOLE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -133,14 +153,19 @@ def add_tiles(
     rows = tl.arange(0, 32)[:, None]
     places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
     column = tl.arange(0, WIDTH)
-    held = tl.load(words + tile * WIDTH + column, mask=column < width, other=0)
-    negative = (held[None, :] >> rows) & 1
-    if ONE:
-        mean = tl.where(negative == 1, tl.load(scaled + 1), tl.load(scaled))
-    else:
-        mean = tl.load(scaled + 2 * (places // row) + negative, mask=inside, other=0.0)
+    held_at = words + tile * WIDTH + column
     entry = tl.load(out + places, mask=inside, other=0.0)
-    tl.store(out + places, entry + mean, mask=inside)
+    for _ in range(frames):
+        held = tl.load(held_at, mask=column < width, other=0)
+        negative = (held[None, :] >> rows) & 1
+        if ONE:
+            mean = tl.where(negative == 1, tl.load(means + 1), tl.load(means))
+        else:
+            mean = tl.load(means + 2 * (places // row) + negative, mask=inside, other=0.0)
+        entry += mean
+        held_at += stride
+        means += runs
+    tl.store(out + places, entry, mask=inside)
 
 
 def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,47 @@
+"""Bytes counted run by run in Triton, for frames of several workers in one launch."""
+
+from typing import Final
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from atomo.kernels.blocks.triton_way import take
+from atomo.kernels.triton_jit import device_code
+
+__all__ = ["counted"]
+
+ROWS: Final = 8  # runs of a program
+
+
+def counted(symbols: Tensor, code: int, run: int) -> tuple[Tensor, Tensor]:
+    """The largest symbol, and how many equal `code`, above 0, of each run of each row.
+
+    Args:
+        symbols: a row a frame.
+        code: what is counted.
+        run: symbols in a run, a power of two; the last of a row may be shorter.
+    """
+    frames, size = symbols.shape
+    rows = -(-size // run)
+    parts = torch.zeros(2, frames, max(rows, 1), dtype=torch.int64, device=symbols.device)
+    if rows:
+        sizes = symbols.stride(0), size, rows, code
+        grid = -(-rows // ROWS), frames
+        count_rows[grid](symbols, *parts, *sizes, ROWS=ROWS, COLUMNS=run)
+    return parts[0], parts[1]
+
+
+@device_code
+def count_rows(
+    symbols, most, counts, stride, size, rows, code, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    frame = tl.program_id(1).to(tl.int64)
+    start = tl.program_id(0).to(tl.int64) * ROWS * COLUMNS
+    found = take(symbols + frame * stride, start, size, ROWS * COLUMNS).to(tl.int32)
+    held = tl.reshape(found, [ROWS, COLUMNS])
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tl.store(most + frame * rows + row, tl.max(held, 1).to(tl.int64), mask=row < rows)
+    # What is behind the end is 0, and no escape.
+    count = tl.sum((held == code).to(tl.int32), 1).to(tl.int64)
+    tl.store(counts + frame * rows + row, count, mask=row < rows)

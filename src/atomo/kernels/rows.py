@@ -1,0 +1,46 @@
+"""Vectors of several frames as one tensor on the device of their sum, for one launch to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+__all__ = ["joined", "stacked"]
+
+ALIGNED: Final = 16  # entries; rows begin at multiples, so that programs read whole vectors of them
+
+
+def stacked(vectors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Vectors of one length, at least one, each as a row; one of them alone is not copied."""
+    if len(vectors) == 1:
+        return vectors[0].to(device)[None]
+    length = len(vectors[0])
+    size = -(-length // ALIGNED) * ALIGNED
+    rows = room(vectors, device, len(vectors), size)
+    for row, vector in zip(rows, vectors, strict=True):
+        row[:length] = vector
+    return rows.to(device, non_blocking=True)[:, :length]
+
+
+def joined(vectors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Vectors of any length on a device, to which they go in one copy."""
+    sizes = [len(vector) for vector in vectors]
+    if len(vectors) == 1 or not any(sizes):
+        return [vector.to(device) for vector in vectors]
+    whole = room(vectors, device, sum(sizes))
+    for part, vector in zip(whole.split(sizes), vectors, strict=True):
+        part[:] = vector
+    return [*whole.to(device, non_blocking=True).split(sizes)]
+
+
+def room(vectors: Sequence[Tensor], device: torch.device, *size: int) -> Tensor:
+    """Zeros where most copies are least: on the device, if vectors are there, or else on the host,
+    pinned where that lets nobody wait for the copy to the device.
+    """
+    there = all(vector.device == device for vector in vectors)
+    pinned = device.type == "cuda" and not there
+    home = device if there else torch.device("cpu")
+    return torch.zeros(*size, dtype=vectors[0].dtype, device=home, pin_memory=pinned)

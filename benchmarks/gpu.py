@@ -16,7 +16,7 @@ from statistics import median
 from types import ModuleType
 
 import torch
-from gpu_steps import layers, power_iteration, spectral, steps
+from gpu_steps import layers, power_iteration, spectral, spectral_alone, steps
 from torch import Generator, Tensor
 
 from atomo.kernels import rice, select
@@ -31,6 +31,7 @@ from atomo.kernels.quantise import numba_way as numba_levels
 from atomo.kernels.quantise import torch_way as torch_levels
 from atomo.kernels.quantise import triton_way as triton_levels
 from atomo.kernels.rice import triton_way as triton_rice
+from atomo.kernels.rows import stacked
 from atomo.kernels.select import numba_way as numba_select
 from atomo.kernels.select import torch_way as torch_select
 from atomo.kernels.select import triton_way as triton_select
@@ -123,6 +124,25 @@ def frames(entries: int, device: str) -> tuple[Tensor, Tensor, list[int]]:
     return indices.to(device), normal(len(indices), 5).to(device), [len(one) for one in drawn]
 
 
+def rows_of(
+    words: Tensor, packed: tuple[Tensor, Tensor], norms: Tensor, exponents: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]:
+    """Signs, symbols, escapes, norms and exponents of as many workers, with the same in each."""
+    signs, symbols, units, powers = (
+        stacked([part] * FRAMES, part.device) for part in (words, packed[0], norms, exponents)
+    )
+    return signs, symbols, [packed[1]] * FRAMES, units, powers
+
+
+def check_frames(values: Tensor, device: str) -> None:
+    words = [numba_way.pack_signs(part)[0] for part in (values, -values, values.flip(0))]
+    expected, out = torch.zeros(len(values)), torch.zeros(len(values), device=device)
+    numba_way.add_all_signs(words, [0.1, 0.2, 0.3], expected)
+    rows = stacked(words, out.device)
+    triton_way.add_all_signs(rows, [0.1, 0.2, 0.3], out)
+    assert out.cpu().equal(expected), "the sums of several frames differ"
+
+
 def cases(entries: int, device: str) -> list[Case]:
     """What is timed, on a GPU."""
     kept, gradient = (normal(entries, seed).to(device) for seed in (1, 2))
@@ -138,6 +158,7 @@ def cases(entries: int, device: str) -> list[Case]:
     found = [Case("copy", 8.0, lambda: other.copy_(kept))]
 
     exponents, negative, _ = triton_powers.pack_powers(kept, SEED)
+    several = rows_of(words, packed, norms, exponents)
     speed = torch.zeros_like(kept)
 
     def add(
@@ -163,6 +184,12 @@ def cases(entries: int, device: str) -> list[Case]:
             ("top-k 0.1 %, residual", 12.0, lambda: pick.largest(kept, gradient, k)),
             ("top-k 0.1 %", 4.0, lambda: pick.largest(kept, None, k)),
             ("8 frames of 1 % added", 20 * share, lambda: pick.add_sets(other, *sets, 0.1)),
+            ("8 frames of signs added", 9.0,
+             lambda: sign.add_all_signs(several[0], [0.1] * FRAMES, other)),
+            ("8 frames of levels added", 12.1,
+             lambda: level.add_all_levels(*several[1:], COLUMNS, MOST, FORM, other, 0.1)),
+            ("8 frames of powers added", 17.0,
+             lambda: power.add_all_powers(several[4], several[0], other, [0.1] * FRAMES)),
         ]  # fmt: skip
         found.extend(Case(f"{name}: {what}", size, run) for what, size, run in rows)
 
@@ -172,6 +199,7 @@ def cases(entries: int, device: str) -> list[Case]:
     found.append(Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized)))
     shapes = layers(device)
     found.append(Case("svd(rank=3) of all layers", 0.0, spectral(shapes)))
+    found.append(Case("the same, layer by layer", 0.0, spectral_alone(shapes)))
     found.append(Case("PowerSGD's products, rank 4", 0.0, power_iteration(shapes)))
     return found + [Case(name, 0.0, run) for name, run in steps(device)]
 
@@ -227,6 +255,7 @@ def main() -> None:
     check_powers(gradient, options.device)
     check_momentum(kept, gradient, options.device)
     check_selection(kept, gradient, options.device)
+    check_frames(gradient, options.device)
     print("Triton's results are numba's.")
     (report if options.device == "cuda" else rehearse)(options.entries)
 

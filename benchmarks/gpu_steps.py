@@ -39,6 +39,13 @@ def layers(device: str) -> list[Tensor]:
 
 
 def spectral(gradients: list[Tensor]) -> Callable[[], object]:
+    """Encodes all of them at once, as a worker does those of a bucket."""
+    codec = make_codec("svd(rank=3)")
+    generators = [Generator().manual_seed(place) for place in range(len(gradients))]
+    return lambda: [*codec.encode_all(gradients, generators)]
+
+
+def spectral_alone(gradients: list[Tensor]) -> Callable[[], object]:
     """Encodes each of them."""
     codec = make_codec("svd(rank=3)")
     generator = Generator().manual_seed(1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import Any, final
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.exchange import Compressor, add_frame, finish
+from atomo.communicators.exchange import Compressor, add_frames, batch_of, finish
 from atomo.errors import CodecError, Diverged, FrameError
 from atomo.fusion import Bucket, Slot
 from atomo.integrations.chunk import Codecs, bucket_of
@@ -117,11 +118,12 @@ def mean_of(
     messages = [read(data, len(bucket.slots)) for data in answers]
     for rank, message in enumerate(messages):
         check_well(rank, message, bucket)
-    for rank, message in enumerate(messages):
-        if any(message.marked):
-            part = part_of(bucket, message.marked, codecs)
-            check_frame(message.body, part, rank, step)
-            add(bucket, part, message.body, out, 1 / len(messages))
+    used = [(rank, message) for rank, message in enumerate(messages) if any(message.marked)]
+    for marked, same in groupby(used, lambda one: one[1].marked):
+        part, share = part_of(bucket, marked, codecs), 1 / len(messages)
+        checked = (check_frame(message.body, part, rank, step) for rank, message in same)
+        while frames := list(islice(checked, batch_of(part, out.device))):
+            add(bucket, part, frames, out, share)
     finish(bucket, out)
 
 
@@ -135,8 +137,8 @@ def check_well(rank: int, message: Message, bucket: Bucket) -> None:
         raise NotFinite(f"rank {rank}: the gradient of {names} is no longer finite")
 
 
-def check_frame(frame: Bytes, part: Bucket, rank: int, step: int) -> None:
-    """Raises FrameError where a rank's frame is of another step or another model."""
+def check_frame(frame: Bytes, part: Bucket, rank: int, step: int) -> Bytes:
+    """The frame. Raises FrameError where it is of another step or another model."""
     header = read_header(frame)
     found = header.kind, header.step, header.worker, header.layout_hash
     if found != (FrameKind.GRADIENT, step, rank, part.layout_hash):
@@ -144,15 +146,18 @@ def check_frame(frame: Bytes, part: Bucket, rank: int, step: int) -> None:
             f"rank {rank} sent a {header.kind.name} of step {header.step}; this is step {step}, "
             "and model, codec and buckets must be the same on all ranks"
         )
+    return frame
 
 
-def add(bucket: Bucket, part: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: float) -> None:
-    """Adds `scale` times what a frame of some of a bucket's parameters holds."""
+def add(
+    bucket: Bucket, part: Bucket, frames: Sequence[Bytes], out: Float[Tensor, " n"], scale: float
+) -> None:
+    """Adds `scale` times what each frame of some of a bucket's parameters holds."""
     if part is bucket:
-        add_frame(bucket, frame, out, scale)
+        add_frames(bucket, frames, out, scale)
         return
     decoded = torch.zeros(part.size, device=out.device)
-    add_frame(part, frame, decoded, scale)
+    add_frames(part, frames, decoded, scale)
     put(bucket, part, decoded, out)
 
 

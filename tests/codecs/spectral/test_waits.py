@@ -61,16 +61,24 @@ class Copies(Device):
 LAYERS = [("a", (64, 32, 3, 3)), ("b", (16, 8, 3, 3)), ("c", (16, 8, 3, 3)), ("d", (500, 64))]
 
 
+WIDE = [("e", (300, 130)), ("f", (200, 150)), ("g", (650, 645))]
+
+
 @pytest.mark.parametrize(
-    ("spec", "memory"), [("svd(rank=3)", "none"), ("svd(rank=3, selection=top)", "residual")]
+    ("spec", "memory", "layers", "most"),
+    [
+        ("svd(rank=3)", "none", LAYERS, 1),
+        ("svd(rank=3, selection=top)", "residual", LAYERS + WIDE, 1),
+        ("svd(rank=3)", "none", LAYERS + WIDE, 2),
+    ],
 )
-def test_all_layers_of_a_bucket_take_one_wait(spec, memory):
-    """For what was drawn, and whether Gram matrices were good enough: none is rank-deficient."""
-    parameters = [(name, torch.Size(shape)) for name, shape in LAYERS]
+def test_all_layers_of_a_bucket_take_one_wait(spec, memory, layers, most):
+    """For what was drawn, and whether it is good enough; another for the ranks of wide layers."""
+    parameters = [(name, torch.Size(shape)) for name, shape in layers]
     (bucket,) = plan(parameters, make_codec(spec), ONE)
     compressor = Compressor(make_memory(memory), Compression(), worker=1, seed=5)
     flat = torch.randn(bucket.size, generator=Generator().manual_seed(1))
     with Copies() as copies, Waits() as waits:
         payloads = compressor.encode(bucket, placed(flat), step=1)
-    assert len(payloads) == len(LAYERS)
-    assert (copies.count, waits.count) == (1, 0)
+    assert len(payloads) == len(layers)
+    assert (copies.count, waits.count) == (most, 0)

@@ -25,7 +25,7 @@ from atomo.codecs.spectral.spectrum import (
     orthonormal,
 )
 
-__all__ = ["leading"]
+__all__ = ["first", "is_wide", "leading"]
 
 OVERSAMPLING = 8  # columns more than atoms wanted; fewer => a rougher basis
 LANES = 16  # columns of which products are fast
@@ -43,14 +43,30 @@ def leading(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Gen
     Raises:
         CodecError: the matrix holds NaN or infinity.
     """
-    size = -(-(atoms + OVERSAMPLING) // LANES) * LANES
-    if matrix.shape[1] <= max(THIN, 4 * size):
+    if not is_wide(matrix, atoms):
         return decompose(matrix, atoms, generator)
     low, high = (float(end) for end in matrix.aminmax())
     check_finite(high - low)
     if not LEAST <= max(-low, high) ** 2 <= MOST:
         matrix = matrix.double()
-    basis = directions(matrix, size, generator)[:, :atoms]
+    return first(matrix, atoms, generator)
+
+
+def is_wide(matrix: Float[torch.Tensor, "m n"], atoms: int) -> bool:
+    """Whether its first atoms alone take less than all of them."""
+    return matrix.shape[1] > max(THIN, 4 * width_for(atoms))
+
+
+def width_for(atoms: int) -> int:
+    """The columns of the probe."""
+    return -(-(atoms + OVERSAMPLING) // LANES) * LANES
+
+
+def first(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
+    """The first atoms of a matrix whose squares do not leave its dtype; it never waits for the
+    device.
+    """
+    basis = directions(matrix, width_for(atoms), generator)[:, :atoms]
     coefficients = torch.linalg.vector_norm(matrix @ basis, dim=0, dtype=torch.float64)
     return Spectrum(coefficients, lambda chosen: basis.T[chosen].float())
 
@@ -65,5 +81,6 @@ def directions(
         probe = matrix.T @ orthonormal(matrix @ probe)
         probe = orthonormal(probe)
     spanned = matrix.T @ orthonormal(matrix @ probe)
-    vectors: torch.Tensor = torch.linalg.svd(spanned, full_matrices=False).U
+    # NaN would raise; whoever has some is told so elsewhere.
+    vectors: torch.Tensor = torch.linalg.svd(spanned.nan_to_num(0.0), full_matrices=False).U
     return vectors

@@ -15,11 +15,11 @@ norm, and ten times as much as is allowed hides from all eight with a chance of 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float64, Int64
 
 from atomo.codecs.spectral.chunks import chunks
 
-__all__ = ["low_rank"]
+__all__ = ["is_low", "low_rank", "sampled_rank", "spanned"]
 
 MOST_RANK = 128
 SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
@@ -40,17 +40,31 @@ def low_rank(
         matrix: float32, at least as many rows as columns.
         generator: used only where the rank may be low.
     """
-    rank = sampled_rank(matrix)
-    if rank > MOST_RANK or rank + SPARE >= matrix.shape[1]:
+    rank = int(sampled_rank(matrix))
+    if not is_low(rank, matrix.shape[1]):
         return None
+    coefficients, basis, spans = spanned(matrix, rank, generator)
+    return (coefficients, basis) if bool(spans) else None
+
+
+def is_low(rank: int, columns: int) -> bool:
+    """Whether a matrix of this rank is worth the way of `spanned`."""
+    return rank <= MOST_RANK and rank + SPARE < columns
+
+
+def spanned(
+    matrix: Float[torch.Tensor, "m n"], rank: int, generator: torch.Generator
+) -> tuple[Float64[torch.Tensor, " k"], Float64[torch.Tensor, "n k"], Bool[torch.Tensor, ""]]:
+    """What `low_rank` finds, and whether the vectors span the matrix; it never waits for the
+    device.
+    """
     # In float32, whose products take a third of the time. Where the numbers are too large or too
     # small for that, the witnesses do not agree.
     combined = combinations(matrix, rank + SPARE, generator)
     basis, corner = torch.linalg.qr(combined)
     missed = corner.diagonal()[-WITNESSES:].abs().max()
     norm = combined.double().square().sum(0).mean().sqrt()  # of the matrix, nearly
-    if not bool(missed <= SPANNED * norm):  # nor where it is NaN
-        return None
+    spans = missed <= SPANNED * norm  # nor where it is NaN
     wide = basis.double()
     gram = torch.zeros(basis.shape[1], basis.shape[1], dtype=torch.float64, device=basis.device)
     for rows in chunks(matrix):
@@ -59,16 +73,16 @@ def low_rank(
         gram.addmm_(within.T, within)
     # To how much the columns of float32 lack of being orthonormal this is the first correction.
     straight = 1.5 * torch.eye(len(gram)).to(gram) - 0.5 * (wide.T @ wide)
-    squares, turns = torch.linalg.eigh(straight @ gram @ straight)
-    return squares.clamp(min=0).sqrt(), wide @ (straight @ turns)
+    squares, turns = torch.linalg.eigh((straight @ gram @ straight).masked_fill(~spans, 0.0))
+    return squares.clamp(min=0).sqrt(), wide @ (straight @ turns), spans
 
 
-def sampled_rank(matrix: Float[torch.Tensor, "m n"]) -> int:
+def sampled_rank(matrix: Float[torch.Tensor, "m n"]) -> Int64[torch.Tensor, ""]:
     """The rank of some of its rows and columns, which is hardly ever less than that of all."""
     m, n = matrix.shape
     sample = matrix[:: max(1, m // SIZE), :: max(1, n // SIZE)][:SIZE, :SIZE].double()
     sizes = torch.linalg.qr(sample, mode="r").R.diagonal().abs()
-    return int((sizes > ROUNDING * sizes.max()).sum())
+    return (sizes > ROUNDING * sizes.max()).sum()
 
 
 def combinations(

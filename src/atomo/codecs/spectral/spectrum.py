@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 
 from atomo.codecs.spectral.chunks import chunks
 from atomo.codecs.spectral.low_rank import low_rank
@@ -108,6 +108,11 @@ def sketched(
     check_finite(high - low)
     if not LEAST <= max(-low, high) ** 2 <= MOST:
         matrix = matrix.double()
+    return sketch(matrix, atoms, generator)
+
+
+def sketch(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
+    """The same of a matrix whose squares do not leave its dtype; it never waits for the device."""
     reflectors, scales = torch.geqrf(top_vectors(matrix, atoms, generator))
     # ||G v_i||^2 for every i, those of the completion included.
     squares = matrix.new_zeros(matrix.shape[1], dtype=torch.float64)
@@ -131,8 +136,16 @@ def top_vectors(
     probe = probe.to(matrix)
     for _ in range(1 + POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ orthonormal(probe))
-    vectors: torch.Tensor = torch.linalg.svd(probe, full_matrices=False).U
+    # NaN would raise; whoever has some is told so elsewhere.
+    vectors: torch.Tensor = torch.linalg.svd(probe.nan_to_num(0.0), full_matrices=False).U
     return vectors
+
+
+def in_range(matrix: Float[torch.Tensor, "m n"]) -> Bool[torch.Tensor, ""]:
+    """Whether no square that counts leaves float32, on the device of the matrix."""
+    low, high = matrix.aminmax()
+    square = torch.maximum(-low, high).double().square()
+    return (square >= LEAST) & (square <= MOST)  # not where it is NaN
 
 
 def orthonormal(columns: Float[torch.Tensor, "m k"]) -> Float[torch.Tensor, "m k"]:

@@ -36,7 +36,6 @@ from atomo.codecs.spectral.matricise import MATRICISATIONS, add_matrix, as_matri
 from atomo.codecs.spectral.selection import Selection
 from atomo.codecs.spectral.spectrum import (
     LARGE,
-    THIN,
     Spectrum,
     decompose,
     indicator,
@@ -126,21 +125,20 @@ class SVD(Codec[Factors | CodedFactors]):
         gradients: Sequence[Float[torch.Tensor, "..."]],
         generators: Sequence[torch.Generator],
     ) -> Iterator[Factors | CodedFactors]:
-        thin = {
+        single = {
             place: as_matrix(flat(gradient, self.id), *shapes[0])
             for place, gradient in enumerate(gradients)
             if len(shapes := matrix_shapes(gradient.shape, self.matricisation)) == 1
-            and min(shapes[0]) <= THIN
         }
-        own = [generators[place] for place in thin]
-        drawn = draw_together([*map(tall, thin.values())], own, self.selected.choose)
-        found = dict(zip(thin, drawn, strict=True))
+        own = [generators[place] for place in single]
+        drawn = draw_together([*map(tall, single.values())], own, self.selected)
+        found = dict(zip(single, drawn, strict=True))
         for place, (gradient, generator) in enumerate(zip(gradients, generators, strict=True)):
             one = found.get(place)
             if one is None:
                 yield self.encode(gradient, generator)
             else:
-                yield self.written(thin[place], one, generator)
+                yield self.written(single[place], one, generator)
 
     @property
     def split(self) -> Callable[[torch.Tensor, int, torch.Generator], Spectrum]:

@@ -1,9 +1,9 @@
-"""The atoms of many thin matrices, found and drawn with one wait for the device for all of them.
+"""The atoms of many matrices, found and drawn with one wait for the device for all of them.
 
-A matrix on its own makes the host look at numbers that are on the device: whether its Gram matrix
-can be trusted, and which atoms were drawn. Here all matrices are taken as far as the draw, those of
-equal width in one batch; then the host looks once, at everything. Those whose Gram matrix needs
-float64 take the same way again, with another wait.
+A matrix on its own makes the host look at numbers that are on the device: whether a way can be
+trusted, and which atoms were drawn. Here all matrices are taken as far as the draw, narrow ones of
+equal width in one batch; then the host looks once, at everything. It looks before that at the ranks
+of wide matrices, all at once, and those whose way was no good take the next way together.
 
 Law: what is drawn is what each matrix draws on its own. On the CPU, where LAPACK takes one matrix
 after the other, that is so in every bit.
@@ -11,33 +11,31 @@ after the other, that is so in every bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 
-from atomo.codecs.spectral.spectrum import (
-    LARGE,
-    LEAST,
-    MOST,
-    TRUST,
-    gram_in_blocks,
-    gram_in_double,
-    without_rounding,
+from atomo.codecs.spectral.leading import is_wide
+from atomo.codecs.spectral.low_rank import is_low, sampled_rank
+from atomo.codecs.spectral.selection import Selection
+from atomo.codecs.spectral.spectra import (
+    Spectra,
+    alike,
+    in_double,
+    in_single,
+    of_leading,
+    of_low_rank,
+    of_sketch,
 )
+from atomo.codecs.spectral.spectrum import EXACT, THIN
 
-__all__ = ["Drawn", "Rule", "draw_together"]
+__all__ = ["Drawn", "draw_together", "uniform_of"]
 
-STACKED: Final = 2**26  # entries that are copied at once to make one batch of equal matrices
 NONE: Final = np.empty(0, np.int64)
-
-Rule = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""From coefficients and uniform numbers, a row a matrix, to which atoms are sent, and to what each
-is divided by."""
 
 
 @dataclass(frozen=True)
@@ -61,88 +59,108 @@ class Entry:
     generator: torch.Generator
     state: torch.Tensor
 
+    @property
+    def columns(self) -> int:
+        return self.matrix.shape[1]
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Matrices of equal width, as far as the device takes them alone."""
+    """Some matrices, as far as the device takes them alone."""
 
     entries: Sequence[Entry]
-    bases: Float64[torch.Tensor, "b n n"]
-    """Eigenvectors as columns."""
-    chances: Float64[torch.Tensor, "b n"]
+    states: Sequence[torch.Tensor]
+    """Of their generators, just before the draw."""
+    spectra: Spectra
+    chances: Float[torch.Tensor, "b n"]
     told: Bool[torch.Tensor, "b told"]
-    """Which of the n atoms were drawn, and whether the Gram matrix was good enough for them."""
+    """Which of the atoms were drawn, and whether the numbers before that were good enough."""
 
 
 def draw_together(
     matrices: Sequence[Float[torch.Tensor, "_ _"]],
     generators: Sequence[torch.Generator],
-    rule: Rule,
+    selection: Selection,
 ) -> list[Drawn | None]:
-    """What is sent of each matrix. None for one that must be looked at on its own, as it holds NaN
-    or very large numbers; its generator is as it was.
+    """What is sent of each matrix. None for one that must be looked at on its own, as it holds NaN,
+    say, or very large numbers; its generator is as it was.
 
     Args:
-        matrices: float32, tall, and of at most THIN columns.
+        matrices: float32, no fewer rows than columns.
         generators: one for each, none twice.
-        rule: how atoms are drawn.
+        selection: which atoms are sent.
     """
-    found: dict[int, Drawn] = {}
     pairs = enumerate(zip(matrices, generators, strict=True))
-    left = [Entry(place, one, own, own.get_state()) for place, (one, own) in pairs]
-    for double in (False, True):
-        found |= chosen([begun(same, double, rule) for same in alike(left, width)])
-        left = [entry for entry in left if entry.place not in found]
-        for entry in left:
+    entries = [Entry(place, one, own, own.get_state()) for place, (one, own) in pairs]
+    begun = [drawing(*some, selection) for some in first_ways(entries, selection)]
+    found = chosen(begun)
+    again = [one for one in entries if one.place not in found and one.columns <= EXACT]
+    again = [one for one in again if not is_led(one, selection)]
+    found |= chosen([drawing(*some, selection) for some in exactly(again, in_double)])
+    for entry in entries:
+        if entry.place not in found:
             entry.generator.set_state(entry.state)
-    return [found.get(place) for place in range(len(matrices))]
+    return [found.get(entry.place) for entry in entries]
 
 
-def width(entry: Entry) -> int:
-    return entry.matrix.shape[1]
+Way = tuple[Sequence[Entry], Spectra]
 
 
-def length(entry: Entry) -> int:
-    return len(entry.matrix)
+def first_ways(entries: Sequence[Entry], selection: Selection) -> Iterator[Way]:
+    """Each matrix on the way that it takes first on its own."""
+    atoms = selection.rank
+    yield from exactly([one for one in entries if one.columns <= THIN], in_single)
+    wide = [one for one in entries if one.columns > THIN]
+    for one in wide:
+        if is_led(one, selection):
+            yield [one], of_leading(one.matrix, atoms, one.generator)
+    wide = [one for one in wide if not is_led(one, selection)]
+    ranks = ranks_of(wide)
+    full = [one for one in wide if not is_low(ranks[one.place], one.columns)]
+    for one in wide:
+        if is_low(rank := ranks[one.place], one.columns):
+            yield [one], of_low_rank(one.matrix, rank, one.generator)
+    yield from exactly([one for one in full if one.columns <= EXACT], in_double)
+    for one in full:
+        if one.columns > EXACT:
+            yield [one], of_sketch(one.matrix, atoms, one.generator)
 
 
-def alike(entries: Sequence[Entry], size: Callable[[Entry], int]) -> Iterator[list[Entry]]:
-    """Those of equal size together."""
-    for _, same in groupby(sorted(entries, key=size), size):
-        yield [*same]
+def is_led(one: Entry, selection: Selection) -> bool:
+    """Whether its first atoms alone are looked for."""
+    return selection.largest and is_wide(one.matrix, selection.rank)
 
 
-def begun(entries: Sequence[Entry], double: bool, rule: Rule) -> Batch:
-    """Matrices of one width up to the draw, with Gram matrices of products in float32 or not."""
-    gram = (
-        torch.stack([gram_in_double(one.matrix) for one in entries]) if double else grams(entries)
-    )
-    total = gram.diagonal(dim1=1, dim2=2).sum(1)
-    sound = total <= LARGE**2 if double else (total >= LEAST) & (total <= MOST)
-    # NaN in one would make the whole batch fail.
-    squares, bases = torch.linalg.eigh(gram.masked_fill(~sound[:, None, None], 0.0))
-    if not double:
-        sound = sound & (squares[:, 0] > TRUST * squares[:, -1])
-    coefficients = without_rounding(squares.clamp(min=0).sqrt())
-    uniform = torch.stack([uniform_of(bases.shape[1], one.generator) for one in entries])
-    drawn, chances = rule(coefficients, on(bases.device, uniform))
-    return Batch(entries, bases, chances, torch.cat([drawn, sound[:, None]], 1))
+def ranks_of(entries: Sequence[Entry]) -> Mapping[int, int]:
+    """The rank of a sample of each, by place: one wait."""
+    if not entries:
+        return {}
+    ranks = torch.stack([sampled_rank(one.matrix) for one in entries]).tolist()
+    return dict(zip([one.place for one in entries], ranks, strict=True))
 
 
-def grams(entries: Sequence[Entry]) -> Float64[torch.Tensor, "b n n"]:
-    """The Gram matrix of each, from products in float32."""
-    if entries[0].matrix.device.type == "cpu":  # where to stack would be to copy for nothing
-        return torch.stack([gram_in_blocks(one.matrix) for one in entries])
-    found: dict[int, torch.Tensor] = {}
-    for same in alike(entries, length):
-        most = max(1, STACKED // same[0].matrix.numel())
-        for some in (same[first : first + most] for first in range(0, len(same), most)):
-            gram = gram_in_blocks(torch.stack([one.matrix for one in some]))
-            found |= zip((one.place for one in some), gram, strict=True)
-    return torch.stack([found[one.place] for one in entries])
+def exactly(
+    entries: Sequence[Entry], way: Callable[[list[torch.Tensor]], Spectra]
+) -> Iterator[Way]:
+    """Those of equal width in one batch."""
+    for places in alike([one.columns for one in entries]):
+        some = [entries[place] for place in places]
+        yield some, way([one.matrix for one in some])
+
+
+def drawing(entries: Sequence[Entry], spectra: Spectra, selection: Selection) -> Batch:
+    """Draws from the spectra of some matrices."""
+    count = spectra.coefficients.shape[1]
+    states = [one.generator.get_state() for one in entries]
+    uniform = torch.stack([uniform_of(count, one.generator) for one in entries])
+    there = on(spectra.coefficients.device, uniform)
+    drawn, chances = selection.choose(spectra.coefficients, there)
+    told = torch.cat([drawn, spectra.sound[:, None]], 1)
+    return Batch(entries, states, spectra, chances, told)
 
 
 def uniform_of(count: int, generator: torch.Generator) -> Float64[torch.Tensor, " n"]:
+    """Uniform numbers, where the generator is."""
     return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
 
 
@@ -153,19 +171,21 @@ def on(device: torch.device, values: torch.Tensor) -> torch.Tensor:
 
 
 def chosen(batches: Sequence[Batch]) -> dict[int, Drawn]:
-    """What was drawn, by place, of those whose Gram matrix was good enough."""
+    """What was drawn, by place, where it is good; else the generator is as it was before that."""
     if not batches:
         return {}
     told = torch.cat([batch.told.flatten() for batch in batches]).cpu().numpy()  # the one wait
     rows = [(batch, row) for batch in batches for row in range(len(batch.entries))]
     ends = np.cumsum([batch.told.shape[1] for batch, _ in rows])
-    kept = [
-        (*row, own) for row, own in zip(rows, np.split(told, ends[:-1]), strict=True) if own[-1]
-    ]
-    picks = [np.flatnonzero(own[:-1]) for _, _, own in kept]
-    sent = on(batches[0].bases.device, torch.from_numpy(np.concatenate([NONE, *picks])))
+    parts = [*zip(rows, np.split(told, ends[:-1]), strict=True)]
+    for (batch, row), own in parts:
+        if not own[-1]:
+            batch.entries[row].generator.set_state(batch.states[row])
+    kept = [(batch, row, np.flatnonzero(own[:-1])) for (batch, row), own in parts if own[-1]]
+    picks = [pick for _, _, pick in kept]
+    sent = on(batches[0].told.device, torch.from_numpy(np.concatenate([NONE, *picks])))
     found = {}
-    for (batch, row, _), some in zip(kept, sent.split([len(pick) for pick in picks]), strict=True):
-        basis = batch.bases[row].T[some].float()
-        found[batch.entries[row].place] = Drawn(basis, batch.chances[row][some])
+    for (batch, row, _), some in zip(kept, sent.split([*map(len, picks)]), strict=True):
+        basis, chances = batch.spectra.vectors(row, some), batch.chances[row][some]
+        found[batch.entries[row].place] = Drawn(basis, chances)
     return found

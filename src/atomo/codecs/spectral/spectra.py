@@ -1,0 +1,123 @@
+"""The atoms of several matrices as far as a device finds them alone, without a look of the host.
+
+Whether the numbers are good enough is a number on the device too. Where they are not, or hold NaN,
+what is found has no meaning, and nothing is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import torch
+from jaxtyping import Bool, Float, Float64
+
+from atomo.codecs.spectral.leading import first
+from atomo.codecs.spectral.low_rank import spanned
+from atomo.codecs.spectral.spectrum import (
+    LARGE,
+    LEAST,
+    MOST,
+    TRUST,
+    Spectrum,
+    gram_in_blocks,
+    gram_in_double,
+    in_range,
+    sketch,
+    without_rounding,
+)
+
+__all__ = ["Spectra", "alike", "in_double", "in_single", "of_leading", "of_low_rank", "of_sketch"]
+
+STACKED: Final = 2**26  # entries that are copied at once to make one batch of equal matrices
+
+Matrix = Float[torch.Tensor, "_ _"]
+
+
+@dataclass(frozen=True)
+class Spectra:
+    """Of each of b matrices k coefficients, the vectors to them, and whether these are good."""
+
+    coefficients: Float64[torch.Tensor, "b k"]
+    sound: Bool[torch.Tensor, " b"]
+    vectors: Callable[[int, torch.Tensor], torch.Tensor]
+    """From the number of a matrix and indices below k to unit vectors, as rows in float32."""
+
+
+def in_single(matrices: Sequence[Matrix]) -> Spectra:
+    """Of matrices of equal width, from Gram matrices of products in float32."""
+    gram = grams(matrices)
+    total = gram.diagonal(dim1=1, dim2=2).sum(1)
+    sound = (total >= LEAST) & (total <= MOST)
+    squares, bases = eigenvectors(gram, sound)
+    return from_grams(squares, bases, sound & (squares[:, 0] > TRUST * squares[:, -1]))
+
+
+def in_double(matrices: Sequence[Matrix]) -> Spectra:
+    """Of matrices of equal width, from Gram matrices in float64."""
+    gram = torch.stack([gram_in_double(matrix) for matrix in matrices])
+    sound = gram.diagonal(dim1=1, dim2=2).sum(1) <= LARGE**2
+    return from_grams(*eigenvectors(gram, sound), sound)
+
+
+def eigenvectors(
+    gram: Float64[torch.Tensor, "b n n"], sound: Bool[torch.Tensor, " b"]
+) -> tuple[Float64[torch.Tensor, "b n"], Float64[torch.Tensor, "b n n"]]:
+    """Eigenvalues in rising order, and vectors as columns."""
+    # NaN in one would make the whole batch fail.
+    squares, bases = torch.linalg.eigh(gram.masked_fill(~sound[:, None, None], 0.0))
+    return squares, bases
+
+
+def from_grams(
+    squares: Float64[torch.Tensor, "b n"],
+    bases: Float64[torch.Tensor, "b n n"],
+    sound: Bool[torch.Tensor, " b"],
+) -> Spectra:
+    coefficients = without_rounding(squares.clamp(min=0).sqrt())
+    return Spectra(coefficients, sound, lambda row, chosen: bases[row].T[chosen].float())
+
+
+def of_low_rank(matrix: Matrix, rank: int, generator: torch.Generator) -> Spectra:
+    """Of a matrix whose rank is low, if it is."""
+    coefficients, basis, spans = spanned(matrix, rank, generator)
+    sound = spans & (coefficients[-1] <= LARGE)
+    found = without_rounding(coefficients)
+    return Spectra(found[None], sound[None], lambda _, chosen: basis.T[chosen].float())
+
+
+def of_sketch(matrix: Matrix, atoms: int, generator: torch.Generator) -> Spectra:
+    """Of a matrix of many columns."""
+    return of_one(matrix, sketch(matrix, atoms, generator))
+
+
+def of_leading(matrix: Matrix, atoms: int, generator: torch.Generator) -> Spectra:
+    """The first atoms alone."""
+    return of_one(matrix, first(matrix, atoms, generator))
+
+
+def of_one(matrix: Matrix, found: Spectrum) -> Spectra:
+    sound = in_range(matrix)[None]
+    return Spectra(found.coefficients[None], sound, lambda _, chosen: found.vectors(chosen))
+
+
+def grams(matrices: Sequence[Matrix]) -> Float64[torch.Tensor, "b n n"]:
+    """The Gram matrix of each, from products in float32."""
+    if matrices[0].device.type == "cpu":  # where to stack would be to copy for nothing
+        return torch.stack([gram_in_blocks(matrix) for matrix in matrices])
+    found: dict[int, torch.Tensor] = {}
+    for places in alike([*map(len, matrices)]):
+        most = max(1, STACKED // matrices[places[0]].numel())
+        for some in (places[start : start + most] for start in range(0, len(places), most)):
+            gram = gram_in_blocks(torch.stack([matrices[place] for place in some]))
+            found |= zip(some, gram, strict=True)
+    return torch.stack([found[place] for place in range(len(matrices))])
+
+
+def alike(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """The places of equal sizes together."""
+    order = sorted(range(len(sizes)), key=lambda place: sizes[place])
+    for _, same in groupby(order, lambda place: sizes[place]):
+        yield [*same]

@@ -1,4 +1,4 @@
-"""Layers that are encoded together are those that are encoded one by one, whatever way each takes."""
+"""Layers that are encoded together have the bytes that they have alone, whatever way they take."""
 
 import pytest
 import torch

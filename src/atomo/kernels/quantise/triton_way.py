@@ -262,7 +262,6 @@ def add_tiles(
     tile, column = start + tl.arange(0, TILES), tl.arange(0, COLUMNS)
     known = (tile < end)[:, None] & (column < columns)[None, :]
     at = tile[:, None] * COLUMNS + column[None, :]
-    power = 1
     # A row of the sum stays in registers while all frames are added; their bytes, a few for each
     # entry, are read again for the next row while they are in the cache.
     for row in tl.static_range(DIGITS):
@@ -274,7 +273,7 @@ def add_tiles(
         entry = tl.load(out + place, mask=inside, other=0.0)
         for _ in range(frames):
             held = tl.load(held_at, mask=known, other=0).to(tl.int32)
-            level = held // power % BASE - BASE // 2
+            level = held // BASE**row % BASE - BASE // 2
             if SOME:
                 far = (known & (held == CODE)).to(tl.int32)
                 before = tl.load(before_at, mask=tile < end, other=0)
@@ -287,4 +286,3 @@ def add_tiles(
             unit_at += buckets
             before_at += tiled
         tl.store(out + place, entry, mask=inside)
-        power *= BASE

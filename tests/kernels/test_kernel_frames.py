@@ -143,7 +143,7 @@ def test_what_is_wrong_with_one_frame_is_refused_before_any_is_added():
     moved = [escapes[0][:2], torch.cat([escapes[0][2:], escapes[1]]), escapes[2]]  # as many in all
     for bad, what in (
         ((symbols, moved, norms), "2 levels"),
-        (([*symbols[:2], symbols[2].fill_(226)], escapes, norms), "up to 226"),
+        (([*symbols[:2], torch.full_like(symbols[2], 226)], escapes, norms), "up to 226"),
         ((symbols, escapes, [*norms[:2], norms[2][:1]]), "1 norms"),
     ):
         with pytest.raises(ValueError, match=what):

@@ -121,7 +121,7 @@ def sketch(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Gene
         squares += turned.square_().sum(0, dtype=torch.float64)
 
     def vectors(chosen: torch.Tensor) -> torch.Tensor:
-        units = torch.nn.functional.one_hot(chosen, matrix.shape[1]).to(matrix.dtype)
+        units = matrix.new_zeros(len(chosen), matrix.shape[1]).scatter_(1, chosen[:, None], 1.0)
         return torch.ormqr(reflectors, scales, units, left=False, transpose=True).float()
 
     return Spectrum(without_rounding(squares.sqrt()), vectors)

@@ -33,9 +33,7 @@ def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> Non
     add_signed(symbols.numpy(), signs.numpy().view(np.uint32), out.numpy(), scale)
 
 
-def add_all_powers(
-    symbols: Sequence[Tensor], signs: Sequence[Tensor], out: Tensor, scales: Sequence[float]
-) -> None:
+def add_all_powers(symbols: Tensor, signs: Tensor, out: Tensor, scales: Sequence[float]) -> None:
     for held, words, scale in zip(symbols, signs, scales, strict=True):
         add_powers(held, words, out, scale)
 

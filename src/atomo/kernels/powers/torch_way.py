@@ -23,8 +23,6 @@ def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> Non
     out.add_(torch.where(unpack_signs(signs, len(out)), -magnitudes, magnitudes), alpha=scale)
 
 
-def add_all_powers(
-    symbols: Sequence[Tensor], signs: Sequence[Tensor], out: Tensor, scales: Sequence[float]
-) -> None:
+def add_all_powers(symbols: Tensor, signs: Tensor, out: Tensor, scales: Sequence[float]) -> None:
     for held, words, scale in zip(symbols, signs, scales, strict=True):
         add_powers(held, words, out, scale)

@@ -68,9 +68,9 @@ def add_levels(
 
 
 def add_all_levels(
-    symbols: Sequence[Tensor],
+    symbols: Tensor,
     escapes: Sequence[Tensor],
-    norms: Sequence[Tensor],
+    norms: Tensor,
     bucket: int,
     most: int,
     form: Form,

@@ -70,13 +70,11 @@ def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Ten
     out.add_(means[slots], alpha=scale)
 
 
-def add_all_signs(words: Sequence[Tensor], units: Sequence[float], out: Tensor) -> None:
+def add_all_signs(words: Tensor, units: Sequence[float], out: Tensor) -> None:
     for held, unit in zip(words, units, strict=True):
         add_signs(held, unit, -unit, out)
 
 
-def add_all_row_signs(
-    words: Sequence[Tensor], means: Sequence[Tensor], row: int, scale: float, out: Tensor
-) -> None:
+def add_all_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
     for held, own in zip(words, means, strict=True):
         add_row_signs(held, own, row, scale, out)

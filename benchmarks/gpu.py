@@ -137,7 +137,7 @@ def rows_of(
 def check_frames(values: Tensor, device: str) -> None:
     words = [numba_way.pack_signs(part)[0] for part in (values, -values, values.flip(0))]
     expected, out = torch.zeros(len(values)), torch.zeros(len(values), device=device)
-    numba_way.add_all_signs(words, [0.1, 0.2, 0.3], expected)
+    numba_way.add_all_signs(stacked(words, expected.device), [0.1, 0.2, 0.3], expected)
     rows = stacked(words, out.device)
     triton_way.add_all_signs(rows, [0.1, 0.2, 0.3], out)
     assert out.cpu().equal(expected), "the sums of several frames differ"

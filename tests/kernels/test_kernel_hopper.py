@@ -50,7 +50,7 @@ KERNELS = {
         {"ONE": False, "SOME": True, "BASE": 15, "DIGITS": 2, "CODE": 225}
         | {"TILES": 4, "COLUMNS": 512},
     ),
-    "counts.count_rows": ("*u8 *i64 *i64 i64 i64 i64 i32", {"ROWS": 8, "COLUMNS": 512}),
+    "counts.count_rows": ("*u8 *i64 *i64 i64 i64 i64 i32", {"ROWS": 4, "COLUMNS": 512}),
     "radix.count_digits": (
         "*i32 *i64 *i64 i64",
         {"PASS": 1, "SHIFT": 9, "OWN": 2048, "VALUES": 2048, "BLOCK": 2048},

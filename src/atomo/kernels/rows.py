@@ -31,9 +31,9 @@ def joined(vectors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     if len(vectors) == 1 or not any(sizes):
         return [vector.to(device) for vector in vectors]
     whole = room(vectors, device, sum(sizes))
-    for part, vector in zip(whole.split(sizes), vectors, strict=True):
+    for part, vector in zip(torch.split(whole, sizes), vectors, strict=True):
         part[:] = vector
-    return [*whole.to(device, non_blocking=True).split(sizes)]
+    return [*torch.split(whole.to(device, non_blocking=True), sizes)]
 
 
 def room(vectors: Sequence[Tensor], device: torch.device, *size: int) -> Tensor:

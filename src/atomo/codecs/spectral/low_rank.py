@@ -82,7 +82,8 @@ def sampled_rank(matrix: Float[torch.Tensor, "m n"]) -> Int64[torch.Tensor, ""]:
     m, n = matrix.shape
     sample = matrix[:: max(1, m // SIZE), :: max(1, n // SIZE)][:SIZE, :SIZE].double()
     sizes = torch.linalg.qr(sample, mode="r").R.diagonal().abs()
-    return (sizes > ROUNDING * sizes.max()).sum()
+    rank: torch.Tensor = (sizes > ROUNDING * sizes.max()).sum()
+    return rank
 
 
 def combinations(

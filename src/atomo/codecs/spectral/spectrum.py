@@ -171,8 +171,10 @@ def product_in_blocks(
     """a^T b. Products of a million rows add up in float32 otherwise, with 1e-5 of error."""
     count = a.shape[-2] // BLOCK
     whole = count * BLOCK
-    left, right = (part[..., :whole, :].unflatten(-2, (count, BLOCK)) for part in (a, b))
-    total = (left.mT @ right).sum(-3, dtype=torch.float64)
+    left, right = (
+        part[..., :whole, :].view(*part.shape[:-2], count, BLOCK, part.shape[-1]) for part in (a, b)
+    )
+    total: torch.Tensor = (left.mT @ right).sum(-3, dtype=torch.float64)
     return total.add_(a[..., whole:, :].mT @ b[..., whole:, :])
 
 

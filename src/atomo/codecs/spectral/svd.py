@@ -172,8 +172,8 @@ class SVD(Codec[Factors | CodedFactors]):
             return atoms
         payload = code_factors(atoms, self.factors, generator)
         if not self.unbiased:  # no farther from the matrix than zero is
-            sides = matrix.shape
-            decoded = plain_factors(payload, self.factors, *sides, matrix.device)
+            m, n = matrix.shape
+            decoded = plain_factors(payload, self.factors, m, n, matrix.device)
             payload.scale.fill_(best_scale(decoded, matrix))
         return payload
 

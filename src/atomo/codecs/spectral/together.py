@@ -185,7 +185,7 @@ def chosen(batches: Sequence[Batch]) -> dict[int, Drawn]:
     picks = [pick for _, _, pick in kept]
     sent = on(batches[0].told.device, torch.from_numpy(np.concatenate([NONE, *picks])))
     found = {}
-    for (batch, row, _), some in zip(kept, sent.split([*map(len, picks)]), strict=True):
+    for (batch, row, _), some in zip(kept, torch.split(sent, [*map(len, picks)]), strict=True):
         basis, chances = batch.spectra.vectors(row, some), batch.chances[row][some]
         found[batch.entries[row].place] = Drawn(basis, chances)
     return found

@@ -6,12 +6,11 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.blocks.triton_way import take
 from atomo.kernels.triton_jit import device_code
 
 __all__ = ["counted"]
 
-ROWS: Final = 8  # runs of a program
+ROWS: Final = 4  # runs of a program
 
 
 def counted(symbols: Tensor, code: int, run: int) -> tuple[Tensor, Tensor]:
@@ -37,11 +36,12 @@ def count_rows(
     symbols, most, counts, stride, size, rows, code, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     frame = tl.program_id(1).to(tl.int64)
-    start = tl.program_id(0).to(tl.int64) * ROWS * COLUMNS
-    found = take(symbols + frame * stride, start, size, ROWS * COLUMNS).to(tl.int32)
-    held = tl.reshape(found, [ROWS, COLUMNS])
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    tl.store(most + frame * rows + row, tl.max(held, 1).to(tl.int64), mask=row < rows)
-    # What is behind the end is 0, and no escape.
-    count = tl.sum((held == code).to(tl.int32), 1).to(tl.int64)
-    tl.store(counts + frame * rows + row, count, mask=row < rows)
+    for number in tl.static_range(ROWS):
+        row = tl.program_id(0).to(tl.int64) * ROWS + number
+        if row < rows:
+            place = row * COLUMNS + tl.arange(0, COLUMNS)
+            # What is behind the end is 0, and no escape.
+            held = tl.load(symbols + frame * stride + place, mask=place < size, other=0)
+            wide = held.to(tl.int32)
+            tl.store(most + frame * rows + row, tl.max(wide).to(tl.int64))
+            tl.store(counts + frame * rows + row, tl.sum((wide == code).to(tl.int32)).to(tl.int64))

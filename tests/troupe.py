@@ -83,10 +83,12 @@ class Troupe:
         waits = worker > self.workers
         return Client(self.ends[worker - 1], ENTRIES, compressor, TIMEOUT_S, waits=waits)
 
-    def answer(self, client: Client, worker: int, buckets: int = 2, images: int = 0) -> None:
-        """The gradient of one step; a part of it, if only so many buckets are sent."""
+    def answer(
+        self, client: Client, worker: int, buckets: int = 2, images: int = 1, first: int = 0
+    ) -> None:
+        """The gradient of one step; a part of it, if only some buckets are sent."""
         client.begin(self.buckets)
-        for bucket in self.buckets[:buckets]:
+        for bucket in self.buckets[first:buckets]:
             whole = torch.zeros(ENTRIES)
             whole[worker] = 1.0
             client.push(bucket, whole[bucket.offset : bucket.offset + bucket.size].clone())
@@ -145,8 +147,9 @@ class Troupe:
         reports = self.server.collect(self.sum)
         taken = self.server._taken
         self.server.took(1.0)
-        share = (taken and taken.share) or 1 / self.workers
-        self.given += (self.sum / share).round()
+        shares = (taken and taken.shares) or (1 / self.workers,)
+        for worker, share in zip(reports, shares * len(reports), strict=False):
+            self.given[worker] += (self.sum[worker] / share).round()
         self.books.append((self.server.balance(), len(reports)))
         images = round(sum(report.images for report in reports.values()))
         self.image_books.append((self.server.image_balance(), images))

@@ -33,6 +33,7 @@ from atomo.recipes import RECIPES
 from atomo.roles import (
     check_hierarchy,
     check_least,
+    check_limits,
     check_memory,
     check_roles,
     check_spares,
@@ -150,6 +151,13 @@ class Settings:
         "what comes down: weights[(bf16)], updates (gradients), auto (the fewer), delta(CODEC)",
     )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
+    grace: float = option(
+        0.0, "with --num-aggregate: then wait for others, this many times as long as it took so far"
+    )
+    step_timeout: float = option(
+        0.0,
+        "with a master: seconds after which a step takes the gradients that are there; 0: never",
+    )
     dense_below: int = option(
         0, "entries below which a parameter travels as float32, whatever the codec"
     )
@@ -186,6 +194,9 @@ class Settings:
     spares: int = option(
         0, "with a master: processes beyond --n that wait, and take the places of workers that die"
     )
+    max_strikes: int = option(
+        3, "with a master: frames of a worker in a row that are refused before it is dropped"
+    )
     max_restarts: int = option(
         3, "how often a job that lost processes is started again from its newest checkpoint"
     )
@@ -194,6 +205,7 @@ class Settings:
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         check_roles(self.n, self.comm_type, self.num_aggregate)
+        check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
         check_least(self.n, self.comm_type, self.min_workers)
         check_spares(self.comm_type, self.spares)
         check_way_down(self.comm_type, self.down)

@@ -15,6 +15,7 @@
   + ReplicasDiffer       8   ranks that take the same steps came to other weights
   + TooFewWorkers        9   workers were lost, and fewer are left than the run may go on with
 
+A rank that has done all it had to, and that MPI does not let go, ends with 14.
 Inside, kernels raise ValueError where what they were given does not fit; codecs translate it. A
 command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of this
 package: exit code 1, with its traceback.
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 INTERRUPTED = 130
+CUT_OFF = 14  # SIGALRM's number: see `transports.farewell`
 
 
 class AtomoError(Exception):

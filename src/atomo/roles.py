@@ -13,6 +13,7 @@ from atomo.names import resolve
 __all__ = [
     "check_hierarchy",
     "check_least",
+    "check_limits",
     "check_memory",
     "check_roles",
     "check_spares",
@@ -103,6 +104,22 @@ def check_spares(comm_type: str, spares: int) -> None:
         raise ConfigError(
             f"--spares {spares}: with --comm-type {comm_type} a death ends the job, and nobody "
             f"takes the place of who died; give 0, or --comm-type {PARAMETER_SERVER}"
+        )
+
+
+def check_limits(comm_type: str, step_timeout: float, grace: float, num_aggregate: int) -> None:
+    """Raises ConfigError for steps that end early where all processes take them together, and for
+    a grace that nothing comes before.
+    """
+    if not has_master(comm_type) and (step_timeout or grace):
+        raise ConfigError(
+            f"--step-timeout {step_timeout:g}, --grace {grace:g}: with --comm-type {comm_type} all "
+            f"processes take every step together; give 0, or --comm-type {PARAMETER_SERVER}"
+        )
+    if grace and not num_aggregate:
+        raise ConfigError(
+            f"--grace {grace:g} follows the gradients that --num-aggregate waits for, which is 0, "
+            "for all; give it, too"
         )
 
 

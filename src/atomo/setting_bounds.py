@@ -45,8 +45,11 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "seed": Bound(0, 2**63 - 1, why_most="seeds have 63 bits"),
     "log_interval": COUNT,
     "timeout": SECONDS,
+    "step_timeout": Bound(0, 1e7, why_most="that is four months"),
+    "grace": Bound(0, 1e6, why_most="give a lower --num-aggregate"),
     "min_workers": ANY,
     "spares": Bound(0, 4096, why_most="each is a process that waits"),
+    "max_strikes": COUNT,
     "max_restarts": ANY,
     "checkpoint_every": Bound(0, 1e7, why_most="that is four months"),
 }

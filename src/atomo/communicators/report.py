@@ -1,5 +1,6 @@
 """What a worker tells the master about one step, beside its gradient."""
 
+import math
 from dataclasses import astuple, dataclass, fields
 from typing import final
 
@@ -32,6 +33,11 @@ class Report:
     def tensor(self) -> Tensor:
         """Float64, one entry a field."""
         return torch.tensor(astuple(self), dtype=torch.float64)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every number is one."""
+        return all(map(math.isfinite, astuple(self)))
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Report":

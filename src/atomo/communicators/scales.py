@@ -47,6 +47,10 @@ class Scales:
         """What was agreed on, for a frame."""
         return torch.tensor(self._agreed, dtype=torch.float64)
 
+    def has_asked(self, worker: int) -> bool:
+        """Whether a worker has asked already."""
+        return worker in self._asked
+
     def ask(self, worker: int, asked: Sequence[float]) -> list[int]:
         """Takes what a worker asks for, and returns who is to be told what was agreed on."""
         if self._needed:

@@ -19,7 +19,7 @@ from atomo.launch.lines import (
     phases_ms,
     rate_text,
 )
-from atomo.launch.summary import Summary
+from atomo.launch.summary import STRAGGLES, Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Ended, Event, ProbedAgain, Started, StepDone, Storage
@@ -106,10 +106,16 @@ def progress_table(step: StepDone, started: Started) -> Table:
         f"dense {bytes_text(step.dense_bytes)}",
         f"{ratio_text(step.dense_bytes, step.up_bytes)} smaller",
         f"{back_text(step)}/step",
-        f"{step.workers} of {started.workers} workers",
+        workers_text(step, started),
         f"{1e3 * step.step_s:.0f} ms/step",
     )
     return table
+
+
+def workers_text(step: StepDone, started: Started) -> str:
+    """How many counted, and who lags behind."""
+    lags = f", {step.slowest} is {step.slowness:.1f}x slow" if step.slowness >= STRAGGLES else ""
+    return f"{step.workers} of {started.workers} workers{lags}"
 
 
 def times_table(step: StepDone) -> Table:

@@ -3,10 +3,16 @@
 import signal
 from typing import Final
 
-__all__ = ["WITHOUT_END", "abandoned", "last_words", "stopped"]
+__all__ = ["FAREWELL", "WITHOUT_END", "abandoned", "last_words", "stopped"]
 
 
 WITHOUT_END: Final = "atomo: the processes of the job are gone before it was at its end"
+
+
+FAREWELL: Final = (
+    "atomo: all is written; MPI did not end within its time, since a process is stopped or gone, "
+    "and was cut off"
+)
 
 
 def last_words(name: str, number: int, train_dir: str) -> str:

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.errors import INTERRUPTED, TransportError
+from atomo.errors import CUT_OFF, INTERRUPTED, TransportError
 from atomo.launch.display import Live
-from atomo.launch.last_words import WITHOUT_END, abandoned, last_words, stopped
+from atomo.launch.last_words import FAREWELL, WITHOUT_END, abandoned, last_words, stopped
 from atomo.launch.lines import Display, Plain
 from atomo.launch.mpirun import command, evaluator_command, split
 from atomo.launch.place import claimed, located
@@ -140,7 +140,7 @@ class Supervisor:
         self._ranks = Process("ranks", self._line, self._lines)
         if self._interrupts:
             self._end_now(self._ranks)
-        code = self._follow(self._ranks)
+        code = self._excused(self._follow(self._ranks))
         if not code and self.summary.ended is None and not self._interrupts:
             self._display.note(WITHOUT_END)  # mpirun does not always tell that ranks were killed
             code = TransportError.exit_code
@@ -150,6 +150,13 @@ class Supervisor:
         if code or self._interrupts > 1 or "evaluator" in self._told:
             self._end_evaluator()
         return code or self._follow(self._evaluator)
+
+    def _excused(self, code: int) -> int:
+        """A run that is over is a success, although a rank could not take its leave of MPI."""
+        if code == CUT_OFF and self.summary.ended is not None:
+            self._display.note(FAREWELL)
+            return 0
+        return code
 
     def _verdict(self, code: int) -> int:
         cut_off = self._interrupts > 1 or self._cut_off

@@ -1,5 +1,6 @@
 """What a run comes to: the table that it closes with."""
 
+from collections import Counter
 from pathlib import Path
 from typing import final
 
@@ -13,8 +14,9 @@ from atomo.tasks import make_task
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Ended, Event, Saved, Started, StepDone, Storage
 
-__all__ = ["Summary"]
+__all__ = ["STRAGGLES", "Summary"]
 
+STRAGGLES = 1.5  # times the median of all workers' times; lower => more of them are named
 PARTS = ("compute", "encode", "send", "wait", "follow")  # of a worker's step
 
 
@@ -32,6 +34,8 @@ class Summary:
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._gradients, self._images = Tally(), Tally()
+        self._senders: Counter[int] = Counter()  # of refused frames, by rank
+        self._slowest: Counter[int] = Counter()  # steps in which a worker lagged behind
         self._saved = False
         self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
 
@@ -48,10 +52,19 @@ class Summary:
                 self._dense += event.dense_bytes
                 self._whole += self._uncoded(event)
                 self._seconds += event.step_s
-                self._gradients += Tally(event.asked, event.workers, event.late, event.lost)
-                self._images += Tally(
-                    event.images_asked, event.images_used, event.images_late, event.images_lost
+                self._gradients += Tally(
+                    event.asked, event.workers, event.late, event.lost, event.refused
                 )
+                self._images += Tally(
+                    event.images_asked,
+                    event.images_used,
+                    event.images_late,
+                    event.images_lost,
+                    event.images_refused,
+                )
+                self._senders.update(event.refused_from)
+                if event.slowness >= STRAGGLES:
+                    self._slowest[event.slowest] += 1
                 for part in self._parts:
                     self._parts[part] += getattr(event, f"{part}_s")
                 self._exchange_s += event.exchange_s
@@ -68,8 +81,10 @@ class Summary:
                     self._best = event
             case Ended():
                 self.ended = event
-                self._gradients += Tally(late=event.late, lost=event.lost)
-                self._images += Tally(late=event.images_late, lost=event.images_lost)
+                self._gradients += Tally(late=event.late, lost=event.lost, refused=event.refused)
+                self._images += Tally(
+                    late=event.images_late, lost=event.images_lost, refused=event.images_refused
+                )
 
     def rows(self) -> list[tuple[str, str]]:
         """Name and value of each line of the table."""
@@ -93,6 +108,7 @@ class Summary:
             samples = self.started.samples if self.started else "images"
             tallies = ("gradients", self._gradients), (samples, self._images)
             rows += [(name, tally.text) for name, tally in tallies if tally.text]
+            rows += [*self._strangers(), *self._stragglers()]
             if self._exchange_s:
                 hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
                 rows.append(("beside the backward pass", hidden))
@@ -106,6 +122,21 @@ class Summary:
                 rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
                 rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
+
+    def _stragglers(self) -> list[tuple[str, str]]:
+        """Who lagged behind the others, and in how many steps."""
+        if not self._slowest or not self.last:
+            return []
+        told = [f"worker {rank}: {count:,} steps" for rank, count in self._slowest.most_common(3)]
+        name = f"slower than {STRAGGLES:g} times the median"
+        return [(name, ", ".join(told))]
+
+    def _strangers(self) -> list[tuple[str, str]]:
+        """Whose frames were refused."""
+        if not self._senders:
+            return []
+        by = ", ".join(f"worker {rank}: {count:,}" for rank, count in sorted(self._senders.items()))
+        return [("refused frames", by)]
 
     def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
         """The last checkpoint's result, and the best one's where that was better."""

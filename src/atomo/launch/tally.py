@@ -17,6 +17,7 @@ class Tally:
     used: int = 0
     late: int = 0
     lost: int = 0
+    refused: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         """Both together."""
@@ -25,13 +26,15 @@ class Tally:
             self.used + other.used,
             self.late + other.late,
             self.lost + other.lost,
+            self.refused + other.refused,
         )
 
     @property
     def text(self) -> str:
         """One line; empty where all of them counted."""
-        if not self.late and not self.lost:
+        if not (self.late or self.lost or self.refused):
             return ""
-        rest = self.asked - self.used - self.late - self.lost
+        rest = self.asked - self.used - self.late - self.lost - self.refused
         told = f"{self.asked:,}: {self.used:,} used, {self.late:,} late, {self.lost:,} lost"
+        told += f", {self.refused:,} refused" if self.refused else ""
         return told + (f", {rest:,} under way" if rest else "")

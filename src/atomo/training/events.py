@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Final, final
 
@@ -81,8 +81,8 @@ class StepDone:
     damping: float = 1.0  # factor on the learning rate, by the noise of the codec
     follow_s: float = 0.0  # workers repeat the master's step
     plan_since: int = 1  # the first step with these codecs and messages: `since` in auto.json
-    # Gradients, one a worker and step, since the step before: asked = workers + late + lost, and
-    # by how many more are under way than there were.
+    # Gradients, one a worker and step, since the step before: asked = workers + late + refused +
+    # lost, and by how many more are under way than there were.
     asked: int = 0  # of workers that were given a step
     late: int = 0  # too late, as their workers were told
     lost: int = 0  # with a worker that died
@@ -92,7 +92,12 @@ class StepDone:
     images_used: int = 0
     images_late: int = 0
     images_lost: int = 0
+    images_refused: int = 0
     images_under_way: int = 0
+    refused: int = 0  # not what they should be, as their workers were told
+    refused_from: list[int] = field(default_factory=list)  # ranks, one for each frame refused
+    slowest: int = 0  # the worker whose gradients take longest, from order to report; 0: not known
+    slowness: float = 1.0  # its mean over the median of those of all workers
     storage_failures: int = 0  # attempts to write in the run's folder that failed so far
 
 
@@ -172,6 +177,8 @@ class Ended:
     lost: int = 0
     images_late: int = 0  # theirs
     images_lost: int = 0
+    refused: int = 0
+    images_refused: int = 0
 
 
 Event = Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Ended

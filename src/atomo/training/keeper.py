@@ -246,7 +246,8 @@ class Keeper:
         mark = partial(finish, self._folder, step, reason)
         self._rest.insist(mark, self._patience_s, time.sleep)
         books = gradients.late, gradients.lost, images.late, images.lost
-        self._tell(Ended(step, reason, *books))
+        refused = gradients.refused, images.refused
+        self._tell(Ended(step, reason, *books, *refused))
 
     def _begin(self, first_step: int) -> None:
         """Says what begins: the run, or what a probe in the middle of it came to."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import final
 
-from atomo.communicators import Coder, Exchanged, Report, Server, Source, make_down
+from atomo.communicators import Coder, Exchanged, Limits, Report, Server, Source, make_down
 from atomo.downlink import weights_dtype
 from atomo.errors import TooFewWorkers
 from atomo.fusion import flatten
@@ -58,6 +58,8 @@ class Master:
             spares=job.settings.spares,
             images=job.images_of_step,
             lent=buffers_in if kept_buffers(job.model) else None,
+            most_strikes=job.settings.max_strikes,
+            limits=Limits(job.settings.step_timeout, job.settings.grace),
         )
         self._damping = Damping()
         self._saved = -1
@@ -187,7 +189,8 @@ class Master:
         up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
         dense = 4 * self._job.entries * len(reports)
         balances = server.balance(), server.image_balance()
-        done = Step(step, exchanged, factor, *times, up, down, dense, *balances)
+        lags = server.slowest()
+        done = Step(step, exchanged, factor, *times, up, down, dense, *balances, *lags)
         return self._progress.done(done)
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:

@@ -28,6 +28,8 @@ class Step:
     dense_bytes: int  # what gradients would take as float32
     gradients: Balance | None = None  # of a step that workers were given
     images: Balance | None = None
+    slowest: int = 0  # the worker whose gradients take longest; 0: not known
+    slowness: float = 1.0  # how many times the median of all
 
 
 @final
@@ -83,7 +85,12 @@ class Progress:
             images_used=of_images.used,
             images_late=of_images.late,
             images_lost=of_images.lost,
+            images_refused=of_images.refused,
             images_under_way=of_images.under_way,
+            refused=gradients.refused,
+            refused_from=[*gradients.senders],
+            slowest=taken.slowest,
+            slowness=taken.slowness,
         )
 
 

@@ -116,6 +116,13 @@ class Transport(ABC):
         del rank
         return False
 
+    def processor_s(self, rank: int) -> float | None:
+        """Processor time that the process of a rank has used so far, seconds; None: nobody here
+        knows, as it is on another host.
+        """
+        del rank
+        return None
+
     def fence_elsewhere(self, ask: Callable[[int, int, int], None]) -> None:
         """Who kills ranks on other hosts.
 

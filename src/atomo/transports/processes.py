@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-__all__ = ["Identity", "kill", "own_identity", "runs"]
+__all__ = ["Identity", "kill", "own_identity", "runs", "used_s"]
 
 
 @final
@@ -27,11 +27,24 @@ def own_identity() -> Identity:
 
 def started(pid: int) -> int:
     """When a process began; 0: there is none, or this system does not say."""
+    fields = status(pid)
+    return int(fields[19]) if fields else 0
+
+
+def status(pid: int) -> list[str]:
+    """What the system says of a process, from its state on; empty: there is none."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
-    return int(fields[19])
+        return []
+
+
+def used_s(process: Identity) -> float | None:
+    """Processor time of a process and all its threads, seconds; None: it is not there."""
+    fields = status(process.pid)
+    if not fields or int(fields[19]) != process.started:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def runs(process: Identity) -> bool:

@@ -20,8 +20,19 @@ associate, and equal runs are to give equal bits.
 
 from atomo.communicators.parameter_server.accounts import Balance
 from atomo.communicators.parameter_server.client import Client, Order
+from atomo.communicators.parameter_server.closing import Limits
 from atomo.communicators.parameter_server.down import Coder, Source, make_down
 from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.server import Server
 
-__all__ = ["Balance", "Client", "Coder", "Follower", "Order", "Server", "Source", "make_down"]
+__all__ = [
+    "Balance",
+    "Client",
+    "Coder",
+    "Follower",
+    "Limits",
+    "Order",
+    "Server",
+    "Source",
+    "make_down",
+]

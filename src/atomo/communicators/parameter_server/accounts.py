@@ -1,11 +1,13 @@
 """What becomes of each gradient that the master asks for, and of the images that it is of.
 
 A worker that is given a step owes one gradient. It counts in that step, or comes too late for it
-and is taken back by its worker, or is lost with its worker, which is all that can become of it:
+or is refused, and is taken back by its worker, or is lost with its worker, which is all that can
+become of it:
 
-    asked = used + late + lost, and those that are still under way
+    asked = used + late + refused + lost, and those that are still under way
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -25,6 +27,11 @@ class Balance:
     """With a worker that died."""
     under_way: int
     """Now: they are in the balances to come."""
+    refused: int = 0
+    """Not what they should be; of them too their workers were told, whose memories take them back.
+    """
+    senders: tuple[int, ...] = ()
+    """Of whom frames were refused, once for each frame; also where that cost no gradient."""
 
 
 @final
@@ -34,7 +41,7 @@ class Accounts:
     """
 
     def __init__(self) -> None:
-        self._asked = self._used = self._late = self._lost = 0
+        self._asked = self._used = self._late = self._lost = self._refused = 0
 
     def ask(self, count: int) -> None:
         """Workers were given so many."""
@@ -48,12 +55,17 @@ class Accounts:
         """A worker is told that so many came too late."""
         self._late += count
 
+    def refuse(self, count: int) -> None:
+        """A worker is told that so many were refused."""
+        self._refused += count
+
     def lose(self, count: int) -> None:
-        """A worker died that owed so many, or that was yet to be told that they were late."""
+        """A worker died that owed so many, or that was yet to be told that they did not count."""
         self._lost += count
 
-    def balance(self, under_way: int) -> Balance:
-        """What was counted since this was last asked."""
-        balance = Balance(self._asked, self._used, self._late, self._lost, under_way)
-        self._asked = self._used = self._late = self._lost = 0
+    def balance(self, under_way: int, senders: Iterable[int] = ()) -> Balance:
+        """What was counted since this was last asked, and whose frames were refused."""
+        counts = self._asked, self._used, self._late, self._lost
+        balance = Balance(*counts, under_way, self._refused, tuple(senders))
+        self._asked = self._used = self._late = self._lost = self._refused = 0
         return balance

@@ -16,11 +16,13 @@ class Assignments:
     def __init__(self) -> None:
         self.owed: dict[int, int] = {}
         """By worker, the step whose gradient it owes."""
-        # By worker, the images of a gradient that is owed; that is in the open step; and that came
-        # too late, which its worker was not told yet.
+        self.complete_images: dict[int, int] = {}
+        """By worker, the images of the gradients that are in the open step."""
+        # By worker, the images of a gradient that is owed, and that came too late, which its worker
+        # was not told yet.
         self._asked: dict[int, int] = {}
-        self._complete: dict[int, int] = {}
         self._late: dict[int, int] = {}
+        self._refused: dict[int, int] = {}  # likewise, for not being what it should
         self._gradients, self._images = Accounts(), Accounts()
 
     def give(self, parts: Mapping[int, int], step: int) -> None:
@@ -42,23 +44,34 @@ class Assignments:
 
     def complete(self, worker: int) -> None:
         """Its gradient is here, in time for its step."""
-        self._complete[worker] = self._release(worker)
+        self.complete_images[worker] = self._release(worker)
 
     def late(self, worker: int) -> None:
         """Its gradient is here and counts in no step."""
         self._late[worker] = self._release(worker)
 
+    def refuse(self, worker: int) -> None:
+        """Its gradient, that it owes or that was complete, is not what it should be, and counts in
+        no step.
+        """
+        whole = self.complete_images.pop(worker, None)
+        self._refused[worker] = self._release(worker) if whole is None else whole
+
     def verdict(self, worker: int) -> Flag:
         """What the next message tells a worker of its last gradient."""
-        if worker not in self._late:
+        if worker in self._late:
+            self._gradients.late(1)
+            self._images.late(self._late.pop(worker))
+        elif worker in self._refused:
+            self._gradients.refuse(1)
+            self._images.refuse(self._refused.pop(worker))
+        else:
             return Flag.NONE
-        self._gradients.late(1)
-        self._images.late(self._late.pop(worker))
         return Flag.LATE
 
     def use(self, workers: Iterable[int]) -> None:
         """The step that their gradients are in is closed."""
-        used = [self._complete.pop(worker) for worker in workers]
+        used = [self.complete_images.pop(worker) for worker in workers]
         self._gradients.use(len(used))
         self._images.use(sum(used))
 
@@ -68,25 +81,30 @@ class Assignments:
             self._count_lost(self._release(worker))
         if worker in self._late:
             self._count_lost(self._late.pop(worker))
+        if worker in self._refused:
+            self._count_lost(self._refused.pop(worker))
 
     def abandon(self, living: Iterable[int]) -> None:
         """The open step is never closed: what was complete in it comes back."""
         left = {*living}
-        for worker, images in self._complete.items():
+        for worker, images in self.complete_images.items():
             if worker in left:
                 self._late[worker] = images
             else:
                 self._count_lost(images)
-        self._complete.clear()
+        self.complete_images.clear()
 
-    def balance(self) -> Balance:
-        """What became of the gradients that were asked for, since this was last asked."""
-        return self._gradients.balance(len(self._asked) + len(self._late))
+    def balance(self, senders: Iterable[int] = ()) -> Balance:
+        """What became of the gradients that were asked for, since this was last asked, and of whom
+        frames were refused.
+        """
+        under_way = len(self._asked) + len(self._late) + len(self._refused)
+        return self._gradients.balance(under_way, senders)
 
     def image_balance(self) -> Balance:
         """The same of the images that they are of."""
-        under_way = sum(self._asked.values()) + sum(self._late.values())
-        return self._images.balance(under_way)
+        known = self._asked, self._late, self._refused
+        return self._images.balance(sum(sum(one.values()) for one in known))
 
     def _release(self, worker: int) -> int:
         """It owes nothing any more; the images of what it owed."""

@@ -7,7 +7,7 @@ from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.wire import Header, Kind
 
-__all__ = ["check_frame", "fits"]
+__all__ = ["check_frame", "check_state", "fits"]
 
 FROM_WORKERS: Final = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
@@ -30,6 +30,15 @@ def check_frame(header: Header, source: int, given: int | None, buckets: Sequenc
         raise FrameError(
             f"worker {source} sent a bucket {header.bucket} of another layout: "
             "do all hosts run the same version with the same options?"
+        )
+
+
+def check_state(header: Header, source: int, asked: Sequence[int]) -> None:
+    """Raises FrameError for a frame that is not the state of a worker that was asked for it."""
+    if header.kind is not Kind.STATE or header.worker != source or source not in asked:
+        raise FrameError(
+            f"rank {source} sent a {header.kind.name} of worker {header.worker}; the states of "
+            f"worker {[*asked]} are due"
         )
 
 

@@ -44,8 +44,11 @@ class Collection:
                 late comes back; else what it does among those that count.
         """
         self.step, self.reports = step, dict[int, Report]()
+        self.shares: tuple[float, ...] = ()
+        """What each gradient weighs in the sum, in rank order, or all do; known once closed."""
         self._buckets, self._out = buckets, out
         self._most, self._late_counts = needed, late_counts
+        self._sharing = {*workers}  # its images, of those that are left
         self._arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in workers}
         self._total = self._anew()
 
@@ -60,19 +63,19 @@ class Collection:
         return [worker for worker in self._arrived if worker not in self.reports]
 
     @property
-    def share(self) -> float:
-        """The weight of each gradient in the sum."""
-        weighed = len(self._arrived) if self._late_counts else self.needed
-        return 1 / max(1, weighed)  # all may be gone
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the step can be closed."""
-        return 0 < self.needed <= len(self.reports)
+    def possible(self) -> int:
+        """How many gradients it has at most."""
+        return len(self._arrived)
 
     def add(self, worker: int, bucket: int, frame: Bytes) -> None:
-        """The gradient of one bucket."""
-        self._arrived[worker][bucket] = frame
+        """The gradient of one bucket.
+
+        Raises:
+            FrameError: it came twice.
+            Spoilt: it, or another that came before, cannot be added up.
+        """
+        if self._arrived[worker].setdefault(bucket, frame) is not frame:
+            raise FrameError(f"worker {worker} sent bucket {bucket} of step {self.step} twice")
         if self.needed == len(self._arrived):
             self._total.advance(self._buckets[bucket], self._arrived, [*self._arrived])
 
@@ -80,7 +83,7 @@ class Collection:
         """The report of a worker: nothing more comes of it.
 
         Raises:
-            FrameError: buckets are missing.
+            FrameError: buckets are missing, or numbers are none.
         """
         count = len(self._arrived[worker])
         if count != len(self._buckets):
@@ -88,20 +91,57 @@ class Collection:
                 f"worker {worker} reported step {self.step} complete after {count} of "
                 f"{len(self._buckets)} buckets"
             )
-        self.reports[worker] = Report.of(unpack(frame, [Report.field()])[0])
+        report = Report.of(unpack(frame, [Report.field()])[0])
+        if not (report.is_finite and report.images > 0):
+            raise FrameError(f"worker {worker} sent a report with {report}")
+        self.reports[worker] = report
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether nobody is left whose gradient could count."""
+        return not self._arrived
 
     def drop(self, worker: int) -> None:
         """A worker is gone."""
-        if worker in self._arrived and worker not in self.reports:
-            del self._arrived[worker]
-            self._total = self._anew()
+        if worker not in self.reports:
+            self._sharing.discard(worker)
+            self.leave_out(worker)
 
-    def close(self) -> Mapping[int, Mapping[int, Bytes]]:
-        """Adds what is not in the sum yet; the frames that are in it, by worker, in rank order."""
+    def leave_out(self, worker: int) -> bool:
+        """What a worker sent does not count; whether it was whole."""
+        whole = self.reports.pop(worker, None) is not None
+        if self._arrived.pop(worker, None) is not None:
+            self._total = self._anew()
+        return whole
+
+    def close(self, images: Mapping[int, int]) -> Mapping[int, Mapping[int, Bytes]]:
+        """Adds what is not in the sum yet; the frames that are in it, by worker, in rank order.
+
+        Args:
+            images: of each gradient, by worker, as the master asked for them.
+
+        Raises:
+            Spoilt: some cannot be added up.
+        """
         order = sorted(self.reports)
+        self.shares = self._shares_of([images[worker] for worker in order])
+        if not self._total.is_of(len(order), self.shares):
+            self._total = Total(self._buckets, self._out, len(order), self.shares)
         for bucket in self._buckets:
             self._total.advance(bucket, self._arrived, order)
         return {worker: self._arrived[worker] for worker in order}
 
+    def _shares_of(self, images: Sequence[int]) -> tuple[float, ...]:
+        """What gradients of so many images weigh; one number, where all weigh the same."""
+        share, mean = self._share_of(len(images)), sum(images) / len(images)
+        return (share,) if len({*images}) < 2 else tuple(share * one / mean for one in images)
+
+    def _share_of(self, count: int) -> float:
+        """What each of so many gradients weighs. Of those left out a part comes back, as of those
+        that are late.
+        """
+        return 1 / max(1, len(self._sharing) if self._late_counts else count)
+
     def _anew(self) -> Total:
-        return Total(self._buckets, self._out, self.needed, self.share)
+        count = self.needed
+        return Total(self._buckets, self._out, count, [self._share_of(count)])

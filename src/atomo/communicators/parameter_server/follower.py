@@ -141,8 +141,8 @@ class Follower:
         counted, factor, told = read_update(frame, self._workers)
         buckets = self._buckets_at(step)
         arrived = self._arrived(step, counted, len(buckets))
-        share = told or self._share or 1 / len(counted)
-        total = Total(buckets, self.replica.gradient, len(counted), share)
+        shares = told or [self._share or 1 / len(counted)]
+        total = Total(buckets, self.replica.gradient, len(counted), shares, trusts=True)
         for bucket in buckets:
             total.advance(bucket, arrived, counted)
         self.replica.step(step, factor)

@@ -7,16 +7,19 @@ killed on its host, and so becomes one that is gone. Nothing is agreed on among 
 nothing but point-to-point messages is used: those between the living go on undisturbed.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final, final
 
-from atomo.errors import DeadlineExpired, PeerLost, TooFewWorkers
+from atomo.communicators.parameter_server.pace import Pace
+from atomo.errors import DeadlineExpired, PeerLost, TooFewWorkers, TransportError
 from atomo.transports import Message, Transport
 from atomo.wire import Bytes
 
 __all__ = ["Members"]
 
 MASTER: Final = 0
+NEARLY: Final = 0.9  # of the timeout: who is silent for so long is as silent as others
 
 
 @final
@@ -42,6 +45,8 @@ class Members:
         """Who waits."""
         self.notes: list[str] = []
         """What a person should know, until somebody takes it out."""
+        self.pace = Pace(timeout_s, transport.processor_s)
+        """How long their answers take."""
         self._transport, self._least, self._timeout_s = transport, least, timeout_s
         self._lost: list[int] = []  # and nobody has asked yet
         self._fenced: set[int] = set()
@@ -75,28 +80,49 @@ class Members:
         """Starts sending; nothing goes to a worker that is gone."""
         try:
             if worker in self.living or worker in self.spares:
+                self.pace.expect(worker)
                 self._transport.send(worker, frame, what)
         except PeerLost as lost:
             self._lose(lost)
 
-    def receive(self, owing: Sequence[int], what: str) -> Message | None:
-        """The next message of any worker; None: one was lost, and others may be due now.
+    def receive(self, owing: Sequence[int], what: str, most_s: float = math.inf) -> Message | None:
+        """The next message of any worker; None: there is something else to see to, as one was lost,
+        and others may be due now.
 
         Args:
             owing: of which workers something is due.
             what: what that is; errors say it.
+            most_s: how long to wait for it now.
 
         Raises:
             DeadlineExpired: nothing came, from all that are left or from one that cannot be killed.
             PeerLost: a worker died in a job that does not survive that.
         """
+        message: Message | None = None
         try:
-            return self._transport.receive(None, self._timeout_s, what)
+            wait_s = min(most_s, self.pace.patience_s(owing))
+            received = self._transport.receive(None, wait_s, what)
+            self.pace.hear(received.source)
+            message = received
         except PeerLost as lost:
             self._lose(lost)
-        except DeadlineExpired as error:
-            self._fence(owing, error)
-        return None
+        except DeadlineExpired:
+            pass  # for now
+        self._look_at(owing, what)
+        if message is None or message.source not in self.living:
+            return None  # of the dead nothing is heard, though they may wake
+        return None if message.source in self._fenced else message
+
+    def expel(self, worker: int, why: str) -> None:
+        """Has a worker killed; its death is noticed as any other is.
+
+        Raises:
+            TransportError: it cannot be killed from here, or its death would end the job.
+        """
+        if not self._transport.survives or not self._transport.fence(worker):
+            raise TransportError(f"worker {worker} must be dropped, and cannot be from here: {why}")
+        self._fenced.add(worker)
+        self.notes.append(f"worker {worker} was killed: {why}")
 
     def drain(self) -> None:
         """Waits until everything sent to those who are left has left.
@@ -116,6 +142,7 @@ class Members:
         if not self._transport.survives or not (waited or worker in self.living):
             raise lost
         self._transport.forget(worker)
+        self.pace.lose(worker)
         (self.spares if waited else self.living).remove(worker)
         if waited:
             self.notes.append(f"spare {worker} is gone; {len(self.spares)} are left")
@@ -132,20 +159,37 @@ class Members:
             f"worker {worker} is gone; {left} of {self.count} workers go on, and {then}"
         )
 
-    def _fence(self, owing: Sequence[int], error: DeadlineExpired) -> None:
-        """Has those killed of whom something is due; their deaths are noticed as any other is.
+    def _look_at(self, owing: Sequence[int], what: str) -> None:
+        """Has those killed that are hung; their deaths are noticed as any other is.
 
         Where all are silent, it is more likely the time that is too short, or the master's network
         that is gone: then the job ends.
         """
-        silent = [worker for worker in owing if worker in self.living]
-        if not self._transport.survives or not silent or silent == self.living:
-            raise error
-        for worker in silent:
-            if worker in self._fenced or not self._transport.fence(worker):
-                raise error
-            self._fenced.add(worker)
-            self.notes.append(
-                f"worker {worker} did not answer for {self._timeout_s:g} s, the --timeout, and was "
-                "killed"
+        due = [worker for worker in owing if worker in self.living]
+        if silent := self.pace.overdue(due):
+            error = DeadlineExpired(
+                f"rank {self._transport.rank} waited {self._timeout_s:g} s for {what}; see "
+                "--timeout"
             )
+            survives = self._transport.survives
+            if not survives or self.pace.overdue(due, NEARLY) == self.living:
+                raise error
+            self._fence(silent, f"did not answer for {self._timeout_s:g} s, the --timeout", error)
+        hung = [worker for worker in self.pace.hung(due) if worker not in self._fenced]
+        if hung and hung != self.living and self._transport.survives:
+            soon_s = self.pace.soon_s
+            why = (
+                f"showed no sign of life for {soon_s:.3g} s, as long as many of its gradients take"
+            )
+            self._fence(hung, why, None)
+
+    def _fence(self, workers: Sequence[int], why: str, error: DeadlineExpired | None) -> None:
+        """Has workers killed; who cannot be raises `error`, where there is one."""
+        for worker in workers:
+            if worker in self._fenced or not self._transport.fence(worker):
+                if error is not None:
+                    raise error
+                continue
+            self._fenced.add(worker)
+            self.pace.expect(worker)
+            self.notes.append(f"worker {worker} {why}, and was killed")

@@ -78,32 +78,32 @@ def read_members(frame: Bytes, rank: int, workers: int) -> tuple[int, ...]:
 
 
 def update_frame(
-    step: int, counted: Sequence[int], factor: float, share: float | None = None
+    step: int, counted: Sequence[int], factor: float, shares: Sequence[float] = ()
 ) -> Bytes:
-    """Take this step, `factor` times as long, with the gradients of the workers that counted, each
-    of which weighs `share`; None: what it weighed at the start of the run.
+    """Take this step, `factor` times as long, with the gradients of the workers that counted, which
+    weigh `shares`; one number: each weighs that; none: what it weighed at the start of the run.
     """
     sections = [
-        torch.tensor([factor, *([] if share is None else [share])], dtype=torch.float64),
+        torch.tensor([factor, *shares], dtype=torch.float64),
         torch.tensor(counted, dtype=torch.int32),
     ]
     return pack(Header(Kind.UPDATE, step), sections, RAW)
 
 
-def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, float | None]:
-    """Who counted, in rank order, the factor on the learning rate, and the share of each gradient
-    where that changed.
+def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, list[float]]:
+    """Who counted, in rank order, the factor on the learning rate, and the shares of gradients
+    where these changed: one for all, or one for each.
 
     Raises:
         FrameError: these are no ranks of `workers` workers in order, or no factors in 0..1.
     """
-    fields = [Field(torch.float64, (2,)), Field(torch.int32, (workers,))]
+    fields = [Field(torch.float64, (1 + workers,)), Field(torch.int32, (workers,))]
     factors, ranks = (section.tolist() for section in unpack(frame, fields))
-    if len(factors) not in (1, 2) or not all(0 < factor <= 1 for factor in factors):
+    if len(factors) not in (1, 2, 1 + len(ranks)) or not all(0 < factor <= 1 for factor in factors):
         raise FrameError(f"an update with factors {factors}; one above 0 and at most 1 is due")
     if not ranks or ranks != sorted({*ranks} & {*range(1, workers + 1)}):
         raise FrameError(f"an update of the workers {ranks}; ranks in 1..{workers}, in order")
-    return ranks, factors[0], factors[1] if len(factors) > 1 else None
+    return ranks, factors[0], factors[1:]
 
 
 def snapshot_frame(

@@ -46,6 +46,8 @@ class Orders:
     def compute(self, workers: Sequence[int]) -> None:
         """These compute the gradient of the open step."""
         self._assignments.give({worker: self._part(worker) for worker in workers}, self._step)
+        for worker in workers:
+            self._members.pace.give(worker)
         self._order(workers)
 
     def _part(self, worker: int) -> int:
@@ -58,6 +60,7 @@ class Orders:
         """
         self._down.lose(worker)
         self._assignments.move(worker, self._step, self._part(worker))
+        self._members.pace.give(worker)
         self._order([worker])
 
     def excuse(self, worker: int) -> None:

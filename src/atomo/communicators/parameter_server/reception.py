@@ -1,11 +1,13 @@
 """What the master hears of workers: frames of gradients, and what is said beside them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import final
 
 from atomo.communicators.parameter_server.assignments import Assignments
 from atomo.communicators.parameter_server.checks import check_frame
 from atomo.communicators.parameter_server.down import Down
+from atomo.communicators.parameter_server.leftovers import Leftovers
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.orders import Orders
 from atomo.errors import FrameError
@@ -26,7 +28,9 @@ class Reception:
         assignments: Assignments,
         orders: Orders,
         down: Down,
+        leftovers: Leftovers,
         bury: Callable[[], None],
+        refuse: Callable[[int, FrameError], None],
     ) -> None:
         """Nothing is received yet.
 
@@ -35,22 +39,57 @@ class Reception:
             assignments: who owes what.
             orders: what is told to workers.
             down: the way down, which asks for hashes.
+            leftovers: what still comes of gradients that were refused.
             bury: takes those who died out of all that is waited for.
+            refuse: sees to a worker that sent what it should not.
         """
         self._members, self._assignments, self._orders = members, assignments, orders
-        self._down, self._bury = down, bury
+        self._down, self._leftovers = down, leftovers
+        self._bury, self._refuse = bury, refuse
 
-    def any(self, owing: Sequence[int], what: str) -> tuple[Message, Header] | None:
-        """The next message but for hashes; None: it was one, or somebody died instead."""
-        message = self._members.receive(owing, what)
+    def any(
+        self, owing: Sequence[int], what: str, most_s: float = math.inf
+    ) -> tuple[Message, Header] | None:
+        """The next message but for hashes; None: it was one, or was refused, or somebody died."""
+        message = self._members.receive(owing, what, most_s)
         self._bury()
         if message is None:
             return None
-        header = read_header(message.data)
-        return None if self._is_hash(message, header) else (message, header)
+        try:
+            header = self._read(message)
+        except FrameError as error:
+            self._refuse(message.source, error)
+            return None
+        return None if header is None else (message, header)
+
+    def _read(self, message: Message) -> Header | None:
+        """The header of a message that somebody waits for; None: nobody does."""
+        worker = message.source
+        try:
+            header = read_header(message.data)
+        except FrameError:
+            if self._leftovers.has_unreadable(worker):
+                return None
+            self._leftovers.see(worker)
+            raise
+        if header.kind is Kind.HASH:
+            self._hear(message, header)
+            return None
+        if self._leftovers.has(worker, header):
+            return None
+        if header.kind is not Kind.STATE:
+            self._leftovers.see(worker)
+        return header
 
     def gradient(
-        self, owing: Sequence[int], what: str, step: int, buckets: Sequence[Bucket], *, closed: bool
+        self,
+        owing: Sequence[int],
+        what: str,
+        step: int,
+        buckets: Sequence[Bucket],
+        *,
+        closed: bool,
+        most_s: float = math.inf,
     ) -> tuple[Message, Header] | None:
         """The next frame of a gradient; None: there was something else to see to.
 
@@ -60,31 +99,34 @@ class Reception:
             step: the last that was opened.
             buckets: of that step; none, where what comes is never decoded.
             closed: whether it is closed.
+            most_s: how long to wait now.
         """
-        received = self.any(owing, what)
+        received = self.any(owing, what, most_s)
         if received is None:
             return None
         message, header = received
-        if header.kind is Kind.BROKEN:
-            self._see_to(message.source, closed=closed)
-            return None
         given = self._assignments.owed.get(message.source)
-        check_frame(header, message.source, given, buckets if header.step == step else ())
+        try:
+            if header.kind is Kind.BROKEN:
+                self._see_to(message.source, closed=closed)
+                return None
+            check_frame(header, message.source, given, buckets if header.step == step else ())
+        except FrameError as error:
+            self._refuse(message.source, error)
+            return None
         return message, header
 
-    def _is_hash(self, message: Message, header: Header) -> bool:
-        """Whether it was an answer to what the way down had asked."""
-        if header.kind is not Kind.HASH:
-            return False
+    def _hear(self, message: Message, header: Header) -> None:
+        """An answer to what the way down had asked."""
         if header.worker != message.source:
             raise FrameError(f"rank {message.source} sent the hash of worker {header.worker}")
         self._down.heard(message.source, message.data)
-        return True
 
     def _see_to(self, worker: int, *, closed: bool) -> None:
         """To a worker behind one that died, which could not follow its order."""
         if worker not in self._assignments.owed:
             raise FrameError(f"rank {worker} sent a BROKEN, and was given nothing")
+        self._leftovers.end(worker)
         if closed:
             self._orders.excuse(worker)
         else:

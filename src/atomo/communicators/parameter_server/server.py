@@ -1,9 +1,9 @@
 """The master's end of the parameter server."""
 
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -12,22 +12,25 @@ from torch import Tensor
 from atomo.communicators.parameter_server.accounts import Balance
 from atomo.communicators.parameter_server.agreement import Agreement
 from atomo.communicators.parameter_server.assignments import Assignments
+from atomo.communicators.parameter_server.closing import Closing, Limits
 from atomo.communicators.parameter_server.collection import Collection
 from atomo.communicators.parameter_server.down import Down, Taken, Weights
+from atomo.communicators.parameter_server.intake import Intake
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.orders import Orders
 from atomo.communicators.parameter_server.reception import Reception
+from atomo.communicators.parameter_server.refusals import Refusals
 from atomo.communicators.parameter_server.states import States
 from atomo.communicators.report import Report
 from atomo.communicators.state import State
 from atomo.errors import FrameError, TooFewWorkers
 from atomo.fusion import Bucket
 from atomo.transports import Message, Transport
-from atomo.wire import Header, Kind
+from atomo.wire import Bytes, Header, Kind
 
 __all__ = ["Server"]
 
-T = TypeVar("T")
+ANY_TIME: Final = Limits()
 
 
 @final
@@ -46,6 +49,8 @@ class Server:
         spares: int = 0,
         images: int = 0,
         lent: Callable[[State], State] | None = None,
+        most_strikes: int = 3,
+        limits: Limits = ANY_TIME,
     ) -> None:
         """A server.
 
@@ -61,6 +66,8 @@ class Server:
             spares: how many ranks, the last, wait to take the place of a worker that is gone.
             images: of each step, which its workers divide.
             lent: what of the state of another worker a spare begins with; None: nothing.
+            most_strikes: refused frames in a row that drop a worker.
+            limits: how long a step waits for gradients.
         """
         self._members = Members(transport, least, timeout_s, spares)
         self._buckets, self._needed, self._late_counts = buckets, needed, late_counts
@@ -69,20 +76,31 @@ class Server:
         self._orders = Orders(self._members, self._assignments, self._down, images)
         self._lent, self._weights = lent, torch.empty(0)
         self._workers = self._members.living
-        self._began_with = tuple(self._workers)
+        self._usual = (1 / (len(self._workers) if late_counts else needed),)
+        self._closing = Closing(limits)
         self._step = 0
-        self._collection: Collection | None = None
         self._taken: Taken | None = None
         self._agreement = Agreement(self._orders)
-        self._reception = Reception(
-            self._members, self._assignments, self._orders, self._down, self._bury
+        self._refusals = Refusals(
+            self._members, self._assignments, self._agreement, self._down, most_strikes
         )
-        self._states = States(self._members, self._orders, self._reception)
-        self.decode_s = 0.0  # spent on decoding and adding up, so far
+        self._intake = Intake(
+            self._members, self._assignments, self._agreement, self._orders, self._refusals
+        )
+        self._reception = Reception(
+            self._members, self._assignments, self._orders, self._down, self._refusals.leftovers,
+            self._bury, self._refuse,
+        )  # fmt: skip
+        self._states = States(self._members, self._orders, self._reception, self._refuse)
 
     def expect(self, buckets: Sequence[Bucket]) -> None:
         """Expects these buckets from the next step on: the same layout, perhaps other codecs."""
         self._buckets = buckets
+
+    @property
+    def decode_s(self) -> float:
+        """Spent on decoding and adding up, so far."""
+        return self._intake.decode_s
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -91,14 +109,19 @@ class Server:
 
     def take_notes(self) -> list[str]:
         """What a person should know of the workers and their weights, since this was last asked."""
-        notes = [*self._members.notes, *self._down.notes]
-        self._members.notes.clear()
-        self._down.notes.clear()
+        kept = (self._refusals.notes, self._members.notes, self._down.notes)
+        notes = [note for one in kept for note in one]
+        for one in kept:
+            one.clear()
         return notes
 
     def balance(self) -> Balance:
         """What became of the gradients that were asked for, since this was last asked."""
-        return self._assignments.balance()
+        return self._assignments.balance(self._refusals.take_senders())
+
+    def slowest(self) -> tuple[int, float]:
+        """The worker whose gradients take longest, and how many times the median; 0: not known."""
+        return self._members.pace.slowest()
 
     def image_balance(self) -> Balance:
         """The same of the images that they are of."""
@@ -122,8 +145,10 @@ class Server:
         self._admit(self._members.fill(step))
         self._step, self._weights = step, weights
         self._orders.open(step)
+        self._intake.expect(step, self._buckets)
+        self._closing.open()
         self._down.open(step, weights)
-        self._agreement.open(min(self._needed, len(self._workers)), self._buckets)
+        self._agreement.open(step, min(self._needed, len(self._workers)), self._buckets)
         busy = self._assignments.owed
         self._orders.compute([worker for worker in self._workers if worker not in busy])
 
@@ -137,47 +162,36 @@ class Server:
         Raises:
             TooFewWorkers: so many died that the step is not to be taken.
         """
-        while not (step := self._collected(out)).is_complete:
-            self.broadcast(self._step, self._weights)  # all died, and spares begin it anew
-        counted = self._timed(step.close)
+        while (closed := self._collected(out)) is None:
+            self.broadcast(self._step, self._weights)  # all died or were refused: it begins anew
+        step, counted = closed
         self._assignments.use(counted)
-        share = None if self.workers == self._began_with else step.share
-        self._taken = Taken(self._step, counted, 1.0, share)
+        self._refusals.accept([*counted])
+        shares = () if step.shares == self._usual else step.shares
+        self._taken = Taken(self._step, counted, 1.0, shares)
         return {worker: step.reports[worker] for worker in counted}
+
+    def _collected(
+        self, out: Float[Tensor, " n"]
+    ) -> tuple[Collection, Mapping[int, Mapping[int, Bytes]]] | None:
+        """The gradients of the open step, and the frames in their sum; None: of nobody."""
+        step = self._intake.collection = Collection(
+            self._step, self._buckets, out, self._workers, self._needed, self._late_counts
+        )
+        counted = None
+        while counted is None and self._all_are_well() and not step.is_deserted:
+            if left_s := self._closing.left_s(len(step.reports), step.needed, step.possible):
+                if received := self._receive(step.missing, left_s):
+                    self._intake.take(*received, step)
+            else:
+                counted = self._intake.closed(step)
+        self._intake.collection = None
+        return None if counted is None else (step, counted)
 
     def took(self, factor: float) -> None:
         """What was collected made a step, `factor` times as long: the weights are the next."""
         if self._taken is not None:
             self._down.took(replace(self._taken, factor=factor))
-
-    def _collected(self, out: Float[Tensor, " n"]) -> Collection:
-        """The gradients of the open step: enough of them, or none, where everybody died."""
-        step = self._collection = Collection(
-            self._step, self._buckets, out, self._workers, self._needed, self._late_counts
-        )
-        while self._all_are_well() and not step.is_complete and step.missing:
-            if received := self._receive(step.missing):
-                self._take_in(*received, step)
-        self._collection = None
-        return step
-
-    def _take_in(self, message: Message, header: Header, step: Collection) -> None:
-        worker = message.source
-        if header.kind is Kind.SCALES:
-            self._answer_scales(message, header)
-        elif header.step != self._step:
-            self._readmit(header, worker)
-        elif header.kind is Kind.REPORT:
-            step.complete(worker, message.data)
-            self._assignments.complete(worker)
-        else:
-            self._timed(lambda: step.add(worker, header.bucket, message.data))
-
-    def _timed(self, decode: Callable[[], T]) -> T:
-        started = time.perf_counter()
-        result = decode()
-        self.decode_s += time.perf_counter() - started
-        return result
 
     def save(self) -> list[dict[str, Tensor]]:
         """The state of every worker that is left, once all are done with what they compute.
@@ -225,48 +239,38 @@ class Server:
         try:
             self._members.check()
         except TooFewWorkers:
-            self._collection = None
+            self._intake.collection = None
             self._assignments.abandon(self._workers)
             raise
         return True
 
+    def _refuse(self, worker: int, error: FrameError) -> None:
+        """Goes on without what a worker is sending."""
+        self._intake.refuse(worker, error)
+        self._states.ask_again(worker)
+
     def _bury(self) -> None:
         """Takes those who died out of all that is waited for."""
         for worker in self._members.take_lost():
+            self._refusals.lose(worker)
             self._assignments.lose(worker)
             self._down.lose(worker)
-            if self._collection is not None:
-                self._collection.drop(worker)
-            self._agreement.lose(worker, self._workers)
-
-    def _answer_scales(self, message: Message, header: Header) -> None:
-        if header.step == self._step:
-            self._agreement.answer(message)
-        else:
-            self._agreement.refuse(message.source)
-
-    def _readmit(self, header: Header, worker: int) -> None:
-        """Gives a worker whose whole gradient came too late the step that is open."""
-        if header.kind is Kind.REPORT:
-            self._assignments.late(worker)
-            self._orders.compute([worker])
+            self._intake.lose(worker)
 
     def _settle(self) -> None:
         """Waits until no worker computes any more. What still comes in came too late."""
         self._bury()
         while owing := sorted(self._assignments.owed):
-            received = self._receive(owing)
-            if received is None:
-                continue
-            message, header = received
-            if header.kind is Kind.SCALES:
-                self._answer_scales(message, header)
-            elif header.kind is Kind.REPORT:
-                self._assignments.late(message.source)
+            if received := self._receive(owing):
+                self._intake.turn_away(*received)
 
-    def _receive(self, owing: Sequence[int]) -> tuple[Message, Header] | None:
+    def _receive(
+        self, owing: Sequence[int], most_s: float = math.inf
+    ) -> tuple[Message, Header] | None:
         """The next frame of a gradient; None: there was something else to see to."""
         what = f"the gradients of worker {[*owing]} at step {self._step}"
-        closed = self._collection is None
+        closed = self._intake.collection is None
         buckets = () if closed else self._buckets  # those may be of the next step already
-        return self._reception.gradient(owing, what, self._step, buckets, closed=closed)
+        return self._reception.gradient(
+            owing, what, self._step, buckets, closed=closed, most_s=most_s
+        )

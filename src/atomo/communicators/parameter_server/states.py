@@ -5,11 +5,14 @@ from typing import final
 
 from torch import Tensor
 
+from atomo.communicators.parameter_server.checks import check_state
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.orders import Orders
 from atomo.communicators.parameter_server.reception import Reception
 from atomo.communicators.state import State, read_state, state_frame
-from atomo.wire import Kind
+from atomo.errors import FrameError
+from atomo.transports import Message
+from atomo.wire import Header, Kind
 
 __all__ = ["States"]
 
@@ -18,8 +21,16 @@ __all__ = ["States"]
 class States:
     """The states of workers, on their way to the master and back."""
 
-    def __init__(self, members: Members, orders: Orders, reception: Reception) -> None:
+    def __init__(
+        self,
+        members: Members,
+        orders: Orders,
+        reception: Reception,
+        refuse: Callable[[int, FrameError], None],
+    ) -> None:
         self._members, self._orders, self._reception = members, orders, reception
+        self._refuse = refuse
+        self._due: list[int] = []  # whose states are waited for
 
     def ask(self, workers: Sequence[int], purpose: str) -> dict[int, dict[str, Tensor]]:
         """What these workers keep, as far as they live."""
@@ -28,11 +39,24 @@ class States:
         found: dict[int, dict[str, Tensor]] = {}
         living = self._members.living
         while missing := [one for one in workers if one in living and one not in found]:
+            self._due = missing
             what = f"the state of worker {missing} for {purpose}"
             if received := self._reception.any(missing, what):
-                message, _ = received
-                found[message.source] = read_state(message.data)
+                self._take(*received, found)
+        self._due = []
         return found
+
+    def ask_again(self, worker: int) -> None:
+        """To a worker of which something was refused: it may have been its state."""
+        if worker in self._due:
+            self._orders.send(worker, Kind.SAVE)
+
+    def _take(self, message: Message, header: Header, found: dict[int, dict[str, Tensor]]) -> None:
+        try:
+            check_state(header, message.source, self._due)
+            found[message.source] = read_state(message.data)
+        except FrameError as error:
+            self._refuse(message.source, error)
 
     def give(self, worker: int, state: State) -> None:
         """A worker goes on from this state."""

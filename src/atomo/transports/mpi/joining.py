@@ -2,11 +2,11 @@
 
 import atexit
 import ctypes
-import signal
 from typing import Final
 
 import numpy as np
 
+from atomo.transports.farewell import at_most
 from atomo.transports.mpi.library import MPI
 from atomo.transports.mpi.transport import MpiTransport
 from atomo.transports.processes import Identity, own_identity
@@ -28,11 +28,11 @@ def connect() -> "MpiTransport":
 
 def finalize() -> None:
     """Ends MPI. Where it is not ended by a death, neither is a wait for who was stopped."""
-    if outlives_deaths():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(FAREWELL_S)
-    MPI.Finalize()
-    signal.alarm(0)
+    if not outlives_deaths():
+        MPI.Finalize()
+        return
+    with at_most(FAREWELL_S):
+        MPI.Finalize()
 
 
 def outlives_deaths() -> bool:

@@ -24,7 +24,7 @@ from atomo.transports.mpi.messages import (
     Translated,
     tells_of_death,
 )
-from atomo.transports.processes import Identity, kill, runs
+from atomo.transports.processes import Identity, kill, runs, used_s
 from atomo.wire import Bytes
 
 __all__ = ["MpiTransport"]
@@ -159,6 +159,10 @@ class MpiTransport(Transport):
         else:
             return False
         return True
+
+    def processor_s(self, rank: int) -> float | None:
+        known = self._processes is not None and rank in self._seen
+        return used_s(self._processes[rank]) if self._processes and known else None
 
     def fence_elsewhere(self, ask: Callable[[int, int, int], None]) -> None:
         self._ask = ask

@@ -51,8 +51,9 @@ class Taken:
     """The frames of those that counted, by worker, in rank order, and by bucket."""
     factor: float
     """On the learning rate."""
-    share: float | None = None
-    """The weight of each gradient in the step, where that is not what it was at the start."""
+    shares: tuple[float, ...] = ()
+    """The weight of each gradient in the step, or one for all, where that is not what it was at the
+    start."""
 
 
 class Down(ABC):

@@ -184,7 +184,7 @@ class Updates(Down):
 
 def entry(taken: Taken) -> Entry:
     """What leads over a step: the frames of the others that counted, and who all counted."""
-    update = update_frame(taken.step, [*taken.counted], taken.factor, taken.share)
+    update = update_frame(taken.step, [*taken.counted], taken.factor, taken.shares)
 
     def frames(worker: int) -> list[Bytes]:
         others = [

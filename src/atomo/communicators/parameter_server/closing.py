@@ -1,0 +1,64 @@
+"""When a step is closed, if not all of its gradients are there."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["Closing", "Limits"]
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """How long a step waits for gradients."""
+
+    step_s: float = 0.0
+    """A step that has any gradient is closed so long after it was opened; 0: it waits for all that
+    it needs."""
+    grace: float = 0.0
+    """Once a step has all that it needs, it waits for others, this many times as long as it has
+    waited until then; higher => more gradients a step, and longer steps."""
+
+
+@final
+class Closing:
+    """Watches the time of one step after another."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        """No step is open.
+
+        Args:
+            limits: for each.
+            clock: in seconds.
+        """
+        self._limits, self._clock = limits, clock
+        self._opened = 0.0
+        self._enough: float | None = None
+
+    def open(self) -> None:
+        """A step begins."""
+        self._opened, self._enough = self._clock(), None
+
+    def left_s(self, complete: int, needed: int, most: int) -> float:
+        """How much longer the step waits; 0: it is to be closed now; infinity: until there are
+        enough.
+
+        Args:
+            complete: gradients that are there.
+            needed: how many close it.
+            most: how many may come.
+        """
+        if not complete:
+            return math.inf
+        now, limits = self._clock(), self._limits
+        over_s = self._opened + limits.step_s - now if limits.step_s else math.inf
+        if complete >= most:
+            return 0.0
+        if complete < needed:
+            return max(0.0, over_s)
+        if self._enough is None:
+            self._enough = now
+        grace_s = self._enough + limits.grace * (self._enough - self._opened) - now
+        return max(0.0, min(over_s, grace_s))

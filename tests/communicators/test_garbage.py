@@ -1,0 +1,376 @@
+"""Frames that are not what they should be, of every codec, in the middle of real steps: each is
+refused and counted, its sender named, the step goes on without it, and its worker takes back what
+it sent.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from liar import Liar, honest
+from support import together
+from torch import Size, Tensor
+
+from atomo.codecs import CODECS, make_codec
+from atomo.communicators import Balance, Client, Compressor, Report, Server
+from atomo.communicators.exchange import add_frame
+from atomo.communicators.parameter_server.total import Total
+from atomo.errors import FrameError, PeerLost
+from atomo.fusion import Bucket, named_slices, plan
+from atomo.grouping import megabytes
+from atomo.memory import Residual
+from atomo.transports import Transport, network
+from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
+from atomo.wire.frame import CHECKSUM_AT, checksum
+
+PARAMETERS = [("conv", Size((6, 4, 3, 3))), ("fc", Size((9, 20))), ("bias", Size((9,)))]
+ENTRIES = 6 * 4 * 9 + 180 + 9
+RAW = Compression(codec="none")
+TIMEOUT_S = 600.0  # only a hang takes as long
+REPORT = Report(1.0, 2.0, 3.0, 0.1, 0.2, 0.3, 0.4)
+QUICK = ("topk", "qsgd")
+EVERY = [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in CODECS]
+LIAR = 2  # among three
+
+
+class Stage:
+    """A server and three workers, played from the test's own thread; one of them may lie."""
+
+    def __init__(self, code: str, needed: int = 3, most_strikes: int = 3, late_counts: bool = True):
+        self.buckets = plan(PARAMETERS, make_codec(code), megabytes(1e-3))
+        self.wires = network(4)
+        self.server = Server(
+            self.wires[0], self.buckets, needed, TIMEOUT_S, late_counts=late_counts,
+            most_strikes=most_strikes,
+        )  # fmt: skip
+        self.liar = Liar(self.wires[LIAR])
+        ends = [self.wires[1], self.liar, self.wires[3]]
+        self.memories = [Residual() for _ in ends]
+        self.clients = [
+            Client(end, ENTRIES, Compressor(memory, RAW, end.rank, seed=0), TIMEOUT_S)
+            for end, memory in zip(ends, self.memories, strict=True)
+        ]
+        self.sum = torch.zeros(ENTRIES)
+        # By worker: all gradients, and what was sent of those that counted.
+        self.computed = [torch.zeros(ENTRIES) for _ in ends]
+        self.used = [torch.zeros(ENTRIES) for _ in ends]
+
+    def broadcast(self, step: int) -> None:
+        self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
+
+    def answer(self, worker: int) -> int:
+        """What a worker does with its next order; the step."""
+        client = self.clients[worker - 1]
+        step = client.pull().step
+        client.begin(self.buckets)
+        generator = torch.Generator().manual_seed(10 * step + worker)
+        for bucket in self.buckets:
+            flat = torch.randn(bucket.size, generator=generator)
+            self.computed[worker - 1][bucket.offset : bucket.offset + bucket.size] += flat
+            client.push(bucket, flat)
+        client.flush()
+        client.report(REPORT)
+        return step
+
+    def step(self, step: int, workers: tuple[int, ...] = (1, 2, 3)) -> list[int]:
+        """A whole step of these; who counted."""
+        self.broadcast(step)
+        for worker in workers:
+            assert self.answer(worker) == step
+        counted = [*self.server.collect(self.sum)]
+        for worker in counted:
+            for bucket, frame, _ in self.clients[worker - 1]._compressor._sent.values():
+                part = self.used[worker - 1][bucket.offset : bucket.offset + bucket.size]
+                add_frame(bucket, frame, part, 1.0)
+        return counted
+
+    def kept(self, worker: int) -> Tensor:
+        """What a memory has, in the order of the entries."""
+        out, state = torch.zeros(ENTRIES), self.memories[worker - 1].state_dict()
+        for name, view in named_slices(out, self.buckets):
+            view.copy_(state.get(name, torch.zeros(view.shape)).view(view.shape))
+        return out
+
+    def of(self, *workers: int) -> Tensor:
+        """What the sum should be of the gradients of these, as they were sent."""
+        out = torch.zeros(ENTRIES)
+        sent = {w: self.clients[w - 1]._compressor._sent for w in workers}
+        arrived = {w: {n: one[1] for n, one in sent[w].items()} for w in workers}
+        total = Total(self.buckets, out, len(workers), [1 / 3])
+        for bucket in self.buckets:
+            total.advance(bucket, arrived, [*workers])
+        return out
+
+
+def sealed(frame: Bytes) -> Bytes:
+    """With a checksum that matches."""
+    struct.pack_into("<Q", frame.data, CHECKSUM_AT, checksum(frame))
+    return frame
+
+
+def truncated(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return [frame[: frame.size // 2].copy()]
+
+
+def truncated_and_sealed(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return [sealed(frame[:-1].copy())]
+
+
+def flipped(frame: Bytes, of: Bucket) -> list[Bytes]:
+    other = frame.copy()
+    other[-1] ^= 1
+    return [other]
+
+
+def empty(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return [frame[:0].copy()]
+
+
+def replayed(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return [frame, frame.copy()]
+
+
+def with_header(frame: Bytes, of: Bucket, change: Callable[[Header], Header]) -> list[Bytes]:
+    return [pack(change(read_header(frame)), unpack(frame, of.fields), RAW)]
+
+
+def of_an_old_step(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return with_header(frame, of, lambda h: replace(h, step=h.step - 1))
+
+
+def of_another_worker(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return with_header(frame, of, lambda h: replace(h, worker=1))
+
+
+def of_another_codec(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return with_header(frame, of, lambda h: replace(h, layout_hash=h.layout_hash ^ 1))
+
+
+def of_a_bucket_that_is_not(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return with_header(frame, of, lambda h: replace(h, bucket=77))
+
+
+def with_lying_lengths(frame: Bytes, of: Bucket) -> list[Bytes]:
+    """The first dimension of the first section is another."""
+    other = frame.copy()
+    other[32 + 2 + 3] ^= 1
+    return [sealed(other)]
+
+
+def with_too_few_sections(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return [pack(read_header(frame), unpack(frame, of.fields)[:-1], RAW)]
+
+
+def with_no_numbers(frame: Bytes, of: Bucket) -> list[Bytes]:
+    """NaN in every scale, norm, mean and value."""
+    return numbers(frame, of, float("nan"))
+
+
+def with_infinite_numbers(frame: Bytes, of: Bucket) -> list[Bytes]:
+    return numbers(frame, of, float("inf"))
+
+
+def numbers(frame: Bytes, of: Bucket, value: float) -> list[Bytes]:
+    sections = unpack(frame, of.fields)
+    told = [torch.full_like(s, value) if s.is_floating_point() else s for s in sections]
+    return [pack(read_header(frame), told, RAW)]
+
+
+LIES = (
+    truncated, truncated_and_sealed, flipped, empty, replayed, of_an_old_step, of_another_worker,
+    of_another_codec, of_a_bucket_that_is_not, with_lying_lengths, with_too_few_sections,
+    with_no_numbers, with_infinite_numbers,
+)  # fmt: skip
+
+
+def lied(stage: Stage, lie: Callable[[Bytes, Bucket], list[Bytes]], at: int) -> None:
+    """Has worker 2 tell a lie about one of its buckets."""
+
+    def told(frame: Bytes, number: int) -> list[Bytes]:
+        header = read_header(frame)
+        if header.kind is not Kind.GRADIENT or header.bucket != at:
+            return [frame]
+        return lie(frame, stage.buckets[at])
+
+    stage.liar.lie = told
+
+
+@pytest.mark.parametrize("code", EVERY)
+def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
+    stage = Stage(code)
+    last = len(stage.buckets) - 1
+    assert last > 0
+    for number, lie in enumerate(LIES):
+        lied(stage, lie, at=last)
+        assert stage.step(2 * number + 1) == [1, 3], lie.__name__
+        assert stage.sum.equal(stage.of(1, 3)), lie.__name__
+        note = [one for one in stage.server.take_notes() if "refused" in one]
+        assert len(note) == 1, (lie.__name__, note)
+        assert "a frame of worker 2 is refused, 1 in a row: " in note[0]
+        assert stage.server.balance() == Balance(3, 2, 0, 0, 1, 0, (2,)), lie.__name__
+        stage.liar.lie = honest
+        assert stage.step(2 * number + 2) == [1, 2, 3], lie.__name__  # the first message tells it
+        assert stage.server.balance() == Balance(3, 3, 0, 0, 0, 1, ()), lie.__name__
+        for worker in (1, 2, 3):
+            used, kept = stage.used[worker - 1], stage.kept(worker)
+            torch.testing.assert_close(used + kept, stage.computed[worker - 1])
+
+
+def test_three_in_a_row_drop_a_worker_and_a_sound_gradient_forgives():
+    stage = Stage("topk")
+    for step, lies in enumerate([True, True, False, True, True, True], 1):
+        lied(stage, flipped, 0) if lies else setattr(stage.liar, "lie", honest)
+        assert stage.step(step) == ([1, 3] if lies else [1, 2, 3])
+    told = " ".join(stage.server.take_notes())
+    assert "worker 2 was killed: 3 of its frames in a row were refused (--max-strikes)" in told
+    stage.liar.lie = honest
+    with pytest.raises(PeerLost, match="rank 2 is gone"):
+        stage.liar.send(0, torch.zeros(1, dtype=torch.uint8).numpy(), "a word")
+    assert stage.step(7, (1, 3)) == [1, 3]
+    assert "worker 2 is gone; 2 of 3 workers go on" in " ".join(stage.server.take_notes())
+    # It was given step 7, too, before its death was noticed.
+    assert stage.server.balance() == Balance(21, 15, 0, 1, 0, 5, (2,) * 5)
+
+
+def test_whatever_else_comes_behind_a_whole_gradient_does_not_spoil_it():
+    stage = Stage("qsgd")
+    stage.liar.lie = lambda frame, number: (
+        [frame, frame] if read_header(frame).kind is Kind.REPORT else [frame]
+    )
+    assert stage.step(1) == [1, 2, 3]
+    stage.liar.lie = honest
+    assert stage.step(2) == [1, 2, 3]
+    assert stage.server.balance() == Balance(6, 6, 0, 0, 0, 0, (2,))
+
+
+@pytest.mark.parametrize("lie", [flipped, truncated, empty])
+def test_a_gradient_of_which_no_message_can_be_read_is_one_refusal(lie):
+    """Nobody can tell a gradient from a report there: they are counted."""
+    stage = Stage("sgd")
+    stage.liar.lie = lambda frame, number: lie(frame, stage.buckets[0])
+    assert stage.step(1) == [1, 3]
+    assert stage.step(2) == [1, 3]
+    stage.liar.lie = honest
+    assert stage.step(3) == [1, 2, 3]
+    assert stage.server.balance().senders == (2, 2)
+
+
+def test_a_report_with_numbers_that_are_none_is_refused():
+    for broken in (
+        replace(REPORT, loss=float("nan")),
+        replace(REPORT, images=0.0),
+        replace(REPORT, send_s=float("inf")),
+    ):
+        stage = Stage("sgd")
+        stage.liar.lie = lambda frame, number, told=broken: (
+            [pack(read_header(frame), [told.tensor()], RAW)]
+            if read_header(frame).kind is Kind.REPORT
+            else [frame]
+        )
+        assert stage.step(1) == [1, 3]
+
+
+def test_where_all_are_refused_the_step_is_taken_again():
+    buckets = plan(PARAMETERS, make_codec("topk"), megabytes(1.0))
+    wires = network(2)
+    server, liar = Server(wires[0], buckets, 1, TIMEOUT_S, late_counts=True), Liar(wires[1])
+    liar.lie = lambda frame, number: flipped(frame, buckets[0]) if number == 1 else [frame]
+    memory = Residual()
+    client = Client(liar, ENTRIES, Compressor(memory, RAW, 1, seed=0), TIMEOUT_S)
+    out, steps = torch.zeros(ENTRIES), []
+
+    def work() -> None:
+        for _ in range(2):
+            steps.append(client.pull().step)
+            client.begin(buckets)
+            client.push(buckets[0], torch.ones(ENTRIES))
+            client.flush()
+            client.report(REPORT)
+
+    def lead() -> None:
+        server.broadcast(1, torch.zeros(ENTRIES))
+        server.collect(out)
+
+    together([lead, work], lambda: wires[0].abort(1))
+    assert steps == [1, 1]
+    kept = sum(float(one.sum()) for one in memory.state_dict().values())
+    assert float(out.sum()) + kept == pytest.approx(2 * ENTRIES)
+    assert server.balance() == Balance(2, 1, 0, 0, 0, 1, (1,))
+
+
+def test_nobody_is_dropped_where_frames_of_all_are_refused():
+    """It is hardly their fault: other versions, other options, or the master's own memory."""
+    stage = Stage("sgd")
+    other = plan(PARAMETERS, make_codec("fp16"), megabytes(1e-3))
+    stage.broadcast(1)
+
+    def work(worker: int) -> None:
+        client = stage.clients[worker - 1]
+        try:
+            while client.pull().kind is not Kind.STOP:
+                client.begin(other)
+                for bucket in other:
+                    client.push(bucket, torch.ones(bucket.size))
+                client.flush()
+                client.report(REPORT)
+        except PeerLost:
+            pass
+
+    def lead() -> None:
+        with pytest.raises(
+            FrameError, match=r"frames of all workers that are left \(\[1, 2, 3\]\)"
+        ):
+            stage.server.collect(stage.sum)
+        stage.wires[0].abort(7)
+
+    bodies = [lead] + [lambda w=w: work(w) for w in (1, 2, 3)]
+    together(bodies, lambda: stage.wires[0].abort(1))
+    assert stage.server.workers == (1, 2, 3)
+
+
+def test_a_state_that_is_none_is_asked_for_again():
+    stage = Stage("sgd")
+    assert stage.step(1) == [1, 2, 3]
+    lies = [flipped, honest]
+    stage.liar.lie = lambda frame, number: lies.pop(0)(frame, stage.buckets[0])
+    states: list[dict[str, Tensor]] = []
+
+    def work(worker: int, times: int) -> None:
+        for _ in range(times):
+            assert stage.clients[worker - 1].pull().kind is Kind.SAVE
+            stage.clients[worker - 1].send_state({"of": torch.full((2,), float(worker))})
+
+    bodies = [lambda: states.extend(stage.server.save())]
+    bodies += [lambda w=w: work(w, 1 + (w == 2)) for w in (1, 2, 3)]
+    together(bodies, lambda: stage.wires[0].abort(1))
+    assert [float(one["of"][0]) for one in states] == [1.0, 2.0, 3.0]
+    assert stage.server.balance().senders == (2,)
+
+
+@pytest.mark.parametrize("lie", [flipped, replayed])
+def test_scales_that_are_none_or_asked_for_twice_cost_one_gradient(lie):
+    buckets = plan(PARAMETERS, make_codec("terngrad(scale=shared)"), megabytes(1.0))
+    wires = network(3)
+    server, liar = Server(wires[0], buckets, 2, TIMEOUT_S), Liar(wires[2])
+    liar.lie = lambda frame, number: lie(frame, buckets[0]) if number == 1 else [frame]
+    counted: list[list[int]] = []
+
+    def work(end: Transport) -> None:
+        client = Client(end, ENTRIES, Compressor(Residual(), RAW, end.rank, seed=0), TIMEOUT_S)
+        while client.pull().kind is not Kind.STOP:
+            client.begin(buckets)
+            client.push(buckets[0], torch.ones(ENTRIES))
+            client.flush()
+            client.report(REPORT)
+
+    def lead() -> None:
+        for step in (1, 2):
+            server.broadcast(step, torch.zeros(ENTRIES))
+            counted.append([*server.collect(torch.zeros(ENTRIES))])
+        server.stop()
+
+    together([lead, lambda: work(wires[1]), lambda: work(liar)], lambda: wires[0].abort(1))
+    assert counted == [[1], [1, 2]]
+    assert server.balance().senders == (2,)

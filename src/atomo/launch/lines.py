@@ -152,7 +152,7 @@ def step_line(event: StepDone, last_step: int, samples: str) -> str:
 def processes_text(event: Started) -> str:
     """Who takes part."""
     if event.comm_type == PARAMETER_SERVER:
-        spares = f" + {event.spares} spares" if event.spares else ""
+        spares = f" + {event.spares} spare{'s' * (event.spares > 1)}" if event.spares else ""
         return f"1 master + {event.workers} workers{spares}"
     return f"{event.workers} workers, {event.comm_type}"
 

@@ -1,6 +1,7 @@
 """Joining tensors, and the largest magnitude of each, in all ways."""
 
 import math
+from importlib import import_module
 
 import pytest
 import torch
@@ -49,3 +50,17 @@ def test_what_the_scale_makes_zero_or_infinite_counts_as_that():
     out = torch.empty(2)
     assert join([torch.tensor([1e-40]), torch.tensor([1e30])], out, 1e30)[0] == 0
     assert join([torch.tensor([1e-40]), torch.tensor([1e30])], out, 1e-30)[1] == INFINITY
+
+
+@each_way
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_tells_the_largest_where_nothing_is_joined(way: Way, dtype):
+    sources = [normal(40).neg().to(dtype), torch.zeros(3, dtype=dtype).neg(), normal(9).to(dtype)]
+    expected = way.join(sources, torch.empty(52), 1.0)
+    module = import_module(f"atomo.kernels.peaks.{way.name}_way")
+    assert module.largest(sources) == expected
+    for value in (math.nan, math.inf, -math.inf):
+        sources[2][5] = value
+        zero = module.largest(sources)
+        assert zero[:2] == expected[:2]
+        assert zero[2] >= INFINITY

@@ -4,7 +4,9 @@ A codec is a small immutable value: its fields are its configuration, and it kee
 calls. What must survive from step to step (residuals, momentum) belongs to a memory, and what needs
 several rounds of communication (PowerSGD) is a communicator, not a codec.
 
-Gradients are float32; whoever holds another dtype converts before `encode` and after `decode`.
+Gradients are float32, and so is what `decode` returns. A codec that `reads_half` takes bfloat16 and
+float16 too, and makes of them the payload of their float32 copy, for which there is then no need;
+whoever holds another dtype, or has another codec, converts before `encode`.
 
 Each codec declares which laws it obeys, of those in `codecs/laws.py`.
 `tests/codecs/test_contract.py` checks every listed codec against every law it declares, so a new
@@ -62,6 +64,9 @@ class Codec(ABC, Generic[Payload]):
     reads_rows: ClassVar[bool] = False
     """Whether `encode_rows` takes less where few rows are there, and `encode_kept` than adding
     zeros."""
+    reads_half: ClassVar[bool] = False
+    """Whether a gradient may be bfloat16 or float16, in all that encodes one: it is then read as it
+    is, and counts as its float32 copy does, bit for bit."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
 
@@ -85,7 +90,7 @@ class Codec(ABC, Generic[Payload]):
         """Compresses `gradient`, which is left unchanged. The payload may be a view of it.
 
         Args:
-            gradient: float32, at least one entry.
+            gradient: float32, or half precision where it `reads_half`; at least one entry.
             generator: the only source of randomness, on any device. One on the CPU draws the same
                 for gradients on all devices.
 

@@ -29,6 +29,6 @@ class Momentum:
         """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
         if self.nesterov:
             self.velocity.add_(gradient).mul_(self.factor)
-            return gradient.add_(self.velocity)
+            return gradient.float().add_(self.velocity)  # in place unless it is in half precision
         # In one pass over memory, as mul_ and add_ would not be.
         return torch.add(gradient, self.velocity, alpha=self.factor, out=self.velocity)

@@ -195,7 +195,7 @@ class Compressor:
         if gathering is None:
             yield from (self._encode(part, flat, step) for part in parts)
             return
-        gradients = [self._whole(part, flat) for part in parts]
+        gradients = [self._readable(gathering, self._whole(part, flat)) for part in parts]
         layouts, generators = map(layout, parts), [self._generator(part, step) for part in parts]
         payloads = self.memory.encode_all(gathering, gradients, [*layouts], generators)
         for part in parts:
@@ -210,7 +210,8 @@ class Compressor:
         with named(part):
             if rows is not None and codec.reads_rows and self.memory.reads_rows:
                 return self.memory.encode_rows(codec, rows, layout(part), generator)
-            return self.memory.encode(codec, self._whole(part, flat), layout(part), generator)
+            gradient = self._readable(codec, self._whole(part, flat))
+            return self.memory.encode(codec, gradient, layout(part), generator)
 
     def _generator(self, part: Part, step: int) -> Generator:
         worker = 0 if part.codec.shared_seed else self._worker
@@ -223,6 +224,11 @@ class Compressor:
         if (rows := self._rows.get(part.slots[0].name)) is not None:
             rows.write_to(gradient.view(rows.shape))
         return gradient
+
+    def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The gradient as codec and memory take it: in half precision, or as a float32 copy."""
+        as_it_is = codec.reads_half and self.memory.reads_half
+        return gradient if as_it_is else gradient.float()
 
 
 def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:

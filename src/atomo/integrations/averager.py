@@ -14,7 +14,7 @@ from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
-from atomo.integrations.chunk import Chunk, Codecs, bucket_of, collect, spread
+from atomo.integrations.chunk import Chunk, Codecs, bucket_of, collect, spread, taken
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.means import decode_frames
 from atomo.integrations.scales import agree
@@ -176,7 +176,10 @@ class Averager:
         if way.sums:
             return Sent(chunk, scale, bucket, chunk.joined(), ())
         flat = self._scratch.flat(chunk)
-        peaks = collect(bucket, chunk.gradients, scale, flat)
+        if way.reads_half and not bucket.agreeing:
+            given, peaks = taken(bucket, chunk, scale, flat)
+        else:
+            given, peaks = flat, collect(bucket, chunk.gradients, scale, flat)
         if way.method:
             idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)
             held = way.method.encode(bucket, flat, self.step, idle)
@@ -191,7 +194,7 @@ class Averager:
         if way.chunked:
             said, coded = way.encoder.announced(peaks), None
         else:
-            said, coded = way.encoder.encode(bucket, flat, peaks, self.step)
+            said, coded = way.encoder.encode(bucket, given, peaks, self.step)
         data = said if way.adds or way.chunked else way.encoder.framed(said, coded, self.step)
         self.stats.sent_bytes += data.size + (coded.nbytes if coded and way.adds else 0)
         self.stats.encode_s += time.perf_counter() - began

@@ -15,9 +15,10 @@ from atomo.fusion import Bucket
 from atomo.fusion.buckets import divide
 from atomo.kernels import peaks
 
-__all__ = ["Chunk", "Codecs", "Parameters", "bucket_of", "collect", "spread"]
+__all__ = ["Chunk", "Codecs", "Parameters", "bucket_of", "collect", "spread", "taken"]
 
 MOST_BUCKETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
+HALVES: Final = (torch.bfloat16, torch.float16)
 Parameters = tuple[tuple[str, Size], ...]
 
 
@@ -41,6 +42,17 @@ class Chunk:
     def dense_bytes(self) -> int:
         """What they have as they are."""
         return sum(gradient.nbytes for gradient in self.gradients.values())
+
+    def lies_as(self, bucket: Bucket) -> Tensor | None:
+        """All of them in one row, where they lie so and in the order of a bucket."""
+        if self.whole is None or not self.whole.is_contiguous():
+            return None
+        first = self.whole.storage_offset()
+        for slot in bucket.slots:
+            gradient = self.gradients[slot.name]
+            if gradient.storage_offset() != first + slot.start or not gradient.is_contiguous():
+                return None
+        return self.whole.view(-1)
 
     def joined(self) -> Tensor:
         """All of them in a row: themselves where they lie so, a copy where they do not."""
@@ -82,6 +94,20 @@ def collect(
         The bits of the largest magnitude of each, as `kernels.peaks` has them.
     """
     return peaks.join([gradients[slot.name] for slot in bucket.slots], flat, scale)
+
+
+def taken(
+    bucket: Bucket, chunk: Chunk, scale: float, flat: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, " n"], list[int]]:
+    """The gradient of a bucket, and what `collect` returns.
+
+    Half precision that lies as the bucket has it is taken where it is: what encodes it reads it, at
+    half the bytes, or makes a float32 copy of what it cannot read. All else goes to `flat`.
+    """
+    there = chunk.lies_as(bucket) if scale == 1 else None
+    if there is None or there.dtype not in HALVES:
+        return flat, collect(bucket, chunk.gradients, scale, flat)
+    return there, peaks.largest([there[slot.start : slot.stop] for slot in bucket.slots])
 
 
 def spread(bucket: Bucket, flat: Float[Tensor, " n"], gradients: Mapping[str, Tensor]) -> None:

@@ -35,6 +35,11 @@ class Way:
     chunked: bool
     """Whether ranks agree on what they send before they encode it."""
 
+    @property
+    def reads_half(self) -> bool:
+        """Whether what is encoded may be in half precision."""
+        return self.method is None and not self.chunked
+
     def exchange(
         self, sent: Sent, collective: Collective, step: int, *, skips: bool
     ) -> tuple[Sent, int]:

@@ -46,6 +46,11 @@ class Memory(ABC):
     """The settings that its specification takes, and their types."""
 
     @property
+    def reads_half(self) -> bool:
+        """Whether `encode` takes gradients in half precision as they are, of codecs that do."""
+        return False
+
+    @property
     def needs_norm(self) -> bool:
         """Whether `begin` must be told the norm of the whole gradient before any part of it."""
         return False
@@ -79,7 +84,8 @@ class Memory(ABC):
 
         Args:
             codec: what encodes.
-            gradient: contiguous; scratch space afterwards, of which the payload may be a view.
+            gradient: contiguous, float32, or half precision where memory and codec read it;
+                scratch space afterwards, of which the payload may be a view.
             layout: what lies in it.
             generator: the codec's.
 

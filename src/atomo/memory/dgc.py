@@ -78,6 +78,10 @@ class MomentumCorrection(Memory):
         self._velocity, self._unsent = Store(), Store()  # u and v
 
     @property
+    def reads_half(self) -> bool:
+        return self._shrink == 1.0  # a product would be rounded to half precision
+
+    @property
     def needs_norm(self) -> bool:
         return self._most > 0
 

@@ -25,6 +25,10 @@ class Forget(Memory):
     reads_rows: ClassVar[bool] = True
     vectors: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def reads_half(self) -> bool:
+        return True
+
     def encode(
         self,
         codec: Codec[Any],

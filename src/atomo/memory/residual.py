@@ -79,6 +79,10 @@ class Residual(Memory):
             self._kept.scale(self._rate / rate)
         self._rate = rate
 
+    @property
+    def reads_half(self) -> bool:
+        return self._gamma == 1  # a product would be rounded to half precision
+
     def encode(
         self,
         codec: Codec[Any],

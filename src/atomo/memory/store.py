@@ -54,7 +54,9 @@ class Store:
 
     def _regroup(self, layout: Layout, like: torch.Tensor) -> None:
         sizes = [shape.numel() for shape in layout.values()]
-        vector = torch.zeros(sum(sizes), dtype=like.dtype, device=like.device)
+        # What is kept of a gradient in half precision is float32: it would be lost in rounding.
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        vector = torch.zeros(sum(sizes), dtype=dtype, device=like.device)
         for (name, shape), part in zip(layout.items(), torch.split(vector, sizes), strict=True):
             if name in self._parts:
                 part.copy_(self._parts[name].reshape(-1))

@@ -39,6 +39,7 @@ class BFloat16(Codec[Rounded]):
     payload: ClassVar[type[Rounded]] = Rounded
     unit: ClassVar[Unit] = Unit.ENTRIES
     fine: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:

@@ -52,6 +52,7 @@ class Float16(Codec[Scaled]):
     payload: ClassVar[type[Scaled]] = Scaled
     unit: ClassVar[Unit] = Unit.ENTRIES
     fine: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -66,7 +67,7 @@ class Float16(Codec[Scaled]):
         if not reaches(peak, scale):
             scale = power_of_two_below(peak)
             values, _ = cast.to_half(entries, scale)
-        return Scaled(values, gradient.new_tensor([scale]))
+        return Scaled(values, gradient.new_tensor([scale], dtype=torch.float32))
 
     def encode_residual(
         self,
@@ -80,7 +81,7 @@ class Float16(Codec[Scaled]):
         scale = guessed_scale(entries, added)
         values, peak = cast.add_to_half(entries, added, scale)
         check_finite(self.id, math.isfinite(peak))
-        payload = Scaled(values, gradient.new_tensor([scale]))
+        payload = Scaled(values, gradient.new_tensor([scale], dtype=torch.float32))
         if not reaches(peak, scale):
             self.add_decoded(payload, kept)  # takes it back
             payload = self.encode(kept, generator)

@@ -63,6 +63,7 @@ class Natural(Codec[Powers]):
     adds_in_turn: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.ENTRIES
     fine: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_known(self.id, "coding", self.coding, CODINGS)
@@ -78,7 +79,7 @@ class Natural(Codec[Powers]):
             raise CodecError(f"natural: the gradient holds {largest:g}; at most {LARGE:g}")
         if 0 < largest < SMALL:
             shift = SHIFT
-            exponents, *_ = powers.pack_powers(values * 2.0**SHIFT, seed)
+            exponents, *_ = powers.pack_powers(values.float() * 2.0**SHIFT, seed)
         words = entropy.compress(exponents, self.coding == "entropy")
         return Powers(words, signs, torch.tensor([shift], dtype=torch.int32))
 

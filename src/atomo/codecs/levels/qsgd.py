@@ -67,6 +67,7 @@ class QSGD(Codec[Levels]):
     payload: ClassVar[type[Levels]] = Levels
     adds_in_turn: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.ENTRIES
+    reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least, most in (("bits", 1, 8), ("levels", 0, MOST), ("bucket_size", 0, 2**31)):
@@ -89,7 +90,7 @@ class QSGD(Codec[Levels]):
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
         bucket = self.bucket(len(values))
-        norms = values.new_empty(-(-len(values) // bucket))
+        norms = values.new_empty(-(-len(values) // bucket), dtype=torch.float32)
         # Of value / norm, were the values Gaussian: with r = sqrt(n) sigma, or r the largest of
         # them, which is near the end of the tail.
         spread = 1 / math.sqrt(bucket) if self.norm == "l2" else 1 / TAIL

@@ -68,6 +68,7 @@ class TernGrad(Codec[Levels]):
     payload: ClassVar[type[Levels]] = Levels
     adds_in_turn: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.MATRIX
+    reads_half: ClassVar[bool] = True
     memory: ClassVar[str | None] = "none"
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class TernGrad(Codec[Levels]):
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
         asked = self.ask(values)  # in any case: it finds what is not finite
-        norms = values.new_tensor([self.given or asked])
+        norms = values.new_tensor([self.given or asked], dtype=torch.float32)
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
     def ask(self, gradient: Float[torch.Tensor, "..."]) -> float:

@@ -35,6 +35,7 @@ class EFSignSGD(Codec[Signs]):
     payload: ClassVar[type[Signs]] = Signs
     unit: ClassVar[Unit] = Unit.MATRIX
     adds_in_turn: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -64,7 +65,8 @@ class EFSignSGD(Codec[Signs]):
         """The payload of `values`, once `added` is added to it, in place."""
         words, positive, negative, _ = sign.add_pack_sum(values, added)
         check_finite(self.id, math.isfinite(positive - negative))
-        return Signs(words, values.new_tensor([(positive - negative) / len(values)]))
+        mean = (positive - negative) / len(values)
+        return Signs(words, values.new_tensor([mean], dtype=torch.float32))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sign_fields(shape)

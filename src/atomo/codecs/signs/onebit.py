@@ -55,6 +55,7 @@ class OneBit(Codec[Halves]):
     payload: ClassVar[type[Halves]] = Halves
     unit: ClassVar[Unit] = Unit.MATRIX
     adds_in_turn: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_known(self.id, "scope", self.scope, SCOPES)

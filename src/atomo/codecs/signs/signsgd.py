@@ -36,6 +36,7 @@ class Voting(Codec[Signs]):
     unit: ClassVar[Unit] = Unit.ENTRIES
     votes: ClassVar[bool] = True
     adds_in_turn: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -47,7 +48,7 @@ class Voting(Codec[Signs]):
         words, largest = sign.pack_signs(flat(gradient, self.id))
         if not math.isfinite(largest):
             raise CodecError(f"{self.id}: the gradient holds {largest}, which has no sign to send")
-        return Signs(words, gradient.new_tensor([float(largest > 0)]))
+        return Signs(words, gradient.new_tensor([float(largest > 0)], dtype=torch.float32))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sign_fields(shape)

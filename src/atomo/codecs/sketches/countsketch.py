@@ -61,6 +61,7 @@ class CountSketch(Codec[Cells]):
     unit: ClassVar[Unit] = Unit.ENTRIES
     samples: ClassVar[bool] = True
     shared_seed: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
@@ -72,7 +73,7 @@ class CountSketch(Codec[Cells]):
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Cells:
         entries = flat(gradient, self.id)
         seed = draw_marked_seed(generator, len(entries))
-        sums = entries.new_zeros(self.cells(len(entries)))
+        sums = entries.new_zeros(self.cells(len(entries)), dtype=torch.float32)
         fill_cells(entries, seed, sums)
         if not sums.isfinite().all():
             raise CodecError("countsketch: the gradient holds NaN or infinity, or a sum overflows")

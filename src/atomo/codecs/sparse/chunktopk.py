@@ -50,6 +50,7 @@ class ChunkTopK(Codec[Sparse]):
     id: ClassVar[str] = "chunktopk"
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
+    reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
@@ -108,7 +109,8 @@ class ChunkTopK(Codec[Sparse]):
         self, entries: Float[torch.Tensor, " n"], numbers: Int64[torch.Tensor, " k"]
     ) -> Sparse:
         """The payload of some chunks of a vector."""
-        return self.packed(numbers, entries[self.positions(numbers, len(entries))], len(entries))
+        values = entries[self.positions(numbers, len(entries))].float()
+        return self.packed(numbers, values, len(entries))
 
     def packed(
         self, numbers: Int64[torch.Tensor, " k"], values: Float[torch.Tensor, " v"], entries: int

@@ -62,6 +62,7 @@ class RandK(Codec[Drawn]):
     samples: ClassVar[bool] = True
     contracting: ClassVar[str] = "unbiased=False"
     shared_seed: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
@@ -76,7 +77,7 @@ class RandK(Codec[Drawn]):
             select.check_finite(entries)
         k, seed = self.count(len(entries)), draw_marked_seed(generator, len(entries))
         indices = draws.draw(seed, k, len(entries), entries.device)
-        values = entries[indices] * (len(entries) / k if self.unbiased else 1.0)
+        values = entries[indices].float() * (len(entries) / k if self.unbiased else 1.0)
         if self.unbiased and not values.isfinite().all():
             raise CodecError("randk: scaled values overflow float32; scale the gradient down first")
         return Drawn(torch.tensor([seed]), values)

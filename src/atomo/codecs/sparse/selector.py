@@ -43,6 +43,7 @@ class Selector(Codec[Sparse]):
     unit: ClassVar[Unit] = Unit.ENTRIES
     joins: ClassVar[bool] = True
     reads_rows: ClassVar[bool] = True
+    reads_half: ClassVar[bool] = True
 
     @property
     def coded_by(self) -> Codec[Any]:

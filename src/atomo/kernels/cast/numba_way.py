@@ -31,8 +31,8 @@ def to_half(values: Tensor, scale: float) -> tuple[Tensor, float]:
     if not has_halves():
         return torch_way.to_half(values, scale)
     out = torch.empty_like(values, dtype=torch.float16)
-    bits = fill_halves(values.numpy(), 1 / scale, out.view(torch.int16).numpy().view(np.uint16))
-    return out, magnitude(bits)
+    shorts = out.view(torch.int16).numpy().view(np.uint16)
+    return out, magnitude(fill_halves(values.float().numpy(), 1 / scale, shorts))
 
 
 def add_to_half(kept: Tensor, added: Tensor, scale: float) -> tuple[Tensor, float]:
@@ -40,20 +40,20 @@ def add_to_half(kept: Tensor, added: Tensor, scale: float) -> tuple[Tensor, floa
         return torch_way.add_to_half(kept, added, scale)
     out = torch.empty_like(kept, dtype=torch.float16)
     shorts = out.view(torch.int16).numpy().view(np.uint16)
-    return out, magnitude(add_halves(kept.numpy(), added.numpy(), scale, 1 / scale, shorts))
+    return out, magnitude(add_halves(kept.numpy(), added.float().numpy(), scale, 1 / scale, shorts))
 
 
 def to_brain(values: Tensor) -> tuple[Tensor, float]:
     out = torch.empty_like(values, dtype=torch.bfloat16)
     return out, magnitude(
-        fill_brains(values.numpy(), out.view(torch.int16).numpy().view(np.uint16))
+        fill_brains(values.float().numpy(), out.view(torch.int16).numpy().view(np.uint16))
     )
 
 
 def add_to_brain(kept: Tensor, added: Tensor) -> tuple[Tensor, float]:
     out = torch.empty_like(kept, dtype=torch.bfloat16)
     shorts = out.view(torch.int16).numpy().view(np.uint16)
-    return out, magnitude(add_brains(kept.numpy(), added.numpy(), shorts))
+    return out, magnitude(add_brains(kept.numpy(), added.float().numpy(), shorts))
 
 
 def magnitude(bits: int) -> float:

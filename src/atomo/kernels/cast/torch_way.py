@@ -16,7 +16,7 @@ BLOCK = 2**17  # entries, on the CPU: with the result and what lies between, hal
 def to_half(values: Tensor, scale: float) -> tuple[Tensor, float]:
     out = torch.empty_like(values, dtype=torch.float16)
     for part, rounded in blocks(values, out):
-        rounded.copy_((part / scale).clamp_(-LARGEST, LARGEST))
+        rounded.copy_((part.float() / scale).clamp_(-LARGEST, LARGEST))
     return out, largest(values)
 
 

@@ -52,7 +52,7 @@ def sum_pieces(
     squares = tl.zeros([RUNS, LANES], tl.float64)
     for block in range(blocks):
         places = start[:, None] + block * LANES + tl.arange(0, LANES)[None, :]
-        entry = tl.load(values + places, mask=places < stop[:, None], other=0.0)
+        entry = tl.load(values + places, mask=places < stop[:, None], other=0.0).to(tl.float32)
         most = tl.maximum(most, entry.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
         wide = entry.to(tl.float64)
         squares += wide * wide

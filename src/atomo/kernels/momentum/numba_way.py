@@ -19,7 +19,7 @@ def grow_above(
 ) -> tuple[Tensor, Tensor]:
     room = len(values) // 8 + TILE  # what is usual
     indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
-    vectors = values.numpy(), velocity.numpy(), gradient.numpy()
+    vectors = values.numpy(), velocity.numpy(), gradient.float().numpy()
     count, stored = grow_and_find(
         *vectors, np.float32(factor), nesterov, np.int32(low), indices, found
     )
@@ -39,7 +39,7 @@ def magnitudes(
     found, speed, pushed = torch.empty(3, len(positions)).numpy()
     places = positions.numpy()
     for vector, part in ((values, found), (velocity, speed), (gradient, pushed)):
-        pick(vector.numpy(), places, part)
+        pick(vector.float().numpy(), places, part)
     grow(found, speed, pushed, np.float32(factor), nesterov)
     return torch.from_numpy(found).abs_().view(torch.int32)
 

@@ -26,6 +26,6 @@ def magnitudes(
     nesterov: bool,
     positions: Tensor,
 ) -> Tensor:
-    speed, pushed = velocity[positions], gradient[positions]
+    speed, pushed = velocity[positions], gradient[positions].float()
     grown = (speed + pushed) * factor + pushed if nesterov else speed * factor + pushed
     return (values[positions] + grown).abs_().view(torch.int32)

@@ -7,7 +7,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.blocks.triton_way import put, starts_of, take
+from atomo.kernels.blocks.triton_way import put, starts_of, take, take_floats
 from atomo.kernels.momentum import torch_way
 from atomo.kernels.select.triton_way import BLOCK, keep_marks, moved
 from atomo.kernels.triton_jit import EXACT, device_code
@@ -43,7 +43,7 @@ def grow_and_mark(
     BLOCK: tl.constexpr,
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    pushed = take(gradient, start, entries, BLOCK)
+    pushed = take_floats(gradient, start, entries, BLOCK)
     speed = take(velocity, start, entries, BLOCK)
     if NESTEROV:
         speed = (speed + pushed) * factor

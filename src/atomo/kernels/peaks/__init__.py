@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from atomo.kernels.ways import ways_of
 
-__all__ = ["INFINITY", "backend", "join"]
+__all__ = ["INFINITY", "backend", "join", "largest"]
 
 INFINITY: Final = 0x7F800000
 """The bits of infinity; those of NaN are more, and those of a finite number fewer."""
@@ -38,3 +38,12 @@ def join(
         integer: 0 where it is zero throughout, INFINITY or more where it is not finite.
     """
     return backend(out).join(sources, out, scale)
+
+
+def largest(sources: Sequence[torch.Tensor]) -> list[int]:
+    """What `join` returns with a scale of 1, where tensors may stay where they are.
+
+    Args:
+        sources: at least one, on one device, of any floating dtype.
+    """
+    return backend(sources[0]).largest(sources)

@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
+from atomo.kernels.peaks import torch_way
 
-__all__ = ["join"]
+__all__ = ["join", "largest"]
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int32]
 
 MAGNITUDE = np.int32(0x7FFFFFFF)
+largest = torch_way.largest
 
 
 def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:

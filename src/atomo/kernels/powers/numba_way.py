@@ -24,6 +24,7 @@ U9, U23, U31 = np.uint32(9), np.uint32(23), np.uint32(31)
 
 def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
     symbols = torch.empty(len(values), dtype=torch.uint8)
+    values = values.float()
     words, largest = pack_signs(values)
     fill_powers(values.numpy().view(np.int32), np.uint64(seed), symbols.numpy())
     return symbols, words, largest

@@ -13,6 +13,7 @@ __all__ = ["add_all_powers", "add_powers", "pack_powers"]
 
 
 def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
+    values = values.float()
     mantissas = tile_words(values, TILE, seed) >> 9
     magnitudes = values.view(torch.int32) & 0x7FFFFFFF
     return ((magnitudes + mantissas) >> 23).to(torch.uint8), *pack_signs(values)

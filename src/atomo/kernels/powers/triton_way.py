@@ -62,7 +62,8 @@ def pack_tiles(
     most = tl.zeros([TILES, 128], tl.int32)
     for step in tl.static_range(TILE // 128):
         places = tile[:, None] * TILE + step * 128 + lane
-        bits = tl.load(values + places, mask=known, other=0.0).to(tl.int32, bitcast=True)
+        found = tl.load(values + places, mask=known, other=0.0).to(tl.float32)
+        bits = found.to(tl.int32, bitcast=True)
         tl.store(symbols + places, rounded(bits, word), mask=known)
         # Two rows of 64 side by side: each bit has its own place, so that they add up by columns.
         signs |= (bits.to(tl.uint32, bitcast=True) >> 31) << (2 * step + lane // 64).to(tl.uint32)
@@ -93,7 +94,7 @@ def pack_last(
     word = first_words(mix((tl.zeros([], tl.uint64) + seed) ^ mix(first)), place % 128)
     for step in tl.static_range(TILE // 128 - 1):
         word = tl.where(place // 128 > step, next_words(word), word)
-    found = tl.load(values + first * TILE + place, mask=inside, other=0.0)
+    found = tl.load(values + first * TILE + place, mask=inside, other=0.0).to(tl.float32)
     bits = found.to(tl.int32, bitcast=True)
     tl.store(symbols + first * TILE + place, rounded(bits, word), mask=inside)
     signs = (bits.to(tl.uint32, bitcast=True) >> 31) << rows.to(tl.uint32)

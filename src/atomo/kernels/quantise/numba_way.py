@@ -40,7 +40,7 @@ def quantise(
     symbols = torch.empty(symbol_count(len(values), form), dtype=torch.uint8)
     escapes = np.empty(room_for_escapes(len(values), most, form), np.int16)
     escaped = fill_levels(
-        values.numpy(), norms.numpy(), bucket, kind, most, form.base, form.digits,
+        values.float().numpy(), norms.numpy(), bucket, kind, most, form.base, form.digits,
         np.uint64(seed), symbols.numpy(), escapes,
     )  # fmt: skip
     if escaped == -2:
@@ -82,7 +82,7 @@ def add_all_levels(
 
 
 def moments(values: Tensor) -> tuple[float, float]:
-    largest, squares = squares_and_most(values.numpy())
+    largest, squares = squares_and_most(values.float().numpy())
     return float(largest), float(squares)
 
 

@@ -32,6 +32,7 @@ def rows_of(values: Tensor, bucket: int) -> Tensor:
 def quantise(
     values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int
 ) -> tuple[Tensor, Tensor] | None:
+    values = values.float()
     rows = rows_of(values, min(bucket, len(values)))
     if kind:
         norms.copy_(rows.double().norm(dim=1) if kind == EUCLIDEAN else rows.abs().amax(1))

@@ -137,7 +137,7 @@ def round_row(
     first = tile * (DIGITS * COLUMNS) + row * columns
     place = first[:, None] + column[None, :]
     inside = (tile < end)[:, None] & (column < columns)[None, :] & (place < entries)
-    entry = tl.load(values + place, mask=inside, other=0.0)
+    entry = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
     if KIND == 0:
         number = bucket_of(first, column, bucket, ONE)
         lift = tl.load(given + 2 * number, mask=inside, other=0.0)

@@ -35,8 +35,8 @@ MAGNITUDE = np.int32(0x7FFFFFFF)
 def above(
     values: Tensor, added: Tensor | None, low: int, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    array = values.numpy()
-    other, add = (array, False) if added is None else (added.numpy(), True)
+    array = values.float().numpy()
+    other, add = (array, False) if added is None else (added.float().numpy(), True)
     room = len(array) // 8 + TILE  # what is usual; once more where there turn out to be more
     while True:
         indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
@@ -50,13 +50,13 @@ def above(
 
 
 def largest_bits(values: Tensor) -> int:
-    return int(most_bits(values.numpy().view(np.int32)))
+    return int(most_bits(values.float().numpy().view(np.int32)))
 
 
 def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tensor:
     found = torch.empty(len(positions))
-    other = (values if added is None else added).numpy()
-    gather(values.numpy(), other, added is not None, positions.numpy(), found.numpy())
+    other = (values if added is None else added).float().numpy()
+    gather(values.float().numpy(), other, added is not None, positions.numpy(), found.numpy())
     return found.view(torch.int32)
 
 
@@ -85,8 +85,8 @@ def add_sets(
 
 def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
     sums = torch.empty(-(-len(values) // chunk), dtype=torch.float64)
-    other = (values if added is None else added).numpy()
-    sum_chunks(values.numpy(), other, added is not None, chunk, sums.numpy())
+    other = (values if added is None else added).float().numpy()
+    sum_chunks(values.float().numpy(), other, added is not None, chunk, sums.numpy())
     return sums
 
 

@@ -28,7 +28,7 @@ def largest(
     low = lower_bound(values, added, k)
     indices, found = select.above(values, added, low)
     if len(found) < k and low > 1:
-        bits, _ = select.kth_largest(values.view(torch.int32), k)
+        bits, _ = select.kth_largest(values.float().view(torch.int32), k)
         indices, found = select.above(values, None, max(1, bits))
     return select.first_largest(indices, found, k) if len(found) > k else (indices, found)
 

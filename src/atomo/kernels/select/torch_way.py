@@ -27,6 +27,7 @@ def above(
 ) -> tuple[Tensor, Tensor]:
     if added is not None:
         values.add_(added)
+    values = values.float()
     indices = ((values.view(torch.int32) & MAGNITUDE) >= low).nonzero().squeeze(1)
     found = values[indices]
     if clear:
@@ -51,7 +52,7 @@ def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tenso
 
 
 def largest_bits(values: Tensor) -> int:
-    return int((values.view(torch.int32) & MAGNITUDE).max()) if len(values) else 0
+    return int((values.float().view(torch.int32) & MAGNITUDE).max()) if len(values) else 0
 
 
 def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
@@ -62,8 +63,10 @@ def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
 
 
 def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tensor:
-    sampled = values[positions] if added is None else values[positions] + added[positions]
-    return sampled.abs().view(torch.int32)
+    sampled = values[positions].float()
+    if added is not None:
+        sampled.add_(added[positions])
+    return sampled.abs_().view(torch.int32)
 
 
 def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:

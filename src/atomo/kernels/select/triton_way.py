@@ -13,7 +13,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.blocks.triton_way import magnitudes_of, put, starts_of, take
+from atomo.kernels.blocks.triton_way import magnitudes_of, put, starts_of, take_floats
 from atomo.kernels.radix.triton_way import choose, kth
 from atomo.kernels.select import sampled
 from atomo.kernels.triton_jit import EXACT, device_code
@@ -56,9 +56,9 @@ def marked(values: Tensor, added: Tensor | None, low: Tensor) -> tuple[Tensor, T
 @device_code
 def mark(values, added, low, words, counts, entries, ADD: tl.constexpr, BLOCK: tl.constexpr):
     block = tl.program_id(0).to(tl.int64)
-    entry = take(values, block * BLOCK, entries, BLOCK)
+    entry = take_floats(values, block * BLOCK, entries, BLOCK)
     if ADD:
-        entry += take(added, block * BLOCK, entries, BLOCK)
+        entry += take_floats(added, block * BLOCK, entries, BLOCK)
         put(values, block * BLOCK, entries, entry, BLOCK)
     keep_marks(entry, tl.maximum(tl.load(low), 1), words, counts, BLOCK)
 
@@ -81,7 +81,7 @@ def moved(
 ) -> tuple[Tensor, Tensor]:
     """The indices and the values of the first `room` that are marked."""
     indices = starts.new_empty(room)
-    found = values.new_empty(room)
+    found = values.new_empty(room, dtype=torch.float32)
     arguments = values, words, starts, room, indices, found
     move[(len(starts) - 1,)](*arguments, CLEAR=clear, BLOCK=BLOCK)
     return indices, found
@@ -98,7 +98,8 @@ def move(values, words, starts, room, indices, found, CLEAR: tl.constexpr, BLOCK
         kept = (hit == 1) & (rank < room)
         places = block * BLOCK + tl.arange(0, BLOCK)
         tl.store(indices + rank, places, mask=kept)
-        tl.store(found + rank, tl.load(values + places, mask=kept, other=0.0), mask=kept)
+        entry = tl.load(values + places, mask=kept, other=0.0).to(tl.float32)
+        tl.store(found + rank, entry, mask=kept)
         if CLEAR:
             tl.store(values + places, tl.zeros([BLOCK], tl.float32), mask=kept)
 
@@ -150,7 +151,7 @@ def largest_bits(values: Tensor) -> int:
 @device_code
 def most_of_blocks(values, parts, entries, BLOCK: tl.constexpr):
     block = tl.program_id(0).to(tl.int64)
-    entry = take(values, block * BLOCK, entries, BLOCK)
+    entry = take_floats(values, block * BLOCK, entries, BLOCK)
     tl.store(parts + block, tl.max(magnitudes_of(entry)))
 
 
@@ -166,9 +167,9 @@ def gather(values, added, positions, found, count, ADD: tl.constexpr, BLOCK: tl.
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = places < count
     position = tl.load(positions + places, mask=inside, other=0)
-    entry = tl.load(values + position, mask=inside, other=0.0)
+    entry = tl.load(values + position, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        entry += tl.load(added + position, mask=inside, other=0.0)
+        entry += tl.load(added + position, mask=inside, other=0.0).to(tl.float32)
     tl.store(found + places, magnitudes_of(entry), mask=inside)
 
 
@@ -186,9 +187,9 @@ def sum_chunks(values, added, sums, entries, chunk, ADD: tl.constexpr, BLOCK: tl
     total = tl.zeros([BLOCK], tl.float64)
     start = number * chunk
     while start < stop:
-        entry = take(values, start, stop, BLOCK)
+        entry = take_floats(values, start, stop, BLOCK)
         if ADD:
-            entry += take(added, start, stop, BLOCK)
+            entry += take_floats(added, start, stop, BLOCK)
             put(values, start, stop, entry, BLOCK)
         total += tl.abs(entry).to(tl.float64)
         start += BLOCK

@@ -33,15 +33,17 @@ U1, U2, U31 = np.uint32(1), np.uint32(2), np.uint32(31)
 
 def pack_signs(values: Tensor) -> tuple[Tensor, float]:
     words = torch.empty(word_count(len(values)), dtype=torch.int32)
-    bits = pack_bits(values.numpy().view(np.int32), words.numpy().view(np.uint32))
+    bits = pack_bits(values.float().numpy().view(np.int32), words.numpy().view(np.uint32))
     return words, float(np.array([bits], np.int32).view(np.float32)[0])
 
 
 def add_pack_sum(values: Tensor, added: Tensor | None = None) -> tuple[Tensor, float, float, int]:
     words = torch.empty(word_count(len(values)), dtype=torch.int32)
-    other = (values if added is None else added).numpy()
+    other = (values if added is None else added).float().numpy()
     found = words.numpy().view(np.uint32)
-    positive, negative, count = add_pack_total(values.numpy(), other, added is not None, found)
+    positive, negative, count = add_pack_total(
+        values.float().numpy(), other, added is not None, found
+    )
     return words, float(positive), float(negative), int(count)
 
 
@@ -50,11 +52,11 @@ def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> N
 
 
 def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tensor, Tensor]:
-    means = values.new_empty(2 * -(-len(values) // row))
+    means = torch.empty(2 * -(-len(values) // row))
     words = torch.empty(word_count(len(values)), dtype=torch.int32)
-    other = (values if added is None else added).numpy()
+    other = (values if added is None else added).float().numpy()
     found = words.numpy().view(np.uint32)
-    add_pack_runs(values.numpy(), other, added is not None, row, found, means.numpy())
+    add_pack_runs(values.float().numpy(), other, added is not None, row, found, means.numpy())
     return words, means
 
 

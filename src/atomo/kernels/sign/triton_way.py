@@ -88,9 +88,9 @@ def pack_tiles(
     tile = first + tl.program_id(0).to(tl.int64)
     rows = tl.arange(0, 32)[:, None]
     places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
-    entry = tl.load(values + places, mask=inside, other=0.0)
+    entry = tl.load(values + places, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        entry += tl.load(added + places, mask=inside, other=0.0)
+        entry += tl.load(added + places, mask=inside, other=0.0).to(tl.float32)
         tl.store(values + places, entry, mask=inside)
     # The sign of row i at bit i: columns of different bits add up to their words without carries.
     signs = entry.to(tl.int32, bitcast=True).to(tl.uint32, bitcast=True) >> 31
@@ -209,7 +209,7 @@ def sum_runs(
     negative = tl.zeros([RUNS, LANES], tl.int32)
     for block in range(blocks):
         places = start[:, None] + block * LANES + tl.arange(0, LANES)[None, :]
-        entry = tl.load(values + places, mask=places < stop[:, None], other=0.0)
+        entry = tl.load(values + places, mask=places < stop[:, None], other=0.0).to(tl.float32)
         wide = entry.to(tl.float64)
         total += wide
         size += tl.abs(wide)

@@ -14,7 +14,7 @@ HALF, LOW = np.uint64(32), np.uint64(1)
 
 
 def fill_cells(values: Tensor, seed: int, cells: Tensor) -> None:
-    fill(values.numpy(), np.uint64(seed), cells.numpy())
+    fill(values.float().numpy(), np.uint64(seed), cells.numpy())
 
 
 def add_cells(cells: Tensor, seed: int, out: Tensor, scale: float) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.blocks.triton_way import put, take
+from atomo.kernels.blocks.triton_way import put, take, take_floats
 from atomo.kernels.random.triton_way import mix
 from atomo.kernels.triton_jit import EXACT, device_code
 
@@ -41,7 +41,7 @@ def hashed(start, seed, size, BLOCK: tl.constexpr):
 def fill(values, entries, seed, cells, size, BLOCK: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     cell, plus = hashed(start, seed, size, BLOCK)
-    entry = take(values, start, entries, BLOCK)
+    entry = take_floats(values, start, entries, BLOCK)
     inside = start + tl.arange(0, BLOCK) < entries
     tl.atomic_add(cells + cell, tl.where(plus, entry, -entry), mask=inside)
 

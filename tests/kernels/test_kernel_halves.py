@@ -1,0 +1,100 @@
+"""Gradients in half precision enter kernels as they are: to the bits of their float32 copy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from draws import normal
+from torch import Tensor
+from ways import Way, ways
+
+from atomo.kernels import quantise
+from atomo.kernels.select import bits_of
+
+N = 5000  # whole tiles and a last one
+LOW = bits_of(1.0)
+HALVES = (torch.bfloat16, torch.float16)
+ALL_OF_IT = torch.arange(0, N, 7)
+FORM = quantise.FORMS[1]
+
+# By kernel: its arguments, from a gradient that is read. What it changes is float32 and made here.
+Arguments = Callable[[Tensor], tuple[Any, ...]]
+READERS: dict[str, Arguments] = {
+    "select.above": lambda g: (normal(N, seed=2), g, LOW),
+    "select.above alone": lambda g: (g, None, LOW),
+    "select.largest": lambda g: (normal(N, seed=2), g, 50),
+    "select.largest alone": lambda g: (g, None, 50),
+    "select.largest nearly all": lambda g: (g, None, N - 10),
+    "select.magnitudes": lambda g: (normal(N, seed=2), g, ALL_OF_IT),
+    "select.magnitudes alone": lambda g: (g, None, ALL_OF_IT),
+    "select.largest_bits": lambda g: (g,),
+    "select.chunk_sums": lambda g: (normal(N, seed=2), g, 64),
+    "select.chunk_sums alone": lambda g: (g, None, 64),
+    "momentum.grow_above": lambda g: (normal(N, seed=2), normal(N, seed=3), g, 0.9, False, LOW),
+    "momentum.grow_above nesterov": lambda g: (
+        normal(N, seed=2), normal(N, seed=3), g, 0.9, True, LOW,
+    ),
+    "momentum.magnitudes": lambda g: (
+        normal(N, seed=2), normal(N, seed=3), g, 0.9, True, ALL_OF_IT,
+    ),
+    "sign.pack_signs": lambda g: (g,),
+    "sign.add_pack_sum": lambda g: (normal(N, seed=2), g),
+    "sign.add_pack_sum alone": lambda g: (g,),
+    "sign.add_pack_means": lambda g: (normal(N, seed=2), g, 300),
+    "sign.add_pack_means alone": lambda g: (g, None, 300),
+    "quantise.quantise": lambda g: (
+        g, torch.empty(10), 512, quantise.EUCLIDEAN, 15, FORM, 7,
+    ),
+    "quantise.quantise largest": lambda g: (
+        g, torch.empty(17), 300, quantise.LARGEST, 15, quantise.FORMS[2], 7,
+    ),
+    "quantise.quantise given": lambda g: (
+        g, torch.full((1,), 4.0), N, quantise.GIVEN, 1, quantise.FORMS[0], 7,
+    ),
+    "quantise.moments": lambda g: (g,),
+    "powers.pack_powers": lambda g: (g, 7),
+    "sketch.fill_cells": lambda g: (g, 7, torch.zeros(500)),
+    "cast.to_half": lambda g: (g, 2.0),
+    "cast.add_to_half": lambda g: (normal(N, seed=2), g, 2.0),
+    "cast.to_brain": lambda g: (g,),
+    "cast.add_to_brain": lambda g: (normal(N, seed=2), g),
+}  # fmt: skip
+# Of these the way that is made for them runs always: its loads widen, each in a kernel of its own.
+KEPT = {
+    "select.above", "select.magnitudes", "momentum.grow_above", "sign.add_pack_sum",
+    "quantise.quantise", "powers.pack_powers", "sketch.fill_cells", "cast.add_to_half",
+}  # fmt: skip
+
+
+def marks(way: Way, name: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
+    """What leaves out the others."""
+    kept = name in KEPT and way == ways(way.idea)[-1] and dtype is torch.bfloat16
+    return [] if kept else [pytest.mark.slow]
+
+
+CASES = [
+    pytest.param(way, name, dtype, id=f"{name}-{way}-{dtype}", marks=marks(way, name, dtype))
+    for name in READERS
+    for way in ways(name.partition(".")[0])
+    for dtype in HALVES
+]
+
+
+def played(way: Way, name: str, gradient: Tensor) -> tuple[Any, list[Any]]:
+    """What a kernel returns, and what its arguments then are."""
+    arguments = READERS[name](gradient)
+    return getattr(way, name.partition(".")[2].split()[0])(*arguments), [*arguments]
+
+
+@pytest.mark.parametrize(("way", "name", "dtype"), CASES)
+def test_a_half_is_read_as_its_float32_copy(way, name, dtype):
+    given = normal(N).to(dtype)
+    kept = given.clone()
+    found, after = played(way, name, given)
+    expected, wide_after = played(way, name, given.float())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for one, other in zip(after, wide_after, strict=True):
+        if one is not given:
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert given.equal(kept)

@@ -54,6 +54,7 @@ UNCOMPILED = ("data/", "models/")
 
 # Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
 collect_ignore = [
+    "cuda_ranks.py",
     "integrations/forks.py",
     "integrations/fsdp_ranks.py",
     "transports/mpi_ranks.py",

@@ -1,9 +1,17 @@
-"""What a GPU alone can show; `tests/test_device.py` has the same on a device that is pretended."""
+"""What a GPU alone can show; `tests/test_device.py` has the same on a device that is pretended.
 
+The contract suite on a GPU is `tests/test_cuda_contract.py`; tests of kernels take a GPU where
+there is one. `ATOMO_DATA` names a folder with CIFAR-10 for the run that needs it.
+"""
+
+import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from integrations.ranks import run_ranks
+from jobs import run
 from test_device import every_case, normal, sections_on_the_cpu, seeded
 from torch import distributed as dist
 from torch import nn
@@ -12,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 import atomo
 from atomo.codecs import make_codec
 from atomo.memory import make_memory
+
+RANKS = Path(__file__).with_name("cuda_ranks.py")
 
 pytestmark = [
     pytest.mark.cuda,
@@ -91,6 +101,78 @@ def test_the_hook_averages_over_nccl(spec, scaled):
         scaler.update()
         losses.append(float(loss))
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.usefixtures("nccl")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_hook_takes_no_more_memory_over_1000_steps(dtype):
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(nn.Linear(200, 300).to("cuda", dtype), device_ids=[0])
+    ddp.register_comm_hook(*atomo.ddp_hook(ddp, "topk(ratio=0.01)"))
+    inputs, held = normal((8, 200)).to("cuda", dtype), []
+    for _ in range(1000):
+        ddp.zero_grad()
+        ddp(inputs).square().mean().backward()
+        held.append(torch.cuda.memory_allocated())
+    assert held[-1] <= held[10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("code", ["topk(ratio=0.05)", "qsgd", "powersgd(rank=2)"])
+def test_two_processes_on_one_gpu_keep_the_same_weights(tmp_path, code, dtype):
+    """Over gloo: NCCL takes one rank of a group on a GPU."""
+    one, other = run_ranks(RANKS, 2, tmp_path, "cpu:gloo,cuda:gloo", code, dtype)
+    assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs for NCCL of two ranks")
+@pytest.mark.parametrize("code", ["topk(ratio=0.05)", "qsgd", "powersgd(rank=2)"])
+def test_two_processes_over_nccl_keep_the_same_weights(tmp_path, code):
+    one, other = run_ranks(RANKS, 2, tmp_path, "nccl", code, "float32")
+    assert one == other
+
+
+def best(folder: Path) -> float:
+    """The best accuracy that an evaluator found."""
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    return max(float(json.loads(line)["top1"]) for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["svd", "topk(ratio=0.05)", "qsgd"])
+def test_the_command_trains_to_the_cpus_accuracy(tmp_path, code):
+    """Workers share the GPU; the digits need no download."""
+    words = ["train", "--epochs=5", f"--code={code}"]
+    found = []
+    for gpu in ("yes", "no"):
+        folder = tmp_path / gpu
+        more = [f"--enable-gpu={gpu}", f"--train-dir={folder}"]
+        done, output = run([*words, *more], tmp_path / f"{gpu}.log")
+        assert done == 0, output
+        found.append(best(folder))
+    assert found[0] >= found[1] - 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("ATOMO_DATA" not in os.environ, reason="ATOMO_DATA names no folder of CIFAR-10")
+def test_resnet18_learns_cifar10_with_a_codec_as_without(tmp_path):
+    found = []
+    for code in ("topk(ratio=0.01)", "sgd"):
+        folder = tmp_path / code[:4]
+        words = ["train", "-n=2", "--network=ResNet18", "--dataset=Cifar10", "--epochs=5"]
+        words += ["--batch-size=128", "--lr=0.05", "--weight-decay=5e-4", "--enable-gpu=yes"]
+        words += [
+            f"--code={code}",
+            f"--train-dir={folder}",
+            f"--data-dir={os.environ['ATOMO_DATA']}",
+        ]
+        done, output = run(words, tmp_path / f"{code[:4]}.log")
+        assert done == 0, output
+        found.append(best(folder))
+    assert found[1] > 0.6
+    assert found[0] >= found[1] - 0.03
 
 
 @pytest.mark.usefixtures("nccl")

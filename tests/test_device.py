@@ -130,6 +130,18 @@ def test_a_frame_is_the_same_wherever_its_tensors_are(codec, shape):
     assert frames[0].tobytes() == frames[1].tobytes()
 
 
+@pytest.mark.parametrize("spec", ["fp16", "bf16", "randk", "countsketch"])
+def test_what_adds_up_is_the_same_wherever_the_gradient_is(spec):
+    codec = make_codec(spec)
+    there = codec.encode(placed(normal((70, 90))), seeded())
+    here = codec.encode(normal((70, 90)), seeded())
+    addend, out, expected = codec.addend(there), placed(torch.zeros(70, 90)), torch.zeros(70, 90)
+    torch.testing.assert_close(addend.held, codec.addend(here))
+    codec.add_summed(there, addend, out)
+    codec.add_summed(here, codec.addend(here), expected)
+    torch.testing.assert_close(out.held, expected)
+
+
 @pytest.mark.parametrize("spec", ["topk", "dgc", "efsignsgd", "svd", "qsgd", "sgd"])
 @pytest.mark.parametrize("name", [*MEMORIES])
 def test_a_memory_keeps_and_takes_back_where_the_gradient_is(name, spec):

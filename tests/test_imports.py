@@ -16,6 +16,7 @@ PACKAGE = Path(atomo.__file__).parent
 
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
+    "devices",
     ("errors", "kernels", "allocator", "published", "tables", "deferred"),
     "plotting",
     "randomness",

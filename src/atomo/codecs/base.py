@@ -28,6 +28,7 @@ from atomo.codecs.cost import BESIDE, VISITS, Cost
 from atomo.codecs.laws import Field, Law, Unit
 from atomo.codecs.momentum import Momentum
 from atomo.codecs.rows import RowGradient
+from atomo.devices import to_device
 
 __all__ = ["Codec", "Field", "Law", "Unit"]
 
@@ -258,7 +259,7 @@ class Codec(ABC, Generic[Payload]):
             scale: a factor on the sum.
         """
         del payload  # of most, an addend is the gradient
-        out.add_(total.to(out.device).view(out.shape), alpha=scale)
+        out.add_(to_device(total, out.device).view(out.shape), alpha=scale)
 
     @property
     def inner(self) -> Mapping[str, Codec[Any]]:

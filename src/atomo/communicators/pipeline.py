@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -23,12 +24,15 @@ from atomo.communicators.scales import read_scales
 from atomo.communicators.spans import Spans
 from atomo.communicators.telling import gather, tell
 from atomo.communicators.threads import one_thread
+from atomo.devices import Look, SideStreams
 from atomo.fusion import Bucket
 from atomo.wire import Kind
 
 __all__ = ["Pipeline", "Settled"]
 
 Averaged = Callable[[Bucket, Float[Tensor, " n"]], None]
+Place = Callable[[], AbstractContextManager[None]]
+"""Where something is computed."""
 
 
 @final
@@ -68,6 +72,7 @@ class Pipeline(Communicator):
         self._encoders = ThreadPoolExecutor(threads, "encode", one_thread)
         self._sender = ThreadPoolExecutor(1, "send", one_thread)
         self._receiver = ThreadPoolExecutor(1, "receive", one_thread)
+        self._streams = SideStreams()
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
         # They may be some of a gradient's; `out` is for all of it.
@@ -102,6 +107,7 @@ class Pipeline(Communicator):
             starting.result()
         for finishing in self._finishing:  # complete by now: each is begun by one of those
             finishing.result()
+        self._streams.join()
         wait_s = self._collective.wait_s - self._before_s
         decode_s = self._receiving.total_s() - (wait_s - agree_s)
         busy = self._encoding | self._receiving
@@ -114,8 +120,9 @@ class Pipeline(Communicator):
             flat = self._pushed.get(bucket.number)
             if flat is None:
                 return
-            encoded = self._encoders.submit(self._encode, bucket, flat)
-            self._starting.append(self._sender.submit(self._start, bucket, encoded))
+            place = self._streams.behind(flat.device)  # while the device goes on with the pass
+            encoded = self._encoders.submit(self._encode, place, bucket, flat)
+            self._starting.append(self._sender.submit(self._start, place, bucket, encoded))
             self._released += 1
 
     def _release_whole(self) -> float:
@@ -124,23 +131,25 @@ class Pipeline(Communicator):
         Returns:
             The seconds that it waited for others.
         """
-        norms = (float(flat.norm()) for flat in self._pushed.values())
+        norms = Look(*(flat.norm() for flat in self._pushed.values())).values()
         self._compressor.memory.begin(math.hypot(*norms))
         if self._agreeing:
             self._agree()
         self._release()
         return self._collective.wait_s - self._before_s
 
-    def _encode(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> Any:
-        with self._encoding.busy():
+    def _encode(self, place: Place, bucket: Bucket, flat: Float[Tensor, " n"]) -> Any:
+        with self._encoding.busy(), place():
             return self._reduction.encode(bucket, flat, self._step)
 
-    def _start(self, bucket: Bucket, encoded: Future[Any]) -> None:
-        finish = self._reduction.start(bucket, encoded.result(), self._step)
-        self._finishing.append(self._receiver.submit(self._finish, bucket, finish))
+    def _start(self, place: Place, bucket: Bucket, encoded: Future[Any]) -> None:
+        held = encoded.result()
+        with place():
+            finish = self._reduction.start(bucket, held, self._step)
+        self._finishing.append(self._receiver.submit(self._finish, place, bucket, finish))
 
-    def _finish(self, bucket: Bucket, finish: Finish) -> None:
-        with self._receiving.busy():
+    def _finish(self, place: Place, bucket: Bucket, finish: Finish) -> None:
+        with self._receiving.busy(), place():
             mean = self._out[bucket.offset : bucket.offset + bucket.size]
             finish(mean)
             self._averaged(bucket, mean)

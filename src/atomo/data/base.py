@@ -44,6 +44,13 @@ class Split(ABC):
             DataError: an image cannot be read.
         """
 
+    def on(self, device: torch.device) -> Split:
+        """A split of the same images whose batches are made on a device, where they fit there; else
+        itself. Indices may then lie there too.
+        """
+        del device
+        return self
+
 
 @dataclass(frozen=True)
 class Dataset:

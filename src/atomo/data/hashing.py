@@ -37,7 +37,7 @@ def uniforms(
 ) -> Float64[torch.Tensor, "b {count}"]:
     """`count` numbers in [0, 1) for each index, each a pure function of (seed, index, position)."""
     streams = mix(mix(word(seed)) + (indices + 1) * GAMMA)
-    steps = torch.arange(1, count + 1) * GAMMA
+    steps = torch.arange(1, count + 1, device=indices.device) * GAMMA
     return shifted(mix(streams[:, None] + steps), 11).double() * 2.0**-53
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from atomo.codecs.rows import RowGradient
+from atomo.devices import to_host
 from atomo.fusion.buckets import Bucket, Slot
 from atomo.fusion.embeddings import rows_of
 
@@ -93,7 +94,8 @@ class Gradients:
     def are_finite(self) -> bool:
         """Whether neither NaN nor infinity is in what lies there."""
         parts = [*self._dense, *(found.values for found in self._rows.values())]
-        return all(bool(part.isfinite().all()) for part in parts)
+        # One look for all of them: each at a device would wait for it.
+        return all(bool(one) for one in to_host([part.isfinite().all() for part in parts]))
 
     def _spans(self, bucket: Bucket) -> list[tuple[int, int]]:
         """Where the flat gradient is used, joined where that is possible."""

@@ -14,6 +14,7 @@ from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
+from atomo.devices import to_host
 from atomo.integrations.chunk import Chunk, Codecs, bucket_of, collect, spread, taken
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.means import decode_frames
@@ -72,7 +73,7 @@ class Averager:
         self._snapshots = skips and type(self.memory) is not Forget
         self._skips = skips
         self._before: Before | None = None
-        self._spoilt = False  # this step
+        self._looks: list[Tensor] = []  # whether averages of this step are finite
         self._held: list[tuple[Chunk, float]] = []  # until the norm of all is known
         self._scratch = Scratch()
         self._open = False  # whether a step has begun and more of it is to come
@@ -227,16 +228,19 @@ class Averager:
     def look(self, chunk: Chunk) -> None:
         """Whether whoever looks at the averages will leave the step out: on all ranks."""
         # Half precision may overflow where what was gathered did not.
-        if self._skips and not self._spoilt:
-            wholes = chunk.gradients.values() if chunk.whole is None else [chunk.whole]
-            self._spoilt = not all(bool(one.isfinite().all()) for one in wholes)
+        if self._skips:
+            wholes = [*chunk.gradients.values()] if chunk.whole is None else [chunk.whole]
+            self._looks.append(torch.stack([one.isfinite().all() for one in wholes]).all())
 
     def _close(self) -> None:
-        if self._spoilt:
+        # Once for all chunks: each look at a device waits for it.
+        spoilt = not all(bool(one) for one in to_host(self._looks))
+        if spoilt:
             self.stats.skipped += 1
             if self._before is not None:
                 self._restore(*self._before)
-        self._before, self._spoilt = None, False
+        self._before = None
+        self._looks.clear()
         self._scratch.tidy()
         self.step += 1
         self.stats.steps += 1

@@ -17,6 +17,7 @@ from atomo.codecs import Law
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.pieces import Turn, chunks_of, cut, packed
 from atomo.communicators.summation import Summation
+from atomo.devices import to_device, to_host
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.wire import Bytes
 
@@ -105,7 +106,7 @@ class TorchCollective(Collective):
         padded = torch.zeros(length, dtype=torch.uint8)
         padded.numpy()[: data.size] = data  # which may be read-only
         rows = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
-        gather = partial(dist.all_gather, [*rows.unbind()], padded.to(self._device))
+        gather = partial(dist.all_gather, [*rows.unbind()], to_device(padded, self._device))
         return self._begin(gather, rows, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
@@ -113,13 +114,13 @@ class TorchCollective(Collective):
             self._sum_carried(addends, what)
             return
         for addend in addends:
-            values = addend.values.to(self._device)
+            values = to_device(addend.values, self._device)
             self._run(partial(dist.all_reduce, values), what)
             if values is not addend.values:
                 addend.values.copy_(values)
 
     def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
-        there = values.to(self._device)
+        there = to_device(values, self._device)
         self._run(partial(dist.broadcast, there, group_src=0), what)
         if there is not values:
             values.copy_(there)
@@ -161,7 +162,7 @@ class TorchCollective(Collective):
         What is for one rank is as long wherever it comes from.
         """
         sizes, mine = [piece.size for piece in pieces], pieces[self.rank].size
-        sent = torch.from_numpy(np.concatenate(pieces)).to(self._device)
+        sent = to_device(torch.from_numpy(np.concatenate(pieces)), self._device)
         came = torch.empty(self.size, mine, dtype=torch.uint8, device=self._device)
         swap = partial(dist.all_to_all_single, came.view(-1), sent, [mine] * self.size, sizes)
         return self._begin(swap, came, what)
@@ -173,7 +174,7 @@ class TorchCollective(Collective):
 
         def finished() -> Rows:
             self._finish(work, what)
-            found: Rows = rows.cpu().numpy()
+            found: Rows = to_host([rows])[0].numpy()
             return found
 
         return finished

@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
-import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from atomo.devices import SideStreams
 from atomo.errors import CheckpointError
 from atomo.integrations.at_once import AtOnce
 from atomo.integrations.averager import Averager
@@ -56,7 +55,7 @@ class Exchange:
         # A bucket is encoded while the one before it is on the links.
         self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
         self._pending: list[Any] = []
-        self._streams: dict[torch.device, torch.Stream] = {}
+        self._streams = SideStreams()
 
     @property
     def rank(self) -> int:
@@ -91,7 +90,8 @@ class Exchange:
             last: whether the step has no more.
             done: called in a thread.
         """
-        stages, place = self._stages, self._place(next(iter(chunk.gradients.values())).device)
+        device = next(iter(chunk.gradients.values())).device
+        stages, place = self._stages, self._streams.behind(device)
 
         def encode() -> Any:
             with place():
@@ -136,8 +136,7 @@ class Exchange:
         self.stats.waited_s += time.perf_counter() - began
         if errors:
             raise errors[0]
-        for device, stream in self._streams.items():  # on which the averages are written
-            torch.get_device_module(device).current_stream(device).wait_stream(stream)
+        self._streams.join()  # on which the averages are written
 
     def state_dict(self, ranks: int | None = None) -> State:
         """This rank's memory by parameter name: tensors and plain types, for any checkpoint.
@@ -229,15 +228,6 @@ class Exchange:
         averager.step = state["step"]
         if averager.method and FACTORS in state:
             averager.method.load_state_dict(state[FACTORS])
-
-    def _place(self, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-        """Where the threads compute: behind what was computed here so far."""
-        if device.type == "cpu":
-            return nullcontext
-        module = torch.get_device_module(device)
-        stream = self._streams.setdefault(device, module.Stream(device))
-        stream.wait_stream(module.current_stream(device))
-        return partial(module.stream, stream)
 
 
 def among_hosts(averager: Averager, inside: Inside) -> HostAverager | AtOnce:

@@ -8,6 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from atomo.devices import stages, to_device
+
 __all__ = ["joined", "stacked"]
 
 ALIGNED: Final = 16  # entries; rows begin at multiples, so that programs read whole vectors of them
@@ -16,24 +18,24 @@ ALIGNED: Final = 16  # entries; rows begin at multiples, so that programs read w
 def stacked(vectors: Sequence[Tensor], device: torch.device) -> Tensor:
     """Vectors of one length, at least one, each as a row; one of them alone is not copied."""
     if len(vectors) == 1:
-        return vectors[0].to(device)[None]
+        return to_device(vectors[0], device)[None]
     length = len(vectors[0])
     size = -(-length // ALIGNED) * ALIGNED
     rows = room(vectors, device, len(vectors), size)
     for row, vector in zip(rows, vectors, strict=True):
         row[:length] = vector
-    return rows.to(device, non_blocking=True)[:, :length]
+    return to_device(rows, device)[:, :length]
 
 
 def joined(vectors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Vectors of any length on a device, to which they go in one copy."""
     sizes = [len(vector) for vector in vectors]
     if len(vectors) == 1 or not any(sizes):
-        return [vector.to(device) for vector in vectors]
+        return [to_device(vector, device) for vector in vectors]
     whole = room(vectors, device, sum(sizes))
     for part, vector in zip(torch.split(whole, sizes), vectors, strict=True):
         part[:] = vector
-    return [*torch.split(whole.to(device, non_blocking=True), sizes)]
+    return [*torch.split(to_device(whole, device), sizes)]
 
 
 def room(vectors: Sequence[Tensor], device: torch.device, *size: int) -> Tensor:
@@ -41,6 +43,6 @@ def room(vectors: Sequence[Tensor], device: torch.device, *size: int) -> Tensor:
     pinned where that lets nobody wait for the copy to the device.
     """
     there = all(vector.device == device for vector in vectors)
-    pinned = device.type == "cuda" and not there
+    pinned = stages(device) and not there
     home = device if there else torch.device("cpu")
     return torch.zeros(*size, dtype=vectors[0].dtype, device=home, pin_memory=pinned)

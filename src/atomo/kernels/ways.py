@@ -25,15 +25,17 @@ def ways_of(idea: str, *offered: str) -> Callable[[torch.Tensor], Any]:
         offered: which ways it has, "torch" among them.
     """
 
-    @cache
-    def module(device: str) -> Any:
-        for way in PREFERRED.get(device, ANY_DEVICE):
-            # Triton comes with PyTorch's builds for CUDA alone. Imported here: it is slow to load.
-            if way in offered and (way != "triton" or find_spec("triton")):
-                return import_module(f"{idea}.{way}_way")
-        raise LookupError(f"{idea} has no way for tensors on {device}; it offers {offered}")
-
     def backend(tensor: torch.Tensor) -> Any:
-        return module(tensor.device.type)
+        return way_for(idea, offered, tensor.device.type)
 
     return backend
+
+
+@cache
+def way_for(idea: str, offered: tuple[str, ...], device: str) -> Any:
+    """The module of an idea that serves a kind of device."""
+    for way in PREFERRED.get(device, ANY_DEVICE):
+        # Triton comes with PyTorch's builds for CUDA alone. Imported here: it is slow to load.
+        if way in offered and (way != "triton" or find_spec("triton")):
+            return import_module(f"{idea}.{way}_way")
+    raise LookupError(f"{idea} has no way for tensors on {device}; it offers {offered}")

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int64
 
+from atomo.devices import to_device
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
@@ -86,7 +87,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch there."""
-        return Batch(tuple(one.to(device) for one in self.inputs), self.targets.to(device))
+        where = torch.device(device)
+        inputs = tuple(to_device(one, where) for one in self.inputs)
+        return Batch(inputs, to_device(self.targets, where))
 
 
 class Samples(ABC):
@@ -107,6 +110,11 @@ class Samples(ABC):
         Raises:
             DataError: one of them cannot be read.
         """
+
+    def on(self, device: torch.device) -> Samples:
+        """Samples whose batches are made on a device, where that can be; else themselves."""
+        del device
+        return self
 
 
 class Objective(ABC):

@@ -33,6 +33,10 @@ class ImageSamples(Samples):
         images, labels = self.split.batch(indices, seed)
         return Batch((images,), labels)
 
+    def on(self, device: torch.device) -> Samples:
+        there = self.split.on(device)
+        return self if there is self.split else ImageSamples(there)
+
 
 @final
 @dataclass(frozen=True)

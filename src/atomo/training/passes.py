@@ -17,12 +17,14 @@ from torch import Tensor
 
 from atomo.codecs.rows import RowGradient
 from atomo.data import epoch_seed
+from atomo.devices import Look
 from atomo.errors import CodecError, Diverged
 from atomo.fusion import Bucket, Gradients, apart, flatten
 from atomo.randomness import derive
 from atomo.tasks import Batch, Scorer
 from atomo.training.causes import likely
 from atomo.training.dump import GradientDump
+from atomo.training.feed import Feed, Order
 from atomo.training.job import Job
 from atomo.training.precision import LossScale, buffers_of, forward_in, put_back
 
@@ -74,11 +76,15 @@ class Passes:
         self._job, self.worker, self._device = job, worker, device
         self._push, self._whole = push, whole
         self._shard = job.shard(worker)
+        self._feed = Feed(job.workload.train, device)
         stay = frozenset[str]() if rows is None else apart(self.model, job.buckets)
         self._gradients = Gradients(self.model, job.buckets, self._take, rows, stay)
         every = job.settings.dump_every if worker == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
-        self._step, self._square = 0, 0.0
+        self._step = 0
+        self._norms: list[Tensor] = []  # of this step's buckets, where steps are damped by them
+        self._loss: Look | None = None  # until somebody had a look
+        self._looks_late = device.type != "cpu"  # once the backward pass is under way
         self._scale = LossScale() if job.settings.precision == "fp16" else None
         self._scores = job.task.scores_training and job.settings.log_format == "atomo"
         self._scorer: Scorer | None = None
@@ -89,7 +95,8 @@ class Passes:
         Raises:
             Diverged: the loss or the gradient is no longer finite.
         """
-        self._step, self._square = step, 0.0
+        self._step = step
+        self._norms.clear()
         parts = in_batches(self._shard.indices(step), self._job.settings.batch_size)
         before = [] if self._scale is None else buffers_of(self.model)
         passed = self._attempt(parts)
@@ -104,11 +111,13 @@ class Passes:
         self._dump.finish(step)
         loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
         metrics = {} if self._scorer is None else self._scorer.values()
-        return Outcome(loss, right, samples, self._square, metrics)
+        square = sum((norm**2 for norm in Look(*self._norms).values()), 0.0)
+        return Outcome(loss, right, samples, square, metrics)
 
     def close(self) -> None:
         """After the last of them, so that memory is freed."""
         self._gradients.close()
+        self._feed.close()
 
     def share(self, workers: Sequence[int]) -> None:
         """From now on these workers, of which this is one, share the samples of a step."""
@@ -121,31 +130,48 @@ class Passes:
             self._scale.begin()
         self._scorer = self._job.workload.scorer() if self._scores else None
         self._gradients.begin(len(parts))
-        return [self._pass(part, len(parts)) for part in parts]
+        return [self._pass(place, parts) for place in range(len(parts))]
 
-    def _pass(self, indices: Int64[Tensor, " b"], of: int) -> tuple[float, float, float]:
-        """Forward and backward for one of `of` batches: its part of the loss, how many samples are
+    def _pass(self, place: int, parts: Sequence[Int64[Tensor, " _"]]) -> tuple[float, float, float]:
+        """Forward and backward for one of some batches: its part of the loss, how many samples are
         right, and how many there are. Buckets are pushed during the last one, as they come.
         """
-        batch, objective = self._batch(indices), self._job.workload.objective
+        batch, objective, of = self._batch(place, parts), self._job.workload.objective, len(parts)
         with forward_in(self._job.settings.precision, self._device):
             outputs = self.model(*batch.inputs)
             loss = objective.loss(outputs, batch.targets) / of
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            at = f"worker {self.worker} at step {self._step}"
-            raise self._diverged(f"the loss of {at} is {value}")
+        right = objective.right(outputs.detach(), batch.targets)
+        self._loss = look = Look(loss, right)
+        if not self._looks_late:
+            self._check_loss()
         with self.explained():
             scaled = loss if self._scale is None else loss * self._scale.value
             scaled.backward()  # type: ignore[no-untyped-call]
+        self._check_loss()
         if self._scorer is not None:
             self._scorer.add(outputs.detach().float(), batch.targets)
-        right = objective.right(outputs.detach(), batch.targets)
-        return value, float(right), float(len(batch))
+        value, correct = look.values()
+        return value, correct, float(len(batch))
 
-    def _batch(self, indices: Int64[Tensor, " b"]) -> Batch:
-        seed = epoch_seed(self._job.settings.seed, self._shard.epoch(self._step))
-        return self._job.workload.train.batch(indices, seed).to(self._device)
+    def _check_loss(self) -> None:
+        """Raises Diverged where the loss is not finite: before anything of its gradient is sent."""
+        look, self._loss = self._loss, None
+        if look is not None and not math.isfinite(value := look.values()[0]):
+            at = f"worker {self.worker} at step {self._step}"
+            raise self._diverged(f"the loss of {at} is {value}")
+
+    def _batch(self, place: int, parts: Sequence[Int64[Tensor, " _"]]) -> Batch:
+        def following() -> Order:
+            if place + 1 < len(parts):
+                return self._order(parts[place + 1], self._step)
+            step = self._step + 1
+            return self._order(in_batches(self._shard.indices(step), most)[0], step)
+
+        most = self._job.settings.batch_size
+        return self._feed.batch(self._order(parts[place], self._step), following)
+
+    def _order(self, indices: Int64[Tensor, " b"], step: int) -> Order:
+        return indices, epoch_seed(self._job.settings.seed, self._shard.epoch(step))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -166,9 +192,10 @@ class Passes:
             self._scale.hold(bucket, flat)
 
     def _hand_over(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        self._check_loss()
         self._dump.add(bucket, flat, self._step)
         if self._job.damps_at(self._step):
-            self._square += float(flat.norm()) ** 2  # now: encoding uses it up
+            self._norms.append(flat.norm())  # now: encoding uses it up
         self._push(bucket, flat)
 
     def _diverged(self, what: str) -> Diverged:

@@ -46,6 +46,10 @@ def run_rank(
     try:
         torch.set_num_threads(threads_of(settings, transport))
         device = worker_device(settings, transport)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # what is launched from here on goes there
+        if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
+            tell(Caution(transport.staging))
         first = spared(settings, transport, lambda s, t: planned(s, t, device, tell))
         legs = Legs(settings, first, transport, device, tell)
         with legs.watching() as watch:

@@ -6,6 +6,7 @@ from typing import final
 import torch
 
 from atomo.communicators import Client, Compressor, Follower, Report
+from atomo.devices import to_device
 from atomo.downlink import repeats_steps, weights_dtype
 from atomo.memory import make_memory
 from atomo.training.events import DONE
@@ -58,6 +59,8 @@ class Worker:
         if repeats_steps(settings.down, transport.local_size == transport.size):
             follower.prepare()  # beside the master's
         timeout, threads = settings.timeout, torch.get_num_threads()
+        if device.type == "cuda":  # what waits for the device is not what launches the passes
+            threads = max(threads, 2)
         dtype = weights_dtype(settings.down)
         waits = transport.rank > job.workers
         self._client = Client(
@@ -81,13 +84,14 @@ class Worker:
 
     def run(self) -> str:
         """Serves the master until it says stop; the master knows why."""
+        device = self._passes.weights.device
         while True:
             order = self._client.pull()
             self.step = order.step
             match order.kind:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._share(order.workers)
-                    self._passes.weights.copy_(order.weights)
+                    self._passes.weights.copy_(to_device(order.weights, device))
                     self._memory.at_rate(self._job.rate.at(order.step))
                     wait_s = time.perf_counter() - self._client.asked_at - order.follow_s
                     self._take_step(order.step, wait_s, order.follow_s)

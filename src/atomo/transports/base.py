@@ -39,6 +39,11 @@ class Transport(ABC):
     """Whether the death of a rank leaves the others as they are, and they hear of it. Where it does
     not, a death ends the job, and what is said of deaths below has no use."""
 
+    @property
+    def staging(self) -> str:
+        """How what lies on a GPU travels, in one line; empty: nobody need know."""
+        return ""
+
     @abstractmethod
     def send(self, to: int, data: Bytes, what: str) -> None:
         """Starts sending and returns; `data` must not change until `drain` returned.

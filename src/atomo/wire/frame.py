@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.codecs.base import Field
+from atomo.devices import to_host
 from atomo.errors import FrameError
 from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
@@ -99,7 +100,7 @@ def pack(
     header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
 ) -> Bytes:
     """The frame of `tensors`, which may be on any device."""
-    raw = [as_bytes(tensor) for tensor in tensors]
+    raw = [as_bytes(tensor) for tensor in to_host(tensors)]
     stored = [compress(r, t.dtype.itemsize, how) for r, t in zip(raw, tensors, strict=True)]
     bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
     rows = [

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
 from atomo.codecs.flat import flat
+from atomo.devices import to_device
 from atomo.errors import CodecError
 from atomo.kernels import cast
 
@@ -82,4 +83,4 @@ class BFloat16(Codec[Rounded]):
     ) -> None:
         if payload.values.numel() != out.numel():
             raise CodecError(f"bf16: {payload.values.numel()} values for {out.numel()} entries")
-        out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)
+        out.add_(to_device(payload.values, out.device).view(out.shape), alpha=scale)

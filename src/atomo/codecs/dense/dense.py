@@ -14,6 +14,7 @@ from jaxtyping import Float
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import flat
+from atomo.devices import to_device
 from atomo.errors import CodecError
 
 __all__ = ["DENSE", "Dense", "Entries"]
@@ -72,7 +73,7 @@ class Dense(Codec[Entries]):
     ) -> None:
         if payload.values.numel() != out.numel():
             raise CodecError(f"sgd: {payload.values.numel()} values for {out.numel()} entries")
-        out.add_(payload.values.to(out.device).view(out.shape), alpha=scale)
+        out.add_(to_device(payload.values, out.device).view(out.shape), alpha=scale)
 
 
 DENSE: Final[Dense] = Dense()

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_finite
 from atomo.codecs.flat import flat
+from atomo.devices import to_device
 from atomo.errors import CodecError
 from atomo.kernels import cast
 
@@ -67,7 +68,7 @@ class Float16(Codec[Scaled]):
         if not reaches(peak, scale):
             scale = power_of_two_below(peak)
             values, _ = cast.to_half(entries, scale)
-        return Scaled(values, gradient.new_tensor([scale], dtype=torch.float32))
+        return Scaled(values, torch.tensor([scale]))
 
     def encode_residual(
         self,
@@ -81,7 +82,7 @@ class Float16(Codec[Scaled]):
         scale = guessed_scale(entries, added)
         values, peak = cast.add_to_half(entries, added, scale)
         check_finite(self.id, math.isfinite(peak))
-        payload = Scaled(values, gradient.new_tensor([scale], dtype=torch.float32))
+        payload = Scaled(values, torch.tensor([scale]))
         if not reaches(peak, scale):
             self.add_decoded(payload, kept)  # takes it back
             payload = self.encode(kept, generator)
@@ -93,7 +94,7 @@ class Float16(Codec[Scaled]):
         return self
 
     def addend(self, payload: Scaled) -> Float[torch.Tensor, " n"]:
-        return payload.values.float().mul_(payload.scale)
+        return payload.values.float().mul_(float(payload.scale))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return Field(torch.float16, (shape.numel(),)), Field(torch.float32, (1,))
@@ -106,7 +107,7 @@ class Float16(Codec[Scaled]):
             raise CodecError(
                 f"fp16: {values.numel()} values and {unit.numel()} scales for {out.numel()} entries"
             )
-        out.add_(values.to(out.device).view(out.shape), alpha=scale * float(unit))
+        out.add_(to_device(values, out.device).view(out.shape), alpha=scale * float(unit))
 
 
 def guessed_scale(

@@ -95,7 +95,7 @@ class TernGrad(Codec[Levels]):
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
         asked = self.ask(values)  # in any case: it finds what is not finite
-        norms = values.new_tensor([self.given or asked], dtype=torch.float32)
+        norms = torch.full((1,), self.given or asked, device=values.device)  # filled there
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
     def ask(self, gradient: Float[torch.Tensor, "..."]) -> float:

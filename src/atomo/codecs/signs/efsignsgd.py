@@ -66,7 +66,7 @@ class EFSignSGD(Codec[Signs]):
         words, positive, negative, _ = sign.add_pack_sum(values, added)
         check_finite(self.id, math.isfinite(positive - negative))
         mean = (positive - negative) / len(values)
-        return Signs(words, values.new_tensor([mean], dtype=torch.float32))
+        return Signs(words, torch.tensor([mean]))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sign_fields(shape)

@@ -48,7 +48,7 @@ class Voting(Codec[Signs]):
         words, largest = sign.pack_signs(flat(gradient, self.id))
         if not math.isfinite(largest):
             raise CodecError(f"{self.id}: the gradient holds {largest}, which has no sign to send")
-        return Signs(words, gradient.new_tensor([float(largest > 0)], dtype=torch.float32))
+        return Signs(words, torch.tensor([float(largest > 0)]))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sign_fields(shape)

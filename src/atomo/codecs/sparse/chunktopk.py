@@ -23,6 +23,7 @@ from atomo.codecs.checks import check_finite, check_ratio
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.sparse.payload import Sparse, count_for, index_cost, index_fields, indices_of
+from atomo.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels import rice, select
 
@@ -126,7 +127,9 @@ class ChunkTopK(Codec[Sparse]):
         # A chunk longer than the gradient is as long as that: the rest of it is never made.
         offsets = torch.arange(min(self.chunk, entries), device=numbers.device)
         found = (numbers[:, None] * self.chunk + offsets).view(-1)
-        return found[: len(found) - max(0, int(found[-1]) + 1 - entries)] if len(found) else found
+        if entries % self.chunk == 0 or not len(found):  # none is short: no need to look
+            return found
+        return found[: len(found) - max(0, int(found[-1]) + 1 - entries)]
 
     def chunks(self, entries: int) -> int:
         """How many chunks there are."""
@@ -162,4 +165,4 @@ class ChunkTopK(Codec[Sparse]):
         return self.positions(numbers, entries)
 
     def clear_sent(self, payload: Sparse, entries: Float[torch.Tensor, " n"]) -> None:
-        entries[self.carried(payload, len(entries)).to(entries.device)] = 0
+        entries[to_device(self.carried(payload, len(entries)), entries.device)] = 0

@@ -23,6 +23,7 @@ from atomo.codecs.seeds import draw_seed
 from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
+from atomo.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels import draws, select
 
@@ -93,9 +94,10 @@ class Dragonn(Selector):
         samples = min(n, max(FEWEST, math.ceil(SAMPLED * n)))
         ends = torch.arange(samples + 1, dtype=torch.float64, device=search.device)
         starts = ends.mul_(n / samples).long().clamp_(max=n)
-        chance = torch.rand(samples, generator=generator, device=generator.device)
         width = starts[1:] - starts[:-1]
-        positions = starts[:-1] + (chance.to(width.device) * width).long().minimum(width - 1)
+        drawn = torch.rand(samples, generator=generator, device=generator.device)
+        within = (to_device(drawn, width.device) * width).long().minimum(width - 1)
+        positions = starts[:-1] + within
         sampled = search.magnitudes(positions)
         above = math.ceil(samples * max(self.share(n), self.wanted(n) / n))
         return max(1, select.kth_largest(sampled, above)[0])

@@ -22,6 +22,7 @@ from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import flat
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.sparse.payload import Sparse, index_cost, index_fields, indices_of
+from atomo.devices import to_device
 from atomo.errors import CodecError
 from atomo.kernels import rice
 
@@ -90,7 +91,7 @@ class Rows(Codec[Sparse]):
         height = len(out)
         matrix = out.view(height, -1) if out.is_contiguous() else out.reshape(height, -1)
         with as_codec_error(self.id):
-            rows = indices_of(payload, height, height).to(out.device)
+            rows = to_device(indices_of(payload, height, height), out.device)
             values = self.decoded(payload.values, len(rows), matrix)
         if len(rows) == height:  # the values may be a view of `out` then
             matrix.add_(values, alpha=scale)
@@ -109,7 +110,7 @@ class Rows(Codec[Sparse]):
         if isinstance(coded, Entries):
             if len(coded.values) != size:
                 raise CodecError(f"{len(coded.values)} values for {size} entries")
-            return coded.values.to(like.device).view(rows, -1)
+            return to_device(coded.values, like.device).view(rows, -1)
         values = like.new_zeros(size)
         self.values.add_decoded(coded, values)
         return values.view(rows, -1)

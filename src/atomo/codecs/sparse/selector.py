@@ -29,6 +29,7 @@ from atomo.codecs.sparse.payload import (
     indices_of,
 )
 from atomo.codecs.sparse.search import MomentumSearch, RowSearch, Search, WholeSearch
+from atomo.devices import to_device
 from atomo.kernels import rice, select
 
 __all__ = ["SCOPES", "Selector"]
@@ -195,4 +196,4 @@ class Selector(Codec[Sparse]):
 
     def clear_sent(self, payload: Sparse, entries: Float[torch.Tensor, " n"]) -> None:
         indices = indices_of(payload, len(entries), len(entries))
-        entries[indices.to(entries.device)] = 0
+        entries[to_device(indices, entries.device)] = 0

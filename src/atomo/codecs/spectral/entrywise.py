@@ -33,6 +33,7 @@ from atomo.codecs.spectral.sample import (
     sample_cost,
     sample_fields,
 )
+from atomo.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels.atoms import best_rate
 from atomo.kernels.quantise import moments
@@ -95,7 +96,8 @@ class Entrywise(Codec[Sample]):
     ) -> None:
         places, values = read_sample(payload, out.numel(), self.id, out.numel())
         with adding_to(out, self.id) as entries:
-            entries.index_add_(0, places.to(out.device), values.to(out.device), alpha=scale)
+            there, added = to_device(places, out.device), to_device(values, out.device)
+            entries.index_add_(0, there, added, alpha=scale)
 
 
 def check_budget(codec: str, budget: float) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int32
 from atomo.codecs.base import Codec
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.spectral.spectrum import times
+from atomo.devices import to_device
 
 __all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "join", "plain_factors"]
 
@@ -86,7 +87,7 @@ def scaled(
     if len(set(scales)) == 1:
         return joined.mul_(scales[0])
     rows = torch.tensor(scales).repeat_interleave(torch.tensor([len(one) for one in factors]))
-    return joined.mul_(rows.to(joined.device)[:, None])
+    return joined.mul_(to_device(rows, joined.device)[:, None])
 
 
 def best_scale(atoms: Factors, matrix: Float[torch.Tensor, "m n"]) -> float:

@@ -66,14 +66,17 @@ def draw_sample(
     places = sample_entries(coefficients, rate, draw_seed(generator))
     found = coefficients[places]
     certain = found.double().abs() * rate >= 1
-    drawn, values = places[~certain], found[certain]
+    # The drawn ones first, in their order: a mask for each part would be counted on the device.
+    order = certain.to(torch.uint8).argsort(stable=True)
+    places, found = places[order], found[order]
+    count = len(order) - int(certain.sum())
     return Sample(
-        torch.tensor([entries & MASK, len(drawn), len(values)], dtype=torch.int32),
-        rice.encode(drawn, len(coefficients)),
-        packed(found[~certain] < 0),
+        torch.tensor([entries & MASK, count, len(order) - count], dtype=torch.int32),
+        rice.encode(places[:count], len(coefficients)),
+        packed(found[:count] < 0),
         torch.tensor([magnitude], dtype=torch.float32),
-        rice.encode(places[certain], len(coefficients)),
-        values,
+        rice.encode(places[count:], len(coefficients)),
+        found[count:],
     )
 
 

@@ -43,6 +43,7 @@ from atomo.codecs.spectral.spectrum import (
     times,
 )
 from atomo.codecs.spectral.together import Drawn, draw_together, uniform_of
+from atomo.devices import to_device
 from atomo.errors import CodecError, ConfigError
 
 __all__ = ["SVD"]
@@ -153,7 +154,7 @@ class SVD(Codec[Factors | CodedFactors]):
     def select(self, spectrum: Spectrum, generator: torch.Generator) -> Drawn:
         """The atoms to send of a matrix."""
         coefficients = spectrum.coefficients
-        uniform = uniform_of(len(coefficients), generator).to(coefficients.device)
+        uniform = to_device(uniform_of(len(coefficients), generator), coefficients.device)
         drawn, chances = self.selected.choose(coefficients, uniform)
         chosen = drawn.nonzero().squeeze(1)
         checked = float(coefficients.max()) > LARGE
@@ -240,7 +241,8 @@ class SVD(Codec[Factors | CodedFactors]):
         self.check(atoms.left.shape, atoms.right.shape, out.shape)
         if atoms.left.device == atoms.right.device == out.device:
             return atoms, scale
-        return Factors(atoms.left.to(out.device), atoms.right.to(out.device)), scale
+        left, right = (to_device(side, out.device) for side in (atoms.left, atoms.right))
+        return Factors(left, right), scale
 
     def uncoded(self, payload: CodedFactors, out: Float[torch.Tensor, "..."]) -> Factors:
         """The decoded factors, once their sizes are seen to be ones that `out` allows."""

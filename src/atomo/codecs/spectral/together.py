@@ -32,6 +32,7 @@ from atomo.codecs.spectral.spectra import (
     of_sketch,
 )
 from atomo.codecs.spectral.spectrum import EXACT, THIN
+from atomo.devices import to_device
 
 __all__ = ["Drawn", "draw_together", "uniform_of"]
 
@@ -153,7 +154,7 @@ def drawing(entries: Sequence[Entry], spectra: Spectra, selection: Selection) ->
     count = spectra.coefficients.shape[1]
     states = [one.generator.get_state() for one in entries]
     uniform = torch.stack([uniform_of(count, one.generator) for one in entries])
-    there = on(spectra.coefficients.device, uniform)
+    there = to_device(uniform, spectra.coefficients.device)
     drawn, chances = selection.choose(spectra.coefficients, there)
     told = torch.cat([drawn, spectra.sound[:, None]], 1)
     return Batch(entries, states, spectra, chances, told)
@@ -162,12 +163,6 @@ def drawing(entries: Sequence[Entry], spectra: Spectra, selection: Selection) ->
 def uniform_of(count: int, generator: torch.Generator) -> Float64[torch.Tensor, " n"]:
     """Uniform numbers, where the generator is."""
     return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
-
-
-def on(device: torch.device, values: torch.Tensor) -> torch.Tensor:
-    """The same on a device, for which the host does not wait."""
-    pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
-    return pinned.to(device, non_blocking=True)
 
 
 def chosen(batches: Sequence[Batch]) -> dict[int, Drawn]:
@@ -183,7 +178,7 @@ def chosen(batches: Sequence[Batch]) -> dict[int, Drawn]:
             batch.entries[row].generator.set_state(batch.states[row])
     kept = [(batch, row, np.flatnonzero(own[:-1])) for (batch, row), own in parts if own[-1]]
     picks = [pick for _, _, pick in kept]
-    sent = on(batches[0].told.device, torch.from_numpy(np.concatenate([NONE, *picks])))
+    sent = to_device(torch.from_numpy(np.concatenate([NONE, *picks])), batches[0].told.device)
     found = {}
     for (batch, row, _), some in zip(kept, torch.split(sent, [*map(len, picks)]), strict=True):
         basis, chances = batch.spectra.vectors(row, some), batch.chances[row][some]

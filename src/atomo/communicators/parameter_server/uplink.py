@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, final
 
 import torch
@@ -16,6 +16,7 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.scales import read_scales
 from atomo.communicators.threads import one_thread
+from atomo.devices import Look, SideStreams
 from atomo.fusion import Bucket
 from atomo.transports import Transport
 from atomo.wire import Bytes, Header, Kind, pack
@@ -23,6 +24,9 @@ from atomo.wire import Bytes, Header, Kind, pack
 __all__ = ["MASTER", "Uplink"]
 
 MASTER: Final = 0
+
+Place = Callable[[], AbstractContextManager[None]]
+"""Where something is computed."""
 
 
 @final
@@ -54,6 +58,7 @@ class Uplink:
         self._transport, self._compressor = transport, compressor
         self._timeout_s, self._keep = timeout_s, keep
         self._pool = ThreadPoolExecutor(threads, "encode", one_thread) if threads > 1 else None
+        self._streams = SideStreams()
         self._coming: deque[tuple[Bucket, Future[Bytes]]] = deque()
         self._held: list[tuple[Bucket, Float[Tensor, " n"]]] = []
         self._step, self._buckets = 0, tuple[Bucket, ...]()
@@ -88,7 +93,7 @@ class Uplink:
         """
         with self._encoding():
             if self._held:
-                norms = (float(flat.norm()) for _, flat in self._held)
+                norms = Look(*(flat.norm() for _, flat in self._held)).values()
                 self._compressor.memory.begin(math.hypot(*norms))
             if self._held and self._agrees:
                 self._agree()
@@ -96,6 +101,7 @@ class Uplink:
                 self._encode(bucket, flat)
             self._held.clear()
             self._send_while(lambda: True)
+            self._streams.join()  # the gradients are free to change
 
     @contextmanager
     def _encoding(self) -> Iterator[None]:
@@ -126,12 +132,17 @@ class Uplink:
 
     def _encode(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         """Compresses and sends; with several threads it begins to, and sends what is ready."""
+        place = self._streams.behind(flat.device)  # while the device goes on with the pass
         if self._pool is None:
-            self._send(bucket, self._compressor.compress(bucket, flat, self._step))
+            self._send(bucket, self._compressed(place, bucket, flat))
             return
-        work = self._pool.submit(self._compressor.compress, bucket, flat, self._step)
+        work = self._pool.submit(self._compressed, place, bucket, flat)
         self._coming.append((bucket, work))
         self._send_while(lambda: self._coming[0][1].done())
+
+    def _compressed(self, place: Place, bucket: Bucket, flat: Float[Tensor, " n"]) -> Bytes:
+        with place():
+            return self._compressor.compress(bucket, flat, self._step)
 
     def _send_while(self, ready: Callable[[], bool]) -> None:
         """Sends in the order in which the buckets came."""

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int64
 
+from atomo.devices import to_device
 from atomo.kernels.ways import ways_of
 
 __all__ = ["TILE", "add_cosines", "backend", "best_rate", "sample_entries"]
@@ -68,5 +69,5 @@ def add_cosines(
         values: what each row is multiplied with.
         waves: one function on a block for each row.
     """
-    parts = (part.to(out.device) for part in (indices, values, waves))
+    parts = (to_device(part, out.device) for part in (indices, values, waves))
     backend(out).add_cosines(out, *parts)

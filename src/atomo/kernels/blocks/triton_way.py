@@ -6,6 +6,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from atomo.devices import to_device
 from atomo.kernels.triton_jit import device_code
 
 __all__ = ["filled", "magnitudes_of", "put", "starts_of", "take", "take_floats"]
@@ -52,5 +53,4 @@ def starts_of(counts: Tensor) -> Tensor:
 
 def filled(values: Sequence[float], beside: Tensor) -> Tensor:
     """A few numbers as float32 on the device of a tensor, for which the host does not wait."""
-    numbers = torch.tensor(values, dtype=torch.float32, pin_memory=beside.is_cuda)
-    return numbers.to(beside.device, non_blocking=True)
+    return to_device(torch.tensor(values, dtype=torch.float32), beside.device)

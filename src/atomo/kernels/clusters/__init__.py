@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int64, UInt8
 
+from atomo.devices import to_device
 from atomo.kernels.ways import ways_of
 
 __all__ = [
@@ -50,7 +51,7 @@ def assign(
         values: contiguous.
         thresholds: increasing, fewer than 16.
     """
-    return backend(values).assign(values, thresholds.to(values.device))
+    return backend(values).assign(values, to_device(thresholds, values.device))
 
 
 def mean_of_buckets(
@@ -67,7 +68,7 @@ def mean_of_buckets(
         sizes: how many buckets each cluster has, at least 1.
         seed: of the hash.
     """
-    parts = packed.to(values.device), sizes.to(values.device)
+    parts = to_device(packed, values.device), to_device(sizes, values.device)
     return backend(values).mean_of_buckets(values, *parts, seed)
 
 
@@ -89,5 +90,5 @@ def add_means(
         raise ValueError(f"{len(packed)} bytes of clusters and buckets {sizes.tolist()[:MOST]}")
     if bool((sizes > len(means)).any()) or int(sizes.sum()) != len(means):
         raise ValueError(f"{len(means)} means for buckets {sizes.tolist()}")
-    held, widths, known = (part.to(out.device) for part in (packed, sizes, means))
+    held, widths, known = (to_device(part, out.device) for part in (packed, sizes, means))
     backend(out).add_means(held, widths, seed, known, out, scale)

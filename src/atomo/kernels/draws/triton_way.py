@@ -6,14 +6,13 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.draws import torch_way
-from atomo.kernels.random.triton_way import scramble
+from atomo.kernels.draws import ROUNDS
+from atomo.kernels.random.triton_way import mix, scramble
 from atomo.kernels.triton_jit import device_code
 
 __all__ = ["draw", "survivors"]
 
 BLOCK: Final = 1024
-draw = torch_way.draw
 
 
 def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
@@ -24,6 +23,41 @@ def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
         claim[grid](indices, len(indices), seed, slots, table, BLOCK=BLOCK)
         keep[grid](indices, len(indices), seed, slots, table, kept, BLOCK=BLOCK)
     return kept
+
+
+def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
+    found = torch.empty(k, dtype=torch.int64, device=where)
+    bits = (entries - 1).bit_length()
+    sizes = k, seed, entries, (1 << bits) - 1, max(1, bits // 2)
+    if k:
+        permute[(-(-k // BLOCK),)](found, *sizes, ROUNDS=ROUNDS, BLOCK=BLOCK)
+    return found
+
+
+@device_code
+def word_of(seed, number: tl.constexpr):
+    """A word of the permutation."""
+    place = number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    return mix(tl.zeros([], tl.uint64) + seed + place) >> 2
+
+
+@device_code
+def permute(found, k, seed, entries, mask, half, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < k
+    zero = tl.zeros([], tl.uint64)
+    x, outside = place.to(tl.uint64), inside
+    # Walked until it is back among the entries: nobody waits for a count of those that are not.
+    while tl.max(outside.to(tl.int32)) > 0:
+        y = x
+        for number in tl.static_range(ROUNDS):
+            factor = word_of(seed, ROUNDS + number) | 1
+            y = ((y ^ (word_of(seed, number) & (zero + mask))) * factor) & (zero + mask)
+            y = y ^ (y >> (zero + half))
+        y = y ^ (word_of(seed, 2 * ROUNDS) & (zero + mask))
+        x = tl.where(outside, y, x)
+        outside = outside & (x >= zero + entries)
+    tl.store(found + place, x.to(tl.int64), mask=inside)
 
 
 @device_code

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int32, Int64
 
-from atomo.kernels.select import check_finite
+from atomo.devices import to_device
 from atomo.kernels.ways import ways_of
 
 __all__ = ["backend", "grow_above", "magnitudes"]
@@ -39,10 +39,7 @@ def grow_above(
     Raises:
         ValueError: NaN or infinity was found.
     """
-    ways = backend(values)
-    indices, found = ways.grow_above(values, velocity, gradient, factor, nesterov, low)
-    check_finite(found)
-    return indices, found
+    return backend(values).grow_above(values, velocity, gradient, factor, nesterov, low)
 
 
 def magnitudes(
@@ -54,5 +51,5 @@ def magnitudes(
     positions: Int64[torch.Tensor, " s"],
 ) -> Int32[torch.Tensor, " s"]:
     """The bits of the magnitudes that `grow_above` would give `values` at some positions."""
-    there = positions.to(values.device)
+    there = to_device(positions, values.device)
     return backend(values).magnitudes(values, velocity, gradient, factor, nesterov, there)

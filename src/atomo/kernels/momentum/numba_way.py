@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
-from atomo.kernels.select.numba_way import TILE, above, find_above
+from atomo.kernels.select.numba_way import TILE, above, checked, find_above
 
 __all__ = ["grow_above", "magnitudes"]
 
@@ -25,7 +25,7 @@ def grow_above(
     )
     if count > stored:  # all has grown, and is there to be searched again
         return above(values, None, low)
-    return torch.from_numpy(indices[:count]), torch.from_numpy(found[:count])
+    return checked(indices[:count], found[:count])
 
 
 def magnitudes(

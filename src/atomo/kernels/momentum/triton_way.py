@@ -3,13 +3,12 @@
 What is above is marked as in `kernels/select`, whose second pass moves it.
 """
 
-import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.kernels.blocks.triton_way import put, starts_of, take, take_floats
+from atomo.kernels.blocks.triton_way import put, take, take_floats
 from atomo.kernels.momentum import torch_way
-from atomo.kernels.select.triton_way import BLOCK, keep_marks, moved
+from atomo.kernels.select.triton_way import BLOCK, found_by, keep_marks, marks_for
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = ["grow_above", "magnitudes"]
@@ -20,13 +19,10 @@ magnitudes = torch_way.magnitudes  # of a hundredth of the entries
 def grow_above(
     values: Tensor, velocity: Tensor, gradient: Tensor, factor: float, nesterov: bool, low: int
 ) -> tuple[Tensor, Tensor]:
-    blocks = -(-len(values) // BLOCK)
-    words = values.new_empty(blocks * BLOCK // 32, dtype=torch.int32)
-    counts = values.new_empty(blocks, dtype=torch.int64)
+    words, counts = marks_for(values)
     arguments = values, velocity, gradient, factor, low, words, counts, len(values)
-    grow_and_mark[(blocks,)](*arguments, NESTEROV=nesterov, BLOCK=BLOCK, **EXACT)
-    starts = starts_of(counts)
-    return moved(values, words, starts, int(starts[-1]), False)  # waits for the device
+    grow_and_mark[(counts.shape[1],)](*arguments, NESTEROV=nesterov, BLOCK=BLOCK, **EXACT)
+    return found_by(values, words, counts)
 
 
 @device_code

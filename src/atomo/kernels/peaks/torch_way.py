@@ -13,13 +13,11 @@ MAGNITUDE = 0x7FFFFFFF
 
 def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
     parts = torch.split(out, [source.numel() for source in sources])
-    for source, part in zip(sources, parts, strict=True):
-        part.view(source.shape).copy_(source)
+    pairs = zip(parts, sources, strict=True)
+    torch._foreach_copy_([part.view(source.shape) for part, source in pairs], [*sources])
     if scale != 1:
         out.div_(scale)
-    peaks = [(part.view(torch.int32) & MAGNITUDE).max() for part in parts]
-    found: list[int] = torch.stack(peaks).tolist()  # one wait for the device, not many
-    return found
+    return largest(parts)
 
 
 def largest(sources: Sequence[Tensor]) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from atomo.devices import to_host
 from atomo.kernels.blocks.triton_way import starts_of
 from atomo.kernels.rice.numba_way import BLOCK, ESCAPE, WIDE
 from atomo.kernels.triton_jit import device_code
@@ -29,8 +30,9 @@ def pack(indices: Tensor, room: int) -> Tensor:
     starts = starts_of(bits)
     words = indices.new_zeros(room // 4 + 4, dtype=torch.int32)
     write_codes[(blocks,)](indices, len(indices), parameters, starts, words, **FORMAT)
-    used = (int(starts[-1]) + 7) // 8  # the one wait for the device
-    return words.view(torch.uint8)[:used].cpu()
+    # All of the room, so that how much of it is used comes with it: one wait for the device.
+    held, end = to_host([words, starts[-1:]])
+    return held.view(torch.uint8)[: (int(end) + 7) // 8].clone()
 
 
 @device_code

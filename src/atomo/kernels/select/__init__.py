@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int32, Int64
 
+from atomo.devices import to_device
 from atomo.kernels.ways import ways_of
 
 __all__ = [
+    "INFINITY",
     "above",
     "add_at",
     "add_sets",
@@ -62,9 +64,7 @@ def above(
     Raises:
         ValueError: NaN or infinity was found.
     """
-    indices, found = backend(values).above(values, added, low, clear)
-    check_finite(found)
-    return indices, found
+    return backend(values).above(values, added, low, clear)
 
 
 def check_finite(values: Float[torch.Tensor, " n"]) -> None:
@@ -84,7 +84,7 @@ def magnitudes(
     positions: Int64[torch.Tensor, " s"],
 ) -> Int32[torch.Tensor, " s"]:
     """The bits of the magnitudes at `positions`, of the sum where `added` is given."""
-    return backend(values).magnitudes(values, added, positions.to(values.device))
+    return backend(values).magnitudes(values, added, to_device(positions, values.device))
 
 
 def kth_largest(values: Int32[torch.Tensor, " n"], k: int) -> tuple[int, int]:
@@ -123,7 +123,8 @@ def add_at(
     Where one comes several times its values are added in their order on the CPU, and in any order
     elsewhere.
     """
-    backend(out).add_at(out, indices.to(out.device), values.to(out.device).contiguous(), scale)
+    there, added = to_device(indices, out.device), to_device(values, out.device)
+    backend(out).add_at(out, there, added.contiguous(), scale)
 
 
 def add_sets(
@@ -142,8 +143,8 @@ def add_sets(
         counts: how many each set has.
         scale: of all values.
     """
-    there, added = indices.to(out.device), values.to(out.device).contiguous()
-    backend(out).add_sets(out, there, added, counts, scale)
+    there, added = to_device(indices, out.device), to_device(values, out.device)
+    backend(out).add_sets(out, there, added.contiguous(), counts, scale)
 
 
 def chunk_sums(

@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
+from atomo.kernels.select import INFINITY
 from atomo.kernels.select.sampled import largest
 
 __all__ = [
     "above",
     "add_at",
     "add_sets",
+    "checked",
     "chunk_sums",
     "first_largest",
     "kth_largest",
@@ -42,11 +44,18 @@ def above(
         indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
         count, stored = find_above(array, other, add, np.int32(low), clear, indices, found)
         if count == stored:
-            return torch.from_numpy(indices[:count]), torch.from_numpy(found[:count])
+            return checked(indices[:count], found[:count])
         # What was added stays added, but what was cleared must be there to be found again.
         if clear:
             array[indices[:stored]] = found[:stored]
         room, add = count + TILE, False
+
+
+def checked(indices: Indices, found: Floats) -> tuple[Tensor, Tensor]:
+    """What was found, once it is seen to be finite."""
+    if most_bits(found.view(np.int32)) >= INFINITY:
+        raise ValueError("NaN or infinity")
+    return torch.from_numpy(indices), torch.from_numpy(found)
 
 
 def largest_bits(values: Tensor) -> int:

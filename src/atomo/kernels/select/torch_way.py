@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from atomo.kernels import select
 from atomo.kernels.select.sampled import largest
 
 __all__ = [
@@ -30,6 +31,7 @@ def above(
     values = values.float()
     indices = ((values.view(torch.int32) & MAGNITUDE) >= low).nonzero().squeeze(1)
     found = values[indices]
+    select.check_finite(found)
     if clear:
         values[indices] = 0
     return indices, found

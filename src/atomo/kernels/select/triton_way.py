@@ -13,6 +13,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from atomo.devices import to_device
 from atomo.kernels.blocks.triton_way import magnitudes_of, put, starts_of, take_floats
 from atomo.kernels.radix.triton_way import choose, kth
 from atomo.kernels.select import sampled
@@ -24,10 +25,13 @@ __all__ = [
     "add_sets",
     "chunk_sums",
     "first_largest",
+    "found_by",
+    "keep_marks",
     "kth_largest",
     "largest",
     "largest_bits",
     "magnitudes",
+    "marks_for",
 ]
 
 BLOCK: Final = 2048
@@ -38,19 +42,37 @@ TILE: Final = 8192  # entries of a sum that one program adds to
 def above(
     values: Tensor, added: Tensor | None, low: int, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    words, starts = marked(values, added, number(low, values))
-    return moved(values, words, starts, int(starts[-1]), clear)  # waits for the device
+    words, counts = marked(values, added, number(low, values))
+    return found_by(values, words, counts, clear)
+
+
+def found_by(
+    values: Tensor, words: Tensor, counts: Tensor, clear: bool = False
+) -> tuple[Tensor, Tensor]:
+    """What is marked, once it is seen to be finite."""
+    starts = starts_of(counts[0])
+    count, odd = torch.stack([starts[-1], counts[1].sum()]).tolist()  # the one wait
+    if odd:
+        raise ValueError("NaN or infinity")
+    return moved(values, words, starts, count, clear)
 
 
 def marked(values: Tensor, added: Tensor | None, low: Tensor) -> tuple[Tensor, Tensor]:
-    """A bit for each entry, whether it is above, and how many are before each block."""
-    blocks = -(-len(values) // BLOCK)
-    words = values.new_empty(blocks * BLOCK // 32, dtype=torch.int32)
-    counts = values.new_empty(blocks, dtype=torch.int64)
+    """A bit for each entry, whether it is above; and of each block how many are, and how many are
+    not finite, in two rows.
+    """
+    words, counts = marks_for(values)
     other = values if added is None else added
     arguments = values, other, low, words, counts, len(values)
-    mark[(blocks,)](*arguments, ADD=added is not None, BLOCK=BLOCK, **EXACT)
-    return words, starts_of(counts)
+    mark[(counts.shape[1],)](*arguments, ADD=added is not None, BLOCK=BLOCK, **EXACT)
+    return words, counts
+
+
+def marks_for(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the marks and the counts of `keep_marks`."""
+    blocks = -(-len(values) // BLOCK)
+    words = values.new_empty(blocks * BLOCK // 32, dtype=torch.int32)
+    return words, values.new_empty(2, blocks, dtype=torch.int64)
 
 
 @device_code
@@ -65,15 +87,18 @@ def mark(values, added, low, words, counts, entries, ADD: tl.constexpr, BLOCK: t
 
 @device_code
 def keep_marks(entry, low, words, counts, BLOCK: tl.constexpr):
-    """A bit for each entry of a program's block, and how many are set."""
+    """A bit for each entry of a program's block, how many are set, and how many not finite."""
     block = tl.program_id(0).to(tl.int64)
     # What is behind the end is 0, which `low` is above.
-    hit = (magnitudes_of(entry) >= low).to(tl.int32)
+    magnitudes = magnitudes_of(entry)
+    hit = (magnitudes >= low).to(tl.int32)
     rows = tl.reshape(hit, [BLOCK // 32, 32])
     # Bits of different places add up to their word without carries.
     word = tl.sum(rows << tl.arange(0, 32)[None, :], 1)
     tl.store(words + block * (BLOCK // 32) + tl.arange(0, BLOCK // 32), word)
     tl.store(counts + block, tl.sum(hit).to(tl.int64))
+    odd = tl.sum((magnitudes >= 0x7F800000).to(tl.int32))
+    tl.store(counts + tl.num_programs(0) + block, odd.to(tl.int64))
 
 
 def moved(
@@ -110,7 +135,8 @@ def largest(values: Tensor, added: Tensor | None, k: int) -> tuple[Tensor, Tenso
     if rank > len(sample):  # nearly all of them
         return sampled.largest(values, added, k)
     low = kth(magnitudes(values, added, sample), number(len(sample), values), rank)
-    words, starts = marked(values, added, low)
+    words, counts = marked(values, added, low)
+    starts = starts_of(counts[0])
     # As many as the bound lets through, with as wide a margin once more.
     room = min(n, 2 * rank * (n // len(sample) + 1))
     indices, found = moved(values, words, starts, room, False)
@@ -204,8 +230,7 @@ def add_sets(
     out: Tensor, indices: Tensor, values: Tensor, counts: Sequence[int], scale: float
 ) -> None:
     if len(indices):
-        ends = torch.tensor([0, *accumulate(counts)], pin_memory=out.is_cuda)
-        ends = ends.to(out.device, non_blocking=True)
+        ends = to_device(torch.tensor([0, *accumulate(counts)]), out.device)
         steps = max(counts).bit_length()
         constants = {"SETS": 1 << (len(counts) - 1).bit_length(), "TILE": TILE, "LANES": LANES}
         grid = (-(-len(out) // TILE),)

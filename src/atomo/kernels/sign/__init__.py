@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int32
 
+from atomo.devices import to_device
 from atomo.kernels.rows import stacked
 from atomo.kernels.ways import ways_of
 
@@ -72,7 +73,7 @@ def add_signs(
         ValueError: the words are not as many as `out` needs; it is unchanged.
     """
     check_words(words, out)
-    backend(out).add_signs(words.to(out.device), positive, negative, out)
+    backend(out).add_signs(to_device(words, out.device), positive, negative, out)
 
 
 def add_all_signs(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 
+from atomo.devices import to_device
 from atomo.kernels.ways import ways_of
 
 __all__ = ["add_cells", "backend", "fill_cells"]
@@ -34,4 +35,4 @@ def add_cells(
     cells: Float[torch.Tensor, " cells"], seed: int, out: Float[torch.Tensor, " n"], scale: float
 ) -> None:
     """Adds scale * sign * cell to each entry of `out`, in place. Arguments as in `fill_cells`."""
-    backend(out).add_cells(cells.to(out.device), seed, out, scale)
+    backend(out).add_cells(to_device(cells, out.device), seed, out, scale)

@@ -15,6 +15,7 @@ from atomo.errors import DeadlineExpired, PeerLost, TransportError
 from atomo.transports.base import AT_ONCE, FOREVER_S, Message, Transport, check_message
 from atomo.transports.deadline import Deadline
 from atomo.transports.gone import Gone
+from atomo.transports.mpi.device_memory import staging, takes_device_memory
 from atomo.transports.mpi.library import MPI
 from atomo.transports.mpi.messages import (
     LAST,
@@ -69,6 +70,11 @@ class MpiTransport(Transport):
         self._undelivered: set[int] = set()  # to whom something never arrives
         # What MPI may still write to or read from: nobody says when it is done with the dead.
         self._left_behind: list[Outgoing | Incoming] = []
+
+    @property
+    def staging(self) -> str:
+        vendor, version = MPI.get_vendor()
+        return staging(takes_device_memory(), f"{vendor} {'.'.join(map(str, version))}")
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)

@@ -1,0 +1,43 @@
+"""Whether the MPI library takes what lies on a GPU, and what becomes of it in any case.
+
+Frames are made on hosts: what a GPU has encoded comes there through pinned memory, is compressed,
+gets its checksum, and is checked before anything of it goes to another GPU. So a library that could
+send from a GPU has nothing of that kind to send; who runs a job is told, once.
+"""
+
+import ctypes
+from typing import Final
+
+from atomo.transports.mpi.library import MPI
+
+__all__ = ["staging", "takes_device_memory"]
+
+CUDA: Final = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH
+
+
+def takes_device_memory(library: str | None = None) -> bool | None:
+    """Whether MPI says that it takes memory of CUDA devices; None: it does not say.
+
+    Args:
+        library: the file of the library, or of what was linked with it; None: as mpi4py was.
+    """
+    loaded = ctypes.CDLL(MPI.__file__ if library is None else library)
+    if hasattr(loaded, "MPIX_Query_cuda_support"):  # Open MPI
+        return bool(loaded.MPIX_Query_cuda_support())
+    if hasattr(loaded, "MPIX_GPU_query_support"):  # MPICH 4
+        found = ctypes.c_int(0)
+        loaded.MPIX_GPU_query_support(CUDA, ctypes.byref(found))
+        return bool(found.value)
+    return None
+
+
+def staging(aware: bool | None, library: str) -> str:
+    """One line on how what lies on a GPU travels over MPI.
+
+    Args:
+        aware: what `takes_device_memory` found.
+        library: its name and version.
+    """
+    how = {True: "takes CUDA memory", False: "takes no CUDA memory", None: "does not say"}[aware]
+    ending = ", which frames have no use for" if aware else ""
+    return f"frames leave GPUs through pinned memory of their hosts; {library} {how}{ending}"

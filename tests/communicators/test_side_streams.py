@@ -1,0 +1,95 @@
+"""On a device buckets are encoded and decoded beside what it computes, each behind its gradient."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+from pretend import Device, Module, placed, staged
+from torch import Tensor
+
+from atomo.codecs import Codec, make_codec
+from atomo.communicators import Compressor
+from atomo.communicators.base import Reduction
+from atomo.communicators.direct import Direct
+from atomo.communicators.parameter_server.uplink import Uplink
+from atomo.communicators.pipeline import Pipeline
+from atomo.fusion import Bucket, plan
+from atomo.grouping import megabytes
+from atomo.memory import make_memory
+from atomo.transports import network
+from atomo.wire.compression import Compression
+
+BUCKETS = plan(
+    [("a", torch.Size((20, 30))), ("b", torch.Size((20, 30)))], make_codec("sgd"), megabytes(0.001)
+)
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    return staged(monkeypatch)
+
+
+def compressor() -> Compressor:
+    return Compressor(make_memory("none"), Compression(), worker=1, seed=5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_worker_encodes_beside_the_backward_pass(monkeypatch, module, threads):
+    seen = []
+
+    def compress(self, bucket, flat, step):
+        seen.append(module.current_stream())
+        return np.zeros(8, np.uint8)
+
+    monkeypatch.setattr(Compressor, "compress", compress)
+    uplink = Uplink(network(2)[1], compressor(), 60.0, threads, lambda step, bucket, frame: None)
+    uplink.begin(1, BUCKETS)
+    for bucket in BUCKETS:
+        uplink.push(bucket, placed(torch.zeros(bucket.size)))
+    uplink.flush()
+    assert_beside(module, seen, len(BUCKETS))
+
+
+def assert_beside(module: Module, seen: list[Any], times: int) -> None:
+    """One stream, behind the main one each time; and at the end the main one behind it."""
+    (side,) = set(seen)
+    assert len(seen) == times > 1
+    assert side is not module.main
+    assert side.follows == [module.main] * times
+    assert module.main.follows == [side]
+
+
+@final
+class Watched(Reduction[str]):
+    """Tells on which stream it does what."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    @staticmethod
+    def fitted(codec: Codec[Any]) -> Codec[Any]:
+        return codec
+
+    def encode(self, bucket: Bucket, flat: Tensor, step: int) -> str:
+        self._tell()
+        return "encoded"
+
+    def start(self, bucket: Bucket, encoded: str, step: int) -> Callable[[Tensor], None]:
+        self._tell()
+        return lambda mean: self._tell()
+
+
+def test_ranks_without_a_master_encode_and_decode_there(module):
+    seen: list[Any] = []
+    collective = Direct(network(1)[0], 60.0)
+    reduction = Watched(lambda: seen.append(module.current_stream()))
+    pipeline = Pipeline(collective, compressor(), reduction)
+    size = sum(bucket.size for bucket in BUCKETS)
+    with Device():
+        pipeline.begin(1, BUCKETS, placed(torch.zeros(size)))
+        for bucket in BUCKETS:
+            pipeline.push(bucket, placed(torch.zeros(bucket.size)))
+        pipeline.settle()
+    assert_beside(module, seen, 3 * len(BUCKETS))

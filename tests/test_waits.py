@@ -1,0 +1,121 @@
+"""How often the host waits for a device: counted on one that is pretended, with CUDA's ways.
+
+Each wait leaves the device without work, unless a side stream has some. What is counted is what a
+bucket takes on CUDA: Triton's kernels are interpreted, and refuse tensors of the CPU as they do
+there. A new codec needs a row here.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import ways
+from pretend import DEVICE, Device, placed, staged, waits, with_triton
+from selection import slow_but
+from test_device import normal
+
+from atomo.codecs import CODECS, make_codec
+from atomo.communicators import Compressor
+from atomo.communicators.direct import Direct
+from atomo.communicators.exchange import add_frame
+from atomo.fusion import plan
+from atomo.grouping import megabytes
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.exchange import Exchange
+from atomo.integrations.making import Choice, make_exchange
+from atomo.memory import make_memory
+from atomo.transports import network
+from atomo.wire.compression import Compression
+
+assert ways.TRITON  # which has Triton interpret
+ENTRIES = 3000
+
+# To encode, and to decode what arrived: no more than that. The frame takes one more for all that is
+# on the device.
+MOST = {
+    "sgd": (0, 0),
+    "fp16": (2, 0),
+    "bf16": (1, 0),
+    "svd": (6, 2),
+    "entrywise": (8, 0),
+    "fourier": (9, 5),
+    "atomo": (15, 0),
+    "sketchml": (1, 1),
+    "lss": (8, 1),
+    "countsketch": (1, 0),
+    "qsgd": (2, 1),
+    "terngrad": (3, 1),
+    "natural": (2, 1),
+    "signsgd": (1, 0),
+    "signum": (1, 0),
+    "efsignsgd": (1, 0),
+    "onebit": (1, 0),
+    "topk": (2, 0),
+    "threshold": (2, 0),
+    "randk": (2, 0),
+    "chunktopk": (3, 0),
+    "dgc": (4, 0),  # 3, and 1 for the threshold that is lowered once
+    "dragonn": (4, 0),
+    "rows": (2, 0),
+}
+USUAL = ("topk", "efsignsgd", "qsgd")
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    staged(monkeypatch)
+    with with_triton(monkeypatch), Device():
+        yield
+
+
+def test_every_codec_has_a_row():
+    assert set(MOST) == set(CODECS)
+
+
+@pytest.mark.parametrize("spec", slow_but(USUAL, MOST))
+def test_a_bucket_takes_few_waits(spec):
+    (bucket,) = plan([("a", torch.Size((60, 50)))], make_codec(spec), megabytes(0.1))
+    compressor = Compressor(make_memory("none"), Compression(), worker=1, seed=5)
+    encoding, decoding = MOST[spec]
+    with waits() as heard:
+        payloads = compressor.encode(bucket, placed(normal((ENTRIES,))), 1)
+    assert len(heard) <= encoding, heard
+    with waits() as heard:
+        frame = compressor.frame(bucket, payloads, 1, DEVICE)
+    assert heard in ([], ["synchronize"])
+    out, expected = placed(torch.zeros(ENTRIES)), torch.zeros(ENTRIES)
+    with waits() as heard:
+        add_frame(bucket, frame, out, 0.5)
+    assert len(heard) <= decoding, heard
+    add_frame(bucket, frame, expected, 0.5)
+    torch.testing.assert_close(out.held, expected)
+
+
+@pytest.mark.parametrize("spec", ["efsignsgd", "topk", "threshold", "onebit"])
+def test_a_residual_costs_no_wait(spec):
+    (bucket,) = plan([("a", torch.Size((60, 50)))], make_codec(spec), megabytes(0.1))
+    compressor = Compressor(make_memory("residual"), Compression(), worker=1, seed=5)
+    with waits() as heard:
+        compressor.encode(bucket, placed(normal((ENTRIES,))), 1)
+    assert len(heard) <= MOST[spec][0], heard
+
+
+def averager_of(code: str, chunk: Chunk) -> Exchange:
+    """The only rank of a group."""
+    (transport,) = network(1)
+    choice = Choice(code=code, skips=True)
+    return make_exchange(choice, Direct(transport, 60.0), dict(chunk.gradients))
+
+
+def test_a_bucket_of_the_hook_takes_as_many_and_a_look_at_its_peaks():
+    """Stage by stage, in this thread. Whether averages are finite is asked once a step."""
+    gradients = {"weight": placed(normal((60, 50))), "bias": placed(normal((50,)))}
+    chunk = Chunk(0, gradients)
+    averager = averager_of("efsignsgd", chunk)._averager
+    with waits() as heard:
+        sent = averager.encode(chunk, 1.0, True, lambda work: work())
+    assert len(heard) <= 1 + MOST["efsignsgd"][0] + 1, heard  # peaks, signs, the frame
+    sent = averager.exchange(sent)
+    with waits() as heard:
+        averager.decode(sent, True)
+    assert heard == ["synchronize"]

@@ -1,0 +1,30 @@
+"""What MPI says of memory on GPUs, and what we say of that."""
+
+import pytest
+
+from atomo.transports.mpi.device_memory import staging, takes_device_memory
+from atomo.transports.mpi.library import MPI
+
+
+def test_the_library_at_hand_is_asked():
+    found = takes_device_memory()
+    assert found is not None or MPI.get_vendor()[0] not in ("Open MPI", "MPICH")
+
+
+def test_a_library_that_has_no_answer_gives_none():
+    assert takes_device_memory("libc.so.6") is None
+
+
+@pytest.mark.parametrize(
+    ("aware", "ending"),
+    [
+        (True, "Open MPI 5.0.11 takes CUDA memory, which frames have no use for"),
+        (False, "Open MPI 5.0.11 takes no CUDA memory"),
+        (None, "Open MPI 5.0.11 does not say"),
+    ],
+)
+def test_a_line_says_how_frames_leave_gpus(aware, ending):
+    line = staging(aware, "Open MPI 5.0.11")
+    assert line.startswith("frames leave GPUs through pinned memory of their hosts; ")
+    assert line.endswith(ending)
+    assert "\n" not in line

@@ -1,10 +1,12 @@
 """The contract suite on tensors of a GPU: each test of it, with gradients and sums that lie there.
 
 A payload is made of a gradient on the GPU, and added to a sum there; what tests look at is on the
-CPU. They are those of `tests/codecs/test_contract.py`, as they stand.
+CPU. They are those of `tests/codecs/test_contract.py`, as they stand, but for one: that several
+gradients at once give the bytes of each is a law of the CPU.
 """
 
 import importlib.util
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ assert SPEC is not None
 assert SPEC.loader is not None
 CONTRACT = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(CONTRACT)
-globals().update({name: one for name, one in vars(CONTRACT).items() if name.startswith("test_")})
+ONLY_ON_THE_CPU = "test_several_gradients_at_once_give_the_bytes_of_each"
+TESTS = {name: one for name, one in vars(CONTRACT).items() if name.startswith("test_")}
+del TESTS[ONLY_ON_THE_CPU]
+globals().update(TESTS)
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,16 +41,40 @@ def on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lift(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     """Has the codecs of a class encode and add up on the GPU."""
-    encode, add = kind.encode, kind.add_decoded
+    encode, encode_all = kind.encode, kind.encode_all
 
     def encode_there(self: Any, gradient: Tensor, generator: Generator) -> Any:
         return encode(self, gradient.cuda(), generator)
 
-    def add_there(self: Any, payload: Any, out: Tensor, scale: float = 1.0) -> None:
+    def encode_all_there(
+        self: Any, gradients: Sequence[Tensor], generators: Sequence[Generator]
+    ) -> Iterator[Any]:
+        return encode_all(self, [one.cuda() for one in gradients], generators)
+
+    monkeypatch.setattr(kind, "encode", encode_there)
+    monkeypatch.setattr(kind, "encode_all", encode_all_there)
+    for name in ("add_decoded", "add_all"):
+        monkeypatch.setattr(kind, name, adding_there(getattr(kind, name)))
+
+
+def adding_there(add: Any) -> Any:
+    """What adds one payload, or several, to a sum on the GPU."""
+
+    def add_there(self: Any, coming: Any, out: Tensor, scale: float = 1.0) -> None:
         there = out.cuda()
-        add(self, payload, there, scale)
+        add(self, coming, there, scale)
         if there is not out:
             out.copy_(there)
 
-    monkeypatch.setattr(kind, "encode", encode_there)
-    monkeypatch.setattr(kind, "add_decoded", add_there)
+    return add_there
+
+
+@pytest.mark.parametrize("codec", CONTRACT.CODECS_AND_MORE, ids=str)
+def test_several_gradients_at_once_are_sent_as_each(codec: Any) -> None:
+    given = [torch.randn(40, 30, generator=Generator().manual_seed(n)) for n in (1, 2)]
+    several = codec.encode_all(given, [Generator().manual_seed(n) for n in (3, 4)])
+    for one, payload, seed in zip(given, several, (3, 4), strict=True):
+        sums = torch.zeros(40, 30), torch.zeros(40, 30)
+        codec.add_decoded(payload, sums[0])
+        codec.add_decoded(codec.encode(one, Generator().manual_seed(seed)), sums[1])
+        torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-4)

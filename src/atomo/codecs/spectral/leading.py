@@ -24,6 +24,7 @@ from atomo.codecs.spectral.spectrum import (
     decompose,
     orthonormal,
 )
+from atomo.devices import to_device
 
 __all__ = ["first", "is_wide", "leading"]
 
@@ -76,7 +77,7 @@ def directions(
 ) -> Float[torch.Tensor, "n size"]:
     """Orthonormal columns close to the first right singular vectors, the largest first."""
     probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
-    probe = probe.to(matrix)
+    probe = to_device(probe, matrix.device).to(matrix.dtype)
     for _ in range(POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ probe)
         probe = orthonormal(probe)

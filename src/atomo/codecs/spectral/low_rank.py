@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 
 from atomo.codecs.spectral.chunks import chunks
+from atomo.devices import to_device
 
 __all__ = ["is_low", "low_rank", "sampled_rank", "spanned"]
 
@@ -72,7 +73,8 @@ def spanned(
         within = (rows @ basis).double()
         gram.addmm_(within.T, within)
     # To how much the columns of float32 lack of being orthonormal this is the first correction.
-    straight = 1.5 * torch.eye(len(gram)).to(gram) - 0.5 * (wide.T @ wide)
+    one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    straight = 1.5 * one - 0.5 * (wide.T @ wide)
     squares, turns = torch.linalg.eigh((straight @ gram @ straight).masked_fill(~spans, 0.0))
     return squares.clamp(min=0).sqrt(), wide @ (straight @ turns), spans
 
@@ -93,5 +95,5 @@ def combinations(
     total = matrix.new_zeros(matrix.shape[1], count)
     for rows in chunks(matrix):
         weights = torch.randn(len(rows), count, generator=generator, device=generator.device)
-        total.addmm_(rows.T, weights.to(rows.device))
+        total.addmm_(rows.T, to_device(weights, rows.device))
     return total

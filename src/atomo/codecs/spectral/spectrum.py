@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float, Float64, Int
 
 from atomo.codecs.spectral.chunks import chunks
 from atomo.codecs.spectral.low_rank import low_rank
+from atomo.devices import to_device
 from atomo.errors import CodecError
 
 __all__ = ["Spectrum", "decompose", "indicator", "tall", "times"]
@@ -133,7 +134,7 @@ def top_vectors(
     """Orthonormal columns close to the right singular vectors of the largest singular values."""
     size = min(max(SKETCH, atoms + OVERSAMPLING), matrix.shape[1])
     probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
-    probe = probe.to(matrix)
+    probe = to_device(probe, matrix.device).to(matrix.dtype)
     for _ in range(1 + POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ orthonormal(probe))
     # NaN would raise; whoever has some is told so elsewhere.

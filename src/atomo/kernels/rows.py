@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from atomo.devices import stages, to_device
 
@@ -15,7 +14,7 @@ __all__ = ["joined", "stacked"]
 ALIGNED: Final = 16  # entries; rows begin at multiples, so that programs read whole vectors of them
 
 
-def stacked(vectors: Sequence[Tensor], device: torch.device) -> Tensor:
+def stacked(vectors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Vectors of one length, at least one, each as a row; one of them alone is not copied."""
     if len(vectors) == 1:
         return to_device(vectors[0], device)[None]
@@ -27,7 +26,7 @@ def stacked(vectors: Sequence[Tensor], device: torch.device) -> Tensor:
     return to_device(rows, device)[:, :length]
 
 
-def joined(vectors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def joined(vectors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Vectors of any length on a device, to which they go in one copy."""
     sizes = [len(vector) for vector in vectors]
     if len(vectors) == 1 or not any(sizes):
@@ -38,7 +37,7 @@ def joined(vectors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     return [*torch.split(to_device(whole, device), sizes)]
 
 
-def room(vectors: Sequence[Tensor], device: torch.device, *size: int) -> Tensor:
+def room(vectors: Sequence[torch.Tensor], device: torch.device, *size: int) -> torch.Tensor:
     """Zeros where most copies are least: on the device, if vectors are there, or else on the host,
     pinned where that lets nobody wait for the copy to the device.
     """

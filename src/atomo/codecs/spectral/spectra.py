@@ -33,8 +33,6 @@ __all__ = ["Spectra", "alike", "in_double", "in_single", "of_leading", "of_low_r
 
 STACKED: Final = 2**26  # entries that are copied at once to make one batch of equal matrices
 
-Matrix = Float[torch.Tensor, "_ _"]
-
 
 @dataclass(frozen=True)
 class Spectra:
@@ -46,7 +44,7 @@ class Spectra:
     """From the number of a matrix and indices below k to unit vectors, as rows in float32."""
 
 
-def in_single(matrices: Sequence[Matrix]) -> Spectra:
+def in_single(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Spectra:
     """Of matrices of equal width, from Gram matrices of products in float32."""
     gram = grams(matrices)
     total = gram.diagonal(dim1=1, dim2=2).sum(1)
@@ -55,7 +53,7 @@ def in_single(matrices: Sequence[Matrix]) -> Spectra:
     return from_grams(squares, bases, sound & (squares[:, 0] > TRUST * squares[:, -1]))
 
 
-def in_double(matrices: Sequence[Matrix]) -> Spectra:
+def in_double(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Spectra:
     """Of matrices of equal width, from Gram matrices in float64."""
     gram = torch.stack([gram_in_double(matrix) for matrix in matrices])
     sound = gram.diagonal(dim1=1, dim2=2).sum(1) <= LARGE**2
@@ -80,7 +78,9 @@ def from_grams(
     return Spectra(coefficients, sound, lambda row, chosen: bases[row].T[chosen].float())
 
 
-def of_low_rank(matrix: Matrix, rank: int, generator: torch.Generator) -> Spectra:
+def of_low_rank(
+    matrix: Float[torch.Tensor, "_ _"], rank: int, generator: torch.Generator
+) -> Spectra:
     """Of a matrix whose rank is low, if it is."""
     coefficients, basis, spans = spanned(matrix, rank, generator)
     sound = spans & (coefficients[-1] <= LARGE)
@@ -88,22 +88,26 @@ def of_low_rank(matrix: Matrix, rank: int, generator: torch.Generator) -> Spectr
     return Spectra(found[None], sound[None], lambda _, chosen: basis.T[chosen].float())
 
 
-def of_sketch(matrix: Matrix, atoms: int, generator: torch.Generator) -> Spectra:
+def of_sketch(
+    matrix: Float[torch.Tensor, "_ _"], atoms: int, generator: torch.Generator
+) -> Spectra:
     """Of a matrix of many columns."""
     return of_one(matrix, sketch(matrix, atoms, generator))
 
 
-def of_leading(matrix: Matrix, atoms: int, generator: torch.Generator) -> Spectra:
+def of_leading(
+    matrix: Float[torch.Tensor, "_ _"], atoms: int, generator: torch.Generator
+) -> Spectra:
     """The first atoms alone."""
     return of_one(matrix, first(matrix, atoms, generator))
 
 
-def of_one(matrix: Matrix, found: Spectrum) -> Spectra:
+def of_one(matrix: Float[torch.Tensor, "_ _"], found: Spectrum) -> Spectra:
     sound = in_range(matrix)[None]
     return Spectra(found.coefficients[None], sound, lambda _, chosen: found.vectors(chosen))
 
 
-def grams(matrices: Sequence[Matrix]) -> Float64[torch.Tensor, "b n n"]:
+def grams(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Float64[torch.Tensor, "b n n"]:
     """The Gram matrix of each, from products in float32."""
     if matrices[0].device.type == "cpu":  # where to stack would be to copy for nothing
         return torch.stack([gram_in_blocks(matrix) for matrix in matrices])

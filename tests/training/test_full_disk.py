@@ -25,7 +25,7 @@ from atomo.training.scoring import Evaluation
 from atomo.training.storage import Outage
 
 STEP = StepDone(1, *[1.0] * 4, 1, 1.0, 1, 1, 1, *[1.0] * 8)
-ROOM = 500  # bytes of a file: one step and a half
+ROOM = 800  # bytes of a file: one step and a half
 
 
 @pytest.fixture

@@ -166,6 +166,7 @@ install_client() {
 }
 
 cluster_name() {
+  # shellcheck disable=SC2031  # where extras are installed a subshell sets it, to the same
   "$ATOMO_PYTHON" -c 'import json, sys; print(json.load(sys.stdin)["name"])' <"$folder/cluster.yaml"
 }
 

@@ -178,10 +178,11 @@ def numbers(frame: Bytes, of: Bucket, value: float) -> list[Bytes]:
     return [pack(read_header(frame), told, RAW)]
 
 
+OF_NUMBERS = (with_no_numbers, with_infinite_numbers)
 LIES = (
     truncated, truncated_and_sealed, flipped, empty, replayed, of_an_old_step, of_another_worker,
     of_another_codec, of_a_bucket_that_is_not, with_lying_lengths, with_too_few_sections,
-    with_no_numbers, with_infinite_numbers,
+    *OF_NUMBERS,
 )  # fmt: skip
 
 
@@ -202,7 +203,9 @@ def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
     stage = Stage(code)
     last = len(stage.buckets) - 1
     assert last > 0
-    for number, lie in enumerate(LIES):
+    # A frame of exponents, as natural's, has no number to lie with.
+    numbers_in_it = any(one.dtype.is_floating_point for one in stage.buckets[last].fields)
+    for number, lie in enumerate(LIES if numbers_in_it else LIES[: -len(OF_NUMBERS)]):
         lied(stage, lie, at=last)
         assert stage.step(2 * number + 1) == [1, 3], lie.__name__
         assert stage.sum.equal(stage.of(1, 3)), lie.__name__
@@ -215,7 +218,11 @@ def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
         assert stage.server.balance() == Balance(3, 3, 0, 0, 0, 1, ()), lie.__name__
         for worker in (1, 2, 3):
             used, kept = stage.used[worker - 1], stage.kept(worker)
-            torch.testing.assert_close(used + kept, stage.computed[worker - 1])
+            # What unbiased codecs send is many times what they got, and so is its rounding.
+            close = 1e-5 * max(1.0, float(used.abs().max()))
+            torch.testing.assert_close(
+                used + kept, stage.computed[worker - 1], rtol=0.0, atol=close
+            )
 
 
 def test_three_in_a_row_drop_a_worker_and_a_sound_gradient_forgives():

@@ -82,5 +82,6 @@ def test_no_codec_maps_a_gradient_anew_at_each_step():
     words = printed(COUNT_FAULTS_OF_CODECS, HOME=os.environ["HOME"])
     faulted = dict(zip(words[::2], words[1::2], strict=True))
     assert len(faulted) > 20
-    # Of four megabytes.
-    assert {name: n for name, n in faulted.items() if int(n) > 1_000_000} == {}
+    # Of four megabytes, which would be mapped in each of four steps. A heap that still grows by a
+    # piece or two in one of them is none that shrinks.
+    assert {name: n for name, n in faulted.items() if int(n) > 2_500_000} == {}

@@ -16,6 +16,7 @@ from atomo.training.job import make_job
 from atomo.training.plan_records import moved
 from atomo.transports import network
 
+pytestmark = pytest.mark.usefixtures("short_trials")
 CODES = {"fc2.weight": "qsgd", "fc1.weight": "svd(rank=8)", "conv2.weight": "qsgd"}
 SAID = {"network": "LeNet", "dataset": "Digits", "comm_type": "Bcast", "n": 3, "batch_size": 32,
         "error_budget": None}  # fmt: skip

@@ -15,6 +15,7 @@ from atomo.training.events import Event, Started
 from atomo.training.found import Found
 from atomo.training.kept_fusion import FUSION_FILE, find_kept, keep_found
 
+pytestmark = pytest.mark.usefixtures("short_trials")
 CASES = [
     {"n": 3, "comm_type": "Bcast", "code": "topk(ratio=0.1)", "memory": "dgc"},
     {"n": 2, "comm_type": "Allgather", "code": "qsgd"},

@@ -46,6 +46,7 @@ from atomo.training.worker_state import restore, worker_state
 from atomo.transports import network
 
 BEFORE, AFTER = "topk(ratio=0.1)", "efsignsgd"
+pytestmark = pytest.mark.usefixtures("short_trials")
 PAUSE = 4  # the step after which ranks measure again
 RULES = Rules(window=2, steps=2, distance=PAUSE, share=1e12)
 PASS_S = 0.01

@@ -18,6 +18,7 @@ from atomo.training.rank import run_rank
 from atomo.training.worker import Worker
 from atomo.transports import LocalTransport, network
 
+pytestmark = pytest.mark.usefixtures("short_trials")
 CODEC = "topk(ratio=0.1)"
 DEFECT = "a planted defect"
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cluster.virtual.night import WAYS, Night
+from cluster.virtual.night import Night
 from cluster.virtual.vc import Tool
 
 OWN_HOMES = os.geteuid() == 0 and "overlay" in Path("/proc/filesystems").read_text()
@@ -40,13 +40,12 @@ def test_a_job_comes_through_a_night_of_interruptions(night):
         night.until(lambda: len(night.story("started")) > count, f"replacement {count}")
         assert len(night.living()) == 3
 
-    for count, way in enumerate(WAYS, 1):
-        lost.append(night.lose(way))
-        after(count)
+    lost.append(night.lose("noticed"))  # `night.py` goes on in the other ways, for as long as asked
+    after(1)
     told = night("status")
     assert not set(lost) & {host["id"] for host in told["hosts"]}
     story = " ".join(one["text"] for one in told["story"] if one["kind"] == "lost")
-    assert all(id in story for id in lost[1:])  # the first was gone before anybody looked
+    assert all(id in story for id in lost)
     night.on(night.master, "touch ~/atomo-for-a-night/enough")
     night.until(lambda: night.story("over"), "the end")
     assert list(night.living().values()) == [night.master]  # which alone has the results

@@ -1,0 +1,12 @@
+"""What tests of measured plans have in common."""
+
+import pytest
+
+from atomo.training import rehearsal
+
+
+@pytest.fixture
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are tried for one step a turn: how long they take is nothing to a test."""
+    for name in ("TURNS", "FINAL_TURNS", "LEAST_STEPS", "MOST_STEPS"):
+        monkeypatch.setattr(rehearsal, name, 1)

@@ -46,7 +46,9 @@ def test_all_ranks_come_to_the_same_codecs_within_the_budget(
     assert first is not None
     assert others == [first] * (n - 1)
     assert first.error <= first.budget == 0.4
-    assert 0 < first.step_s <= first.dense_s
+    # Real steps may prefer what is predicted to take longer.
+    assert first.step_s > 0
+    assert first.trials or first.step_s <= first.dense_s
     chosen = first.applied(run)
     assert chosen.resolved() == chosen
     assert make_job(chosen, n).buckets  # every name is one of the network's

@@ -116,7 +116,8 @@ def test_an_error_of_ours_is_one_line(tmp_path):
     lines = output.splitlines()
     assert "atomo: rank 1 (worker), step 3: planted" in lines
     at = lines.index("atomo: rank 1 (worker), step 3: planted")
-    assert "Ended early" in lines[at + 1]
+    # A line about a checkpoint comes by another pipe, and may come in between.
+    assert any("Ended early" in line for line in lines[at + 1 :])
     assert "Traceback" not in output
 
 

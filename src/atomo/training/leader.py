@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from atomo.communicators import Coder, Report, Server, Source, make_down
+from atomo.communicators import Coder, Limits, Report, Server, Source, make_down
 from atomo.downlink import weights_dtype
 from atomo.fusion import flatten
 from atomo.training.average import without_average
@@ -47,8 +47,9 @@ class Leader:
         )
         down = make_down(s.down, source)
         self._server = Server(
-            transport, job.buckets, s.num_aggregate, s.timeout, down, job.late_counts, job.workers
-        )
+            transport, job.buckets, s.num_aggregate, s.timeout, down, job.late_counts, job.workers,
+            images=job.images_of_step, limits=Limits(s.step_timeout, s.grace),
+        )  # fmt: skip
         self._server.meet(self._weights)
 
     def take_step(self) -> Led:

@@ -29,10 +29,9 @@ __all__ = ["Contender", "join_rehearsal", "rehearse"]
 
 FURTHEST: Final = 2.5  # times the best prediction; the worst ever seen was off by 2.2
 MOST: Final = 5  # plans
-TURNS, FINAL_TURNS = 2, 4  # of all, so that load which changes meets them; and of those that are
-FINALISTS: Final = (
-    3  # left, since the best of several that differ by chance looks better than it is
-)
+# Turns, so that load which changes meets all plans alike. The best of several that differ by chance
+# looks better than it is, so those that are left after the first turns have more.
+TURNS, FINAL_TURNS, FINALISTS = 2, 4, 3
 ABOUT_S: Final = 0.4  # of the steps of a turn
 LEAST_STEPS, MOST_STEPS = 3, 8  # of a turn
 STILL: Final = 1e-9  # a learning rate by which no weights leave what is finite
@@ -69,22 +68,22 @@ def rehearse(
     """
     chosen = worth_trying(plans)
     turns: list[Turns] = [[] for _ in chosen]
-    steps = steps_of(min(plan.predicted_s for plan in chosen)) if chosen else 0
-    rounds = [(TURNS, [*range(len(chosen))])] if chosen else []
-    for times, places in rounds:
+
+    def play(places: Sequence[int], times: int) -> None:
         some = [chosen[at] for at in places]
-        words = {"plans": [asdict(plan) for plan in some], "steps": steps, "turns": times}
-        tell(transport, words)
+        steps = steps_of(min(plan.predicted_s for plan in chosen))
+        tell(transport, {"plans": [*map(asdict, some)], "steps": steps, "turns": times})
         transport.drain(draft.settings.timeout)
         taken = turns_taken(draft, transport, device, some, steps, times)
         for at, found in zip(places, taken, strict=True):
             turns[at] += found
-        if len(rounds) == 1:
-            rounds.append((FINAL_TURNS, finalists(turns)))
+
+    if chosen:
+        play(range(len(chosen)), TURNS)
+        play(finalists(turns), FINAL_TURNS)
     tell(transport, {"plans": []})
     transport.drain(draft.settings.timeout)
-    named = [(plan.name, plan.predicted_s) for plan in chosen]
-    return winner_first(named, turns)
+    return winner_first([(plan.name, plan.predicted_s) for plan in chosen], turns)
 
 
 def join_rehearsal(draft: Job, transport: Transport, device: torch.device) -> None:

@@ -173,8 +173,9 @@ def weighed(
     costs = costs_of(found, own)
     now_s = predict(found.setting, costs, s.comm_type, s.grouping).step_s
     stays = Plan(
-        replace(job.chosen, step_s=now_s) if job.chosen else None,
-        replace(job.found, step_s=now_s) if job.found else None,
+        # What trial steps took is of before the drift.
+        replace(job.chosen, step_s=now_s, trials=()) if job.chosen else None,
+        replace(job.found, step_s=now_s, trials=()) if job.found else None,
         now_s,
     )
     chosen, then = None, job

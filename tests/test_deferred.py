@@ -22,6 +22,7 @@ from atomo.tasks import TASKS
 
 # All that a launcher does: it refuses options, checks those of every codec, and shows a job.
 LAUNCHER = """
+import gc
 import sys
 from atomo.cli import main
 
@@ -49,6 +50,7 @@ for display in (Plain(sys.stdout, 1), Live(Console())):
     assert ended(job) == 0
     display.close()
 assert "torch._C" not in sys.modules, "PyTorch was used"
+assert gc.get_freeze_count(), "modules are looked through for garbage"
 """
 
 

@@ -17,7 +17,7 @@ PACKAGE = Path(atomo.__file__).parent
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
     "devices",
-    ("errors", "kernels", "allocator", "published", "tables", "deferred"),
+    ("errors", "kernels", "allocator", "collector", "published", "tables", "deferred"),
     "plotting",
     "randomness",
     ("names", "bounds", "surroundings", "quantities"),

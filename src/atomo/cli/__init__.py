@@ -1,10 +1,10 @@
 """The command line: `atomo COMMAND`, a module of this package each; `COMMANDS` lists them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
+from atomo.collector import import_for_good
 from atomo.deferred import defer
 from atomo.program import dispatch
 
@@ -38,7 +38,7 @@ def act(name: str, words: list[str]) -> int:
     """Runs the command of this name, and imports what it needs only now."""
     if name in LAUNCHERS:
         defer("torch")
-    run: Callable[[Sequence[str]], int] = import_module(f"atomo.cli.{name}").main
+    run: Callable[[Sequence[str]], int] = import_for_good(f"atomo.cli.{name}").main
     return run(words)
 
 

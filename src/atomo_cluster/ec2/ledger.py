@@ -11,14 +11,14 @@ from typing import Final
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["Entry", "close", "file_of", "note", "noted", "postpone", "renew"]
+__all__ = ["Entry", "close", "file_of", "life", "note", "noted", "postpone", "renew"]
 
 FILE: Final = "hosts.json"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One host that there was."""
+    """One host that there was, or one of its lives: a stopped host that is started begins anew."""
 
     id: str
     owner: str
@@ -29,13 +29,18 @@ class Entry:
     usd_per_hour: float | None  # with disk and address, at the last look; None: AWS did not say
 
 
+def life(id: str, launched: str) -> str:
+    """What tells the lives of a host apart: EC2 counts its launch from its last start."""
+    return f"{id} {launched}"
+
+
 def file_of(cluster: Cluster) -> Path:
     """Where the entries of a cluster are."""
     return cluster.state / FILE
 
 
 def noted(cluster: Cluster, owner: str) -> dict[str, Entry]:
-    """The hosts of the cluster's present life, or if it has ended, of its last one.
+    """The hosts, by `life`, of the cluster's present time, or if it has ended, of its last one.
 
     Raises:
         ConfigError: the file is damaged.
@@ -47,22 +52,42 @@ def noted(cluster: Cluster, owner: str) -> dict[str, Entry]:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}; delete it, and forget what hosts have cost") from error
-    return {entry.id: entry for entry in entries if entry.owner == owner}
+    ours = [entry for entry in entries if entry.owner == owner]
+    return {life(entry.id, entry.launched): entry for entry in ours}
 
 
 def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
-    """Adds hosts, or what is known better of them. A known end and price stay.
+    """Adds hosts, or what is known better of them. A known end and price stay; one that was started
+    anew has not run between.
 
     Raises:
         ConfigError: the file is damaged, or cannot be written.
     """
     known = noted(cluster, owner)
     for entry in entries:
-        old = known.get(entry.id)
+        key = life(entry.id, entry.launched)
+        old = known.get(key)
         price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
         if old is None or not old.ended:
-            known[entry.id] = replace(entry, usd_per_hour=price)
-    write(file_of(cluster), known.values())
+            known[key] = replace(entry, usd_per_hour=price)
+    write(file_of(cluster), bounded(list(known.values())))
+
+
+def bounded(entries: list[Entry]) -> list[Entry]:
+    """Lives of a host follow each other: one of which no end is known was over before the next."""
+    starts: dict[str, list[datetime]] = {}
+    for one in entries:
+        starts.setdefault(one.id, []).append(datetime.fromisoformat(one.launched))
+    return [before(one, starts[one.id]) for one in entries]
+
+
+def before(one: Entry, starts: list[datetime]) -> Entry:
+    """A life that is over by the next start of its host."""
+    launched, until = datetime.fromisoformat(one.launched), datetime.fromisoformat(one.until)
+    following = min((start for start in starts if start > launched), default=None)
+    if following is None or one.ended or until <= following:
+        return one
+    return replace(one, until=following.isoformat())
 
 
 def renew(cluster: Cluster, owner: str) -> None:
@@ -74,9 +99,9 @@ def renew(cluster: Cluster, owner: str) -> None:
 def postpone(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> None:
     """Writes down later fuses, by host."""
     moved = [
-        replace(entry, until=fuses[id].isoformat())
-        for id, entry in noted(cluster, owner).items()
-        if id in fuses
+        replace(entry, until=fuses[entry.id].isoformat())
+        for entry in noted(cluster, owner).values()
+        if entry.id in fuses
     ]
     note(cluster, owner, moved)
 

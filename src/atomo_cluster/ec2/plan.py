@@ -154,7 +154,8 @@ def present(running: Sequence[Instance], role: str, wanted: int) -> int:
     for one in have:
         if one.state in ("stopping", "stopped"):
             raise ConfigError(
-                f"{one.id} ({role}) is {one.state}: start it, or end the cluster with `shutdown`"
+                f"{one.id} ({role}) is {one.state}: `start_hosts` starts it, `shutdown` ends the "
+                "cluster"
             )
     if len(have) > wanted:
         raise ConfigError(

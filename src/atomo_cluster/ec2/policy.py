@@ -23,6 +23,7 @@ ENDED: Final = (
     "DeleteVolume", "DeleteNetworkInterface", "DeletePlacementGroup", "DeleteKeyPair",
     "DeleteSecurityGroup",
 )  # fmt: skip
+STOPPED: Final = ("StopInstances", "StartInstances")
 TAGGING: Final = (
     "RunInstances", "CreateFleet", "CreateLaunchTemplate", "CreateSecurityGroup", "ImportKeyPair",
     "CreatePlacementGroup",
@@ -62,7 +63,7 @@ def policy() -> dict[str, Any]:
             ),
             allowed(
                 "ChangeAndEndWhatCarriesTheTag",
-                ["ec2:CreateTags", *(f"ec2:{name}" for name in ENDED)],
+                ["ec2:CreateTags", *(f"ec2:{name}" for name in (*ENDED, *STOPPED))],
                 {"Null": {"aws:ResourceTag/atomo:cluster": "false"}},
             ),
             allowed(

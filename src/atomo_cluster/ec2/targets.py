@@ -32,7 +32,10 @@ def cluster_hosts(run: Run) -> list[Host]:
         return listed(run.options.hostfile)
     found = instances(run.aws, run.owned, ["running"])
     if not found or found[0].role != "master":
-        raise CloudError(f"cluster {run.cluster.name} has no running master; `launch` starts it")
+        raise CloudError(
+            f"cluster {run.cluster.name} has no running master; `launch` starts it, or "
+            "`start_hosts` where `stop_hosts` has stopped it"
+        )
     return hosts_of(run, found)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["user_data"]
+__all__ = ["LIBRARY", "user_data", "write"]
 
 HOST: Final = Path(__file__).parent / "host"
 LIBRARY: Final = "/usr/local/lib/atomo"

@@ -1,6 +1,7 @@
 """A stand-in for AWS: moto's HTTP server, and before it a proxy that can refuse, fail and add.
 
-The proxy also does what moto does not: placement groups, prices, quotas and host keys on consoles.
+The proxy also does what moto does not: placement groups, prices, quotas, host keys on consoles, and
+launch times that are those of the last start.
 """
 
 import base64
@@ -12,6 +13,7 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,7 @@ class Cloud:
     acts: dict[str, list[Act]] = field(default_factory=dict)
     placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)  # name -> tags
     consoles: dict[str, str] = field(default_factory=dict)  # instance -> output
+    starts: dict[str, str] = field(default_factory=dict)  # instance -> when it was last started
     console: str = "booting"  # that of all others
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
@@ -172,7 +175,8 @@ class Cloud:
     def reset(self) -> None:
         """An empty account, and AWS as usual."""
         self.moto.reset()
-        for memory in (self.calls, self.acts, self.placement_groups, self.consoles):
+        for memory in (self.calls, self.acts, self.placement_groups, self.consoles,
+                       self.starts):  # fmt: skip
             memory.clear()
         self.prices = self.quotas = self.denied = None
         self.console = "booting"
@@ -301,6 +305,23 @@ def console(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) 
     return wrapped("GetConsoleOutput", f"<output>{output}</output>")
 
 
+def start_instances(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    told = forward()
+    if told.status == 200:
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        cloud.starts |= {value: now for key, value in words.items() if key.startswith("InstanceId")}
+    return told
+
+
+def describe_instances(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    told = forward()
+    text = told.body.decode()
+    for id, when in cloud.starts.items():
+        ours = rf"(<instanceId>{id}</instanceId>.*?<launchTime>)[^<]*"
+        text = re.sub(ours, rf"\g<1>{when}", text, count=1, flags=re.DOTALL)
+    return Reply(told.status, text.encode(), told.kind)
+
+
 def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
     if cloud.prices is None:
         return forward()
@@ -349,6 +370,8 @@ OWN = {
     "DeletePlacementGroup": delete_group,
     "DescribePlacementGroups": describe_groups,
     "DescribeTags": describe_tags,
+    "DescribeInstances": describe_instances,
+    "StartInstances": start_instances,
     "GetConsoleOutput": console,
     "GetProducts": products,
     "ListServiceQuotas": quotas,

@@ -16,15 +16,17 @@ def banner(public):
     )
 
 
-def start(cloud, role):
-    """Launches a host as `launch` does, without its checks, which take longer."""
+def start(cloud, role, spot=False):
+    """Launches a host as `launch` does, without its checks, which take longer; its identifier."""
     tags = {CLUSTER: "test", OWNER: "user/moto", ROLE: role, HOURS: "8"}
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
-    cloud.moto.client().run_instances(
-        ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType="m5.large",
+    market = {"InstanceMarketOptions": {"MarketType": "spot"}} if spot else {}
+    made = cloud.moto.client().run_instances(
+        **market, ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType="m5.large",
         Placement={"AvailabilityZone": "us-east-1a"},
         TagSpecifications=[{"ResourceType": "instance", "Tags": listed}],
     )  # fmt: skip
+    return made["Instances"][0]["InstanceId"]
 
 
 class Lab:

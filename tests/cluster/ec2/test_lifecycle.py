@@ -114,7 +114,7 @@ def test_a_stopped_host_is_not_counted(ec2, cloud):
     cloud.moto.client().stop_instances(InstanceIds=[last])
     done = ec2("launch", "--yes")
     assert done.code == 2
-    assert f"{last} (worker) is stopped: start it, or end the cluster" in done.err
+    assert f"{last} (worker) is stopped: `start_hosts` starts it" in done.err
 
 
 @pytest.mark.parametrize(

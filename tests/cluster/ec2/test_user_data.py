@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import atomo_cluster.ec2
+from atomo_cluster.ec2.asleep import script
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.user_data import LARGEST, user_data
 
+TOLD = "atomo: the fuse of this cluster"
 HOST = Path(atomo_cluster.ec2.__file__).parent / "host"
 RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >>"$RECORD"\n'
 
@@ -77,6 +79,31 @@ def test_the_fuse_can_be_moved_and_stays_moved(machine, tmp_path):
     ]
     boot = tmp_path / "root/usr/local/lib/atomo/fuse.sh"
     assert machine(boot, "60") == ["shutdown -h +300 atomo: the fuse of this cluster"]
+
+
+def test_the_fuse_waits_while_a_host_is_stopped(machine, tmp_path):
+    folder, pause = tmp_path / "root/etc/atomo", tmp_path / "pause"
+    pause.write_bytes(script())
+    with pytest.raises(subprocess.CalledProcessError):
+        machine(pause, "pause")  # there is no fuse
+    user = tmp_path / "user-data"
+    user.write_text(user_data(Cluster(max_hours=1.0), spot=False))
+    machine(user)
+    fuse = tmp_path / "root/usr/local/lib/atomo/fuse.sh"
+    fuse.write_text("of an older launch")
+    machine(pause, "pause")
+    assert int((folder / "paused").read_text()) == pytest.approx(3600, abs=60)
+    (folder / "deadline").write_text("1000")  # it has been stopped for long
+    (folder / "paused").write_text("1830")
+    assert machine(fuse, "60") == ["shutdown -h +30 atomo: the fuse of this cluster"]
+    assert machine(fuse, "60")[0] in [f"shutdown -h +{left} {TOLD}" for left in (29, 30)]
+    machine(pause, "pause")
+    machine(pause, "go_on")  # it was not stopped after all
+    (folder / "deadline").write_text(str(int(time.time()) + 200))
+    assert machine(fuse, "60") == [f"shutdown -h +3 {TOLD}"]
+    with pytest.raises(subprocess.CalledProcessError):
+        machine(pause, "pause")  # it would end before it could be told anything
+    assert not (folder / "paused").exists()
 
 
 def test_spot_hosts_watch_for_the_notice(machine, tmp_path):

@@ -2,12 +2,12 @@
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from atomo_cluster.ec2.inventory import LIVE, Disk, Instance, instances, volumes
-from atomo_cluster.ec2.ledger import Entry, note, noted
+from atomo_cluster.ec2.ledger import Entry, life, note, noted
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.tables import table
@@ -19,9 +19,11 @@ HELP: Final = """\
 Changes nothing. Computed from start and end times, the disks that there are, and the prices of this
 moment: the bill is in the AWS console. Hosts that have ended are in it, also after `shutdown`, as
 this machine has them in state_dir; where nobody looked within an hour of an end, until the fuse at
-most. Traffic to the internet and shared folders (EFS) are not in it."""
+most. A stopped host costs its disk; its last column is as if it were started now. Traffic to the
+internet and shared folders (EFS) are not in it."""
 COLUMNS: Final = ("host", "type", "hours", "per hour", "so far", "until the fuse")
 ENDED: Final = ("shutting-down", "terminated")
+STOPPED: Final = "stopped"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def run(run: Run) -> int:
     total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
     shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
     for one in costs:
-        name = one.type if one.state not in ENDED else f"{one.type}, ended"
+        name = one.type + NOTES.get(one.state, "")
         shown.add_row(one.id, name, f"{one.hours:.2f}", *(amount(one, key) for key in KEYS))
     hours = sum(one.hours for one in costs)
     shown.add_row("all", "", f"{hours:.2f}", *(as_money(total[key], key) for key in KEYS))
@@ -56,6 +58,7 @@ def run(run: Run) -> int:
 
 
 KEYS: Final = ("usd_per_hour", "usd_so_far", "usd_until_fuse")
+NOTES: Final = dict.fromkeys(ENDED, ", ended") | {STOPPED: ", stopped"}
 
 
 def amount(one: Cost, key: str) -> str:
@@ -81,21 +84,31 @@ def all_costs(run: Run) -> list[Cost]:
 
 
 def with_noted(run: Run, costs: list[Cost]) -> list[Cost]:
-    """Adds the hosts that EC2 has forgotten, and writes down those that it knows."""
+    """Adds what EC2 has forgotten, and writes down what it knows."""
     hosts = {host.id: host for host in instances(run.aws, run.owned, [*LIVE, *ENDED])}
     note(run.cluster, run.owned.owner, [
         entry(hosts[one.id], one) for one in costs if one.id in hosts
     ])  # fmt: skip
-    known = noted(run.cluster, run.owned.owner).values()
-    return costs + [forgotten(one) for one in known if one.id not in hosts]
+    known = noted(run.cluster, run.owned.owner)
+    lives = {life(host.id, host.launched.isoformat()) for host in hosts.values()}
+    return costs + [forgotten(one) for key, one in known.items() if key not in lives]
+
+
+def woken(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
+    """Writes down what stopped hosts have cost that start now: EC2 counts anew from their start."""
+    ids = {host.id: host for host in hosts}
+    entries = [entry(ids[one.id], one) for one in all_costs(run) if one.id in ids]
+    note(run.cluster, run.owned.owner, [replace(one, until=now.isoformat()) for one in entries])
 
 
 def entry(host: Instance, cost: Cost) -> Entry:
-    """A host as it is written down."""
-    over = host.state in ENDED
-    until = host.launched + timedelta(hours=cost.hours) if over else host.fuse
+    """A host as it is written down. What a stopped one costs is spread over its whole time."""
+    over, now, hours = host.state in ENDED, datetime.now(timezone.utc), cost.hours
+    until = host.launched + timedelta(hours=hours) if over else host.fuse
     known = over and host.ended is not None
-    hourly = cost.usd_so_far / cost.hours if cost.usd_so_far and cost.hours else cost.usd_per_hour
+    if host.state == STOPPED:
+        until, hours = now + timedelta(hours=host.max_hours), hours_of(now - host.launched)
+    hourly = cost.usd_so_far / hours if cost.usd_so_far and hours else cost.usd_per_hour
     return Entry(host.id, host.owner, host.type, host.launched.isoformat(), until.isoformat(),
                  known, hourly)  # fmt: skip
 
@@ -119,16 +132,34 @@ def priced(run: Run, hosts: Sequence[Instance]) -> Prices:
 def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> Cost:
     """What one host costs. Its disks end with it, and count then as they were asked for."""
     now = datetime.now(timezone.utc)
-    over = host.state in ENDED
+    over, asleep = host.state in ENDED, host.state == STOPPED
     until = min(host.ended or now, host.fuse if over else now, now)
-    hours = max(0.0, (until - host.launched).total_seconds() / 3600)
+    hours = hours_of(until - host.launched)
     mine = [disk.gb for disk in disks if disk.host == host.id]
     disk = known.disk_hour(sum(mine) if mine else run.cluster.volume_gb)
-    address = known.address_hour if over or host.public_ip is not None else 0.0
+    public = over or asleep or host.public_ip is not None
+    address = known.address_hour if public else 0.0
     hourly = added([known.hourly(host.type, host.spot, host.zone), disk, address])
+    if asleep:
+        return of_stopped(host, hours, hourly, disk)
     times = (0.0 if over else 1.0, hours, hours if over else max(hours, host.max_hours))
     amounts = [hourly * time if hourly is not None else None if time else 0.0 for time in times]
     return Cost(host.id, host.type, host.state, hours, *amounts)
+
+
+def hours_of(span: timedelta) -> float:
+    """A time, in hours, not below 0."""
+    return max(0.0, span.total_seconds() / 3600)
+
+
+def of_stopped(host: Instance, hours: float, hourly: float | None, disk: float | None) -> Cost:
+    """What a stopped host costs: its disk; and what it may, if it is started now."""
+    slept = hours_of(datetime.now(timezone.utc) - host.launched) - hours
+    if hourly is None or disk is None:
+        return Cost(host.id, host.type, host.state, hours, disk, None, None)
+    so_far = hourly * hours + disk * slept
+    return Cost(host.id, host.type, host.state, hours, disk, so_far,
+                so_far + hourly * host.max_hours)  # fmt: skip
 
 
 def of_disk(disk: Disk, known: Prices) -> Cost:

@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.asleep import DOWN
 from atomo_cluster.ec2.bucket import Bucket
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
@@ -109,6 +110,8 @@ def cells(number: int, host: Instance) -> list[str]:
 
 
 def left(host: Instance) -> str:
-    """How long until the fuse."""
+    """How long until the fuse; that of a stopped host waits."""
+    if host.state in DOWN:
+        return f"keeps {host.max_hours:.1f} h"
     minutes = int((host.fuse - datetime.now(timezone.utc)).total_seconds() // 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 0 else "burnt"

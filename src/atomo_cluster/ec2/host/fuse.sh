@@ -1,6 +1,7 @@
 #!/bin/bash
 # Ends this host at its deadline. Runs at every boot, since a restart forgets a planned shutdown.
 #   fuse.sh MINUTES     the first run sets the deadline; later ones keep it
+# What the fuse had left when the host was to be stopped (pause.sh) counts from the next start on.
 set -u
 
 folder=${ATOMO_ROOT:-}/etc/atomo
@@ -9,6 +10,10 @@ minutes=${1:?minutes until the end}
 
 mkdir -p "$folder"
 now=$(date +%s)
+if [ -s "$folder/paused" ]; then
+  echo $((now + $(cat "$folder/paused"))) >"$deadline.new"
+  mv "$deadline.new" "$deadline" && rm "$folder/paused"
+fi
 [ -s "$deadline" ] || echo $((now + minutes * 60)) >"$deadline"
 left=$((($(cat "$deadline") - now) / 60))
 [ "$left" -ge 0 ] || left=0

@@ -1,0 +1,91 @@
+"""`start_hosts`: the cluster wakes."""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Final
+
+from atomo_cluster.ec2.asleep import DOWN, start
+from atomo_cluster.ec2.commands.cost import all_costs, with_noted, woken
+from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.ledger import file_of
+from atomo_cluster.ec2.pricing import added, money
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import CloudError, ConfigError, NotReady
+
+HELP: Final = """\
+  pytorch_ec2.py start_hosts
+  pytorch_ec2.py start_hosts --max-usd 20 --yes --json
+
+Starts the hosts that `stop_hosts` has stopped, all or none. What their fuses had left counts from
+now on; `extend` moves them. Addresses inside stay, public ones are new. `bootstrap` then mounts the
+shared folder again and writes the host files, in which the order of workers may be another; workers
+that are missing, such as spot ones, `launch` starts before."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="let EC2 say whether it would do it, and do nothing")  # fmt: skip
+
+
+def run(run: Run) -> int:
+    found = instances(run.aws, run.owned)
+    asleep = [one for one in found if one.state in DOWN]
+    if not found:
+        raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
+    ids = [one.id for one in asleep]
+    if asleep:
+        show(run, asleep)
+    if asleep and run.options.dry_run:
+        refusal = run.aws.refusal("ec2.start_instances", InstanceIds=ids)
+        run.tell_dry_run({"ec2.start_instances": str(refusal or "")}, "starting them")
+        return 0
+    if asleep:
+        wake(run, asleep)
+    report(run)
+    return 0
+
+
+def show(run: Run, asleep: Sequence[Instance]) -> None:
+    """Says what is started, and what that may cost."""
+    for one in asleep:
+        run.say(f"{one.id} {one.type} {one.role}: starts, and ends itself {one.max_hours:.1f} h "
+                "later")  # fmt: skip
+    costs = with_noted(run, all_costs(run))
+    most = added([one.usd_until_fuse for one in costs])
+    run.say(f"at most {money(most)} until the fuses, with what the cluster has cost")
+    check_budget(run, most)
+
+
+def check_budget(run: Run, most: float | None) -> None:
+    """Raises NotReady where the cluster may cost more than max_usd, or nobody knows."""
+    limit = run.cluster.max_usd
+    if limit is None or (most is not None and most <= limit):
+        return
+    told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
+    raise NotReady(f"{told}; `shutdown` ends it, or give another max_usd")
+
+
+def wake(run: Run, asleep: Sequence[Instance]) -> None:
+    """Starts hosts; what they have cost is written down before EC2 forgets it."""
+    run.confirm()
+    if any(one.state == "stopping" for one in asleep):
+        run.aws.wait("instance_stopped", 600, InstanceIds=[one.id for one in asleep])
+    try:
+        woken(run, asleep, datetime.now(timezone.utc))
+    except ConfigError as error:  # which is no reason to leave them asleep
+        run.say(f"not written down in {file_of(run.cluster)}: {error}")
+    start(run.aws, run.owned, [one.id for one in asleep])
+
+
+def report(run: Run) -> None:
+    """Shows the cluster, and what is next."""
+    found = instances(run.aws, run.owned)
+    show_hosts(run, found)
+    missing = run.cluster.hosts - len(found)
+    first = f"`launch` for the {missing} hosts that are missing, then " if missing > 0 else ""
+    run.say(f"next: {first}`pytorch_ec2.py bootstrap`, which mounts the shared folder again")
+    run.tell(host_records(found))

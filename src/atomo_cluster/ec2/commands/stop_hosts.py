@@ -1,0 +1,145 @@
+"""`stop_hosts`: the cluster sleeps."""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Final
+
+from atomo_cluster.ec2.asleep import DOWN, UP, go_on, pause, stop, told_to_aws
+from atomo_cluster.ec2.commands.cost import all_costs, with_noted
+from atomo_cluster.ec2.commands.resize import end
+from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.job_verbs import listed
+from atomo_cluster.ec2.pricing import added, money
+from atomo_cluster.ec2.remote import Host
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
+from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
+
+HELP: Final = """\
+  pytorch_ec2.py stop_hosts
+  pytorch_ec2.py stop_hosts --end-spot --yes --json
+
+Has EC2 stop the hosts: their disks stay, with all that is on them, and cost; the hosts cost
+nothing. Their fuses wait meanwhile, so that nothing ends a stopped cluster: `start_hosts` wakes it,
+`shutdown` ends it. Spot instances are bought for one time here, which EC2 does not stop: --end-spot
+ends them with their disks, and `launch` buys them again afterwards. A job is to be stopped first,
+with a checkpoint: `stop JOB`. No host is stopped unless all can be told so."""
+LIVES: Final = ("queued", "running", "stopping")
+MONTH_H: Final = 730.0
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--end-spot", action="store_true",
+                        help="end spot instances, which cannot be stopped")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true",
+                        help="let EC2 say whether it would do it, and do nothing")  # fmt: skip
+    parser.set_defaults(hostfile=None)  # hosts of one's own are not EC2's to stop
+
+
+def run(run: Run) -> int:
+    found = instances(run.aws, run.owned)
+    up = [one for one in found if one.state in UP]
+    if not up:
+        return nothing(run, found)
+    staying, spot = [one for one in up if not one.spot], [one for one in up if one.spot]
+    check_spot(run, found, spot)
+    show(run, staying, spot)
+    ids = [one.id for one in staying]
+    if run.options.dry_run:
+        refusal = run.aws.refusal("ec2.stop_instances", InstanceIds=ids)
+        run.tell_dry_run({"ec2.stop_instances": str(refusal or "")}, "stopping them")
+        return 0
+    hosts = hosts_of(run, staying)
+    if staying[0].role == "master":
+        check_idle(run, hosts)
+    run.confirm("Stop these?")
+    put_to_sleep(run, hosts)
+    if spot:
+        end(run, [one.id for one in spot])
+    report(run)
+    return 0
+
+
+def nothing(run: Run, found: list[Instance]) -> int:
+    """There is no host that runs."""
+    if not found:
+        raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
+    show_hosts(run, found)
+    run.tell(host_records(found))
+    return 0
+
+
+def check_spot(run: Run, found: Sequence[Instance], spot: Sequence[Instance]) -> None:
+    """Raises ConfigError where spot instances stand in the way of what was asked for."""
+    ids = ", ".join(one.id for one in spot)
+    if not any(one.role == "master" and not one.spot for one in found):
+        raise ConfigError(
+            "there is no master that could be stopped: it is a spot instance, or not there. With "
+            "nothing to come back to, `shutdown` is what ends the cluster"
+        )
+    if spot and not run.options.end_spot:
+        raise ConfigError(
+            f"{ids}: EC2 does not stop spot instances that were bought for one time; --end-spot "
+            "ends them with their disks, and `launch` buys them again after `start_hosts`"
+        )
+
+
+def show(run: Run, staying: Sequence[Instance], spot: Sequence[Instance]) -> None:
+    """Says what becomes of which host."""
+    for word, some in (("stops", staying), ("ends, with its disk", spot)):
+        for one in some:
+            run.say(f"{one.id} {one.type} {one.role}: {word}")
+
+
+def check_idle(run: Run, hosts: Sequence[Host]) -> None:
+    """Raises NotReady where a job runs or waits."""
+    for job in listed(run, hosts[0]):
+        if job.state in LIVES:
+            raise NotReady(
+                f"job {job.number} ({job.shown}) is {job.state}; `stop {job.number}` ends it with "
+                "a checkpoint, and `train` goes on from there after `start_hosts`"
+            )
+
+
+def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
+    """Stops hosts, whose fuses wait; those that run on have theirs as before."""
+    ssh, keys = reach(run), host_keys(run, reach(run))
+    for host in hosts:
+        keys.pin(host)
+    paused = pause(ssh, hosts)
+    try:
+        stop(run.aws, run.owned, [host.id for host in hosts])
+    except CloudError:
+        for host in go_on(ssh, hosts):
+            run.say(f"{host.alias} ({host.id}) could not be told that it runs on: at a restart its "
+                    "fuse would count anew from what it had left now")  # fmt: skip
+        raise
+    try:
+        told_to_aws(run.aws, paused)
+    except ClusterError as error:  # which is no reason to say that they run
+        run.say(f"`status` will show later fuses than the hosts have: {error}")
+
+
+def report(run: Run) -> None:
+    """Shows what is left, and what it goes on costing."""
+    found = instances(run.aws, run.owned)
+    show_hosts(run, found)
+    asleep = {one.id for one in found if one.state in DOWN}
+    costs = [one for one in noted_costs(run) if one[0] in asleep]
+    hourly = added([usd for _, usd in costs])
+    monthly = None if hourly is None else hourly * MONTH_H
+    run.say(f"asleep: the disks cost {money(hourly, 4)} per hour, {money(monthly)} a month, and no "
+            "fuse ends them; `start_hosts` wakes them, `shutdown` ends them")  # fmt: skip
+    run.tell(host_records(found))
+
+
+def noted_costs(run: Run) -> list[tuple[str, float | None]]:
+    """What each host costs per hour now; what they have cost is written down."""
+    try:
+        return [(one.id, one.usd_per_hour) for one in with_noted(run, all_costs(run))]
+    except ConfigError as error:  # which is no reason to say that they run
+        run.say(f"not written down: {error}")
+        return [(one.id, one.usd_per_hour) for one in all_costs(run)]

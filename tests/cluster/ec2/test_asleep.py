@@ -1,0 +1,169 @@
+"""A cluster sleeps and wakes: what it costs, its fuses, and faults on the way."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cluster.ec2.cloud import everything, refusal
+from cluster.ec2.lab import start
+
+from atomo_cluster.ec2.remote import Answer
+
+PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
+DISK = 100 * 0.08 / 730
+HOST = 0.096 + DISK + 0.005
+LEFT_S = 5 * 3600
+JOB = "3\trunning\t\t10\t11\t\t--epochs 2\n"
+
+
+class Hosts:
+    """What hosts are told over ssh, and say."""
+
+    def __init__(self):
+        self.told, self.jobs, self.lost = [], "", set()
+
+    def run(self, ssh, host, command, stdin=b"", timeout_s=None):
+        if "job list" in command:
+            return Answer(host, 0, self.jobs, "")
+        self.told.append((host.id, command.rpartition(" ")[2]))
+        if host.id in self.lost:
+            return Answer(host, 255, "", "connection refused")
+        return Answer(host, 0, f"{LEFT_S}\n", "")
+
+
+@pytest.fixture
+def hosts(monkeypatch):
+    made = Hosts()
+    run = made.run
+    monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", lambda *words: run(*words))
+    monkeypatch.setattr("atomo_cluster.ec2.host_keys.HostKeys.pin", lambda *_: "key")
+    return made
+
+
+def states(ec2):
+    return [host["state"] for host in ec2("status", "--json").record["hosts"]]
+
+
+def up(cloud):
+    """A cluster of three, without the checks of `launch`, which take longer."""
+    return [start(cloud, role) for role in ("master", "worker", "worker")]
+
+
+def later(monkeypatch, hours, *modules):
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(timezone.utc) + timedelta(hours=hours)
+
+    for module in modules:
+        monkeypatch.setattr(f"atomo_cluster.ec2.commands.{module}.datetime", Later)
+
+
+@pytest.mark.slow
+def test_a_cluster_sleeps_for_its_disks_and_wakes(ec2, cloud, hosts, monkeypatch):
+    cloud.prices = PRICES
+    ids = [one["id"] for one in ec2("launch", "--yes", "--json", "--max-hours", "8").record]
+    assert ec2("stop_hosts", answer="n\n").code == 13
+    assert ec2("stop_hosts", "--dry-run").code == 0
+    assert states(ec2) == ["running"] * 3
+    done = ec2("stop_hosts", "--yes")
+    assert done.code == 0, done.err
+    assert f"asleep: the disks cost ${3 * DISK:.4f} per hour, ${3 * 8:.2f} a month" in done.out
+    assert states(ec2) == ["stopped"] * 3
+    assert "keeps 5.0 h" in ec2("status").out
+    assert ec2("stop_hosts", "--yes").code == 0
+    later(monkeypatch, 10, "cost")
+    asleep = ec2("cost", "--json").record
+    assert asleep["usd_per_hour"] == pytest.approx(3 * DISK)
+    assert asleep["usd_so_far"] == pytest.approx(30 * DISK, rel=1e-2)
+    assert asleep["usd_until_fuse"] == pytest.approx(30 * DISK + 15 * HOST, rel=1e-2)
+    refused = ec2("launch", "--yes")
+    assert refused.code == 2
+    assert "`start_hosts` starts it" in refused.err
+    assert "`start_hosts`" in ec2("train").err
+    assert ec2("start_hosts", "--yes", "--max-usd", "1.9").code == 12
+    later(monkeypatch, 10, "cost", "start_hosts")
+    woken = ec2("start_hosts", "--yes", "--json")
+    assert woken.code == 0, woken.err
+    assert {one["id"] for one in woken.record} == set(ids)
+    for id in ids:  # which was ten hours later, though at once for moto
+        cloud.starts[id] = (datetime.now(timezone.utc) + timedelta(hours=10)).isoformat()
+    later(monkeypatch, 12, "cost")
+    awake = ec2("cost", "--json").record
+    assert awake["usd_so_far"] == pytest.approx(30 * DISK + 6 * HOST, rel=1e-2)
+    assert states(ec2) == ["running"] * 3
+    left = [one["max_hours"] for one in ec2("status", "--json").record["hosts"]]
+    assert left == pytest.approx([5.0] * 3)
+    assert ec2("start_hosts", "--yes").code == 0  # again: nothing happens
+    assert ec2("shutdown", "--yes").code == 0
+    assert not everything(cloud)["volumes"]
+
+
+def test_spot_hosts_are_not_stopped_but_may_be_ended(ec2, cloud, hosts):
+    start(cloud, "master"), start(cloud, "worker", spot=True)
+    refused = ec2("stop_hosts", "--yes")
+    assert refused.code == 2
+    assert "EC2 does not stop spot instances that were bought for one time" in refused.err
+    assert states(ec2) == ["running"] * 2
+    assert ec2("stop_hosts", "--yes", "--end-spot").code == 0
+    assert states(ec2) == ["stopped"]
+    woken = ec2("start_hosts", "--yes")
+    assert "`launch` for the 2 hosts that are missing" in woken.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["job", "host"])
+def test_no_host_is_stopped_unless_all_can_be(ec2, cloud, hosts, why):
+    ids = up(cloud)
+    hosts.jobs, hosts.lost = ("", {ids[1]}) if why == "host" else (JOB, set())
+    done = ec2("stop_hosts", "--yes")
+    assert done.code == (11 if why == "host" else 12)
+    assert (ids[1] if why == "host" else "`stop 3` ends it with a checkpoint") in done.err
+    assert states(ec2) == ["running"] * 3
+    gone_on = {id for id, verb in hosts.told if verb == "go_on"}
+    assert gone_on == ({ids[0], ids[2]} if why == "host" else set())
+
+
+def lost(words, forward):
+    """EC2 does it, and nobody hears."""
+    forward()
+    return refusal("IncompleteSignature")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["StopInstances", "StartInstances"])
+def test_a_refusal_changes_nothing_and_a_lost_answer_is_none(ec2, cloud, hosts, call):
+    ids = set(up(cloud))
+    command, before, after = "stop_hosts", "running", "stopped"
+    if call == "StartInstances":
+        command, before, after = "start_hosts", "stopped", "running"
+        assert ec2("stop_hosts", "--yes").code == 0
+    hosts.told.clear()
+    cloud.on(call, refusal("InsufficientInstanceCapacity"))
+    refused = ec2(command, "--yes")
+    assert refused.code == 10
+    assert states(ec2) == [before] * 3
+    if command == "stop_hosts":
+        assert {id for id, verb in hosts.told if verb == "go_on"} == ids
+    hosts.told.clear()
+    cloud.on(call, lost)
+    assert ec2(command, "--yes").code == 0
+    assert states(ec2) == [after] * 3
+    assert not [one for one in hosts.told if one[1] == "go_on"]
+
+
+@pytest.mark.slow
+def test_hosts_of_which_some_do_not_stop_are_named(ec2, cloud, hosts):
+    ids = up(cloud)
+
+    def some(words, forward):
+        cloud.moto.client().stop_instances(InstanceIds=ids[:1])
+        return refusal("InternalFailure")
+
+    cloud.on("StopInstances", some, times=9)
+    done = ec2("stop_hosts", "--yes")
+    assert done.code == 14
+    for id, state in zip(ids, ("stopped", "running", "running"), strict=True):
+        assert f"{id} is {state}" in done.err
+    cloud.acts.clear()
+    assert ec2("stop_hosts", "--yes").code == 0
+    assert states(ec2) == ["stopped"] * 3

@@ -4,17 +4,22 @@ Each field is a key of the YAML file and an option of the command line. The name
 published script used keep their meaning.
 """
 
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, Final, final
 
-from atomo_cluster.errors import ConfigError
-from atomo_cluster.names import nearest
-
-__all__ = ["LATEST", "MASTER", "ROLES", "WORKER", "Cluster"]
+__all__ = [
+    "LATEST",
+    "LONGEST_H",
+    "MASTER",
+    "METHODS",
+    "ON_DEMAND",
+    "ROLES",
+    "SPOT",
+    "WORKER",
+    "Cluster",
+    "words",
+]
 
 SPOT: Final = "spot"
 ON_DEMAND: Final = "on-demand"
@@ -24,12 +29,11 @@ WORKER: Final = "worker"
 ROLES: Final = (MASTER, WORKER)
 LATEST: Final = "latest"
 LONGEST_H: Final = 720.0
-NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
-OWNER: Final = re.compile(r"[\w.@+=:/-]{0,128}")
-REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
-TAG: Final = re.compile(r"[\w .:/+@-]{1,128}=[\w .:/+=@-]{0,256}")
-MOST_TAGS: Final = 40  # AWS takes 50 of a thing, and the cluster's own are among them
-USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+
+
+def words(text: str) -> tuple[str, ...]:
+    """What commas separate."""
+    return tuple(word for word in (one.strip() for one in text.split(",")) if word)
 
 
 def option(default: Any, text: str) -> Any:
@@ -111,15 +115,9 @@ class Cluster:
     train_commands: tuple[str, ...] = option((), "run on the master instead of run_pytorch.sh")
 
     def __post_init__(self) -> None:
-        for name in ("method", "master_method", "worker_method"):
-            check_method(name, getattr(self, name))
-        for name, (lowest, highest) in BOUNDS.items():
-            check_bounds(name, getattr(self, name), lowest, highest)
-        for name, (pattern, meaning) in PATTERNS.items():
-            if not pattern.fullmatch(getattr(self, name)):
-                raise ConfigError(f"{name} {getattr(self, name)!r}: {meaning}")
-        for check in CHECKS:
-            check(self)
+        from atomo_cluster.ec2.config_checks import check  # which knows this class
+
+        check(self)
 
     def method_of(self, role: str) -> str:
         """How the hosts of a role are bought: spot, on-demand or reserved."""
@@ -185,155 +183,3 @@ class Cluster:
     def state(self) -> Path:
         """The folder here that belongs to this cluster."""
         return Path(self.state_dir).expanduser() / self.name
-
-
-BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    "n_masters": (1.0, 1.0),
-    "n_workers": (1.0, 1000.0),
-    "spot_price": (0.0001, 1000.0),
-    "max_usd": (0.01, 1e6),
-    "volume_gb": (10.0, 16384.0),
-    "max_hours": (0.1, LONGEST_H),
-    "connect_timeout": (1.0, 600.0),
-    "autostop": (0.0, 60.0 * LONGEST_H),
-    "max_restarts": (0.0, 10_000.0),
-}
-PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    "name": (NAME, "a letter, then up to 39 letters, digits and dashes"),
-    "owner": (OWNER, "up to 128 letters, digits and . @ + = : / _ -"),
-    "ssh_username": (USER, "a user name such as ubuntu or ec2-user"),
-    "image_id": (re.compile(rf"{LATEST}|ami-[\w-]+"), f"{LATEST}, or an image such as ami-0abc"),
-    "region": (REGION, "a region such as us-west-2"),
-    "results": (
-        re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w.=+-]+)*/?)?"),
-        "s3://BUCKET/PREFIX",
-    ),
-    "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
-    "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
-    "nfs_ip_address": (re.compile(r"[\w.:-]*"), "an address such as 172.31.14.225"),
-}
-
-
-def words(text: str) -> tuple[str, ...]:
-    """What commas separate."""
-    return tuple(word for word in (one.strip() for one in text.split(",")) if word)
-
-
-def check_method(name: str, method: str) -> None:
-    """Raises ConfigError for a way to buy hosts that there is not."""
-    if method and method.lower() not in METHODS:
-        raise ConfigError(f"unknown {name} {method!r}; {nearest(method, METHODS)}")
-
-
-def check_bounds(name: str, value: float | int | None, lowest: float, highest: float) -> None:
-    """Raises ConfigError for a number that is out of its range."""
-    if value is not None and not lowest <= value <= highest:
-        raise ConfigError(f"{name} must be from {lowest:g} to {highest:g}, got {value:g}")
-
-
-def check_zone(cluster: Cluster) -> None:
-    """A zone is its region's name and a letter."""
-    name = "availability_zone" if cluster.availability_zone else "zones"
-    if cluster.availability_zone and cluster.zones:
-        raise ConfigError("give availability_zone or zones, not both")
-    if cluster.subnet_id and cluster.zones:
-        raise ConfigError(f"zones {cluster.zones!r}: subnet_id is in one zone; give one of the two")
-    regions = words(cluster.regions) or (cluster.region,)
-    for zone in cluster.named_zones:
-        if not zone.startswith(regions):
-            raise ConfigError(
-                f"{name} {zone!r} is not in region {' or '.join(regions)!r}; "
-                f"write e.g. {regions[0]}a, or leave it empty"
-            )
-
-
-def check_regions(cluster: Cluster) -> None:
-    """Several regions are names of regions, and nothing is named that is in one of them only."""
-    for region in words(cluster.regions):
-        if not REGION.fullmatch(region):
-            raise ConfigError(f"regions {region!r}: a region such as us-west-2")
-    for name in ("availability_zone", "subnet_id", "nfs_ip_address", "key_name"):
-        if len(words(cluster.regions)) > 1 and getattr(cluster, name) not in ("", "master"):
-            raise ConfigError(
-                f"{name} {getattr(cluster, name)!r} is in one region, and regions is "
-                f"{cluster.regions!r}; leave one of the two empty"
-            )
-
-
-def check_tags(cluster: Cluster) -> None:
-    """Further tags are pairs, and none is of those that find the cluster."""
-    for word in words(cluster.tags):
-        if not TAG.fullmatch(word):
-            raise ConfigError(
-                f"tags {word!r}: write KEY=VALUE, of letters, digits, spaces and . : / + - @ _, "
-                "the key up to 128 characters and the value up to 256"
-            )
-    keys = [key for key, _ in cluster.own_tags]
-    for key in keys:
-        if key.lower().startswith(("aws:", "atomo:")) or key == "Name":
-            raise ConfigError(f"tags: the key {key!r} is taken; choose one without aws: or atomo:")
-    if len(keys) > MOST_TAGS or len(set(keys)) < len(keys):
-        raise ConfigError(f"tags: up to {MOST_TAGS} different keys, got {len(keys)}")
-
-
-def check_ssh_from(cluster: Cluster) -> None:
-    """The whole internet is let in only where that was asked for by name."""
-    if not cluster.ssh_from:
-        return
-    try:
-        network = IPv4Network(cluster.ssh_from)
-    except ValueError as error:
-        raise ConfigError(f"ssh_from {cluster.ssh_from!r}: {error}; e.g. 203.0.113.7/32") from None
-    if network.prefixlen < 8 and not cluster.ssh_from_anywhere:
-        raise ConfigError(
-            f"ssh_from {cluster.ssh_from} would let {network.num_addresses:,} addresses try ssh; "
-            "give a narrower one, or say ssh_from_anywhere: yes"
-        )
-
-
-def check_spot(cluster: Cluster) -> None:
-    """What only spot instances have."""
-    if cluster.spot_price and not any(map(cluster.spot, ROLES)):
-        raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
-
-
-def check_supervised(cluster: Cluster) -> None:
-    """What only a supervisor does."""
-    if cluster.results and not cluster.supervise:
-        raise ConfigError(
-            f"results {cluster.results!r} needs supervise: yes, which takes them there"
-        )
-    if cluster.supervise and cluster.spot(MASTER):
-        raise ConfigError(
-            "supervise: nobody replaces the master, which has the supervisor; master_method: "
-            "on-demand keeps it from being taken back"
-        )
-
-
-def check_key(cluster: Cluster) -> None:
-    """A key pair is of no use here without its private half."""
-    if cluster.key_name and not cluster.path_to_keyfile:
-        raise ConfigError(
-            f"key_name {cluster.key_name!r} needs path_to_keyfile; leave both empty and a key is "
-            "made"
-        )
-
-
-def check_paths(cluster: Cluster) -> None:
-    """What is written to lies where its setting says, and not above that."""
-    for name in ("remote_dir", "nfs_mount_point", "base_out_dir", "state_dir"):
-        path = getattr(cluster, name)
-        if {".", ".."} & set(path.split("/")):
-            raise ConfigError(f"{name} {path!r}: a path without . and .. in it")
-
-
-CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
-    check_tags,
-    check_regions,
-    check_zone,
-    check_ssh_from,
-    check_spot,
-    check_key,
-    check_supervised,
-    check_paths,
-)

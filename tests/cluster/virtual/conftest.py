@@ -1,13 +1,11 @@
 """Clusters for tests, of which nothing is left."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster.virtual.vc import ROOT, Tool, machine, why_not
+from cluster.virtual.vc import Tool, machine, why_not
+from cluster.virtual.vc import environment as made_environment
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +42,4 @@ def cluster(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Lets run_pytorch.sh find this Python installed, whatever else is on the machine."""
-    folder = tmp_path_factory.mktemp("environment")
-    python = folder / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    project = (ROOT / "pyproject.toml").read_bytes()
-    stamp = subprocess.run(["cksum"], input=project, capture_output=True, check=True).stdout
-    (folder / "installed").write_text(f"{stamp.decode().strip()} \n")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {"ATOMO_VENV": str(folder), "ATOMO_EXTRAS": "", "PATH": path}
+    return made_environment(tmp_path_factory.mktemp("environment"))

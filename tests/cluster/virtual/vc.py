@@ -36,6 +36,19 @@ def call(
     )  # fmt: skip
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Lets run_pytorch.sh find this Python installed, whatever else is on the machine."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    project = (ROOT / "pyproject.toml").read_bytes()
+    stamp = subprocess.run(["cksum"], input=project, capture_output=True, check=True).stdout
+    (folder / "installed").write_text(f"{stamp.decode().strip()} \n")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"ATOMO_VENV": str(folder), "ATOMO_EXTRAS": "", "PATH": path}
+
+
 class Tool:
     """The command, for clusters in one folder."""
 

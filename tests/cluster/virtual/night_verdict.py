@@ -1,0 +1,97 @@
+"""What a night came to, beside the same training that nothing happened to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobs import Job
+
+__all__ = ["Came", "came_of", "judged", "undisturbed"]
+
+NEAR = 0.01  # of the accuracy: three or four of 360 images
+AGAIN = "hosts are there again"  # so the supervisor tells of a replacement
+
+
+class Told(Protocol):
+    """Who can be asked what has happened on the hosts."""
+
+    master: str
+    checkout: str
+
+    def events(self) -> list[dict[str, str]]: ...
+    def on(self, host: str, command: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Came:
+    """A verdict, and what it is from."""
+
+    through: bool
+    lines: tuple[str, ...]
+
+
+def undisturbed(folder: Path, words: Sequence[str], processes: int) -> Job:
+    """The same training on this machine alone, beside everything else."""
+    folder.mkdir()
+    line = [sys.executable, "-m", "atomo", "train", *words, f"--n={processes}"]
+    return Job(["nice", "-n", "10", *line, f"--train-dir={folder / 'run'}"], folder / "log")
+
+
+def came_of(night: Told, calm: Job, folder: Path, lost: Sequence[str], steps: int) -> Came:
+    """Waits for the undisturbed training, and compares."""
+    code = calm.ends()
+    assert not code, f"the undisturbed training ended with {code}: {calm.output[-2000:]}"
+    run = f"~/{night.checkout}/runs/train"
+    names = ("metrics.jsonl", "evaluations.jsonl")
+    here = [records((folder / "run" / name).read_text()) for name in names]
+    there = [records(night.on(night.master, f"cat {run}/{name}")) for name in names]
+    return judged(night.events(), lost, (there[0], there[1]), (here[0], here[1]), steps)
+
+
+Records = list[dict[str, Any]]
+
+
+def judged(
+    events: Sequence[dict[str, str]], lost: Sequence[str], night: tuple[Records, Records],
+    calm: tuple[Records, Records], steps: int,
+) -> Came:  # fmt: skip
+    """The verdict on steps and evaluations of a night and of a training without one."""
+    taken = [one["step"] for one in night[0] if one["event"] == "StepDone"]
+    ends = [{one["step"]: one for one in evaluated}.get(steps) for _, evaluated in (night, calm)]
+    again = [one for one in events if AGAIN in one["text"]]
+    first = {kind: one for one in reversed(events) for kind in [one["kind"]]}
+    wrong = [
+        *([] if len(again) >= len(lost) else [f"{len(again)} replacements of {len(lost)}"]),
+        *([] if taken == [*range(1, steps + 1)] else ["not every step was taken once"]),
+        *([] if all(ends) else ["the last step was not evaluated"]),
+    ]
+    lines = [
+        f"{len(again)} of {len(lost)} lost workers were replaced, the last one "
+        f"{minutes(first['started'], (again or events)[-1]):.1f} minutes after the start",
+        f"{len(taken)} steps of {steps}, done {minutes(first['started'], first['done']):.1f} "
+        "minutes after it",
+    ]
+    if ends[0] and ends[1]:
+        here, there = ends[0]["top1"], ends[1]["top1"]
+        wrong += [] if here >= there - NEAR else ["another accuracy"]
+        bits = "" if night[0][-1]["loss"] != calm[0][-1]["loss"] else "; its loss has the same bits"
+        lines.append(f"accuracy {here:.2%}, of the same training undisturbed {there:.2%}{bits}")
+    verdict = f"it did not come through: {'; '.join(wrong)}" if wrong else "the job came through"
+    return Came(not wrong, (*lines, f"verdict: {verdict}"))
+
+
+def minutes(since: dict[str, str], until: dict[str, str]) -> float:
+    """Between two events."""
+    begin, end = (datetime.fromisoformat(one["when"]) for one in (since, until))
+    return (end - begin).total_seconds() / 60
+
+
+def records(text: str) -> Records:
+    """The records of a file of JSON lines."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]

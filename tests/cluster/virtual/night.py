@@ -30,13 +30,13 @@ WAYS = ("taken", "noticed", "dead")
 STORY = ".atomo/supervisor/story.jsonl"
 ENDS = ("done", "failed", "stopped", "over")
 CHANGES = ("started", "lost", "restart", *ENDS)
-# So slow that the links set the pace, not the machine: a step takes down 1.7 MB of weights.
-RATE, STEP_S = "25mbit", 0.5
+# So slow that the links set the pace, not the machine: a step takes down 2.6 MB of weights.
+RATE, STEP_S = "25mbit", 0.8
 SPARE = 3  # hosts for launches that come to nothing
 LONGEST_S = 900.0  # a replacement takes a minute or two, on a machine that has nothing else to do
 KEEP = "--mca btl_tcp_if_include 10.77.0.0/24 --prtemca prte_if_include 10.77.0.0/24"
 TRAINING = (
-    "--network=LeNet", "--dataset=Digits", "--batch-size=8", "--threads=1", "--epochs=1000000",
+    "--network=LeNet", "--dataset=Digits", "--batch-size=8", "--lr=0.005", "--threads=1", "--epochs=1000000",
     "--down=weights", "--checkpoint-every=5", "--keep-checkpoints=10",
 )  # fmt: skip
 AWS = """

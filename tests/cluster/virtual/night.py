@@ -36,8 +36,8 @@ SPARE = 3  # hosts for launches that come to nothing
 LONGEST_S = 900.0  # a replacement takes a minute or two, on a machine that has nothing else to do
 KEEP = "--mca btl_tcp_if_include 10.77.0.0/24 --prtemca prte_if_include 10.77.0.0/24"
 TRAINING = (
-    "--network=LeNet", "--dataset=Digits", "--batch-size=8", "--lr=0.005", "--threads=1", "--epochs=1000000",
-    "--down=weights", "--checkpoint-every=5", "--keep-checkpoints=10",
+    "--network=LeNet", "--dataset=Digits", "--batch-size=8", "--lr=0.005", "--threads=1",
+    "--epochs=1000000", "--down=weights", "--checkpoint-every=5", "--keep-checkpoints=10",
 )  # fmt: skip
 AWS = """
 import boto3, json, sys

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Installs the environment on this host, once; bootstrap runs it on every host of the cluster.
 #   pre_run.sh          a host with an NVIDIA driver must see its GPUs with PyTorch afterwards
-#   pre_run.sh --gpu    the host must have GPUs
+#   pre_run.sh --gpu N  the host must have N GPUs: without a driver nothing is installed
 set -euo pipefail
+
+gpus=$(nvidia-smi --list-gpus 2>&1) && count=$(grep -c '^GPU ' <<<"$gpus") || count=0
+if [ "${1:-}" = --gpu ] && [ "$count" -lt "${2:-1}" ]; then
+  echo "this host should have ${2:-1} GPUs, and nvidia-smi lists $count (${gpus##*: }): take an image with an NVIDIA driver for them, such as image_id latest; where it is one, its driver may still be starting, or a GPU is broken" >&2
+  exit 3
+fi
 # shellcheck source=tools/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-gpus=$(nvidia-smi --list-gpus 2>/dev/null || true)
-if [ "${1:-}" = --gpu ] && [ -z "$gpus" ]; then
-  echo "this host should have GPUs, and nvidia-smi lists none: take an image with an NVIDIA driver, such as image_id latest" >&2
-  exit 3
-fi
-if [ -n "$gpus" ]; then
+if [ "$count" -gt 0 ]; then
   "$ATOMO_PYTHON" - <<'PYTHON'
 import sys
 

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.catalogue import Image, Machine, find_image
+from atomo_cluster.ec2.catalogue import Image, Machine
 from atomo_cluster.ec2.config import MASTER, WORKER, Cluster
+from atomo_cluster.ec2.images import chosen
 from atomo_cluster.ec2.network import Subnet
 from atomo_cluster.ec2.places import known_machines, types_in
 from atomo_cluster.ec2.pricing import Prices, added
+from atomo_cluster.ec2.tags import Owned
 
 __all__ = ["Attempt", "Group", "attempts"]
 
@@ -56,6 +58,7 @@ class Attempt:
 def attempts(
     aws: Aws,
     cluster: Cluster,
+    owned: Owned,
     missing: Mapping[str, int],
     subnets: Sequence[Subnet],
     cost: Prices,
@@ -66,7 +69,7 @@ def attempts(
     type.
     """
     found = [
-        Attempt(subnet, groups(aws, cluster, missing, types, subnet.zone, cost))
+        Attempt(subnet, groups(aws, cluster, owned, missing, types, subnet.zone, cost))
         for subnet in subnets
         for types in choices(cluster, types_in(aws, cluster, subnet.zone), missing)
     ]
@@ -93,6 +96,7 @@ def choices(
 def groups(
     aws: Aws,
     cluster: Cluster,
+    owned: Owned,
     missing: Mapping[str, int],
     types: tuple[str, ...],
     zone: str,
@@ -102,23 +106,29 @@ def groups(
     known = known_machines(aws, (cluster.master_type, *cluster.worker_types))
     of_role = {MASTER: (cluster.master_type,), WORKER: types}
     return tuple(
-        group(aws, cluster, role, count, [known[type] for type in of_role[role]], (zone, cost))
+        group(
+            cluster,
+            role,
+            count,
+            [known[type] for type in of_role[role]],
+            (zone, cost),
+            chosen(aws, owned, cluster.image_id, known[of_role[role][0]]),
+        )
         for role, count in missing.items()
     )
 
 
 def group(
-    aws: Aws,
     cluster: Cluster,
     role: str,
     count: int,
     machines: Sequence[Machine],
     priced: tuple[str, Prices],
+    image: Image,
 ) -> Group:
     """Equal hosts with their image and their price."""
     (zone, cost), spot = priced, cluster.spot(role)
     machine, types = machines[0], [machine.type for machine in machines]
-    image = find_image(aws, cluster.image_id, machine)
     return Group(
         role=role,
         count=count,

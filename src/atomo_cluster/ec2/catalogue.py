@@ -8,7 +8,7 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["Image", "Machine", "all_machines", "find_image", "machines", "offered"]
+__all__ = ["Image", "Machine", "all_machines", "find_image", "image", "machines", "offered"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from atomo_cluster.ec2.catalogue import Machine, find_image
+from atomo_cluster.ec2.catalogue import Machine
+from atomo_cluster.ec2.images import chosen
 from atomo_cluster.ec2.places import known_machines, zones
 from atomo_cluster.ec2.plan import spot_types
 from atomo_cluster.ec2.pricing import lowest, money, spot_prices
@@ -42,7 +43,7 @@ def image(site: Site) -> Verdict:
     known = known_machines(site.aws, wanted(site))
     told = []
     for type in dict.fromkeys((site.cluster.master_type, site.cluster.worker_type)):
-        found = find_image(site.aws, site.cluster.image_id, known[type])
+        found = chosen(site.aws, site.owned, site.cluster.image_id, known[type])
         if found.architecture != known[type].architecture:
             return failed(
                 f"{found.id} ({found.name}) is for {found.architecture}, and {type} is "

@@ -34,6 +34,8 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "cost": "say what the cluster has cost, costs and may cost",
         "extend": "move the fuses of the cluster's hosts",
         "resize": "launch workers, or end some, until there are N",
+        "bake": "make an image with the environment in it",
+        "delete_images": "delete the images that bake has made",
         "stop_hosts": "have EC2 stop the cluster's hosts, whose disks stay",
         "start_hosts": "start the hosts that stop_hosts has stopped",
         "list_running_instances": "list the running hosts of all your clusters",
@@ -60,7 +62,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 STATEFUL: Final = frozenset(
     {"launch", "resize", "extend", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
      "jobs", "logs", "attach", "stop", "run_command", "ssh", "kill_python", "kill_all_python",
-     "list_idle_instances", "fetch", "upload", "stop_hosts", "start_hosts"}
+     "list_idle_instances", "fetch", "upload", "stop_hosts", "start_hosts", "bake"}
 )  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 __all__ = [
+    "BAKED",
     "LATEST",
     "LONGEST_H",
     "MASTER",
@@ -28,6 +29,7 @@ MASTER: Final = "master"
 WORKER: Final = "worker"
 ROLES: Final = (MASTER, WORKER)
 LATEST: Final = "latest"
+BAKED: Final = "baked"
 LONGEST_H: Final = 720.0
 
 
@@ -70,7 +72,7 @@ class Cluster:
         "", "further types for workers, with commas; more => fewer capacity errors"
     )
     image_id: str = option(
-        LATEST, "ami-..., or latest: deep-learning image for GPU types, else Ubuntu"
+        LATEST, "ami-...; latest: deep-learning image for GPU types, else Ubuntu; baked: by `bake`"
     )
     spot_price: float | None = option(
         None, "spot: most that an instance may cost, USD per hour; empty: on-demand price"

@@ -5,7 +5,16 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
 from typing import Final
 
-from atomo_cluster.ec2.config import LATEST, LONGEST_H, MASTER, METHODS, ROLES, Cluster, words
+from atomo_cluster.ec2.config import (
+    BAKED,
+    LATEST,
+    LONGEST_H,
+    MASTER,
+    METHODS,
+    ROLES,
+    Cluster,
+    words,
+)
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 
@@ -33,7 +42,10 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "name": (NAME, "a letter, then up to 39 letters, digits and dashes"),
     "owner": (OWNER, "up to 128 letters, digits and . @ + = : / _ -"),
     "ssh_username": (USER, "a user name such as ubuntu or ec2-user"),
-    "image_id": (re.compile(rf"{LATEST}|ami-[\w-]+"), f"{LATEST}, or an image such as ami-0abc"),
+    "image_id": (
+        re.compile(rf"{LATEST}|{BAKED}|ami-[\w-]+"),
+        f"{LATEST}, {BAKED}, or an image such as ami-0abc",
+    ),
     "region": (REGION, "a region such as us-west-2"),
     "results": (
         re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w.=+-]+)*/?)?"),

@@ -11,7 +11,16 @@ from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import host_keys, reach
 from atomo_cluster.errors import ConfigError, NotReady, RemoteError
 
-__all__ = ["check_free", "followed", "listed", "shown_words", "started", "stopped", "tail"]
+__all__ = [
+    "check_free",
+    "check_idle",
+    "followed",
+    "listed",
+    "shown_words",
+    "started",
+    "stopped",
+    "tail",
+]
 
 
 def at_master(run: Run, master: Host) -> Ssh:
@@ -44,6 +53,16 @@ def check_free(run: Run, master: Host) -> None:
 def at_work(run: Run, master: Host) -> list[Job]:
     """The job that runs."""
     return [job for job in listed(run, master) if job.state in ("running", "stopping")]
+
+
+def check_idle(run: Run, master: Host) -> None:
+    """Raises NotReady where a job runs or waits."""
+    for job in listed(run, master):
+        if job.state in ("queued", "running", "stopping"):
+            raise NotReady(
+                f"job {job.number} ({job.shown}) is {job.state}; `stop {job.number}` ends it with "
+                "a checkpoint, and the same `train` goes on from there afterwards"
+            )
 
 
 def busy(run: Run, master: Host) -> str:

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.policy import FETCHING, NOT_NEEDED, ONCE_SUPERVISED, policy
+from atomo_cluster.ec2.policy import (
+    FETCHING,
+    NOT_NEEDED,
+    ONCE_BAKED,
+    ONCE_SUPERVISED,
+    policy,
+)
 from atomo_cluster.errors import CloudError
 
 __all__ = ["ALLOWED", "LACKS", "UNKNOWN", "Permission", "permissions", "principal"]
@@ -13,6 +19,7 @@ __all__ = ["ALLOWED", "LACKS", "UNKNOWN", "Permission", "permissions", "principa
 ALLOWED: Final = "allowed"
 LACKS: Final = "lacks"
 UNKNOWN: Final = "unknown"
+OPTIONAL: Final = (NOT_NEEDED, FETCHING, ONCE_SUPERVISED, *ONCE_BAKED)
 DENIED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 
 
@@ -27,8 +34,8 @@ class Permission:
 
     @property
     def needed(self) -> bool:
-        """Whether commands fail without it, but for those of `supervise` alone."""
-        return self.statement not in (NOT_NEEDED, FETCHING, ONCE_SUPERVISED)
+        """Whether commands fail without it, but for those of `supervise` and `bake` alone."""
+        return self.statement not in OPTIONAL
 
 
 def permissions(aws: Aws, arn: str, cluster: str) -> list[Permission]:

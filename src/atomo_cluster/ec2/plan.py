@@ -102,7 +102,7 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
     counts = ((MASTER, cluster.n_masters), (WORKER, cluster.n_workers))
     missing = {role: count - present(running, role, count) for role, count in counts}
     wanted = {role: count for role, count in missing.items() if count}
-    tried = attempts(aws, cluster, wanted, subnets, cost) if wanted else ()
+    tried = attempts(aws, cluster, owned, wanted, subnets, cost) if wanted else ()
     return Plan(cluster, owned, tuple(running), tried or (Attempt(subnets[0], ()),), cost)
 
 

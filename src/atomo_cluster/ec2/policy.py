@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from atomo_cluster.ec2.config import Cluster
-from atomo_cluster.ec2.tags import CLUSTER
+from atomo_cluster.ec2.tags import CLUSTER, IMAGE
 
-__all__ = ["FETCHING", "NOT_NEEDED", "ONCE_SUPERVISED", "master_policy", "policy"]
+__all__ = ["FETCHING", "NOT_NEEDED", "ONCE_BAKED", "ONCE_SUPERVISED", "master_policy", "policy"]
 
 LOOKED_AT: Final = (
     "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
@@ -26,11 +26,16 @@ ENDED: Final = (
 STOPPED: Final = ("StopInstances", "StartInstances")
 TAGGING: Final = (
     "RunInstances", "CreateFleet", "CreateLaunchTemplate", "CreateSecurityGroup", "ImportKeyPair",
-    "CreatePlacementGroup",
+    "CreatePlacementGroup", "CreateImage",
 )  # fmt: skip
+BAKED: Final = ("CreateImage", "DescribeSnapshots")
+UNBAKED: Final = ("DeregisterImage", "DeleteSnapshot")
 ROLES: Final = ("ec2fleet.amazonaws.com", "spot.amazonaws.com")
 FETCHING: Final = "FetchWhereResultsAreOnS3"
 ONCE_SUPERVISED: Final = "ProfileOfTheMasterWhereItIsSupervised"
+BAKING: Final = "ImagesWhereTheyAreBaked"
+UNBAKING: Final = "DeleteImagesThatCarryTheirTag"
+ONCE_BAKED: Final = (BAKING, UNBAKING)
 NOT_NEEDED: Final = "ToBeToldMoreAndNotNeeded"
 PROFILE: Final = (
     "GetRole", "CreateRole", "TagRole", "DeleteRole", "PassRole", "PutRolePolicy",
@@ -70,6 +75,12 @@ def policy() -> dict[str, Any]:
                 "SpotOnceInTheLifeOfAnAccount",
                 ["iam:CreateServiceLinkedRole"],
                 {"StringEquals": {"iam:AWSServiceName": ROLES}},
+            ),
+            allowed(BAKING, [f"ec2:{name}" for name in BAKED]),
+            allowed(
+                UNBAKING,
+                [f"ec2:{name}" for name in UNBAKED],
+                {"Null": {f"aws:ResourceTag/{IMAGE}": "false"}},
             ),
             allowed(NOT_NEEDED, ADVISORY),
             allowed(FETCHING, ["s3:ListBucket", "s3:GetObject"]),

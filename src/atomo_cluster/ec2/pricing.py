@@ -10,12 +10,14 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.errors import CloudError
 
 __all__ = [
+    "MONTH_H",
     "Prices",
     "added",
     "list_prices",
     "lowest",
     "money",
     "prices",
+    "snapshot_month",
     "spot_market",
     "spot_prices",
 ]
@@ -78,6 +80,12 @@ def disks(region: str) -> Query:
 def addresses(region: str) -> Query:
     """A public address, per hour."""
     return Query("AmazonVPC", {"group": "VPCPublicIPv4Address", "regionCode": region})
+
+
+def snapshot_month(aws: Aws) -> float | None:
+    """USD for a GB of a snapshot and a month; of several kinds the dearest."""
+    kind = {"productFamily": "Storage Snapshot", "regionCode": aws.region}
+    return listed(aws, [Query("AmazonEC2", kind)])[0]
 
 
 def hosts(region: str) -> Query:

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-__all__ = ["CLUSTER", "HOURS", "LAUNCH", "OWNER", "ROLE", "Owned", "as_dict"]
+__all__ = ["CLUSTER", "GPUS", "HOURS", "IMAGE", "LAUNCH", "OWNER", "ROLE", "Owned", "as_dict"]
 
 CLUSTER: Final = "atomo:cluster"
 OWNER: Final = "atomo:owner"
 ROLE: Final = "atomo:role"  # master or worker
 LAUNCH: Final = "atomo:launch"  # the run of `launch` that made it, for the roll-back
 HOURS: Final = "atomo:max-hours"
+IMAGE: Final = "atomo:image"  # of images: the cluster that they are of
+GPUS: Final = "atomo:gpus"  # of images: whether they have a driver
 
 
 @dataclass(frozen=True)

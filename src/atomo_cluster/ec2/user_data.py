@@ -34,6 +34,8 @@ def user_data(cluster: Cluster, spot: bool, admitted: str = "") -> str:
         write(f"{LIBRARY}/fuse.sh", (HOST / "fuse.sh").read_text()),
         write(PER_BOOT, f"#!/bin/bash\nexec bash {LIBRARY}/fuse.sh {minutes}\n"),
         f'chmod 755 "$ATOMO_ROOT{PER_BOOT}"',
+        # Of the host that the image was made of, or of what its fuse did at this boot.
+        'rm -f "$ATOMO_ROOT/etc/atomo/deadline" "$ATOMO_ROOT/etc/atomo/paused"',
         f'bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" {minutes}',
     ]
     if admitted:

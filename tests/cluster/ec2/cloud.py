@@ -322,13 +322,25 @@ def describe_instances(cloud: Cloud, words: dict[str, str], body: bytes, forward
     return Reply(told.status, text.encode(), told.kind)
 
 
+def create_image(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    """Moto takes no tags of the snapshot."""
+    client = cloud.moto.client()
+    tags = [{"Key": key, "Value": value} for key, value in tags_in(words).items()]
+    made = client.create_image(InstanceId=words["InstanceId"], Name=words["Name"])["ImageId"]
+    (image,) = client.describe_images(ImageIds=[made])["Images"]
+    snapshot = image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    client.create_tags(Resources=[made, snapshot], Tags=tags)
+    return wrapped("CreateImage", f"<imageId>{made}</imageId>")
+
+
 def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
     if cloud.prices is None:
         return forward()
     values = {one["Field"]: one["Value"] for one in json.loads(body)["Filters"]}
     if "tenancy" in values and "instanceType" not in values:
         return as_json({"PriceList": [product(*one) for one in cloud.prices.items()]})
-    key = values.get("instanceType") or ("gp3" if "volumeApiName" in values else "address")
+    kinds = {"volumeApiName": "gp3", "productFamily": "snapshot", "group": "address"}
+    key = values.get("instanceType") or next(kinds[kind] for kind in kinds if kind in values)
     known = [product(key, cloud.prices[key])] if key in cloud.prices else []
     return as_json({"PriceList": known})
 
@@ -370,6 +382,7 @@ OWN = {
     "DeletePlacementGroup": delete_group,
     "DescribePlacementGroups": describe_groups,
     "DescribeTags": describe_tags,
+    "CreateImage": create_image,
     "DescribeInstances": describe_instances,
     "StartInstances": start_instances,
     "GetConsoleOutput": console,

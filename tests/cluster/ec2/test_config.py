@@ -74,7 +74,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
         ("name: 'my cluster'", "name 'my cluster': a letter, then up to 39 letters"),
         ("region: oregon", "region 'oregon': a region such as us-west-2"),
         ("availability_zone: eu-west-1a", "is not in region 'us-east-1'; write e.g. us-east-1a"),
-        ("image_id: ubuntu", "image_id 'ubuntu': latest, or an image such as ami-0abc"),
+        ("image_id: ubuntu", "image_id 'ubuntu': latest, baked, or an image such as ami-0abc"),
         ("ssh_from: home", "ssh_from 'home': "),
         ("ssh_from: 0.0.0.0/0", "would let 4,294,967,296 addresses try ssh"),
         ("efa: perhaps", "efa: 'perhaps' is neither yes nor no"),

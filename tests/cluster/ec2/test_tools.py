@@ -124,17 +124,20 @@ def test_pre_run_on_a_host_without_gpus(environment, tmp_path):
     around = environment("exit 9") | with_gpus(tmp_path, 0)
     done = run("bash", str(TOOLS / "pre_run.sh"), **around)
     assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
-    missing = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", **around)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/bash\necho NVIDIA-SMI: no driver\nexit 9\n")
+    missing = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", "4", **around)
     assert missing.returncode == 3
-    assert "this host should have GPUs, and nvidia-smi lists none" in missing.stderr
+    assert "should have 4 GPUs, and nvidia-smi lists 0 (no driver): take an image" in missing.stderr
+    broken = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", "4", **with_gpus(tmp_path, 3))
+    assert "should have 4 GPUs, and nvidia-smi lists 3" in broken.stderr
 
 
 def test_pre_run_checks_that_pytorch_sees_the_gpus(environment, tmp_path):
     import torch
 
     around = environment(f'exec {sys.executable} "$@"') | with_gpus(tmp_path, 2)
-    done = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", **around, CUDA_VISIBLE_DEVICES="")
+    done = run("bash", str(TOOLS / "pre_run.sh"), "--gpu", "2", **around, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
     assert f"PyTorch {torch.__version__} sees no CUDA device" in done.stderr
     fine = environment("cat >/dev/null; echo sees 2") | with_gpus(tmp_path, 2)
-    assert run("bash", str(TOOLS / "pre_run.sh"), "--gpu", **fine).stdout == "sees 2\nready\n"
+    assert run("bash", str(TOOLS / "pre_run.sh"), "--gpu", "2", **fine).stdout == "sees 2\nready\n"

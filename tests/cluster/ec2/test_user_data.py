@@ -106,6 +106,47 @@ def test_the_fuse_waits_while_a_host_is_stopped(machine, tmp_path):
     assert not (folder / "paused").exists()
 
 
+def test_a_host_of_an_image_has_a_fuse_of_its_own(machine, tmp_path):
+    root = tmp_path / "root"
+    folder, id = root / "etc/atomo", root / "var/lib/cloud/data/instance-id"
+    id.parent.mkdir(parents=True)
+    id.write_text("i-1\n")
+    user = tmp_path / "user-data"
+    user.write_text(user_data(Cluster(max_hours=8.0), spot=False))
+    machine(user)
+    (folder / "deadline").write_text("1000")  # that of the host of which the image was made
+    fuse = root / "usr/local/lib/atomo/fuse.sh"
+    assert machine(fuse, "480") == [f"shutdown -h +0 {TOLD}"]
+    id.write_text("i-2\n")  # cloud-init runs what is of every boot before what is of the first
+    assert machine(fuse, "480") == [f"shutdown -h +480 {TOLD}"]
+    user.write_text(user_data(Cluster(max_hours=1.0), spot=False))
+    assert machine(user) == [f"shutdown -h +60 {TOLD}"] * 2
+
+
+def test_what_is_of_a_cluster_is_in_no_image(machine, tmp_path):
+    ssh, checkout = tmp_path / ".ssh", tmp_path / "atomo"
+    with pytest.raises(subprocess.CalledProcessError):
+        machine(HOST / "scrub.sh", "atomo")  # nothing is installed
+    for path, text in {
+        ssh / "atomo_cluster": "key",
+        ssh / "atomo_cluster.pub": "ssh-ed25519 AAAA atomo-cluster\n",
+        ssh / "authorized_keys": "ssh-ed25519 BBBB me\nssh-ed25519 AAAA atomo-cluster\n",
+        tmp_path / ".atomo/master": "10.0.0.1",
+        checkout / ".venv/bin/python": "",
+        checkout / "hosts_address": "10.0.0.1",
+        checkout / "jobs/1/log": "",
+        checkout / "data/set": "kept",
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (checkout / ".venv/bin/python").chmod(0o755)
+    machine(HOST / "scrub.sh", "atomo")
+    assert (ssh / "authorized_keys").read_text() == "ssh-ed25519 BBBB me\n"
+    assert [path.name for path in ssh.iterdir()] == ["authorized_keys"]
+    assert sorted(path.name for path in checkout.iterdir()) == [".venv", "data"]
+    assert not (tmp_path / ".atomo").exists()
+
+
 def test_spot_hosts_watch_for_the_notice(machine, tmp_path):
     script = tmp_path / "user-data"
     script.write_text(user_data(Cluster(ssh_username="me"), spot=True))

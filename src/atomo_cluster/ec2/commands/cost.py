@@ -6,11 +6,20 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from atomo_cluster.ec2.images import snapshots
 from atomo_cluster.ec2.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.ledger import Entry, life, note, noted
-from atomo_cluster.ec2.pricing import Prices, added, money, prices
+from atomo_cluster.ec2.pricing import (
+    MONTH_H,
+    Prices,
+    added,
+    money,
+    prices,
+    snapshot_month,
+)
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.tables import table
+from atomo_cluster.errors import CloudError
 
 HELP: Final = """\
   pytorch_ec2.py cost
@@ -44,7 +53,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    costs = with_noted(run, all_costs(run))
+    costs = [*with_noted(run, all_costs(run)), *of_images(run)]
     total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
     shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
     for one in costs:
@@ -160,6 +169,24 @@ def of_stopped(host: Instance, hours: float, hourly: float | None, disk: float |
     so_far = hourly * hours + disk * slept
     return Cost(host.id, host.type, host.state, hours, disk, so_far,
                 so_far + hourly * host.max_hours)  # fmt: skip
+
+
+def of_images(run: Run) -> list[Cost]:
+    """What baked images cost, at most: a snapshot has no more than its disk. No fuse ends them."""
+    try:
+        found = snapshots(run.aws, run.owned)
+    except CloudError as error:  # as where an identity may not look
+        run.say(f"baked images are not in it: {error}")
+        return []
+    monthly = snapshot_month(run.aws) if found else None
+    costs = []
+    for one in found:
+        hours = hours_of(datetime.now(timezone.utc) - one.made)
+        hourly = None if monthly is None else monthly * one.gb / MONTH_H
+        so_far = None if hourly is None else hourly * hours
+        name = f"{one.gb} GB, {one.image or 'image gone'}"
+        costs.append(Cost(one.id, name, "image", hours, hourly, so_far, so_far))
+    return costs
 
 
 def of_disk(disk: Disk, known: Prices) -> Cost:

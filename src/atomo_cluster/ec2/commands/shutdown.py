@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
+from atomo_cluster.ec2.images import baked
 from atomo_cluster.ec2.inventory import namesakes, told_of
 from atomo_cluster.ec2.ledger import close
 from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.survey import Survey, Thing, survey
-from atomo_cluster.errors import ClusterError, ConfigError, LeftBehind
+from atomo_cluster.errors import CloudError, ClusterError, ConfigError, LeftBehind
 
 HELP: Final = """\
   pytorch_ec2.py shutdown
@@ -19,7 +20,8 @@ HELP: Final = """\
 
 Ends everything that carries the cluster's and the owner's tags, and nothing else: instances, fleets
 and spot requests, disks, security group, placement group, and the key pair if it was made with the
-cluster. Then it searches for the tags again and says what it found. Shared folders (EFS) stay."""
+cluster. Then it searches for the tags again and says what it found. Shared folders (EFS) and
+images that `bake` has made stay."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -87,6 +89,18 @@ def end(run: Run) -> None:
         f"verified: nothing in {run.aws.region} carries the tags of {run.cluster.name}, "
         f"owner {run.owned.owner}, any more"
     )
+    tell_images(run)
+
+
+def tell_images(run: Run) -> None:
+    """Says what `bake` has made, which outlives the cluster and costs."""
+    try:
+        left = [one.id for one in baked(run.aws, run.owned)]
+    except CloudError as error:
+        run.say(f"AWS does not say whether images of it are left, which cost: {error}")
+        return
+    if left:
+        run.say(f"baked images stay, and cost: {', '.join(left)}; `delete_images` deletes them")
 
 
 def write_down(run: Run) -> None:

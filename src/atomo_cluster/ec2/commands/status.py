@@ -9,8 +9,10 @@ from typing import Final
 
 from atomo_cluster.ec2.asleep import DOWN
 from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.commands.delete_images import image_line
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
+from atomo_cluster.ec2.images import baked
 from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import STORY
@@ -52,9 +54,13 @@ def run(run: Run) -> int:
     others = [thing for thing in things if thing.kind != "instance"]
     for thing in others:
         run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
+    made = baked(run.aws, run.owned)
+    for image in made:
+        run.say(f"{image_line(image)}; `delete_images` deletes it")
     foreign = namesakes(run.aws, run.owned)
     run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
               "others": [vars(thing) for thing in others],
+              "images": [asdict(image) for image in made],
               "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
     if foreign:
         raise LeftBehind(f"{told_of(run.owned, foreign)}; see them with --owner {min(foreign)}")

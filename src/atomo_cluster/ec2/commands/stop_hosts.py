@@ -10,12 +10,12 @@ from atomo_cluster.ec2.commands.resize import end
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
 from atomo_cluster.ec2.inventory import Instance, instances
-from atomo_cluster.ec2.job_verbs import listed
-from atomo_cluster.ec2.pricing import added, money
+from atomo_cluster.ec2.job_verbs import check_idle
+from atomo_cluster.ec2.pricing import MONTH_H, added, money
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
-from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
+from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 
 HELP: Final = """\
   pytorch_ec2.py stop_hosts
@@ -26,8 +26,6 @@ nothing. Their fuses wait meanwhile, so that nothing ends a stopped cluster: `st
 `shutdown` ends it. Spot instances are bought for one time here, which EC2 does not stop: --end-spot
 ends them with their disks, and `launch` buys them again afterwards. A job is to be stopped first,
 with a checkpoint: `stop JOB`. No host is stopped unless all can be told so."""
-LIVES: Final = ("queued", "running", "stopping")
-MONTH_H: Final = 730.0
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -54,7 +52,7 @@ def run(run: Run) -> int:
         return 0
     hosts = hosts_of(run, staying)
     if staying[0].role == "master":
-        check_idle(run, hosts)
+        check_idle(run, hosts[0])
     run.confirm("Stop these?")
     put_to_sleep(run, hosts)
     if spot:
@@ -92,16 +90,6 @@ def show(run: Run, staying: Sequence[Instance], spot: Sequence[Instance]) -> Non
     for word, some in (("stops", staying), ("ends, with its disk", spot)):
         for one in some:
             run.say(f"{one.id} {one.type} {one.role}: {word}")
-
-
-def check_idle(run: Run, hosts: Sequence[Host]) -> None:
-    """Raises NotReady where a job runs or waits."""
-    for job in listed(run, hosts[0]):
-        if job.state in LIVES:
-            raise NotReady(
-                f"job {job.number} ({job.shown}) is {job.state}; `stop {job.number}` ends it with "
-                "a checkpoint, and `train` goes on from there after `start_hosts`"
-            )
 
 
 def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Ends this host at its deadline. Runs at every boot, since a restart forgets a planned shutdown.
 #   fuse.sh MINUTES     the first run sets the deadline; later ones keep it
+# In an image that was made of a host lies that host's deadline: another host begins anew.
 # What the fuse had left when the host was to be stopped (pause.sh) counts from the next start on.
 set -u
 
@@ -9,6 +10,11 @@ deadline=$folder/deadline
 minutes=${1:?minutes until the end}
 
 mkdir -p "$folder"
+host=$(cat "${ATOMO_ROOT:-}/var/lib/cloud/data/instance-id" 2>/dev/null || true)
+if [ -n "$host" ]; then
+  [ ! -s "$folder/host" ] || [ "$(cat "$folder/host")" = "$host" ] || rm -f "$deadline" "$folder/paused"
+  echo "$host" >"$folder/host"
+fi
 now=$(date +%s)
 if [ -s "$folder/paused" ]; then
   echo $((now + $(cat "$folder/paused"))) >"$deadline.new"

@@ -1,0 +1,41 @@
+"""Hosts to images: which of them, and what is taken away from them before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from atomo_cluster.ec2.catalogue import Machine, machines
+from atomo_cluster.ec2.config import MASTER
+from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.user_data import LIBRARY, write
+
+__all__ = ["one_of_each", "scrub"]
+
+SCRIPTS: Final = Path(__file__).parent / "host"
+SCRUB_S: Final = 120.0
+
+
+def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Machine]]:
+    """A host of each kind that needs an image of its own: its processor, and whether it has GPUs.
+
+    Workers rather than the master, which has jobs and results; the last rather than the first.
+    """
+    known = machines(run.aws, [one.type for one in hosts])
+    ordered = sorted(hosts, key=lambda one: one.role != MASTER)  # the last of a kind is taken
+    kinds = {(known[one.type].architecture, known[one.type].gpus > 0): one for one in ordered}
+    return [(one, known[one.type]) for one in kinds.values()]
+
+
+def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
+    """Takes from hosts what other hosts must not have; their own fuses stay, and are no others'."""
+    fuse = write(f"{LIBRARY}/fuse.sh", (SCRIPTS / "fuse.sh").read_text())
+    marked = f'{fuse}\nexec bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" 0\n'.encode()
+    script = (SCRIPTS / "scrub.sh").read_bytes()
+
+    def one(host: Host) -> Answer:
+        answer = ssh.run(host, "sudo -n bash -s", marked, SCRUB_S)
+        return answer if answer.code else ssh.run(host, f"bash -s -- {checkout}", script, SCRUB_S)
+
+    return everywhere(hosts, one)

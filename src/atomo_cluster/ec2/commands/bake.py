@@ -1,0 +1,91 @@
+"""`bake`: an image with the environment in it."""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from atomo_cluster.ec2.baking import one_of_each, scrub
+from atomo_cluster.ec2.catalogue import Machine
+from atomo_cluster.ec2.commands.run_command import finish
+from atomo_cluster.ec2.images import Baked, baked, create
+from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.job_verbs import check_idle
+from atomo_cluster.ec2.pricing import money, snapshot_month
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.errors import CloudError, LeftBehind
+
+HELP: Final = """\
+  pytorch_ec2.py bake
+  pytorch_ec2.py launch --image-id baked
+
+Makes an image (AMI) of a host that `bootstrap` has set up, with its environment, checkout and data
+sets; a second one where some hosts have GPUs, or another processor. Workers are taken rather than
+the master. The cluster's keys are taken away from the host before, and EC2 restarts it:
+`bootstrap` then makes it one of the cluster again. `launch` with image_id: baked uses the newest
+that suits, and its `bootstrap` has nothing to install. Images cost, and outlive the cluster:
+`status` and `cost` show them, `delete_images` deletes them with their snapshots."""
+IMAGE_S: Final = 3600
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.set_defaults(hostfile=None)  # hosts of one's own are not EC2's
+
+
+def run(run: Run) -> int:
+    hosts = cluster_hosts(run)
+    chosen = one_of_each(run, instances(run.aws, run.owned, ["running"]))
+    show(run, chosen)
+    check_idle(run, hosts[0])
+    run.confirm()
+    older = baked(run.aws, run.owned)
+    ids = {one.id for one, _ in chosen}
+    ssh, keys = reach(run), host_keys(run, reach(run))
+    for host in (taken := [host for host in hosts if host.id in ids]):
+        keys.pin(host)
+    finish(scrub(ssh, taken, run.cluster.remote_dir))
+    made = [create(run.aws, run.owned, one.id, machine.gpus > 0) for one, machine in chosen]
+    run.say(f"making {', '.join(made)} ...")
+    wait(run, made)
+    report(run, made, older)
+    return 0
+
+
+def show(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> None:
+    """Says what becomes an image, and what that costs."""
+    each = snapshot_month(run.aws)
+    for one, machine in chosen:
+        kind = f"{machine.architecture}, {'GPUs' if machine.gpus else 'no GPUs'}"
+        run.say(f"{one.id} {one.type} {one.role} ({kind}): is restarted, and becomes an image")
+    told = "unknown" if each is None else f"at most {money(each * run.cluster.volume_gb)}"
+    run.say(f"an image costs {told} a month, until `delete_images`")
+
+
+def wait(run: Run, ids: Sequence[str]) -> None:
+    """Waits until the images are there.
+
+    Raises:
+        LeftBehind: they are not, and may cost.
+    """
+    try:
+        run.aws.wait("image_available", IMAGE_S, ImageIds=list(ids))
+    except CloudError as error:
+        raise LeftBehind(
+            f"{error}; {', '.join(ids)} may still come, and costs: `status` tells, "
+            "`delete_images` deletes"
+        ) from error
+
+
+def report(run: Run, made: Sequence[str], older: Sequence[Baked]) -> None:
+    """Says what there is now, and what is next."""
+    for id in made:
+        run.say(f"{id} is available; `launch --image-id baked` takes it")
+    if older:
+        ids = " ".join(one.id for one in older)
+        run.say(f"older ones, which cost as well: `delete_images {ids}`")
+    run.say(
+        "next: `pytorch_ec2.py bootstrap`, which makes the restarted hosts of the cluster again"
+    )
+    run.tell({"images": list(made), "older": [asdict(one) for one in older]})

@@ -1,0 +1,66 @@
+"""`delete_images`: the end of what `bake` has made."""
+
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Final
+
+from atomo_cluster.ec2.images import Baked, baked, delete, snapshots
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
+from atomo_cluster.names import nearest
+
+HELP: Final = """\
+  pytorch_ec2.py delete_images
+  pytorch_ec2.py delete_images ami-0abc --yes --json
+
+Deletes the images that `bake` has made of this cluster, or those that are named, and their
+snapshots; then it looks whether they are gone. Hosts that were launched from them go on."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("images", metavar="AMI", nargs="*", help="these alone (default all)")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(run: Run) -> int:
+    found = baked(run.aws, run.owned)
+    loose = [one for one in snapshots(run.aws, run.owned)
+             if one.image not in {image.id for image in found}]  # fmt: skip
+    chosen = [one for one in found if one.id in wanted(run, found)]
+    for one in chosen:
+        run.say(image_line(one))
+    for left in loose:
+        run.say(f"{left.id}, {left.gb} GB, of an image that is gone")
+    if chosen or loose:
+        run.confirm("Delete these?")
+        end(run, chosen)
+    run.say(f"{run.cluster.name}: {len(chosen)} images deleted, {len(found) - len(chosen)} left")
+    run.tell({"deleted": [asdict(one) for one in chosen]})
+    return 0
+
+
+def wanted(run: Run, found: list[Baked]) -> list[str]:
+    """The images that are meant."""
+    ids = [one.id for one in found]
+    for id in run.options.images:
+        if id not in ids:
+            raise ConfigError(f"{id} is no image of {run.cluster.name}; {nearest(id, ids)}")
+    return run.options.images or ids
+
+
+def end(run: Run, chosen: list[Baked]) -> None:
+    """Deletes images.
+
+    Raises:
+        LeftBehind: something is still there, or AWS does not say whether it is.
+    """
+    try:
+        delete(run.aws, run.owned, [one.id for one in chosen])
+    except CloudError as error:
+        raise LeftBehind(f"{error}; `delete_images` again deletes what is left") from error
+
+
+def image_line(one: Baked) -> str:
+    """An image in a list."""
+    kind = f"{one.image.architecture}, {'GPUs' if one.gpus else 'no GPUs'}"
+    return f"image {one.id} {one.state}, {one.gb} GB, {kind}, of {one.made:%F %R} UTC"

@@ -149,7 +149,8 @@ def mount(site: Site, host: Host) -> None:
 
 def install(site: Site, host: Host) -> None:
     """Installs the environment; a GPU host must see its GPUs afterwards."""
-    command = f"bash {site.cluster.remote_dir}/tools/pre_run.sh{f' --gpu {host.gpus}' if host.gpus else ''}"
+    gpus = f" --gpu {host.gpus}" if host.gpus else ""
+    command = f"bash {site.cluster.remote_dir}/tools/pre_run.sh{gpus}"
     site.ssh.run(host, command, timeout_s=INSTALL_S).checked("installing")
 
 

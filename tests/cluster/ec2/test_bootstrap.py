@@ -226,7 +226,7 @@ def test_gpu_hosts_must_see_their_gpus(ec2, fleet):
     done = ec2("bootstrap", *options, *words)
     assert done.code == 0, done.err
     calls = host.called.splitlines()
-    assert calls.count("pre_run --gpu") == calls.count("pre_run ") == 1
+    assert calls.count("pre_run --gpu 1") == calls.count("pre_run ") == 1
 
 
 def test_a_host_without_a_fuse_is_not_used(ec2, fleet):

@@ -36,6 +36,7 @@ def commands(page: Path) -> list[str]:
 def asked_for(command: str) -> Settings:
     start = next(start for start in STARTS if command.startswith(start))
     words, name = shlex.split(command.removeprefix(start), comments=True), STARTS[start]
+    words += ["--n=4"] if "--slurm" in words else []  # which an allocation says, and here is none
     if name == "throughput":
         words = ["--dataset=Noise", *planned(words)[1]]
     elif name == "sweep":

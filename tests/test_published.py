@@ -115,6 +115,8 @@ def test_yes_is_a_gpu(word):
 
 def test_a_truth_value_is_one_as_well():
     assert Settings(enable_gpu=False).resolved().enable_gpu == ""
+    assert read("--enable-gpu").resolved().enable_gpu == "yes"
+    assert read("--nesterov").nesterov
     assert Settings(enable_gpu=True).resolved().enable_gpu == "yes"
 
 

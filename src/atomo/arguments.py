@@ -42,11 +42,15 @@ def parser(settings: type[Any], command: str, description: str) -> Parser:
     hints = get_type_hints(settings)
     for field in fields(settings):
         kind = hints[field.name]
+        truth_value = bool in (kind, *get_args(kind))
         built.add_argument(
             flag(field.name),
             type=CONVERTERS[next(iter(get_args(kind)), kind)],
             help=f"{field.metadata['help']} {shown_default(field)}",
             metavar="X",
+            # Alone, it says yes.
+            nargs="?" if truth_value else None,
+            const=True if truth_value else None,
         )
     return built
 

@@ -47,6 +47,7 @@ from atomo.setting_bounds import BOUNDS
 from atomo.setting_checks import (
     PRECISIONS,
     check_clip,
+    check_hosts,
     check_precision,
     check_schedule,
     wants_gpu,
@@ -67,6 +68,7 @@ class Settings:
 
     n: int = option(3, "processes: 1 master and n-1 workers, or n workers (see --comm-type)")
     hostfile: str = option("", "file of hosts, the master's first; empty: this host alone")
+    slurm: bool = option(False, "the hosts are those of the allocation of SLURM, and --n its tasks")
     task: str = option("images", "what is trained; without it, what the data set is for")
     network: str = option("LeNet", "the model, e.g. LeNet, ResNet18, torchvision:NAME, timm:NAME")
     weights: str = option(
@@ -204,6 +206,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
+        check_hosts(self.hostfile, self.slurm)
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
         check_least(self.n, self.comm_type, self.min_workers)

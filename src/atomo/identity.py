@@ -15,7 +15,7 @@ from atomo.errors import ConfigError
 __all__ = ["IDENTITY", "UNSAID", "check_identity", "record"]
 
 LAUNCH_ONLY: Final = {
-    "hostfile", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
+    "hostfile", "slurm", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
     "log_format", "min_workers", "spares", "max_strikes", "max_restarts", "checkpoint_every"
 }  # fmt: skip
 # What a run must have in common with a checkpoint that it continues from.

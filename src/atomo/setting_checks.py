@@ -7,9 +7,24 @@ from atomo.memory import kind_of
 from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 
-__all__ = ["PRECISIONS", "check_clip", "check_precision", "check_schedule", "wants_gpu"]
+__all__ = [
+    "PRECISIONS",
+    "check_clip",
+    "check_hosts",
+    "check_precision",
+    "check_schedule",
+    "wants_gpu",
+]
 
 PRECISIONS: Final = ("fp32", "bf16", "fp16")
+
+
+def check_hosts(hostfile: str, slurm: bool) -> None:
+    """Raises ConfigError where hosts come from two places."""
+    if hostfile and slurm:
+        raise ConfigError(
+            f"--hostfile {hostfile} and --slurm each say which hosts there are; give one of them"
+        )
 
 
 def check_schedule(schedule: str, milestones: str) -> None:

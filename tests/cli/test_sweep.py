@@ -34,6 +34,7 @@ from atomo.tasks.classes import TOP1
         ("--batch_size 10^0..10^2", {"--batch-size": "1 10 100"}, ""),
         ("--lr 1,2^2..2^3 --momentum 0,0.9", {"--lr": "1 4 8", "--momentum": "0 0.9"}, ""),
         ("--lr 0.1 --nesterov yes --seed=3", {}, "--lr=0.1 --nesterov=yes --seed=3"),
+        ("--nesterov --lr 1,2 --slurm", {"--lr": "1 2"}, "--nesterov --slurm"),
         ("--lr-milestones 3,6", {}, "--lr-milestones=3,6"),  # no number, but a list of them
         ("--enable-gpu= --mpi-args=-x", {}, "--enable-gpu= --mpi-args=-x"),
         ("--lr 1,2 --seed", {"--lr": "1 2"}, "--seed"),  # its value is missing, and it says so

@@ -7,6 +7,7 @@ from typing import Any, final
 
 from atomo.arguments import Parser, parse
 from atomo.config import Settings
+from atomo.launch.slurm import tasks
 from atomo.settings_file import name_of, read_settings
 from atomo.tasks import chosen
 
@@ -38,7 +39,10 @@ def given(words: Sequence[str], command: str, description: str) -> Given:
     files = read_settings(known.config)
 
     def build(**options: Any) -> Settings:
-        return chosen(**{**files, **options})
+        told = {**files, **options}
+        if told.get("slurm") and "n" not in told:  # who asks for tasks wants them all
+            told["n"] = tasks() - told.get("spares", 0)
+        return chosen(**told)
 
     settings = parse(Settings, options, command, f"{description}\n\n{CONFIG_HELP}", build)
     return Given(settings, name_of(known.config))

@@ -58,7 +58,7 @@ def points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
 
 
 def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each option with its value, which may be empty, or words that are neither, with None."""
+    """Each option with its value, which may be empty, and words without one, with None."""
     ours = [flag(field.name) for field in fields(Settings)]
     left = list(translated(words, ours))
     while left:
@@ -68,8 +68,8 @@ def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield word, None
         elif equals:
             yield name, value
-        else:
-            yield name, left.pop(0) if left else None
+        else:  # a truth value alone says yes
+            yield name, None if not left or left[0].startswith("--") else left.pop(0)
 
 
 def several(option: str, value: str) -> tuple[str, ...]:

@@ -64,8 +64,15 @@ def parse_line(line: str, where: str) -> Host:
     return Host(name, int(slots[1]) if slots else None)
 
 
-def assign(hosts: Sequence[Host], processes: int) -> list[tuple[str, int]]:
+def assign(
+    hosts: Sequence[Host], processes: int, source: str = "the host file"
+) -> list[tuple[str, int]]:
     """How many processes each host gets: dealt out in turn, so that the master is on the first.
+
+    Args:
+        hosts: the master's first.
+        processes: how many there are.
+        source: what names the hosts, for messages.
 
     Raises:
         ConfigError: the slots do not suffice.
@@ -79,7 +86,7 @@ def assign(hosts: Sequence[Host], processes: int) -> list[tuple[str, int]]:
         open_hosts = [name for name, limit in limits.items() if counts[name] < limit]
         if not open_hosts:
             total = processes - left
-            raise ConfigError(f"--n {processes}, but the host file has slots for {total} processes")
+            raise ConfigError(f"--n {processes}, but {source} has slots for {total} processes")
         for name in open_hosts[:left]:
             counts[name] += 1
         left -= len(open_hosts[:left])

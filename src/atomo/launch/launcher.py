@@ -24,6 +24,7 @@ from atomo.launch.place import claimed, located
 from atomo.launch.published_lines import PublishedLines
 from atomo.launch.reach import Reach, shell
 from atomo.launch.restarts import restarted
+from atomo.launch.slurm import SRUN
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.launch.whereabouts import fitted, hosts_of, ranks_at
@@ -50,7 +51,7 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     command(settings, to_arguments(settings))  # before anything is made: it may be refused
     settings = claimed(settings, given)
     display, summary = display_of(settings, console), Summary()
-    reach = Reach(hosts_of(settings), shell(split(settings.mpi_args)))
+    reach = Reach(hosts_of(settings), SRUN if settings.slurm else shell(split(settings.mpi_args)))
 
     def attempt(chosen: Settings, away: frozenset[str]) -> Supervisor:
         chosen = fitted(chosen, away)

@@ -13,14 +13,17 @@ from typing import Final
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.hosts import HERE, assign, left, read_hosts
+from atomo.launch.hosts import HERE
 from atomo.launch.reach import shell
+from atomo.launch.whereabouts import dealt
 from atomo.models import is_own
 from atomo.roles import has_master
 
 __all__ = ["command", "evaluator_command", "split"]
 
 FAULT_TOLERANT: Final = 5  # the first Open MPI whose jobs outlive a rank
+# In an allocation of one of these mpirun takes its hosts, also where it is told of none.
+ALLOCATIONS: Final = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs"}
 RANK_BYTES = 150_000_000  # what a rank takes at least that it shares with no other
 KEEPALIVE: Final = "oob_tcp_keepalive_"
 # A silent host is noticed after 1 s and three more in which it answers nothing, not after 480 s.
@@ -70,7 +73,7 @@ def outliving(settings: Settings) -> list[str]:
     wanted: list[str] = []
     if has_master(settings.comm_type) and "--with-ft" not in settings.mpi_args:
         wanted += ["--with-ft", "ulfm"]
-    if settings.hostfile:
+    if settings.hostfile or settings.slurm:
         wanted += watchful(settings.mpi_args)
     return wanted if wanted and version() >= FAULT_TOLERANT else []
 
@@ -113,17 +116,21 @@ def find_mpirun() -> str:
 
 def placement(settings: Settings, away: Collection[str]) -> list[str]:
     """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
-    here = ["--map-by", "node:OVERSUBSCRIBE"]
-    if not settings.hostfile:
-        check_room(settings.processes)
-        return here
-    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.processes)
+    counts = dealt(settings, away)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
         check_room(settings.processes)
-        return here
+        return [*alone(settings.mpi_args), "--map-by", "node:OVERSUBSCRIBE"]
     # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
     # may oversubscribe.
     return ["--map-by", "slot", "--host", ",".join(f"{name}:{count}" for name, count in counts)]
+
+
+def alone(mpi_args: str) -> list[str]:
+    """What keeps a job on this host in an allocation of several, if this mpirun can."""
+    found = [name for variable, name in ALLOCATIONS.items() if variable in os.environ]
+    if not found or "ras" in split(mpi_args) or version() < FAULT_TOLERANT:
+        return []
+    return ["--prtemca", "ras", "^" + ",".join(found)]
 
 
 def check_room(ranks: int) -> None:

@@ -1,38 +1,61 @@
-"""Which host of the host file each rank of a job is on, some hosts being away."""
+"""The hosts of a job, and which of them each rank is on, some hosts being away."""
 
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.hosts import assign, left, read_hosts
+from atomo.launch.hosts import Host, assign, left, read_hosts
+from atomo.launch.slurm import allocated
 from atomo.roles import has_master
 
-__all__ = ["fitted", "hosts_of", "ranks_at"]
+__all__ = ["dealt", "fitted", "hosts_of", "listed", "ranks_at"]
+
+ALLOCATION: Final = "the allocation of SLURM (--ntasks, --ntasks-per-node)"
+
+
+def listed(settings: Settings) -> list[Host]:
+    """The hosts of the allocation or of the host file, the master's first; without either none.
+
+    Raises:
+        ConfigError: there is no allocation, or the file cannot be read.
+    """
+    if settings.slurm:
+        return allocated()
+    return read_hosts(Path(settings.hostfile)) if settings.hostfile else []
 
 
 def hosts_of(settings: Settings) -> list[str]:
-    """The hosts of the host file, without one none.
+    """The names of the hosts of a job; where it is on this one alone none.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: they cannot be found out.
     """
-    if not settings.hostfile:
-        return []
-    return list(dict.fromkeys(host.name for host in read_hosts(Path(settings.hostfile))))
+    return list(dict.fromkeys(host.name for host in listed(settings)))
 
 
-def ranks_at(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
-    """The host of each rank, as mpirun places them; without a host file none.
+def dealt(settings: Settings, away: Collection[str] = ()) -> list[tuple[str, int]]:
+    """How many ranks each host gets; where the job is on this one alone nothing.
 
     Raises:
         ConfigError: no host is left, or those that are have too few slots.
     """
-    if not settings.hostfile:
-        return ()
-    counts = assign(left(read_hosts(Path(settings.hostfile)), away), settings.processes)
-    return tuple(name for name, count in counts for _ in range(count))
+    hosts = listed(settings)
+    if not hosts:
+        return []
+    source = ALLOCATION if settings.slurm else "the host file"
+    return assign(left(hosts, away), settings.processes, source)
+
+
+def ranks_at(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
+    """The host of each rank, as mpirun places them; where the job is on this one alone none.
+
+    Raises:
+        ConfigError: no host is left, or those that are have too few slots.
+    """
+    return tuple(name for name, count in dealt(settings, away) for _ in range(count))
 
 
 def fitted(settings: Settings, away: Collection[str]) -> Settings:
@@ -44,9 +67,10 @@ def fitted(settings: Settings, away: Collection[str]) -> Settings:
     Raises:
         ConfigError: so few workers are left that the run must not go on.
     """
-    if not settings.hostfile or not away:
+    hosts = listed(settings) if away else []
+    if not hosts:
         return settings
-    slots = [host.slots for host in left(read_hosts(Path(settings.hostfile)), away)]
+    slots = [host.slots for host in left(hosts, away)]
     if None in slots or not has_master(settings.comm_type):
         return settings
     room = sum(filter(None, slots))

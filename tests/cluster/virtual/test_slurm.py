@@ -1,0 +1,70 @@
+"""A real SLURM: the script of examples/ trains, is told that its time is up, and goes on."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster.virtual.slurm_lab import Slurm, lacking
+from cluster.virtual.vc import Tool
+from jobs import until
+
+from atomo.training.checkpoint import latest
+
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=f"NOT TESTED WITH A SLURM: {lacking()}")
+HOSTS = 3
+WHERE = """\
+import subprocess, sys
+from atomo.launch.given import given
+from atomo.launch.mpirun import command
+line = command(given(sys.argv[1:], "train", "").settings, [])
+start = line[: line.index(sys.executable)]
+sys.exit(subprocess.call([*start, "sh", "-c", "echo $OMPI_COMM_WORLD_RANK $(hostname)"]))
+"""
+
+
+@pytest.fixture
+def slurm(tool: Tool, environment: dict[str, str], tmp_path: Path) -> Iterator[Slurm]:
+    tool.does("up", "--hosts", str(HOSTS), "--rate", "1gbit")
+    tool.environment |= environment
+    with Slurm(tool, tmp_path / "slurm", HOSTS) as up:
+        yield up
+
+
+def ranks(slurm: Slurm, asked: str, *options: str) -> list[str]:
+    """Where the ranks of a job are, in an allocation of salloc."""
+    allocation = ["salloc", "--quiet", *asked.split()]
+    told = slurm.does(*allocation, "python", "-c", WHERE, *options).splitlines()
+    return [line.split()[1] for line in sorted(told) if line[:1].isdigit()]
+
+
+def test_a_job_is_where_slurm_says_and_goes_on_in_its_next_allocation(slurm, tmp_path):
+    assert ranks(slurm, "-N3 -n 7", "--slurm") == ["h1"] * 4 + ["h2"] * 2 + ["h3"]
+    assert ranks(slurm, "-N2 -w h2,h3", "--slurm") == ["h2", "h3"]  # from h1, as a login node
+    assert ranks(slurm, "-N3", "--n=4") == ["h1"] * 4  # an allocation nobody asked to use
+    run, log = tmp_path / "run", tmp_path / "log"
+    options = [f"--train-dir={run}", "--epochs=1000", "--lr=1e-4", "--evaluator=none"]
+    options += ["--threads=1", "--batch-size=8", "--log-interval=1", "--code=sgd"]
+    asked = ["sbatch", "--parsable", "--nodes=3", f"--output={log}", "examples/slurm.sbatch"]
+    job = slurm.does(*asked, *options)
+
+    def steps() -> int:
+        found = run / "metrics.jsonl"
+        return len(found.read_text().splitlines()) if found.exists() else 0
+
+    until(lambda: steps() > 2, "steps")
+    slurm.does("scancel", "--batch", "--signal=USR1", job)  # as SLURM does before the time is up
+    until(lambda: slurm.field(job, "Restarts") == "1", "it to be in the queue again")
+    stopped = latest(run)
+    assert stopped
+    assert stopped == steps()
+    slurm.does("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits two minutes
+    until(lambda: steps() > stopped + 1, "more steps")
+    slurm.does("scancel", "--batch", "--signal=TERM", job)  # a user has enough
+    until(lambda: slurm.field(job, "JobState") == "FAILED", "its end")
+    assert slurm.field(job, "ExitCode") == "130:0"
+    assert latest(run) == steps()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [*range(1, steps() + 1)]
+    assert f"continued at step {stopped + 1}" in log.read_text()
+    assert "Traceback" not in log.read_text()

@@ -6,6 +6,7 @@ there. A new codec needs a row here.
 """
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 import torch
@@ -64,6 +65,8 @@ USUAL = ("topk", "efsignsgd", "qsgd")
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     staged(monkeypatch)
+    # As a GPU's programs would, many short chunks are read side by side: fewer steps to interpret.
+    monkeypatch.setattr(import_module("atomo.kernels.prefix.triton_way"), "CHUNK", 2)
     with with_triton(monkeypatch), Device():
         yield
 
@@ -91,7 +94,9 @@ def test_a_bucket_takes_few_waits(spec):
     torch.testing.assert_close(out.held, expected)
 
 
-@pytest.mark.parametrize("spec", slow_but(("qsgd",), ("natural", "onebit", "qsgd", "svd", "topk")))
+@pytest.mark.parametrize(
+    "spec", slow_but(("onebit",), ("natural", "onebit", "qsgd", "svd", "topk"))
+)
 def test_several_frames_take_no_more_than_one(spec):
     (bucket,) = plan([("a", torch.Size((60, 50)))], make_codec(spec), megabytes(0.1))
     compressors = [Compressor(make_memory("none"), Compression(), n, seed=5) for n in (1, 2, 3)]

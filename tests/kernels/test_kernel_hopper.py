@@ -12,6 +12,31 @@ from ways import TRITON
 KERNELS = {
     "draws.claim": ("*i64 i32 i64 i64 *i32", {"BLOCK": 1024}),
     "draws.keep": ("*i64 i32 i64 i64 *i32 *i1", {"BLOCK": 1024}),
+    "entropy.count_symbols": (
+        "*u8 *i64 *i64",
+        {"SAMPLED": 2**17, "RUN": 4096, "EACH": 8, "SYMBOLS": 256, "BLOCK": 2048},
+    ),
+    "entropy.measure": ("*u8 i64 *i32 *i64", {"EACH": 4, "LANES": 256, "LONGEST": 12}),
+    "entropy.write_codes": ("*u8 i64 *i32 *i64 *i32", {"EACH": 4, "LANES": 256, "LONGEST": 12}),
+    "gaps.survey": ("*u8 i64 *i64", {"LONGEST": 126, "BLOCK": 512}),
+    "gaps.write_gaps": ("*u8 i64 *i64 *i64 *u8", {"LONGEST": 126, "BLOCK": 512}),
+    "gaps.span": ("*u8 i64 *i64", {"FAR": 252, "LONGEST": 126, "BLOCK": 512}),
+    "gaps.place_trits": (
+        "*u8 i64 i64 *i64 *i32 *i64",
+        {"FAR": 252, "LONGEST": 126, "BLOCK": 512},
+    ),
+    "prefix.try_places": (
+        "*i32 *i32 *i64 *i64 *i32",
+        {"CHUNK": 32, "LANES": 16, "CHUNKS": 32},
+    ),
+    "prefix.link_chunks": (
+        "*i64 *i64 *i32 *i32 *i64",
+        {"CHUNK": 32, "LANES": 16, "BLOCK": 512},
+    ),
+    "prefix.write_symbols": (
+        "*i32 *i32 *i64 *i32 *i64 *u8 *i32",
+        {"CHUNK": 32, "CHUNKS": 128},
+    ),
     "rice.choose_parameters": (
         "*i64 i64 *i64 *i64",
         {"BLOCK": 512, "ESCAPE": 24, "WIDE": 48},

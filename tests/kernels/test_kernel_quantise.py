@@ -6,7 +6,8 @@ import torch
 from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Generator, Tensor
+from messages import message
+from torch import Tensor
 from ways import Way, every_way, ways
 
 from atomo.kernels import entropy, sign
@@ -212,19 +213,6 @@ def test_powers_come_back_with_their_signs(way, n):
     Way("powers", "numba").add_powers(exponents, words, same, 0.5)
     torch.testing.assert_close(out, expected)
     assert out.equal(same)
-
-
-def message(kind: str, n: int) -> Tensor:
-    generator = Generator().manual_seed(n)
-    if kind == "even":
-        return torch.randint(256, (n,), generator=generator).to(torch.uint8)
-    if kind == "one":
-        return torch.full((n,), 7, dtype=torch.uint8)
-    if kind == "steep":  # Huffman's own code would be longer than 12 bits
-        return torch.empty(n).geometric_(0.5, generator=generator).clamp(max=255).to(torch.uint8)
-    digits = torch.rand(n, 5, generator=generator)
-    trits = (digits > 0.02).long() + (digits > 0.98).long()
-    return (trits * 3 ** torch.arange(5)).sum(1).to(torch.uint8)
 
 
 @pytest.mark.parametrize("kind", ["even", "one", "steep", "trits"])

@@ -110,7 +110,7 @@ def add_powers(payloads: Sequence[Powers], out: Float[torch.Tensor, " n"], scale
     Raises:
         ValueError: a payload does not fit; `out` is unchanged.
     """
-    exponents = [entropy.decompress(one.words, len(out)) for one in payloads]
+    exponents = entropy.decompress_all([one.words for one in payloads], len(out), out.device)
     # What came in was scaled up by 2^shift, exactly; `scale` takes that back, exactly too.
     scales = [math.ldexp(scale, -shift_of(one)) for one in payloads]
     powers.add_all_powers(exponents, [one.signs for one in payloads], out, scales)

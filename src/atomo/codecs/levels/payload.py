@@ -106,7 +106,7 @@ def add_levels(
     for number, same in groupby(payloads, form_of):
         form, levels = quantise.FORMS[number], [*same]
         size = quantise.symbol_count(len(out), form)
-        symbols = [entropy.decompress(one.words, size) for one in levels]
+        symbols = entropy.decompress_all([one.words for one in levels], size, out.device)
         escapes, norms = [one.escapes for one in levels], [one.norms for one in levels]
         quantise.add_all_levels(symbols, escapes, norms, bucket, most, form, out, scale)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from atomo.devices import to_device
 from atomo.kernels.triton_jit import device_code
 
-__all__ = ["filled", "magnitudes_of", "put", "starts_of", "take", "take_floats"]
+__all__ = ["filled", "magnitudes_of", "put", "put_bits", "starts_of", "take", "take_floats"]
 
 
 @device_code
@@ -38,6 +38,19 @@ def put(vector, start, entries, found, BLOCK: tl.constexpr):
         tl.store(vector + places, found)
     else:
         tl.store(vector + places, found, mask=places < entries)
+
+
+@device_code
+def put_bits(words, at, value, inside):
+    """Sets the bits of values of up to 64 bits from bit `at` on, in words that are 0 there."""
+    word, shift = words + (at >> 5), (at & 31).to(tl.uint64)
+    low = value << shift
+    tl.atomic_or(word, low.to(tl.uint32).to(tl.int32, bitcast=True), mask=inside)
+    middle = (low >> 32).to(tl.uint32).to(tl.int32, bitcast=True)
+    tl.atomic_or(word + 1, middle, mask=inside & (middle != 0))
+    # In two steps: where nothing is left over, one of 64 places would be undefined.
+    high = ((value >> 1) >> (63 - shift)).to(tl.uint32).to(tl.int32, bitcast=True)
+    tl.atomic_or(word + 2, high, mask=inside & (high != 0))
 
 
 @device_code

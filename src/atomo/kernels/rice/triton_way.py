@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from atomo.devices import to_host
-from atomo.kernels.blocks.triton_way import starts_of
+from atomo.kernels.blocks.triton_way import put_bits, starts_of
 from atomo.kernels.rice.numba_way import BLOCK, ESCAPE, WIDE
 from atomo.kernels.triton_jit import device_code
 
@@ -80,19 +80,6 @@ def choose_parameters(
 
 
 @device_code
-def put(words, at, value, inside):
-    """Sets the bits of values of up to 64 bits from bit `at` on, in words that are 0 there."""
-    word, shift = words + (at >> 5), (at & 31).to(tl.uint64)
-    low = value << shift
-    tl.atomic_or(word, low.to(tl.uint32).to(tl.int32, bitcast=True), mask=inside)
-    middle = (low >> 32).to(tl.uint32).to(tl.int32, bitcast=True)
-    tl.atomic_or(word + 1, middle, mask=inside & (middle != 0))
-    # In two steps: where nothing is left over, one of 64 places would be undefined.
-    high = ((value >> 1) >> (63 - shift)).to(tl.uint32).to(tl.int32, bitcast=True)
-    tl.atomic_or(word + 2, high, mask=inside & (high != 0))
-
-
-@device_code
 def write_codes(
     indices,
     count,
@@ -112,7 +99,7 @@ def write_codes(
     far = (gap >> r) >= ESCAPE
     quotient = tl.where(far, ESCAPE, gap >> r).to(tl.uint64)
     rest = tl.where(far, 0, gap & ((tl.zeros([], tl.int64) + 1 << r) - 1)).to(tl.uint64)
-    put(words, at, ((rest << 1) | 1) << quotient, inside)
-    put(words, at + ESCAPE + 1, gap.to(tl.uint64), inside & far)
+    put_bits(words, at, ((rest << 1) | 1) << quotient, inside)
+    put_bits(words, at + ESCAPE + 1, gap.to(tl.uint64), inside & far)
     lane = tl.arange(0, BLOCK)
-    put(words, start + lane * 0, r.to(tl.uint64) + lane.to(tl.uint64) * 0, lane == 0)
+    put_bits(words, start + lane * 0, r.to(tl.uint64) + lane.to(tl.uint64) * 0, lane == 0)

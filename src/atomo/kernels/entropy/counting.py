@@ -1,0 +1,49 @@
+"""How often each byte occurs, in numba. What for: `kernels/entropy`."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomo.kernels.jit import jit
+
+__all__ = ["histogram", "present"]
+
+Bytes = NDArray[np.uint8]
+Counts = NDArray[np.int64]
+SYMBOLS = 256
+
+
+@jit
+def histogram(symbols: Bytes, block: int, stride: int) -> Counts:
+    """How often each byte occurs in the first `block` of every `stride` bytes."""
+    counts = np.zeros((4, SYMBOLS), np.int64)
+    start = 0
+    while start < symbols.size:
+        stop = min(start + block, symbols.size)
+        whole = start + (stop - start) // 4 * 4
+        # Equal neighbours would wait for each other's count; in four tables they do not.
+        for i in range(start, whole, 4):
+            counts[0, symbols[i]] += 1
+            counts[1, symbols[i + 1]] += 1
+            counts[2, symbols[i + 2]] += 1
+            counts[3, symbols[i + 3]] += 1
+        for i in range(whole, stop):
+            counts[0, symbols[i]] += 1
+        start += stride
+    total: Counts = counts.sum(axis=0)
+    return total
+
+
+@jit
+def present(symbols: Bytes) -> Counts:
+    """1 for each byte that occurs, else 0."""
+    pairs = np.zeros(SYMBOLS * SYMBOLS, np.bool_)  # half as many writes as there are bytes
+    for i in range(0, symbols.size - 1, 2):
+        at = np.uint64(i)
+        pair = np.uint64(symbols[at]) | np.uint64(symbols[at + np.uint64(1)]) << np.uint64(8)
+        pairs[pair] = True
+    seen = np.zeros(SYMBOLS, np.int64)
+    for both in np.nonzero(pairs)[0]:
+        seen[both & 255] = seen[both >> 8] = 1
+    if symbols.size % 2:
+        seen[symbols[-1]] = 1
+    return seen

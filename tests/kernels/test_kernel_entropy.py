@@ -1,0 +1,148 @@
+"""Messages coded and read in all ways: the same words, the same symbols, the same refusals."""
+
+from importlib import import_module
+
+import pytest
+import torch
+from messages import message
+from selection import slow_but
+from torch import Tensor
+from ways import Way, every_way
+
+from atomo.kernels import entropy
+from atomo.kernels.entropy import layout
+from atomo.kernels.gaps import ZEROS
+
+CPU = Way("entropy", "numba")
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that short messages have several, and more than are scanned in one go."""
+    prefix = import_module("atomo.kernels.prefix.triton_way")  # Triton, so not at the top
+    monkeypatch.setattr(prefix, "CHUNK", 2)
+    monkeypatch.setattr(prefix, "SCANNED", 4)
+
+
+def read(way: Way, words: list[Tensor], count: int) -> list[Tensor]:
+    return [one.cpu() for one in way.decompress_all(words, count, torch.device(way.device))]
+
+
+def sparse_trits(n: int) -> Tensor:
+    """Trits far apart: gaps longer than a byte holds, at the beginning, within and at the end."""
+    symbols = torch.full((n,), ZEROS, dtype=torch.uint8)
+    symbols[n // 3 :: 70] += 81
+    symbols[n // 3 + 1 :: 15] -= 27
+    symbols[-60:] = ZEROS
+    return symbols
+
+
+def bytes_beyond_trits(n: int) -> Tensor:
+    symbols = sparse_trits(n)
+    symbols[5] = 243
+    return symbols
+
+
+def longest_codes() -> Tensor:
+    """Each symbol as rare as the next two together: one bit for the last, and 12 for the first."""
+    counts = [1, 1]
+    while len(counts) < 13:
+        counts.append(sum(counts[-2:]))
+    symbols = torch.arange(13).repeat_interleave(torch.tensor(counts)).to(torch.uint8)
+    return symbols[torch.randperm(len(symbols), generator=torch.Generator().manual_seed(1))]
+
+
+MESSAGES = {
+    "one symbol": (message("one", 300), False),
+    "few bits": (message("one", 192), False),
+    "longest codes": (longest_codes(), False),
+    "even": (message("even", 200), False),
+    "short": (message("one", 5), False),
+    "trits": (message("trits", 260), True),
+    "trits far apart": (sparse_trits(701), True),
+    "no trits": (bytes_beyond_trits(400), True),
+    "zeros alone": (torch.full((200,), ZEROS, dtype=torch.uint8), True),
+}
+
+
+# A word and a bit: sizes of the first stream, so that the next ones begin elsewhere; and bits of
+# the first and the last word of the streams.
+DAMAGES = [(2, 0), (37, 3), (-1, 30)]
+
+
+def test_the_messages_have_what_they_are_for():
+    forms = {name: int(CPU.compress(symbols, True, trits)[1]) for name, (symbols, trits) in
+             MESSAGES.items()}  # fmt: skip
+    assert [name for name, form in forms.items() if form == entropy.PLAIN] == ["even", "short"]
+    assert [name for name, form in forms.items() if form == entropy.GAPS] == [
+        "trits",
+        "trits far apart",
+    ]
+    words = CPU.compress(*MESSAGES["longest codes"][:1], True, False)
+    assert int((words[5:37].view(torch.uint8) & 15).max()) == 12
+
+
+@every_way("entropy")
+@pytest.mark.parametrize("name", slow_but(("trits far apart",), MESSAGES))
+def test_each_way_makes_the_same_words_and_reads_them(way, name):
+    symbols, trits = MESSAGES[name]
+    words = way.compress(symbols, True, trits)
+    assert words.equal(CPU.compress(symbols, True, trits))
+    assert way.compress(symbols, False, trits).equal(CPU.compress(symbols, False, trits))
+    (found,) = read(way, [words], len(symbols))
+    assert found.equal(symbols)
+
+
+@every_way("entropy")
+@pytest.mark.parametrize("name", slow_but(("trits",), ["longest codes", "trits"]))
+def test_each_way_counts_the_same_part_of_a_long_message(way, name, monkeypatch):
+    for bound, value in (("SAMPLED", 40), ("BLOCK", 8)):
+        monkeypatch.setattr(layout, bound, value)
+    symbols, trits = MESSAGES[name]
+    words = CPU.compress(symbols, True, trits)
+    assert way.compress(symbols, True, trits).equal(words)
+    monkeypatch.undo()
+    assert not CPU.compress(symbols, True, trits).equal(words)
+
+
+@every_way("entropy")
+@pytest.mark.slow
+def test_messages_of_several_frames_in_any_form(way):
+    plain = message("even", 260)
+    held = [MESSAGES["trits"][0], plain, MESSAGES["trits"][0].flip(0), message("one", 260)]
+    words = [CPU.compress(one, True, True) for one in held]
+    assert [int(one[1]) for one in words] == [3, 0, 3, 1]
+    for one, symbols in zip(read(way, words, 260), held, strict=True):
+        assert one.equal(symbols)
+
+
+def damaged(words: Tensor, place: int, change: int) -> Tensor:
+    """With a word changed."""
+    changed = words.clone()
+    changed[place] ^= change
+    return changed
+
+
+@every_way("entropy")
+@pytest.mark.parametrize("name", slow_but(("few bits",), ["few bits", "trits far apart"]))
+def test_damaged_streams_are_told_from_others(way, name):
+    """Sizes of streams, bits within and the end: what the CPU refuses begins with DAMAGED."""
+    symbols, trits = MESSAGES[name]
+    whole = CPU.compress(symbols, True, trits)
+    damages = DAMAGES[:1] if name == "few bits" else DAMAGES
+    frames = [damaged(whole, place, 1 << bit) for place, bit in damages]
+    found = [result(way, words, len(symbols)) for words in frames]
+    expected = [result(CPU, words, len(symbols)) for words in frames]
+    assert [one is None for one in found] == [one is None for one in expected]
+    assert any(one is None for one in found)
+    for one, other in zip(found, expected, strict=True):
+        assert one is other is None or one.equal(other)
+
+
+def result(way: Way, words: Tensor, count: int) -> Tensor | None:
+    """The symbols, or None where they are refused."""
+    try:
+        (symbols,) = read(way, [words], count)
+    except ValueError:
+        return None
+    return None if int(symbols[0]) == entropy.DAMAGED else symbols

@@ -9,6 +9,8 @@
 #   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user
 #   remote_script.sh serve MOUNT OUT        on the master: serves MOUNT of its own disk, to the hosts of
 #                                           standard input; OUT is made, for this user
+#   remote_script.sh links [CIDR]           on the master: what MPI gets out of the links, a line each; it keeps
+#                                           to the addresses of CIDR
 #   remote_script.sh fuse                   fails where no fuse was set
 #   remote_script.sh supervise              on the master: starts the supervisor with what the tar of
 #                                           standard input has
@@ -128,6 +130,21 @@ install_server() {
   fi
 }
 
+links() {
+  local network=${1:-} hosts line python mpirun
+  # shellcheck source=tools/environment.sh
+  ATOMO_INSTALL=no source "$checkout/tools/environment.sh"
+  python=$("$ATOMO_PYTHON" -c 'import sys; print(sys.executable)')
+  mpirun=$(dirname "$python")/mpirun
+  [ -x "$mpirun" ] || mpirun=mpirun
+  hosts=$(sed 's/$/:1/' "$checkout/hosts_address" | paste -sd, -)
+  line=(timeout 240 "$mpirun" -n "$(wc -l <"$checkout/hosts_address")" --map-by slot
+    --bind-to none --host "$hosts")
+  [ "$(id -u)" != 0 ] || line+=(--allow-run-as-root)
+  [ -z "$network" ] || line+=(--mca btl_tcp_if_include "$network" --prtemca prte_if_include "$network")
+  "${line[@]}" "$python" "$checkout/src/atomo_cluster/ec2/host/links.py" </dev/null
+}
+
 supervise() {
   local folder=$HOME/.atomo/supervisor unit=/etc/systemd/system/atomo-supervisor.service
   (umask 077 && mkdir -p "$folder")
@@ -175,6 +192,7 @@ case ${1:-} in
   join) join ;;
   check) check ;;
   supervise) supervise ;;
+  links) links "${2:-}" ;;
   serve) serve_nfs "${2:?mount point}" "${3:?output folder}" ;;
   nfs) mount_nfs "${2:?address}" "${3:?mount point}" "${4:?output folder}" ;;
   fuse)

@@ -20,7 +20,8 @@ from atomo_cluster.errors import RemoteError
 
 __all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable", "serve"]
 
-STEPS: Final = ("reach", "code", "key", "join", "check", "shared folder", "environment", "setup")
+STEPS: Final = ("reach", "code", "key", "join", "check", "shared folder", "environment", "setup",
+                "links")  # fmt: skip
 STEP_S: Final = 300.0
 INSTALL_S: Final = 3600.0  # PyTorch is large
 BETWEEN_S: Final = 5.0

@@ -11,12 +11,13 @@ from atomo_cluster.ec2.host_keys import HostKeys, console_keys
 from atomo_cluster.ec2.host_list import alias
 from atomo_cluster.ec2.inventory import Instance, instances, owners_instances
 from atomo_cluster.ec2.keys import keyfile
+from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.remote import Host, Ssh
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import CloudError, ConfigError
 from atomo_cluster.names import nearest
 
-__all__ = ["cluster_hosts", "host_keys", "owners_hosts", "reach", "select"]
+__all__ = ["cluster_hosts", "host_keys", "inner_network", "owners_hosts", "reach", "select"]
 
 LINE: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(\d+))?")
 
@@ -108,6 +109,13 @@ def is_address(name: str) -> bool:
         return bool(IPv6Address(name))
     except ValueError:
         return False
+
+
+def inner_network(run: Run) -> str:
+    """The addresses that the hosts have among themselves, as CIDR; empty: MPI chooses."""
+    if run.options.hostfile:
+        return ""
+    return find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr
 
 
 def select(hosts: Sequence[Host], words: str) -> list[Host]:

@@ -47,6 +47,9 @@ def test_fresh_hosts_become_a_cluster_that_trains(tool, environment, tmp_path):
 
     ready = json.loads(laptop("bootstrap", "--wait=30", "--json"))
     assert [host["address"] for host in ready["hosts"]] == ADDRESSES
+    (link,) = ready["links"]  # which has 1 Gbit/s
+    assert 0.01 < link["gbit_s"] < 1.1
+    assert link["kernel"] > 0.9
     keys = {laptop.on(name, "bash", "-c", "cat ~/.ssh/atomo_cluster") for name in HOSTS}
     assert len(keys) == 1
     assert mine.strip() not in keys

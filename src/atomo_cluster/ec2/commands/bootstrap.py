@@ -1,16 +1,18 @@
 """`bootstrap`: fresh hosts to a cluster that trains."""
 
 from argparse import ArgumentParser
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.bootstrap import STEPS, Site, bootstrap
 from atomo_cluster.ec2.keys import needed
+from atomo_cluster.ec2.links import Link, Measured
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.source import archive, checkout
-from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets import cluster_hosts, host_keys, inner_network, reach
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -19,8 +21,9 @@ HELP: Final = """\
   pytorch_ec2.py bootstrap --hostfile machines --name lab --ssh-username me
 
 Waits for the hosts, pins their host keys, copies this checkout, makes a key of the cluster's own,
-mounts the shared folder and installs the environment, on all hosts at once. May be run again at
-any time; it deletes nothing. --hostfile takes any hosts with ssh: one HOST or HOST:PORT a line."""
+mounts the shared folder and installs the environment, on all hosts at once. In the end it measures
+what MPI gets out of the links. May be run again at any time; it deletes nothing. --hostfile takes
+any hosts with ssh: one HOST or HOST:PORT a line."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -45,8 +48,8 @@ def add_site(parser: ArgumentParser) -> None:
 def run(run: Run) -> int:
     hosts = cluster_hosts(run)
     expect(run.options.master, hosts[0])
-    set_up(run, hosts)
-    run.tell({"hosts": [vars(host) for host in hosts]})
+    links = set_up(run, hosts)
+    run.tell({"hosts": [vars(host) for host in hosts], "links": [asdict(link) for link in links]})
     return 0
 
 
@@ -71,8 +74,13 @@ def site_of(run: Run, hosts: list[Host]) -> Site:
     )
 
 
-def set_up(run: Run, hosts: list[Host]) -> None:
-    """Runs every step on every host."""
+def set_up(run: Run, hosts: list[Host]) -> list[Link]:
+    """Runs every step on every host; what its links give to MPI, as far as that can be measured."""
+    site, found, network = site_of(run, hosts), Measured(), inner_network(run)
     with Steps(hosts, STEPS, run.say) as steps:
-        bootstrap(site_of(run, hosts), steps)
+        bootstrap(site, steps)
+        steps.on(hosts[: len(hosts) > 1], "links", lambda host: found.take(site, host, network))
+    for line in found.lines(hosts, run.cluster.efa):
+        run.say(line)
     run.say(f"{len(hosts)} hosts are ready; next: `pytorch_ec2.py train`")
+    return found.links

@@ -12,11 +12,10 @@ from atomo_cluster.ec2.commands.run_command import finish, on_each
 from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.job_verbs import check_free, followed, shown_words, started, stopped, tail
 from atomo_cluster.ec2.jobs import script_of
-from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import package
-from atomo_cluster.ec2.targets import cluster_hosts, reach
+from atomo_cluster.ec2.targets import cluster_hosts, inner_network, reach
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -60,7 +59,7 @@ def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
         finish(on_each(run, hosts, lines))
     if cluster.supervise and not run.options.hostfile:
         return hand_over(run, hosts[0], words)
-    script = script_of(cluster, len(hosts), cidr(run), words)
+    script = script_of(cluster, len(hosts), inner_network(run), words)
     job = started(run, hosts[0], script, shown_words(cluster.train_commands, words), queue)
     run.tell({"job": job, "command": script})
     if run.options.detach:
@@ -105,13 +104,6 @@ def to_the_end(run: Run, master: Host, job: str) -> int:
         stopped(run, master, job, WAIT_S)
         tail(run, master, job, LAST)
         raise
-
-
-def cidr(run: Run) -> str:
-    """The addresses that the hosts have among themselves; empty: MPI chooses."""
-    if run.options.hostfile:
-        return ""
-    return find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr
 
 
 def lost(run: Run, hosts: Sequence[Host]) -> None:

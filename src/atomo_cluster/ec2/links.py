@@ -1,0 +1,78 @@
+"""What MPI gets out of the links from the master to the other hosts, once all is set up."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from atomo_cluster.ec2.bootstrap import Site
+from atomo_cluster.ec2.remote import Host
+from atomo_cluster.errors import RemoteError
+
+__all__ = ["Link", "Measured"]
+
+LINKS_S: Final = 300.0
+PAST: Final = 0.5  # of the bytes; the kernel sees fewer beside an adapter that goes past it
+
+
+@dataclass(frozen=True)
+class Link:
+    """From the master to another host, as MPI has it."""
+
+    host: str  # alias
+    us: float  # a short message, one way
+    gbit_s: float  # long messages, one way
+    kernel: float  # which part of the bytes went through the kernel, from 0 to 1
+
+    @property
+    def way(self) -> str:
+        """How MPI sends."""
+        return "TCP" if self.kernel >= PAST else "past the kernel, as EFA does"
+
+
+@final
+class Measured:
+    """The links, or why they are not known. Hosts are ready without them."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.obstacle = ""
+
+    def take(self, site: Site, master: Host, network: str) -> None:
+        """Has the master measure; `network` is the CIDR that MPI keeps to, or empty."""
+        try:
+            told = site.script(master, f"links {shlex.quote(network)}", timeout_s=LINKS_S)
+            self.links = parsed(told, site.hosts)
+        except (RemoteError, ValueError) as error:
+            self.obstacle = str(error)
+
+    def lines(self, hosts: Sequence[Host], efa: bool) -> list[str]:
+        """The links, as people read them; `efa`: whether the adapter was asked for."""
+        if self.obstacle:
+            return [f"links were not measured: {self.obstacle}"]
+        shown = [f"{link.host:24}{link.gbit_s:6.2f} Gbit/s  {link.us:6.0f} us  {link.way}"
+                 for link in self.links]  # fmt: skip
+        slow = any(link.kernel >= PAST for link in self.links)
+        return ([f"MPI from {hosts[0].alias} to"] if shown else []) + shown + (
+            ["efa: yes, and MPI does not use it: it takes an MPI with libfabric, such as "
+             "/opt/amazon/openmpi, and mpi4py built with that"] if efa and slow else []
+        )  # fmt: skip
+
+
+def parsed(told: str, hosts: Sequence[Host]) -> list[Link]:
+    """The links that host/links.py prints; ranks are hosts in their order.
+
+    Raises:
+        ValueError: it prints something else.
+    """
+    found = []
+    for line in (line for line in told.splitlines() if line.startswith("{")):
+        try:
+            one = json.loads(line)
+            found.append(Link(hosts[one["rank"]].alias, one["us"], one["gbit_s"], one["kernel"]))
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"not a link: {line!r}") from error
+    if len(found) < len(hosts) - 1:
+        raise ValueError(f"{len(found)} of {len(hosts) - 1} links were told")
+    return found

@@ -187,7 +187,7 @@ def cases(entries: int, device: str) -> list[Case]:
             ("8 frames of signs added", 9.0,
              lambda: sign.add_all_signs(several[0], [0.1] * FRAMES, other)),
             ("8 frames of levels added", 12.1,
-             lambda: level.add_all_levels(*several[1:], COLUMNS, MOST, FORM, other, 0.1)),
+             lambda: level.add_all_levels(*several[1:4], COLUMNS, MOST, FORM, other, 0.1)),
             ("8 frames of powers added", 17.0,
              lambda: power.add_all_powers(several[4], several[0], other, [0.1] * FRAMES)),
         ]  # fmt: skip

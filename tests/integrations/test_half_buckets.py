@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal
+from integrations.laid import PARAMETERS, apart, padded, row_of, strided
 from support import PATIENCE_S, together
 from torch import Tensor
 
@@ -14,16 +14,6 @@ from atomo.kernels.peaks import INFINITY
 from atomo.transports import network
 
 HALVES = (torch.bfloat16, torch.float16)
-PARAMETERS = [("a", torch.Size((20, 30))), ("b", torch.Size((30,)))]
-
-
-def row_of(dtype: torch.dtype, seed: int = 1) -> Chunk:
-    """A chunk as DDP has it: gradients side by side in one buffer."""
-    whole, gradients, start = normal(630, seed=seed).to(dtype), {}, 0
-    for name, shape in PARAMETERS:
-        gradients[name] = whole[start : start + shape.numel()].view(shape)
-        start += shape.numel()
-    return Chunk(0, gradients, whole)
 
 
 CODECS = Codecs(make_codec("qsgd"))
@@ -33,10 +23,10 @@ CODECS = Codecs(make_codec("qsgd"))
 def test_a_bucket_in_half_precision_is_taken_where_it_lies(dtype):
     chunk, flat = row_of(dtype), torch.full((630,), 7.0)
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    given, peaks = taken(bucket, chunk, 1.0, flat)
+    given, peaks = taken(bucket, chunk, 1.0, flat, reads=True)
     assert given.data_ptr() == chunk.whole.data_ptr()
     assert flat.eq(7).all()
-    wide, wide_peaks = taken(bucket, row_of(torch.float32), 1.0, flat)
+    wide, wide_peaks = taken(bucket, row_of(torch.float32), 1.0, flat, reads=True)
     assert wide is flat
     assert wide.to(dtype).equal(given)
     rounded, exact = (
@@ -45,15 +35,25 @@ def test_a_bucket_in_half_precision_is_taken_where_it_lies(dtype):
     assert rounded.to(dtype).equal(exact.to(dtype))
 
 
-def test_what_is_scaled_or_lies_otherwise_is_copied():
+def test_what_is_scaled_or_not_read_so_is_widened_into_the_room_of_the_mean():
     chunk, flat = row_of(torch.bfloat16), torch.empty(630)
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    assert taken(bucket, chunk, 2.0, flat)[0] is flat
-    across = dict(chunk.gradients) | {"a": chunk.whole.as_strided((20, 30), (1, 20))}
-    assert taken(bucket, Chunk(0, across, chunk.whole), 1.0, flat)[0] is flat
-    assert flat[:600].equal(across["a"].flatten().float())
-    apart = Chunk(0, {name: one.clone() for name, one in chunk.gradients.items()})
-    assert taken(bucket, apart, 1.0, flat)[0] is flat
+    for scale, reads in ((2.0, True), (1.0, False)):
+        given, _ = taken(bucket, chunk, scale, flat, reads)
+        assert given is flat
+        assert flat.equal(chunk.whole.float() / scale)
+
+
+@pytest.mark.parametrize("lay", [strided, apart, padded])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_what_lies_otherwise_is_joined_in_half_precision_in_that_room(dtype, lay):
+    chunk, flat = lay(row_of(dtype)), torch.empty(630)
+    bucket = bucket_of(0, chunk.parameters, CODECS)
+    given, peaks = taken(bucket, chunk, 1.0, flat, reads=True)
+    assert given.data_ptr() == flat.data_ptr()
+    assert given.equal(torch.cat([one.flatten() for one in chunk.gradients.values()]))
+    largest = [one.abs().amax().float() for one in chunk.gradients.values()]
+    assert torch.tensor(peaks, dtype=torch.int32).view(torch.float32).equal(torch.stack(largest))
 
 
 def averaged(chunks: list[Chunk], code: str) -> list[Tensor]:
@@ -93,5 +93,5 @@ def test_what_is_not_finite_is_told():
     chunk = row_of(torch.float16)
     chunk.gradients["b"][3] = float("inf")
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    peaks = taken(bucket, chunk, 1.0, torch.empty(630))[1]
+    peaks = taken(bucket, chunk, 1.0, torch.empty(630), reads=True)[1]
     assert [peak >= INFINITY for peak in peaks] == [False, True]

@@ -14,6 +14,7 @@ from atomo.codecs import Codec
 from atomo.codecs.rows import RowGradient
 from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket, Part
+from atomo.kernels.ways import widens
 from atomo.memory import Layout, Memory
 from atomo.randomness import derive
 from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
@@ -224,6 +225,11 @@ class Compressor:
         if (rows := self._rows.get(part.slots[0].name)) is not None:
             rows.write_to(gradient.view(rows.shape))
         return gradient
+
+    def reads_half(self, bucket: Bucket, device: torch.device) -> bool:
+        """Whether half precision on a device is encoded as it is, in most of a bucket."""
+        read = sum(part.stop - part.start for part in bucket.parts if part.codec.reads_half)
+        return self.memory.reads_half and not widens(device) and 2 * read > bucket.size
 
     def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The gradient as codec and memory take it: in half precision, or as a float32 copy."""

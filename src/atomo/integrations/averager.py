@@ -15,7 +15,7 @@ from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
 from atomo.devices import to_host
-from atomo.integrations.chunk import Chunk, Codecs, bucket_of, collect, spread, taken
+from atomo.integrations.chunk import Chunk, Codecs, bucket_of, spread, taken
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.means import decode_frames
 from atomo.integrations.scales import agree
@@ -163,7 +163,7 @@ class Averager:
         return self._at_first if self.dense.covers(self.step) else self._later
 
     def _tell_norm(self) -> None:
-        norms = [torch.linalg.vector_norm(g.float()) / of
+        norms = [torch.linalg.vector_norm(g, dtype=torch.float32) / of
                  for chunk, of in self._held for g in chunk.gradients.values()]  # fmt: skip
         norm = float(torch.stack(norms).norm())
         if math.isfinite(norm):  # where it is not, the message says so
@@ -175,12 +175,11 @@ class Averager:
         way = self._way
         bucket = bucket_of(chunk.number, chunk.parameters, way.codecs)
         if way.sums:
-            return Sent(chunk, scale, bucket, chunk.joined(), ())
+            row = chunk.joined(lambda: self._scratch.flat(chunk))
+            return Sent(chunk, scale, bucket, row, ())
         flat = self._scratch.flat(chunk)
-        if way.reads_half and not bucket.agreeing:
-            given, peaks = taken(bucket, chunk, scale, flat)
-        else:
-            given, peaks = flat, collect(bucket, chunk.gradients, scale, flat)
+        reads = way.reads_half and way.encoder.compressor.reads_half(bucket, flat.device)
+        given, peaks = taken(bucket, chunk, scale, flat, reads)
         if way.method:
             idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)
             held = way.method.encode(bucket, flat, self.step, idle)
@@ -190,7 +189,7 @@ class Averager:
         if bucket.agreeing:
             what = f"the scales of step {self.step}"
             gather = self.collective.gather
-            agree(bucket, flat, way.encoder.compressor,
+            agree(bucket, given, way.encoder.compressor,
                   lambda mine: within(lambda: [*gather(mine, what)]))  # fmt: skip
         if way.chunked:
             said, coded = way.encoder.announced(peaks), None

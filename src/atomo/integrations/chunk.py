@@ -1,6 +1,6 @@
 """Gradients of somebody else's that travel together, and the bucket that they make."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, final
@@ -18,7 +18,7 @@ from atomo.kernels import peaks
 __all__ = ["Chunk", "Codecs", "Parameters", "bucket_of", "collect", "spread", "taken"]
 
 MOST_BUCKETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
-HALVES: Final = (torch.bfloat16, torch.float16)
+HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 Parameters = tuple[tuple[str, Size], ...]
 
 
@@ -54,18 +54,31 @@ class Chunk:
                 return None
         return self.whole.view(-1)
 
-    def joined(self) -> Tensor:
-        """All of them in a row: themselves where they lie so, a copy where they do not."""
-        if self.whole is not None:
+    def joined(self, room: Callable[[], Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+        """All of them in a row: themselves where they are float32 and lie so, else in that room."""
+        if self.whole is not None and self.whole.dtype == torch.float32:
             return self.whole
-        return torch.cat([gradient.flatten() for gradient in self.gradients.values()])
+        there = room()
+        for gradient, part in self._beside(there):
+            part.copy_(gradient)
+        return there
 
     def replace(self, joined: Tensor) -> None:
         """Copies what `joined` copied back to where it came from."""
-        sizes = [gradient.numel() for gradient in self.gradients.values()]
-        parts = torch.split(joined, sizes)
+        for gradient, part in self._beside(joined):
+            gradient.copy_(part)
+
+    def _beside(self, joined: Float[Tensor, " n"]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each gradient, and its place in a row."""
+        parts = torch.split(joined, [gradient.numel() for gradient in self.gradients.values()])
         for gradient, part in zip(self.gradients.values(), parts, strict=True):
-            gradient.copy_(part.view(gradient.shape))
+            yield gradient, part.view(gradient.shape)
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """The half precision that all of them are in, if they are."""
+        found = {gradient.dtype for gradient in self.gradients.values()}
+        return next(iter(found)) if len(found) == 1 and found <= HALVES else None
 
 
 @final
@@ -97,16 +110,28 @@ def collect(
 
 
 def taken(
-    bucket: Bucket, chunk: Chunk, scale: float, flat: Float[Tensor, " n"]
+    bucket: Bucket, chunk: Chunk, scale: float, flat: Float[Tensor, " n"], reads: bool
 ) -> tuple[Float[Tensor, " n"], list[int]]:
     """The gradient of a bucket, and what `collect` returns.
 
-    Half precision that lies as the bucket has it is taken where it is: what encodes it reads it, at
-    half the bytes, or makes a float32 copy of what it cannot read. All else goes to `flat`.
+    Half precision stays what it is where it is read so, at half the bytes: it is taken where it
+    lies, if that is as the bucket has it, and else joined in a half of `flat`. All else goes there
+    as float32, which is the only copy: the room is that of the mean, the same at every step.
+
+    Args:
+        bucket: of these parameters.
+        chunk: their gradients.
+        scale: what they were multiplied with.
+        flat: scratch space of the size of the bucket.
+        reads: whether what encodes the bucket reads half precision.
     """
-    there = chunk.lies_as(bucket) if scale == 1 else None
-    if there is None or there.dtype not in HALVES:
+    half = chunk.half if reads and scale == 1 else None
+    if half is None:
         return flat, collect(bucket, chunk.gradients, scale, flat)
+    there = chunk.lies_as(bucket)
+    if there is None:
+        there = flat.view(half)[: len(flat)]
+        return there, collect(bucket, chunk.gradients, 1.0, there)
     return there, peaks.largest([there[slot.start : slot.stop] for slot in bucket.slots])
 
 

@@ -16,15 +16,12 @@ __all__ = ["sum_gradients", "sum_payloads"]
 
 
 def sum_gradients(sent: Sent, collective: Collective, what: str) -> int:
-    """Replaces gradients by their mean as they are; the bytes that this rank gave."""
-    whole, chunk = sent.flat, sent.chunk
-    flat = whole.float()
+    """Replaces gradients by their mean as they are, in float32; the bytes that this rank gave."""
+    flat, chunk = sent.flat, sent.chunk
     flat.mul_(1 / collective.size)  # as DDP does: a division has other bits
     collective.sum([Addend(flat, DENSE)], what)
-    if flat is not whole:
-        whole.copy_(flat)
-    if whole is not chunk.whole:
-        chunk.replace(whole)
+    if flat is not chunk.whole:
+        chunk.replace(flat)
     return flat.nbytes
 
 

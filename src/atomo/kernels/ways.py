@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["ways_of"]
+__all__ = ["ways_of", "widens"]
 
 # The first that the idea offers and this machine can import.
 PREFERRED: Final = {"cpu": ("numba", "torch"), "cuda": ("triton", "torch")}
@@ -29,6 +29,14 @@ def ways_of(idea: str, *offered: str) -> Callable[[torch.Tensor], Any]:
         return way_for(idea, offered, tensor.device.type)
 
     return backend
+
+
+def widens(device: torch.device) -> bool:
+    """Whether the ways that serve a device make a float32 copy of what is in half precision.
+
+    numba knows no bfloat16: who has room for float32 anyway spares it that copy.
+    """
+    return PREFERRED.get(device.type, ANY_DEVICE)[0] == "numba"
 
 
 @cache

@@ -30,7 +30,7 @@ def join(
     Args:
         sources: on the device of `out`, of any floating dtype, shape and strides; together of as
             many entries as `out`.
-        out: contiguous float32.
+        out: contiguous float32; or of the dtype of all sources, where the scale is 1.
         scale: what each entry is divided by.
 
     Returns:

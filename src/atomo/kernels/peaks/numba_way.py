@@ -20,6 +20,8 @@ largest = torch_way.largest
 
 
 def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
+    if out.dtype != torch.float32:
+        return torch_way.join(sources, out, scale)
     whole, bits = out.numpy(), out.view(torch.int32).numpy()
     peaks, start = [], 0
     for source in sources:

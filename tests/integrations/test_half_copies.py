@@ -1,0 +1,164 @@
+"""Gradients in half precision are averaged without a float32 copy of them.
+
+Operations are watched on the CPU, and on a device that is pretended, with the kernels of CUDA.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import ways
+from draws import normal
+from integrations.laid import PARAMETERS, apart, padded, row_of
+from pretend import Device, Pretender, placed, staged, with_triton
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from atomo.communicators.direct import Direct
+from atomo.integrations.averager import Averager
+from atomo.integrations.chunk import Chunk
+from atomo.integrations.making import Choice, make_exchange
+from atomo.transports import network
+
+assert ways.TRITON  # which has Triton interpret
+SIZE = sum(shape.numel() for _, shape in PARAMETERS)
+LAYOUTS: dict[str, Callable[[Chunk], Chunk]] = {
+    "ddp": lambda chunk: chunk,
+    "wrap_optimizer": apart,
+    "fsdp": padded,
+}
+READING = ["topk(ratio=0.1)", "efsignsgd", "qsgd", "dgc(ratio=0.1)", "terngrad(scale=shared)"]
+OTHERS = ["svd(rank=2)", "sgd"]
+PAIRS = [(code, lay) for code in READING for lay in LAYOUTS]
+OTHER_PAIRS = [(code, lay) for code in OTHERS for lay in ("ddp", "wrap_optimizer")]
+ON_THE_CPU = [(code, "wrap_optimizer") for code in (*READING, *OTHERS)]
+USUAL = [("topk(ratio=0.1)", "wrap_optimizer"), ("efsignsgd", "ddp"), ("sgd", "wrap_optimizer")]
+
+
+def chosen(pairs: list[tuple[str, str]]) -> list[Any]:
+    """All of them, of which most are slow."""
+    return [pytest.param(*one, marks=[] if one in USUAL else pytest.mark.slow) for one in pairs]
+
+
+class Widenings(TorchDispatchMode):
+    """Notes what becomes float32 of most of a gradient in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+        """By which operations, where that takes new memory."""
+        self.filled: list[str] = []
+        """By which, into memory that was there."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = [one for one in tree_flatten(args)[0] if isinstance(one, Tensor)]
+        halves = sum(one.numel() for one in given if one.dtype.itemsize == 2)
+        if 2 * halves < SIZE:
+            return found
+        name = func.overloadpacket.__name__
+        if name in ("copy_", "_foreach_copy_"):
+            wide = sum(one.numel() for one in given if one.dtype == torch.float32)
+            self.filled += [name] * (2 * wide >= SIZE and given[0].dtype == torch.float32)
+        elif not name.strip("_").endswith("norm") and not name.endswith("_"):
+            self.made += [name for one in tree_flatten(found)[0] if is_wide(one)]
+        return found
+
+
+def is_wide(one: Any) -> bool:
+    """Whether something is a float32 tensor of the size of most of a gradient."""
+    return isinstance(one, Tensor) and one.dtype == torch.float32 and 2 * one.numel() >= SIZE
+
+
+def averager_of(code: str, memory: str = "auto") -> Averager:
+    """That of the only rank of a group. Its stages are played here, where we see what they do."""
+    (transport,) = network(1)
+    parameters = {name: torch.empty(shape) for name, shape in PARAMETERS}
+    exchange = make_exchange(Choice(code, memory), Direct(transport, 60.0), parameters)
+    return exchange._averager
+
+
+def average(averager: Averager, chunk: Chunk) -> Widenings:
+    """Has an averager take one step, and watches it."""
+    with Widenings() as seen:
+        sent = averager.encode(chunk, 1.0, True, lambda work: work())
+        averager.decode(averager.exchange(sent), True)
+    return seen
+
+
+def steps(averager: Averager, lay: str, dtype: torch.dtype, put: Any) -> tuple[Any, Widenings]:
+    """What two steps leave of gradients; and what was seen in the second, which has all room."""
+    for step in (1, 2):
+        chunk = moved(LAYOUTS[lay](row_of(dtype, seed=step)), put)
+        seen = average(averager, chunk)
+    left = [one.held if isinstance(one, Pretender) else one for one in chunk.gradients.values()]
+    return left, seen
+
+
+def moved(chunk: Chunk, put: Any) -> Chunk:
+    """A chunk somewhere else, laid out as it was."""
+    whole = None if chunk.whole is None else put(chunk.whole)
+    gradients = {}
+    for name, one in chunk.gradients.items():
+        start = one.storage_offset()
+        view = None if whole is None else whole[start : start + one.numel()].view(one.shape)
+        gradients[name] = put(one) if view is None else view
+    return Chunk(chunk.number, gradients, whole)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    staged(monkeypatch)
+    with with_triton(monkeypatch), Device():
+        yield
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("code", "lay"), chosen(PAIRS))
+def test_kernels_of_a_device_read_it_as_it_is(code, lay):
+    found, seen = steps(averager_of(code), lay, torch.bfloat16, placed)
+    assert seen.made == seen.filled == []
+    expected, _ = steps(averager_of(code), lay, torch.bfloat16, torch.clone)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("code", "lay"), chosen(OTHER_PAIRS))
+def test_what_has_no_such_kernel_gets_it_in_the_room_of_the_mean(code, lay):
+    _, seen = steps(averager_of(code), lay, torch.float16, placed)
+    assert seen.made == []
+    assert len(seen.filled) <= len(PARAMETERS)
+
+
+@pytest.mark.parametrize(("code", "lay"), chosen(ON_THE_CPU))
+def test_on_the_cpu_it_is_widened_once_into_the_room_of_the_mean(code, lay):
+    found, seen = steps(averager_of(code), lay, torch.bfloat16, torch.clone)
+    assert seen.made == []
+    assert len(seen.filled) <= len(PARAMETERS)
+    wide, _ = steps(averager_of(code), lay, torch.float32, rounded)
+    for one, other in zip(found, wide, strict=True):
+        assert one.equal(other.bfloat16())
+
+
+def rounded(one: Tensor) -> Tensor:
+    """The float32 of what half precision has of it."""
+    return one.bfloat16().float()
+
+
+def test_the_norm_of_the_whole_is_taken_without_a_copy():
+    averager = averager_of("dgc(ratio=0.1)", "dgc(clip=0.5)")
+    _, seen = steps(averager, "wrap_optimizer", torch.bfloat16, torch.clone)
+    assert seen.made == []
+
+
+def test_the_watcher_sees_a_copy():
+    given = normal(SIZE).bfloat16()
+    with Widenings() as seen:
+        given.float()
+        torch.empty(SIZE).copy_(given)
+        torch.cat([given, normal(3)])
+    assert seen.made == ["_to_copy", "cat"]
+    assert seen.filled == ["copy_"]

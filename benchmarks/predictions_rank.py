@@ -242,7 +242,7 @@ def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]
 
 def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """The master's steps, without its folder."""
-    leader = Leader(job, transport)
+    leader = Leader(job, transport, CPU)
     led = [leader.take_step() for _ in range(job.last_step)]
     leader.stop()
     counted = [one for step in led[WARM_UP:] for one in step.reports.values()]

@@ -45,11 +45,13 @@ from atomo.roles import (
 from atomo.schedule import phases
 from atomo.setting_bounds import BOUNDS
 from atomo.setting_checks import (
+    MASTER_DEVICES,
     PRECISIONS,
     check_clip,
     check_hosts,
     check_precision,
     check_schedule,
+    master_down,
     wants_gpu,
 )
 
@@ -176,6 +178,11 @@ class Settings:
     blosc_level: int = option(5, "0..9; higher => smaller and slower")
     blosc_shuffle: str = option("byte", "none, byte or bit")
     enable_gpu: str | bool = option("", "yes: CUDA, over the GPUs of each host; no or empty: CPU")
+    master_device: str = option(
+        "cpu",
+        "with a master and --enable-gpu: where it adds up and steps: cpu, or gpu, which sends "
+        "weights down",
+    )
     threads: int = option(0, "compute threads per process; 0: the cores of a host over its workers")
     train_dir: str = option("", "folder of the run; empty: a new one under runs/")
     eval_freq: int = option(100, "steps between two checkpoints")
@@ -280,12 +287,19 @@ class Settings:
             schedule=resolve("schedule", self.schedule, SCHEDULES),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             hierarchical=canonical_hierarchy(self.hierarchical),
-            down=canonical_downlink(self.down),
+            down=self._down(),
+            master_device=resolve("master-device", self.master_device, MASTER_DEVICES),
             fusion=str(self.grouping) if self.fusion else "",
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),
             num_aggregate=self.num_aggregate or self.workers,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
         )
+
+    def _down(self) -> str:
+        """The way down from a master where it is."""
+        device = resolve("master-device", self.master_device, MASTER_DEVICES)
+        there, down = has_master(self.comm_type), canonical_downlink(self.down)
+        return master_down(device, self.enable_gpu, there, down)
 
     @property
     def by_name(self) -> ByName:

@@ -2,21 +2,21 @@
 
 from typing import Final
 
+from atomo.downlink import AUTO, WEIGHTS, name_of
 from atomo.errors import ConfigError
 from atomo.memory import kind_of
 from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 
 __all__ = [
-    "PRECISIONS",
-    "check_clip",
-    "check_hosts",
-    "check_precision",
-    "check_schedule",
-    "wants_gpu",
-]
+    "CPU", "MASTER_DEVICES", "PRECISIONS", "check_clip", "check_hosts", "check_precision",
+    "check_schedule", "master_down", "wants_gpu",
+]  # fmt: skip
 
 PRECISIONS: Final = ("fp32", "bf16", "fp16")
+CPU: Final = "cpu"
+GPU: Final = "gpu"
+MASTER_DEVICES: Final = (CPU, GPU)
 
 
 def check_hosts(hostfile: str, slurm: bool) -> None:
@@ -50,6 +50,31 @@ def check_clip(clip_grad: float, memory: str) -> None:
             f"--clip-grad {clip_grad:g}: with --memory {memory} what workers send has momentum in "
             f"it; give --memory 'dgc(clip={clip_grad:g})', which clips gradients before that"
         )
+
+
+def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str) -> str:
+    """The way down from a master on that device, both in their canonical form.
+
+    Workers repeat the master's steps on their hosts' processors, where sums on a GPU have other
+    bits: a master on one sends weights.
+
+    Raises:
+        ConfigError: there is no such master, or this way down is not from it.
+    """
+    if device == CPU:
+        return down
+    if not has_master or not wants_gpu(enable_gpu):
+        lacks = "a master, which --comm-type Bcast has" if not has_master else "--enable-gpu yes"
+        raise ConfigError(f"--master-device {device} needs {lacks}; leave it out for the CPU")
+    if down == AUTO:
+        return WEIGHTS
+    if name_of(down) != WEIGHTS:
+        raise ConfigError(
+            f"--down {down}: workers would repeat steps on their CPUs, whose bits are not those of "
+            f"a master on a GPU; give --down {WEIGHTS}, {WEIGHTS}(bf16) or {AUTO}, or "
+            f"--master-device {CPU}"
+        )
+    return down
 
 
 def wants_gpu(enable_gpu: str | bool) -> bool:

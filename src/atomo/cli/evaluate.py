@@ -27,6 +27,7 @@ from atomo.training.ownership import LEASE_S
 __all__ = ["EvaluateOptions", "main"]
 
 EVENTS: Final = ("text", "json", "atomo")
+AUTO: Final = "auto"
 
 DESCRIPTION = """\
 Evaluates every checkpoint of a run once, in order, as they appear in its folder.
@@ -49,7 +50,7 @@ class EvaluateOptions:
     poll_interval: float = option(1.0, "seconds between two looks at the folder")
     follow: bool = option(False, "go on after the run is finished: yes or no")
     idle_timeout: float = option(0.0, "end after so many seconds without a checkpoint; 0: never")
-    enable_gpu: str = option("", "yes: CUDA; no or empty: CPU")
+    enable_gpu: str = option("", "yes: CUDA; auto: CUDA where there is any; no or empty: CPU")
     threads: int = option(0, "compute threads; 0: PyTorch's choice")
     events: str = option("text", "text, json for programs, or atomo: as published")
 
@@ -104,10 +105,17 @@ def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
         poll_interval_s=options.poll_interval,
         follow=options.follow,
         idle_timeout_s=options.idle_timeout,
-        device="cuda" if wants_gpu(options.enable_gpu) else "cpu",
+        device=device_of(options.enable_gpu),
         # The evaluator of an earlier launcher that was killed ends after the checkpoint at hand.
         predecessor_s=LEASE_S if options.events == "json" else 0.0,
     )
+
+
+def device_of(enable_gpu: str) -> str:
+    """Where networks are evaluated."""
+    if enable_gpu.lower() == AUTO:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if wants_gpu(enable_gpu) else "cpu"
 
 
 def reporter(events: str) -> Callable[[Evaluation | Missed], None]:

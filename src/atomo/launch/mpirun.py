@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from atomo.config import Settings
+from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
 from atomo.launch.hosts import HERE
 from atomo.launch.reach import shell
@@ -157,5 +157,7 @@ def evaluator_command(settings: Settings) -> list[str]:
         f"--eval-batch-size={settings.test_batch_size}",
         "--poll-interval=0.2",
         "--threads=1",  # the cores are the workers'
+        # Workers may be on hosts with GPUs, and this one be without.
+        *(["--enable-gpu=auto"] if wants_gpu(settings.enable_gpu) else []),
         *([f"--network={settings.network}"] if is_own(settings.network) else []),
     ]

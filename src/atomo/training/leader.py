@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+import torch
+
 from atomo.communicators import Coder, Limits, Report, Server, Source, make_down
 from atomo.downlink import weights_dtype
-from atomo.fusion import flatten
 from atomo.training.average import without_average
 from atomo.training.damping import Damping
 from atomo.training.job import Job
+from atomo.training.master_weights import MasterWeights
 from atomo.training.optimizer import FlatOptimizer
 from atomo.transports import Transport
 
@@ -32,11 +34,17 @@ class Led:
 class Leader:
     """Rank 0, for some steps of a job whose workers all stay."""
 
-    def __init__(self, job: Job, transport: Transport) -> None:
-        """All workers are made at the same time."""
+    def __init__(self, job: Job, transport: Transport, device: torch.device) -> None:
+        """All workers are made at the same time.
+
+        Args:
+            job: what is trained.
+            transport: connects the ranks.
+            device: where steps are taken.
+        """
         s = job.settings
         self._job, self._step, self._damping = job, 0, Damping()
-        self._weights = flatten(job.model, job.buckets)
+        self._weights = MasterWeights(job.model, job.buckets, device).flat
         self._optimizer = FlatOptimizer(self._weights, job.buckets, s, job.rate)
         source = Source(
             transport.local_size == transport.size,

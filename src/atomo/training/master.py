@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import final
+from typing import Final, final
+
+import torch
 
 from atomo.communicators import Coder, Exchanged, Limits, Report, Server, Source, make_down
 from atomo.downlink import weights_dtype
 from atomo.errors import TooFewWorkers
-from atomo.fusion import flatten
 from atomo.training.average import without_average
 from atomo.training.cadence import Cadence
 from atomo.training.contents import kept_buffers, load_model, without_exchange
@@ -15,6 +16,7 @@ from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper, Parts
+from atomo.training.master_weights import MasterWeights, on_host
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.progress import Progress, Step
 from atomo.training.resume import hosts_in, spread
@@ -23,6 +25,8 @@ from atomo.training.worker_state import buffers_in
 from atomo.transports import Transport
 
 __all__ = ["Master"]
+
+CPU: Final = torch.device("cpu")
 
 
 @final
@@ -40,13 +44,24 @@ class Master:
         tell: Callable[[Event], None],
         interrupted: Callable[[], bool],
         watch: Watched = UNWATCHED,
+        device: torch.device = CPU,
     ) -> None:
+        """A master.
+
+        Args:
+            job: what is trained; its model stays on the CPU.
+            transport: connects it with the workers.
+            tell: gets its events.
+            interrupted: whether to have a checkpoint written, and to end.
+            watch: looks whether steps drift.
+            device: where gradients are added up and steps are taken.
+        """
         self.step = 0  # for who reports an error
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._watch = interrupted, watch
         self._keeper, self._progress = Keeper(job, tell, watch.owner), Progress(job)
-        self._weights = flatten(job.model, job.buckets)
-        self._optimizer = FlatOptimizer(self._weights, job.buckets, job.settings, job.rate)
+        self._weights = MasterWeights(job.model, job.buckets, device)
+        self._optimizer = FlatOptimizer(self._weights.flat, job.buckets, job.settings, job.rate)
         self._server = Server(
             transport,
             job.buckets,
@@ -85,7 +100,7 @@ class Master:
         with self._keeper.logging(self.step) as done:
             self._warn()
             if not self.step:
-                self._server.meet(self._weights)
+                self._server.meet(self._weights.flat)
             try:
                 reason = self._train(done)
             except TooFewWorkers as error:
@@ -161,6 +176,7 @@ class Master:
         if snapshot is None:
             return 0
         load_model(self._job.model, snapshot.model)
+        self._weights.from_model()
         self._damping.load_state_dict(snapshot.optimizer)
         self._optimizer.load_state_dict(without_exchange(without_damping(snapshot.optimizer)))
         if snapshot.workers:
@@ -176,7 +192,7 @@ class Master:
         before = transport.received_bytes, transport.sent_bytes, server.decode_s
         started = time.perf_counter()
         server.expect(self._job.buckets_at(step))
-        server.broadcast(step, self._weights)
+        server.broadcast(step, self._weights.flat)
         reports = server.collect(self._optimizer.gradient)
         collected = time.perf_counter()
         factor = self._factor(step, reports)
@@ -210,5 +226,6 @@ class Master:
 
     def _parts(self) -> Parts:
         states = self._server.save()
-        optimizer = self._optimizer.state_dict() | self._damping.state_dict()
+        optimizer = on_host(self._optimizer.state_dict()) | self._damping.state_dict()
+        self._weights.to_model()
         return Parts(self._job.model.state_dict(), optimizer, states)

@@ -11,6 +11,7 @@ import torch
 from atomo.config import Settings, wants_gpu
 from atomo.errors import AtomoError, ConfigError
 from atomo.roles import has_master
+from atomo.setting_checks import CPU
 from atomo.training.choosing import choose_codecs
 from atomo.training.cores import share_of_cores
 from atomo.training.events import Caution, Event
@@ -45,7 +46,7 @@ def run_rank(
     step = 0
     try:
         torch.set_num_threads(threads_of(settings, transport))
-        device = worker_device(settings, transport)
+        device = device_of(settings, transport)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # what is launched from here on goes there
         if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
@@ -94,7 +95,7 @@ def make_end(
     if not has_master(job.settings.comm_type):
         return Replicated(job, transport, device, tell, interrupted, watch)
     if transport.rank == 0:
-        return Master(job, transport, tell, interrupted, watch)
+        return Master(job, transport, tell, interrupted, watch, device)
     return Worker(job, transport, device)
 
 
@@ -133,14 +134,15 @@ def threads_of(settings: Settings, transport: Transport) -> int:
     return share_of_cores(settings.comm_type, transport, settings.timeout, settings.spares)
 
 
-def worker_device(settings: Settings, transport: Transport) -> torch.device:
-    """The CPU, or this worker's of the GPUs of its host.
+def device_of(settings: Settings, transport: Transport) -> torch.device:
+    """The CPU, or this rank's of the GPUs of its host.
 
     Raises:
         ConfigError: a GPU was asked for, and this host has none that PyTorch can use.
     """
     is_master = transport.rank == 0 and has_master(settings.comm_type)
-    if not wants_gpu(settings.enable_gpu) or is_master:
+    on_cpu = is_master and settings.master_device == CPU
+    if on_cpu or not wants_gpu(settings.enable_gpu):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError(

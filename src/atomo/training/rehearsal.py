@@ -165,6 +165,6 @@ def step_times(job: Job, transport: Transport, device: torch.device, steps: int)
     elif transport.rank:
         Worker(job, transport, device).run()
     else:
-        leader = Leader(job, transport)
+        leader = Leader(job, transport, device)
         yield from [leader.take_step().step_s for _ in range(steps)]
         leader.stop()

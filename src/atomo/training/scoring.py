@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 from torch.nn import Module
 
@@ -93,10 +94,23 @@ def tested(
         load_model(subject.network, model)
     except CheckpointError as error:
         raise CheckpointError(f"step {step}: {error}") from error
-    test, scorer = subject.workload.test, subject.workload.scorer()
+    samples, scorer = torch.arange(len(subject.workload.test)), subject.workload.scorer()
     at_once = min(batch_size, subject.workload.at_once)
     with torch.inference_mode():
-        for indices in torch.split(torch.arange(len(test)), at_once):
-            batch = test.batch(indices).to(subject.device)
-            scorer.add(subject.network(*batch.inputs), batch.targets)
+        while len(samples):
+            try:
+                outputs, targets = passed(subject, samples[:at_once])
+            except torch.OutOfMemoryError:  # a GPU has workers beside the evaluator
+                if at_once == 1:
+                    raise
+                at_once = min(at_once, len(samples)) // 2 or 1
+                continue
+            scorer.add(outputs, targets)
+            samples = samples[at_once:]
     return scorer.values()
+
+
+def passed(subject: Subject, indices: Int64[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+    """What a network makes of some samples, and what they are."""
+    batch = subject.workload.test.batch(indices).to(subject.device)
+    return subject.network(*batch.inputs), batch.targets

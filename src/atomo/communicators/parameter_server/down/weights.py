@@ -10,6 +10,7 @@ from torch import Tensor
 from atomo.communicators.parameter_server.down.base import Down
 from atomo.communicators.parameter_server.messages import weights_frame
 from atomo.communicators.parameter_server.relay import relay_frames
+from atomo.devices import to_host
 from atomo.wire import Bytes, Flag
 
 __all__ = ["Weights"]
@@ -32,7 +33,8 @@ class Weights(Down):
         self._frames: dict[Flag, Bytes] = {}  # of these weights
 
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        self._step, self._weights = step, weights.to(self._dtype)
+        # From a device in one go, whatever pieces they travel in.
+        self._step, (self._weights,) = step, to_host([weights.to(self._dtype)])
         self._frames.clear()
 
     def orders(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:

@@ -6,7 +6,8 @@
 #   remote_script.sh join                   installs that key, and what this host must know of the
 #                                           others; a tar of it comes from standard input
 #   remote_script.sh check                  on the master: logs in to each host of standard input
-#   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user
+#   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user; `lustre` in
+#                                           place of `nfs` mounts one of FSx
 #   remote_script.sh serve MOUNT OUT        on the master: serves MOUNT of its own disk, to the hosts of
 #                                           standard input; OUT is made, for this user
 #   remote_script.sh links [CIDR]           on the master: what MPI gets out of the links, a line each; it keeps
@@ -85,19 +86,45 @@ install_nfs() {
   fi
 }
 
+install_lustre() {
+  local keys=/usr/share/keyrings/fsx-ubuntu-public-key.gpg repository=https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu
+  command -v mount.lustre >/dev/null && return
+  if ! command -v apt-get >/dev/null; then
+    sudo -n dnf -q -y install lustre-client
+    return
+  fi
+  curl -sSf https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc |
+    gpg --dearmor | sudo -n tee "$keys" >/dev/null
+  # shellcheck source=/dev/null
+  echo "deb [signed-by=$keys] $repository $(. /etc/os-release && echo "$VERSION_CODENAME") main" |
+    sudo -n tee /etc/apt/sources.list.d/fsx-lustre.list >/dev/null
+  sudo -n apt-get -qq update
+  sudo -n apt-get -qq -y install "lustre-client-modules-$(uname -r)" ||
+    fail "AWS has no Lustre client for kernel $(uname -r): take an image whose kernel it serves, or storage of EFS"
+}
+
 mount_nfs() {
-  local address=$1 mount=$2 out=$3 there
+  sudo -n mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport "$1" "$2"
+}
+
+mount_lustre() {
+  sudo -n mount -t lustre -o relatime,flock "$1" "$2"
+}
+
+# KIND is nfs or lustre, SOURCE what mount takes, or the address of a server of NFS.
+mount_shared() {
+  local kind=$1 source=$2 mount=$3 out=$4 there
+  [[ $source == */* ]] || source=$source:/
   there=$(findmnt -n -o SOURCE --mountpoint "$mount" || true)
   if [ -z "$there" ]; then
     if [ -d "$mount" ] && [ -n "$(ls -A "$mount")" ]; then
       fail "$mount is not empty: mounting there would hide what is in it; move it away, or choose another nfs_mount_point"
     fi
-    install_nfs
+    "install_$kind"
     sudo -n mkdir -p "$mount"
-    sudo -n mount -t nfs4 -o nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport \
-      "$address:/" "$mount"
-  elif [ "$there" != "$address:/" ]; then
-    fail "$mount has $there mounted, not $address:/; unmount it, or choose another nfs_mount_point"
+    "mount_$kind" "$source" "$mount"
+  elif [ "$kind" = nfs ] && [ "$there" != "$source" ]; then # Lustre shows addresses for names
+    fail "$mount has $there mounted, not $source; unmount it, or choose another nfs_mount_point"
   fi
   if [ ! -d "$out" ]; then
     sudo -n mkdir -p "$out"
@@ -194,7 +221,7 @@ case ${1:-} in
   supervise) supervise ;;
   links) links "${2:-}" ;;
   serve) serve_nfs "${2:?mount point}" "${3:?output folder}" ;;
-  nfs) mount_nfs "${2:?address}" "${3:?mount point}" "${4:?output folder}" ;;
+  nfs | lustre) mount_shared "$1" "${2:?address}" "${3:?mount point}" "${4:?output folder}" ;;
   fuse)
     [ -s "${ATOMO_ROOT:-}/etc/atomo/deadline" ] ||
       fail "this host has no fuse: its image ran no cloud-init, so it will not end by itself"

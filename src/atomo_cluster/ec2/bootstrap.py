@@ -16,6 +16,7 @@ from atomo_cluster.ec2.host_list import host_files
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Answer, Host, Ssh, named
 from atomo_cluster.ec2.source import packed
+from atomo_cluster.ec2.storage import Shared
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable", "serve"]
@@ -38,6 +39,7 @@ class Site:
     code: bytes  # tar.gz
     fused: bool  # hosts of EC2 must have a fuse
     wait_s: float  # longest wait for a host to accept ssh
+    storage: Shared | None = None  # the file system of AWS's that all hosts mount
 
     def script(self, host: Host, step: str, stdin: bytes = b"", timeout_s: float = STEP_S) -> str:
         """Runs a step of tools/remote_script.sh on a host."""
@@ -141,6 +143,10 @@ def serve(site: Site, master: Host) -> None:
 
 def mount(site: Site, host: Host) -> None:
     """Mounts the shared folder, where there is one; the master that serves it has it."""
+    if site.storage:
+        words = (site.storage.source, site.cluster.nfs_mount_point, site.cluster.out_dir)
+        site.script(host, f"{site.storage.kind} {shlex.join(words)}", timeout_s=INSTALL_S)
+        return
     cluster, own = site.cluster, site.cluster.nfs_ip_address == MASTER
     if cluster.nfs_ip_address and not (own and host == site.hosts[0]):
         address = site.hosts[0].inside if own else cluster.nfs_ip_address

@@ -1,8 +1,6 @@
-"""Checks of what surrounds the hosts: subnet, keys, security group, shared folder."""
+"""Checks of what surrounds the hosts: subnet, keys, security group."""
 
 import base64
-from ipaddress import ip_network
-from typing import Any
 
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.keys import check_keyfile, derived, keyfile, needed
@@ -11,9 +9,7 @@ from atomo_cluster.ec2.places import places
 from atomo_cluster.ec2.tags import as_dict
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
-__all__ = ["key_pair", "security_group", "shared_folder", "subnet"]
-
-NFS: int = 2049
+__all__ = ["key_pair", "security_group", "subnet"]
 
 
 def site_subnet(site: Site) -> Subnet:
@@ -95,59 +91,3 @@ def security_group(site: Site) -> Verdict:
             )
     warning = "; THE WHOLE INTERNET MAY TRY, as ssh_from_anywhere asks" if cidr == ANYWHERE else ""
     return ok(f"ssh from {cidr}{warning}")
-
-
-def shared_folder(site: Site) -> Verdict:
-    """Whether the EFS mount target is there, in the same zone, and lets the hosts in."""
-    address = site.cluster.nfs_ip_address
-    if not address:
-        return ok("none; checkpoints stay on the master's disk and end with it")
-    if not site.cluster.outlives:
-        return ok("the master's disk, which ends with it")
-    target = mount_target(site, address)
-    if target is None:
-        return unknown(
-            f"EFS has no mount target with the address {address}; if it is another NFS server, "
-            "it must allow port 2049 from the hosts"
-        )
-    where, name = site_subnet(site), target["MountTargetId"]
-    there = target.get("AvailabilityZoneName", where.zone)
-    if other := [one.zone for one in places(site.aws, site.cluster) if one.zone != there]:
-        return failed(
-            f"mount target {name} is in {there}, the hosts in {' or '.join(other)}: traffic "
-            "between zones costs; give the address of the target there, or the availability_zone"
-        )
-    groups = site.aws.call("efs.describe_mount_target_security_groups", MountTargetId=name)[
-        "SecurityGroups"
-    ]
-    if not admits(site, groups, where):
-        return failed(
-            f"mount target {name} does not let the hosts in: `aws ec2 "
-            f"authorize-security-group-ingress --group-id {groups[0]} --protocol tcp --port {NFS} "
-            f"--cidr {where.cidr}`"
-        )
-    return ok(f"{target['FileSystemId']} through {name}")
-
-
-def mount_target(site: Site, address: str) -> dict[str, Any] | None:
-    """The EFS mount target that has an address."""
-    for system in site.aws.pages("efs.describe_file_systems", "FileSystems"):
-        for target in site.aws.pages(
-            "efs.describe_mount_targets", "MountTargets", FileSystemId=system["FileSystemId"]
-        ):
-            if target.get("IpAddress") == address:
-                return dict(target)
-    return None
-
-
-def admits(site: Site, groups: list[str], where: Subnet) -> bool:
-    """Whether one of the security groups allows NFS from the subnet."""
-    described = site.aws.pages("ec2.describe_security_groups", "SecurityGroups", GroupIds=groups)
-    hosts = ip_network(where.cidr)
-    return any(
-        hosts.subnet_of(ip_network(source["CidrIp"]))  # type: ignore[arg-type]
-        for group in described
-        for rule in group["IpPermissions"]
-        if rule["IpProtocol"] == "-1" or rule.get("FromPort", 1) <= NFS <= rule.get("ToPort", 0)
-        for source in rule.get("IpRanges", [])
-    )

@@ -107,6 +107,7 @@ class Cluster:
     nfs_ip_address: str = option(
         "", "EFS mount target or NFS server; master: its disk; empty: none"
     )
+    storage: str = option("", "efs:fs-... or fsx:fs-..., which all hosts mount; empty: none")
     nfs_mount_point: str = option("/home/ubuntu/shared", "where it is mounted, on every host")
     base_out_dir: str = option("", "checkpoints go here; empty: nfs_mount_point/name, or runs")
     remote_dir: str = option("atomo", "the checkout on the hosts, below the home folder")
@@ -139,7 +140,12 @@ class Cluster:
     @property
     def outlives(self) -> bool:
         """Whether the shared folder is another machine's, and stays when the hosts end."""
-        return self.nfs_ip_address not in ("", MASTER)
+        return bool(self.storage) or self.nfs_ip_address not in ("", MASTER)
+
+    @property
+    def shares(self) -> bool:
+        """Whether there is a shared folder."""
+        return bool(self.storage or self.nfs_ip_address)
 
     @property
     def needs_profile(self) -> bool:
@@ -178,7 +184,7 @@ class Cluster:
     @property
     def out_dir(self) -> str:
         """Where checkpoints go, on the hosts."""
-        shared = f"{self.nfs_mount_point}/{self.name}" if self.nfs_ip_address else "runs"
+        shared = f"{self.nfs_mount_point}/{self.name}" if self.shares else "runs"
         return self.base_out_dir or shared
 
     @property

@@ -53,6 +53,10 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     ),
     "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
     "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
+    "storage": (
+        re.compile(r"(?:(?:efs|fsx):fs-[0-9a-f]{8,40})?"),
+        "efs:fs-0123456789abcdef0, or fsx:",
+    ),
     "nfs_ip_address": (re.compile(r"[\w.:-]*"), "an address such as 172.31.14.225"),
 }
 
@@ -103,7 +107,7 @@ def check_regions(cluster: Cluster) -> None:
     for region in words(cluster.regions):
         if not REGION.fullmatch(region):
             raise ConfigError(f"regions {region!r}: a region such as us-west-2")
-    for name in ("availability_zone", "subnet_id", "nfs_ip_address", "key_name"):
+    for name in ("availability_zone", "subnet_id", "nfs_ip_address", "storage", "key_name"):
         if len(words(cluster.regions)) > 1 and getattr(cluster, name) not in ("", "master"):
             raise ConfigError(
                 f"{name} {getattr(cluster, name)!r} is in one region, and regions is "
@@ -148,6 +152,15 @@ def check_spot(cluster: Cluster) -> None:
         raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
 
 
+def check_storage(cluster: Cluster) -> None:
+    """There is one shared folder."""
+    if cluster.storage and cluster.nfs_ip_address:
+        raise ConfigError(
+            f"storage {cluster.storage!r} and nfs_ip_address {cluster.nfs_ip_address!r}: one of "
+            "them is mounted at nfs_mount_point; leave the other empty"
+        )
+
+
 def check_supervised(cluster: Cluster) -> None:
     """What only a supervisor does."""
     if cluster.results and not cluster.supervise:
@@ -186,5 +199,6 @@ CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
     check_spot,
     check_key,
     check_supervised,
+    check_storage,
     check_paths,
 )

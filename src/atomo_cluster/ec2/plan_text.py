@@ -49,7 +49,9 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
     parts = ", ".join(f"{name} {money(part, 4)}" for name, part in plan.parts.items())
     served = (
-        cluster.nfs_ip_address if cluster.outlives else "the master's disk, with which it ends,"
+        cluster.storage or cluster.nfs_ip_address
+        if cluster.outlives
+        else "the master's disk, with which it ends,"
     )
     shared = f"{served} at {cluster.nfs_mount_point}"
     until = f"until the fuse, {cluster.max_hours:g} hours after the start"
@@ -61,7 +63,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         entry("network", f"subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
               + (", placement group" if cluster.placement_group else "")
               + (", EFA" if cluster.efa else "")),
-        entry("shared", shared if cluster.nfs_ip_address else "none (nfs_ip_address is empty)"),
+        entry("shared", shared if cluster.shares else "none (nfs_ip_address is empty)"),
         *(entry("images", f"{image.id} ({image.name})") for image in images(plan)),
     ]  # fmt: skip
     if RESERVED in map(cluster.method_of, ROLES):

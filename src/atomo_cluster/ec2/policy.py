@@ -50,6 +50,7 @@ ADVISORY: Final = (
     "elasticfilesystem:DescribeFileSystems",
     "elasticfilesystem:DescribeMountTargets",
     "elasticfilesystem:DescribeMountTargetSecurityGroups",
+    "fsx:DescribeFileSystems",
     "iam:GetRole",
     "iam:SimulatePrincipalPolicy",
 )
@@ -95,13 +96,16 @@ def policy() -> dict[str, Any]:
     }
 
 
+FSX: Final = ("fsx:DescribeFileSystems",)  # how new hosts mount it
+
+
 def master_policy(cluster: Cluster) -> dict[str, Any]:
     """What the master may do by its profile: replace hosts, end them, and store results."""
     looked = [f"ec2:Describe{name}" for name in LOOKED_AT]
     ours = {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.name}}
     made = {"StringEquals": {"ec2:CreateAction": BY_THE_MASTER}}
     statements = [
-        allowed("Look", ["ec2:GetConsoleOutput", *looked, *ADVISORY[:3]]),
+        allowed("Look", ["ec2:GetConsoleOutput", *looked, *ADVISORY[:3], *FSX]),
         allowed("Replace", [f"ec2:{name}" for name in BY_THE_MASTER]),
         allowed("TagWhatIsMade", ["ec2:CreateTags"], made),
         allowed("End", [f"ec2:{name}" for name in ENDED], ours),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from atomo_cluster.ec2 import checks_account, checks_hosts, checks_network
+from atomo_cluster.ec2 import checks_account, checks_hosts, checks_network, checks_storage
 from atomo_cluster.ec2.verdict import FAILED, OK, UNKNOWN, Site, Verdict, failed, unknown
 from atomo_cluster.errors import CloudError, ConfigError
 
@@ -24,7 +24,7 @@ CHECKS: Final[Mapping[str, Callable[[Site], Verdict]]] = MappingProxyType(
         "subnet": checks_network.subnet,
         "key pair": checks_network.key_pair,
         "security group": checks_network.security_group,
-        "shared folder": checks_network.shared_folder,
+        "shared folder": checks_storage.shared_folder,
     }
 )
 # Without these nobody knows whether the launch would be what was asked for, or would work at all.

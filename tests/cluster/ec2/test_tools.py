@@ -110,6 +110,23 @@ def test_remote_script_explains_itself():
     assert "remote_script.sh nfs ADDRESS MOUNT OUT" in done.stdout
 
 
+def test_lustre_is_mounted_where_nothing_is(tmp_path):
+    programs = {"sudo": 'shift; exec "$@"', "mount": f'echo "$@" >>{tmp_path}/called',
+                "findmnt": "exit 1", "mount.lustre": ""}  # fmt: skip
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ("lustre", "fs-1.fsx@tcp:/abc", str(tmp_path / "fsx"), str(tmp_path / "fsx/out"))
+    around = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for code in (0, 1):  # the second time it would hide what is there
+        done = run("bash", str(TOOLS / "remote_script.sh"), *words, **around)
+        assert done.returncode == code, done.stderr
+    assert (tmp_path / "called").read_text() == (
+        f"-t lustre -o relatime,flock fs-1.fsx@tcp:/abc {tmp_path}/fsx\n"
+    )
+    assert "is not empty: mounting there would hide what is in it" in done.stderr
+
+
 def with_gpus(folder, count):
     """A PATH on which nvidia-smi lists so many."""
     smi = folder / "nvidia-smi"

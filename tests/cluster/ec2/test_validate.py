@@ -1,7 +1,12 @@
 """Every check fails where it should, and says what to do."""
 
 import pytest
-from cluster.ec2.cloud import everything, refusal
+from cluster.ec2.cloud import as_json, everything, refusal
+
+from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.storage import Shared, mounted, shared_of
+from atomo_cluster.errors import ConfigError
 
 STANDARD = "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
 G = "Running On-Demand G and VT instances"
@@ -179,7 +184,54 @@ def test_the_shared_folder_must_let_the_hosts_in(ec2, cloud, efs):
     assert findings(done)["shared folder"][1].startswith("fs-")
     elsewhere = ec2(*words, "--availability-zone", "us-east-1b")
     assert elsewhere.code == 12
-    assert "traffic between zones costs; give the address of the target there" in elsewhere.err
+    assert "traffic between zones costs; set availability_zone: us-east-1a" in elsewhere.err
+
+
+@pytest.mark.slow
+def test_a_file_system_that_is_named_must_let_the_hosts_in(ec2, cloud, efs):
+    _, group = efs
+    (system,) = cloud.moto.client("efs").describe_file_systems()["FileSystems"]
+    words = ("validate", "--json", "--availability-zone", "us-east-1a", "--storage")
+    shut = ec2(*words, f"efs:{system['FileSystemId']}")
+    assert f"--group-id {group} --protocol tcp --port 2049" in shut.err
+    assert (
+        "no mount target in us-east-1b (it has: us-east-1a)"
+        in ec2(*words, f"efs:{system['FileSystemId']}", "--availability-zone", "us-east-1b").err
+    )
+    assert "has no such file system" in ec2(*words, "efs:fs-00000000").err
+    assert ec2(*words, "efs:fs-00000000", "--nfs-ip-address", "10.0.0.1").code == 2
+    interface = cloud.moto.client().create_network_interface(
+        SubnetId=ec2("plan", "--json").record["subnet"], Groups=[group]
+    )["NetworkInterface"]  # fmt: skip
+    lustre = {"FileSystemId": "fs-01234567", "FileSystemType": "LUSTRE", "DNSName": "x.fsx",
+              "LustreConfiguration": {"MountName": "abc"}, "SubnetIds": [interface["SubnetId"]],
+              "NetworkInterfaceIds": [interface["NetworkInterfaceId"]]}  # fmt: skip
+    cloud.on("DescribeFileSystems", as_json({"FileSystems": [lustre]}), times=2)
+    shut = ec2(*words, "fsx:fs-01234567")
+    assert f"--group-id {group} --protocol tcp --port 988" in shut.err, findings(shut)[
+        "shared folder"
+    ]
+    cloud.moto.client().authorize_security_group_ingress(
+        GroupId=group, IpProtocol="tcp", FromPort=988, ToPort=2049, CidrIp="172.31.0.0/16"
+    )
+    cloud.on("DescribeFileSystems", as_json({"FileSystems": [lustre]}), times=2)
+    fine = findings(ec2(*words, "fsx:fs-01234567"))["shared folder"]
+    assert fine == ("ok", "fsx:fs-01234567 (LUSTRE) in us-east-1a")
+    assert findings(ec2(*words, f"efs:{system['FileSystemId']}"))["shared folder"][0] == "ok"
+
+
+def test_what_is_mounted_of_a_file_system():
+    one = {"FileSystemId": "fs-01234567", "DNSName": "fs-01234567.fsx"}
+    lustre = {**one, "FileSystemType": "LUSTRE", "LustreConfiguration": {"MountName": "abc"}}
+    assert mounted(lustre) == Shared("lustre", "fs-01234567.fsx@tcp:/abc")
+    assert mounted({**one, "FileSystemType": "OPENZFS"}) == Shared("nfs", "fs-01234567.fsx:/fsx")
+    with pytest.raises(ConfigError, match="is of type WINDOWS"):
+        mounted({**one, "FileSystemType": "WINDOWS"})
+    cluster = Cluster(storage="efs:fs-01234567")
+    efs = shared_of(Aws("us-east-1"), cluster)
+    assert efs == Shared("nfs", "fs-01234567.efs.us-east-1.amazonaws.com:/")
+    assert cluster.out_dir == "/home/ubuntu/shared/atomo"
+    assert cluster.outlives
 
 
 def test_another_nfs_server_is_unknown(ec2):

@@ -12,6 +12,7 @@ from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.source import archive, checkout
+from atomo_cluster.ec2.storage import Shared, shared_of
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, inner_network, reach
 from atomo_cluster.errors import ConfigError
 
@@ -71,7 +72,16 @@ def site_of(run: Run, hosts: list[Host]) -> Site:
         code=archive(checkout(run.options.source)),
         fused=run.options.hostfile is None,
         wait_s=run.options.wait,
+        storage=storage_of(run),
     )
+
+
+def storage_of(run: Run) -> Shared | None:
+    """The file system of AWS's that hosts mount; those of a file are no hosts of AWS's."""
+    if run.options.hostfile and run.cluster.storage:
+        raise ConfigError(f"storage {run.cluster.storage!r} is for hosts of EC2; --hostfile takes "
+                          "nfs_ip_address")  # fmt: skip
+    return shared_of(run.aws, run.cluster) if run.cluster.storage else None
 
 
 def set_up(run: Run, hosts: list[Host]) -> list[Link]:

@@ -14,8 +14,8 @@ HELP: Final = """\
   pytorch_ec2.py setup_nfs
   pytorch_ec2.py setup_nfs --nfs-ip-address 172.31.14.225
 
-Mounts nfs_ip_address at nfs_mount_point on every host, as `bootstrap` does too. Never deletes
-anything: where the mount point has files in it, it stops."""
+Mounts nfs_ip_address or storage at nfs_mount_point on every host, as `bootstrap` does too. Never
+deletes anything: where the mount point has files in it, it stops."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -24,9 +24,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    if not run.cluster.nfs_ip_address:
+    if not run.cluster.shares:
         raise ConfigError(
-            "nfs_ip_address is empty; give the address of an EFS mount target, or master"
+            "nfs_ip_address is empty; give storage, the address of an NFS server, or master"
         )
     hosts = cluster_hosts(run)
     site = site_of(run, hosts)

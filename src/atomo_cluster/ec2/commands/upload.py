@@ -31,7 +31,7 @@ def run(run: Run) -> int:
     if not source.exists():
         raise ConfigError(f"{source} does not exist")
     hosts = cluster_hosts(run)
-    if cluster.nfs_ip_address and folder.startswith(f"{cluster.nfs_mount_point}/"):
+    if cluster.shares and folder.startswith(f"{cluster.nfs_mount_point}/"):
         hosts = hosts[:1]
     where = folder if folder.startswith("/") else f"{cluster.remote_dir}/{folder}"
     ssh = reach(run)

@@ -1,0 +1,138 @@
+"""Checks of the shared folder: whether it is there, in the zone, and lets the hosts in."""
+
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
+from typing import Any, Final
+
+from atomo_cluster.ec2.network import Subnet, find_subnet
+from atomo_cluster.ec2.places import places
+from atomo_cluster.ec2.storage import NFS, PORTS, described, shared_of
+from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
+from atomo_cluster.errors import CloudError
+
+__all__ = ["shared_folder"]
+
+THERE: Final = ("AVAILABLE", "UPDATING", "available", "updating")
+
+
+def shared_folder(site: Site) -> Verdict:
+    """Whether the shared folder is there, in the same zone, and lets the hosts in."""
+    address = site.cluster.nfs_ip_address
+    if site.cluster.storage:
+        return named(site)
+    if not address:
+        return ok("none; checkpoints stay on the master's disk and end with it")
+    if not site.cluster.outlives:
+        return ok("the master's disk, which ends with it")
+    target = next((one for one in all_targets(site) if one.get("IpAddress") == address), None)
+    if target is None:
+        return unknown(
+            f"EFS has no mount target with the address {address}; if it is another NFS server, "
+            f"it must allow port {PORTS[NFS]} from the hosts"
+        )
+    return of_target(site, target)
+
+
+def named(site: Site) -> Verdict:
+    """The file system that `storage` names."""
+    service, _, id = site.cluster.storage.partition(":")
+    try:
+        return of_efs(site, id) if service == "efs" else of_fsx(site, id)
+    except CloudError as error:
+        if error.code != "FileSystemNotFound":
+            raise
+        return failed(f"storage {site.cluster.storage}: {site.aws.region} has no such file system")
+
+
+def of_efs(site: Site, id: str) -> Verdict:
+    """EFS, which hosts of a zone reach through its mount target there."""
+    found = list(targets(site, id))
+    zones = {place.zone for place in places(site.aws, site.cluster)}
+    for target in found:
+        if target.get("AvailabilityZoneName") in zones:
+            return of_target(site, target)
+    there = ", ".join(sorted(str(one.get("AvailabilityZoneName")) for one in found)) or "none"
+    return failed(
+        f"storage efs:{id} has no mount target in {' or '.join(sorted(zones))} (it has: {there}); "
+        "make one there, or set availability_zone"
+    )
+
+
+def of_fsx(site: Site, id: str) -> Verdict:
+    """FSx, which is in one zone."""
+    one = described(site.aws, id)
+    shared = shared_of(site.aws, site.cluster)
+    where = find_subnet(site.aws, one["SubnetIds"][0], "")
+    if one.get("Lifecycle", THERE[0]) not in THERE:
+        return failed(f"storage fsx:{id} is {one['Lifecycle']}")
+    if other := other_zones(site, where.zone):
+        return failed(elsewhere(f"storage fsx:{id}", where.zone, other))
+    port, place = shared.port if shared else PORTS[NFS], places(site.aws, site.cluster)[0]
+    interfaces = list(one.get("NetworkInterfaceIds", []))
+    listed = site.aws.pages("ec2.describe_network_interfaces", "NetworkInterfaces",
+                            NetworkInterfaceIds=interfaces) if interfaces else []  # fmt: skip
+    groups = [str(group["GroupId"]) for interface in listed for group in interface["Groups"]]
+    if not groups:
+        return unknown(f"AWS does not say who may use fsx:{id}; port {port} must be open to "
+                       f"{place.cidr}")  # fmt: skip
+    if not admits(site, groups, place, port):
+        return failed(shut(f"storage fsx:{id}", groups[0], place, port))
+    return ok(f"fsx:{id} ({one['FileSystemType']}) in {where.zone}")
+
+
+def of_target(site: Site, target: dict[str, Any]) -> Verdict:
+    """A mount target of EFS."""
+    where, name = places(site.aws, site.cluster)[0], target["MountTargetId"]
+    there = target.get("AvailabilityZoneName", where.zone)
+    if other := other_zones(site, there):
+        return failed(elsewhere(f"mount target {name}", there, other))
+    action = "efs.describe_mount_target_security_groups"
+    groups = site.aws.call(action, MountTargetId=name)["SecurityGroups"]
+    if not admits(site, groups, where, PORTS[NFS]):
+        return failed(shut(f"mount target {name}", groups[0], where, PORTS[NFS]))
+    return ok(f"{target['FileSystemId']} through {name}")
+
+
+def other_zones(site: Site, zone: str) -> list[str]:
+    """The zones that hosts may be in besides this one."""
+    return [one.zone for one in places(site.aws, site.cluster) if one.zone != zone]
+
+
+def elsewhere(what: str, zone: str, other: Sequence[str]) -> str:
+    """That something is in another zone than hosts may be."""
+    return (
+        f"{what} is in {zone}, the hosts in {' or '.join(other)}: traffic between zones costs; "
+        f"set availability_zone: {zone}, or name one that is there"
+    )
+
+
+def shut(what: str, group: str, where: Subnet, port: int) -> str:
+    """That something does not let hosts in, and what mends it."""
+    return (
+        f"{what} does not let the hosts in: `aws ec2 authorize-security-group-ingress --group-id "
+        f"{group} --protocol tcp --port {port} --cidr {where.cidr}`"
+    )
+
+
+def all_targets(site: Site) -> Iterator[dict[str, Any]]:
+    """The mount targets of all file systems of EFS."""
+    for system in site.aws.pages("efs.describe_file_systems", "FileSystems"):
+        yield from targets(site, system["FileSystemId"])
+
+
+def targets(site: Site, id: str) -> Iterator[dict[str, Any]]:
+    """The mount targets of one."""
+    yield from site.aws.pages("efs.describe_mount_targets", "MountTargets", FileSystemId=id)
+
+
+def admits(site: Site, groups: list[str], where: Subnet, port: int) -> bool:
+    """Whether one of the security groups allows a port from the subnet."""
+    found = site.aws.pages("ec2.describe_security_groups", "SecurityGroups", GroupIds=groups)
+    hosts = ip_network(where.cidr)
+    return any(
+        hosts.subnet_of(ip_network(source["CidrIp"]))  # type: ignore[arg-type]
+        for group in found
+        for rule in group["IpPermissions"]
+        if rule["IpProtocol"] == "-1" or rule.get("FromPort", 1) <= port <= rule.get("ToPort", 0)
+        for source in rule.get("IpRanges", [])
+    )

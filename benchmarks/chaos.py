@@ -1,13 +1,18 @@
-"""A training to which faults are done all the time, and the same without any beside it.
+"""A training to which faults are done all the time, held against the same without any.
 
     .venv/bin/python benchmarks/chaos.py --minutes 30 --json chaos.json
     .venv/bin/python benchmarks/chaos.py --minutes 2 --workers 3 --hosts 3 --faults kill,stop,master
 
-Both have a virtual cluster of their own (`tools/virtual_cluster.py`), and share the cores. Faults
-are drawn by `--seed`, one after the other, each once the one before is overcome. Goodput is the
-number of new steps over that of the training without faults, in the same seconds; that of faults
-which a job survives leaves out the seconds in which it starts again, which are told apart. What a
-fault cost is the longest time between two steps after it, less the median.
+It runs over a virtual cluster (`tools/virtual_cluster.py`). The training without faults has the
+same hosts before and after it, with `--calm` minutes each time; or, with `--beside`, a cluster of
+its own at the same time, which is fair on a machine that others use but halves what both have.
+
+Faults are drawn by `--seed`, one after the other, each once the one before is overcome, and spaced
+so that there are `--least` of them. Goodput is the number of new steps over that of the training
+without faults in the same seconds: of all; without the seconds in which the job starts again and
+takes steps again that it had taken; and without those of faults of links and disks as well. What a
+fault cost is the longest time between two steps after it, less the median. At the end there is a
+verdict: these figures against their goals.
 
 Ends with 1 if a training hung or ended by itself, if gradients are not accounted for, if steps are
 missing, if a process is left, or if the accuracy is not that of the other: never for being slow.
@@ -17,43 +22,35 @@ A full disk takes root, for a file system of its own; without it that fault is l
 import argparse
 import contextlib
 import json
+import math
 import random
 import signal
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
-from chaos_faults import FAULTS, Scene, drawn
+from chaos_calm import Calm, learnt, waited
+from chaos_faults import FAULTS, Scene, drawn, liars
+from chaos_goals import table
 from chaos_job import Cluster, Training
-from chaos_verdict import Done, Result, judged, table
+from chaos_verdict import Done, Result, closed, judged
 
 OPTIONS = ["--network=LeNet", "--dataset=Digits", "--batch-size=16", "--lr=0.01", "--code=svd"]
 OPTIONS += ["--checkpoint-every=10", "--keep-checkpoints=3", "--eval-freq=1000000"]
+OPTIONS += ["--step-timeout=1"]  # whoever hangs is waited for as long, and until it is killed
 DISK_BYTES = 256_000_000
 SETTLED = 3  # steps after a fault until it counts as overcome
+SAID = 3.0  # times the --timeout, until a fault of which no line speaks is passed over
 LINES = 40  # of what a training said, where something is wrong
 HANG_S = 180.0  # beside the --timeout: more than any start takes, however loaded the machine
+LEAST_A_MINUTE = 4.2
+LEAST_PAUSE_S = 0.5
 POLL_S = 0.02
-GARBAGE = """
-import os
-if os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0":
-    from atomo.transports.mpi.transport import MpiTransport
-    trigger = {folder!r} + "/" + os.environ["OMPI_COMM_WORLD_RANK"]
-    plain = MpiTransport.send
-    def send(self, to, data, what):
-        if to == 0 and data.size > 1000 and os.path.exists(trigger):
-            os.unlink(trigger)
-            data = data.copy()
-            data[data.size // 2] ^= 255
-        plain(self, to, data, what)
-    MpiTransport.send = send
-"""
 
 
 def main() -> int:
@@ -66,10 +63,9 @@ def main() -> int:
         names = [name for name in options.faults if disk or name != "full disk"]
         if names != options.faults:
             print("full disk is left out: a file system cannot be mounted here", flush=True)
-        trainings = stack.enter_context(both(folder, disk, options))
-        result = harmed(*trainings, names, options)
+        scene, result = played(stack, folder, disk, names, options)
     if result.wrong:
-        print("\n".join(trainings[0].training.told[-LINES:]))
+        print("\n".join(scene.training.told[-LINES:]))
     print(table(result))
     if options.json:
         options.json.write_text(json.dumps(asdict(result), indent=1))
@@ -82,16 +78,25 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--every", type=float, default=10.0, help="mean seconds between faults")
+    parser.add_argument("--least", type=int, help=f"faults; {LEAST_A_MINUTE:g} a minute")
+    parser.add_argument("--every", type=float, help="mean seconds of quiet before each fault")
     parser.add_argument("--timeout", type=float, default=10.0, help="of the training, seconds")
     parser.add_argument("--faults", type=lambda text: text.split(","), default=list(FAULTS))
     parser.add_argument("--count", type=int, help="faults at most; as many as there is time for")
+    parser.add_argument("--calm", type=float, default=1.5, help="minutes without, before and after")
+    parser.add_argument("--beside", action="store_true", help="without faults, at the same time")
     parser.add_argument("--least-steps", type=int, default=400, help="of both, at the end")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, help="a file for the result")
-    parser.add_argument("--train", nargs="*", default=[], help="further options of atomo train")
-    return parser.parse_args()
+    parser.add_argument("--told", type=Path, help="a file for all that the training said")
+    parser.add_argument("--train", action="append", default=[], help="an option of atomo train")
+    options = parser.parse_args()
+    if unknown := {*options.faults} - {*FAULTS}:
+        parser.error(f"--faults {sorted(unknown)}: known are {', '.join(FAULTS)}")
+    options.least = options.least or math.ceil(LEAST_A_MINUTE * options.minutes)
+    return options
 
 
 @contextlib.contextmanager
@@ -110,75 +115,103 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def both(
-    folder: Path, disk: Path | None, options: argparse.Namespace
-) -> Iterator[tuple[Scene, Training]]:
-    """The training that is harmed, and the one that is not; nothing is left of them."""
-    garbage = folder / "garbage"
-    garbage.mkdir()
-    (garbage / "sitecustomize.py").write_text(GARBAGE.format(folder=str(garbage)))
-    words = [*OPTIONS, f"--n={options.workers + 1}", f"--timeout={options.timeout:g}"]
-    words += options.train
-    clusters: list[Cluster] = []
+def cluster_of(folder: Path, hosts: int) -> Iterator[Cluster]:
+    """A cluster, of which nothing is left, nor of what ran on it."""
+    cluster = Cluster(folder, hosts)
     try:
-        for name in ("harmed", "calm"):
-            clusters.append(Cluster(folder / name, options.hosts))
-        harmed = Training(clusters[0], (disk or folder) / "run", words, garbage)
-        calm = Training(clusters[1], folder / "calm-run", words)
-        yield Scene(clusters[0], harmed, disk, garbage), calm
+        yield cluster
     finally:
-        for cluster in clusters:
-            cluster.does("down", "--purge")
+        cluster.does("down", "--purge")
+
+
+def played(
+    stack: contextlib.ExitStack,
+    folder: Path,
+    disk: Path | None,
+    names: Sequence[str],
+    options: argparse.Namespace,
+) -> tuple[Scene, Result]:
+    """Both trainings, one of them with faults, and what they came to."""
+    cluster = stack.enter_context(cluster_of(folder / "harmed", options.hosts))
+    other = cluster
+    if options.beside:
+        other = stack.enter_context(cluster_of(folder / "calm", options.hosts))
+    words = [*OPTIONS, f"--n={options.workers + 1}", f"--timeout={options.timeout:g}"]
+    words += [f"--spares={options.spares}", *options.train]
+    limit_s = HANG_S + 3 * options.timeout
+    calm = Calm(
+        lambda: Training(other, folder / "calm-run", words), options.calm, beside=options.beside
+    )
+    wrong = calm.begin(limit_s)
+    garbage = liars(folder / "garbage")
+    training = Training(cluster, (disk or folder) / "run", words, garbage)
+    scene = Scene(cluster, training, disk, garbage, options.workers)
+    result = harmed(scene, calm, names, wrong, limit_s, options)
+    if options.told:
+        options.told.write_text("\n".join(training.told))
+    return scene, result
 
 
 def harmed(
-    scene: Scene, calm: Training, names: Sequence[str], options: argparse.Namespace
+    scene: Scene,
+    calm: Calm,
+    names: Sequence[str],
+    wrong: list[str],
+    limit_s: float,
+    options: argparse.Namespace,
 ) -> Result:
     """Does faults until the time is over, and looks at what became of it."""
-    training, limit_s = scene.training, HANG_S + 3 * options.timeout
-    wrong = waited(lambda: bool(training.steps), training, limit_s)
-    wrong += waited(lambda: bool(calm.steps), calm, limit_s)
+    training, wrong = scene.training, [*wrong]
+    wrong += waited(lambda: len(training.steps) > SETTLED, training, limit_s)
     begun = time.monotonic()
     end, pause, done = begun + 60 * options.minutes, random.Random(options.seed), list[Done]()
     for name, whom in islice(drawn(options.seed, names), options.count):
-        due = time.monotonic() + pause.expovariate(1 / options.every)
+        due = time.monotonic() + pause.expovariate(1 / quiet_s(options, begun, len(done), done))
         while time.monotonic() < min(due, end):
             time.sleep(POLL_S)
         if wrong or time.monotonic() >= end:
             break
-        one, wrong = harm(scene, name, whom, limit_s)
+        one, wrong = harm(scene, name, whom, limit_s, SAID * options.timeout)
         done.append(one)
         told = f"{one.at - begun:7.1f} s  {name:10} {one.cost_s:6.2f} s"
-        print(told + ("  restarted" if one.restarted else ""), flush=True)
+        ends = "  restarted" * one.restarted + "  no line speaks of it" * (not one.told)
+        print(told + ends, flush=True)
     over = time.monotonic()
-    for either in (training, calm):  # what has learnt has an accuracy that can be compared
-        wrong += [] if wrong else learnt(either, options.least_steps, limit_s)
-    return judged(training, calm, (begun, over), done, wrong, limit_s)
+    # What has learnt has an accuracy that can be compared.
+    wrong = wrong or learnt(training, options.least_steps, limit_s)
+    wrong += closed(training, limit_s)
+    wrong += calm.finish(options.least_steps, limit_s)
+    return judged(training, calm, (begun, over), done, wrong)
 
 
-def learnt(training: Training, steps: int, limit_s: float) -> list[str]:
-    """Waits until so many steps are taken; what was wrong, if no more come."""
-    while (count := training.furthest()) < steps:
-        if wrong := waited(partial(went_on, training, count), training, limit_s):
-            return wrong
-    return []
+def quiet_s(options: argparse.Namespace, begun: float, count: int, done: Sequence[Done]) -> float:
+    """The mean time before the next fault, so that there are enough of them."""
+    if options.every is not None:
+        return float(options.every)
+    left_s = begun + 60 * options.minutes - time.monotonic()
+    took_s = statistics.fmean([one.overcome - one.at for one in done] or [0.0])
+    return max(LEAST_PAUSE_S, left_s / max(1, options.least - count) - took_s)
 
 
-def went_on(training: Training, count: int) -> bool:
-    return training.furthest() > count
-
-
-def harm(scene: Scene, name: str, whom: float, limit_s: float) -> tuple[Done, list[str]]:
+def harm(
+    scene: Scene, name: str, whom: float, limit_s: float, said_s: float
+) -> tuple[Done, list[str]]:
     """Does one fault, undoes it, and waits until it is overcome."""
     fault, training = FAULTS[name], scene.training
-    median = typical(training)
+    median, furthest, lines = typical(training), training.furthest(), len(training.told)
     at, restarts = time.monotonic(), len(training.restarts)
     undo = fault.do(scene, whom)
+
+    def told() -> bool:
+        return not fault.said or any(fault.said in line for line in training.told[lines:])
 
     def overcome() -> bool:
         again = training.restarts[restarts:]
         since = again[-1] if again else at
-        return (not fault.restarts or bool(again)) and len(training.after(since)) >= SETTLED
+        steps = len(training.after(since)) >= SETTLED
+        if fault.restarts or again:
+            return bool(again) and steps and training.furthest() > furthest
+        return steps and (told() or time.monotonic() > at + said_s)
 
     if undo is not None:
         finish = at + fault.lasts_s
@@ -189,26 +222,14 @@ def harm(scene: Scene, name: str, whom: float, limit_s: float) -> tuple[Done, li
     seen = [at, *training.after(at)]
     gap_s = max((b - a for a, b in pairwise(seen)), default=0.0)
     again = len(training.restarts) > restarts
-    one = Done(name, at, time.monotonic(), max(0.0, gap_s - median), again)
+    one = Done(name, at, time.monotonic(), max(0.0, gap_s - median), again, told())
     return one, [f"{name}: {what}" for what in wrong]
 
 
 def typical(training: Training) -> float:
     """Seconds between two steps."""
-    told = [at for at, _ in training.steps[-50:]]
+    told = training.steps[-50:]
     return statistics.median([b - a for a, b in pairwise(told)] or [0.0])
-
-
-def waited(condition: Callable[[], bool], training: Training, limit_s: float) -> list[str]:
-    """Waits; what was wrong, if it did not come true."""
-    end = time.monotonic() + limit_s
-    while not condition():
-        if training.code is not None:
-            return [f"the training ended by itself with code {training.code}"]
-        if time.monotonic() > end:
-            return [f"the training hung: no progress for {limit_s:g} s"]
-        time.sleep(POLL_S)
-    return []
 
 
 if __name__ == "__main__":

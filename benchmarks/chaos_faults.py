@@ -14,7 +14,7 @@ from chaos_job import Cluster, Training
 from atomo.training.listing import steps
 from atomo.training.manifest import manifest_name
 
-__all__ = ["FAULTS", "Fault", "Scene", "drawn"]
+__all__ = ["FAULTS", "Fault", "Scene", "drawn", "liars"]
 
 NARROW, WIDE = "20mbit", "1gbit"
 
@@ -29,7 +29,10 @@ class Scene:
     disk: Path | None
     """The file system that has the run alone, of little room; None: it lies with others."""
     garbage: Path
-    """A worker sends a damaged frame, once, when a file with its rank's number is here."""
+    """A worker sends a frame that is not what it should be, once, when a file with its rank's
+    number is here, which names the lie."""
+    workers: int
+    """Ranks beyond these wait, at first."""
 
 
 Undo = Callable[[], None]
@@ -46,6 +49,8 @@ class Fault:
     weight: float  # higher => more frequent
     restarts: bool = False  # whether the job must start again
     lasts_s: float = 0.0  # until it is undone
+    of_process: bool = False  # and not of links, disks or the job
+    said: str = ""  # what a line says of it
 
 
 def drawn(seed: int, names: Sequence[str]) -> Iterator[tuple[str, float]]:
@@ -56,17 +61,23 @@ def drawn(seed: int, names: Sequence[str]) -> Iterator[tuple[str, float]]:
         yield chance.choices(names, weights)[0], chance.random()
 
 
-def worker(scene: Scene, whom: float) -> tuple[int, int]:
-    """A worker that lives, by rank and process."""
+def worker(scene: Scene, whom: float, *, computes: bool = False) -> tuple[int, int]:
+    """A worker that lives, by rank and process; one that may wait as a spare, or one that surely
+    computes, if there is any.
+    """
     ranks = sorted(one for one in scene.training.ranks().items() if one[0])
-    return ranks[int(whom * len(ranks))] if ranks else (0, 0)
+    first = [one for one in ranks if one[0] <= scene.workers]
+    chosen = first if computes and first else ranks
+    return chosen[int(whom * len(chosen))] if chosen else (0, 0)
 
 
-def signalled(number: int) -> Do:
-    def do(scene: Scene, whom: float) -> None:
-        send(worker(scene, whom)[1], number)
+def killed(scene: Scene, whom: float) -> None:
+    send(worker(scene, whom)[1], signal.SIGKILL)
 
-    return do
+
+def stopped(scene: Scene, whom: float) -> None:
+    """Of a spare that waits nobody expects anything."""
+    send(worker(scene, whom, computes=True)[1], signal.SIGSTOP)
 
 
 def send(pid: int, number: int) -> None:
@@ -119,18 +130,72 @@ def fill(scene: Scene, whom: float) -> Undo:
     return path.unlink
 
 
-def garbage(scene: Scene, whom: float) -> None:
-    (scene.garbage / str(worker(scene, whom)[0])).touch()
+def garbage(lies: Sequence[str]) -> Do:
+    def do(scene: Scene, whom: float) -> None:
+        lie = lies[int(97 * whom) % len(lies)]
+        beside = scene.garbage / "new"
+        beside.write_text(lie)
+        beside.rename(scene.garbage / str(worker(scene, whom, computes=True)[0]))
+
+    return do
 
 
+GONE, REFUSED = "is gone", "is refused"
 FAULTS: dict[str, Fault] = {
-    "kill": Fault(signalled(signal.SIGKILL), 30),
-    "stop": Fault(signalled(signal.SIGSTOP), 10),
+    "kill": Fault(killed, 28, of_process=True, said=GONE),
+    "stop": Fault(stopped, 8, of_process=True, said=GONE),
+    "garbage": Fault(garbage(["flipped", "cut", "stale"]), 11, of_process=True, said=REFUSED),
+    # One that came too late is not looked at, and nothing is said of it.
+    "replay": Fault(garbage(["twice"]), 3, of_process=True),
     "throttle": Fault(throttle, 15, lasts_s=5.0),
     "blip": Fault(cut, 12, lasts_s=1.5),
-    "full disk": Fault(fill, 10, lasts_s=5.0),
-    "garbage": Fault(garbage, 10),
+    "full disk": Fault(fill, 10, lasts_s=5.0, said="storage:"),
     "partition": Fault(cut, 5, restarts=True, lasts_s=12.0),
     "master": Fault(master, 5, restarts=True),
-    "torn": Fault(torn, 3, restarts=True),
+    "torn": Fault(torn, 3, restarts=True, said="is left out"),
 }
+
+GARBAGE = """
+import os
+
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+if rank != "0":
+    from atomo.transports.mpi.transport import MpiTransport
+
+    trigger, plain, before = {folder!r} + "/" + rank, MpiTransport.send, []
+
+    def flipped(frame):
+        other = frame.copy()
+        other[other.size // 2] ^= 255
+        return [other]
+
+    lies = {{
+        "flipped": flipped,
+        "cut": lambda frame: [frame[: frame.size // 2].copy()],
+        "twice": lambda frame: [frame, frame.copy()],
+        "stale": lambda frame: [before[0]] if before else flipped(frame),
+    }}
+
+    def send(self, to, data, what):
+        frames = [data]
+        if to == 0 and data.size > {least}:  # a gradient or a state, and no report
+            if os.path.exists(trigger):
+                with open(trigger) as file:
+                    frames = lies[file.read()](data)
+                os.unlink(trigger)
+            before[:] = [data.copy()]
+        for frame in frames:
+            plain(self, to, frame, what)
+
+    MpiTransport.send = send
+"""
+"""What ranks run before anything else; `folder` has the files that say who lies."""
+LEAST_BYTES = 1000
+
+
+def liars(folder: Path) -> Path:
+    """A folder for the path of ranks, which has them lie when a file is put there."""
+    folder.mkdir()
+    source = GARBAGE.format(folder=str(folder), least=LEAST_BYTES)
+    (folder / "sitecustomize.py").write_text(source)
+    return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 __all__ = ["Cluster", "Training", "unequal"]
 
@@ -24,6 +25,8 @@ STEP = re.compile(r"step (\d+)/")
 RESTART = "atomo: restart "
 RANK = b"OMPI_COMM_WORLD_RANK"
 LAST_S = 10.0  # for the last lines of a process that has ended
+KINDS = {"": "workers", "images_": "images_used"}  # what is counted, and what of it is used
+CAME_TO = ("late", "refused", "lost", "under_way")
 
 
 @final
@@ -67,8 +70,9 @@ class Training:
             hooks: a folder with a `sitecustomize.py` for the ranks.
         """
         self.folder = folder
-        self.steps: list[tuple[float, int]] = []
-        """When each step was told of, and its number: a step that is taken again is there twice."""
+        self.steps: list[float] = []
+        """When each step was told of; of one that is taken again, each time."""
+        self._furthest: list[int] = []  # the last step by then
         self.restarts: list[float] = []
         self.told: list[str] = []
         """Lines that are no steps."""
@@ -88,7 +92,8 @@ class Training:
         for line in self._process.stdout:
             now, found = time.monotonic(), STEP.match(line)
             if found:
-                self.steps.append((now, int(found[1])))
+                self._furthest.append(max(self.furthest(), int(found[1])))
+                self.steps.append(now)
                 continue
             if line.startswith(RESTART):
                 self.restarts.append(now)
@@ -105,11 +110,12 @@ class Training:
 
     def furthest(self, at: float = math.inf) -> int:
         """The last step until a moment."""
-        return max((number for told, number in self.steps if told <= at), default=0)
+        until = bisect.bisect_right(self.steps, at)
+        return self._furthest[until - 1] if until else 0
 
     def after(self, moment: float) -> list[float]:
         """When steps were told of since a moment."""
-        return [told for told, _ in self.steps[-500:] if told > moment]
+        return self.steps[bisect.bisect_right(self.steps, moment) :]
 
     def ranks(self) -> dict[int, int]:
         """The process of each rank that lives."""
@@ -139,17 +145,19 @@ class Training:
         self._reader.join(LAST_S)
         return code
 
-    def metrics(self) -> list[dict[str, float]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, if there is one."""
         path = self.folder / "metrics.jsonl"
         return [*map(json.loads, path.read_text().splitlines())] if path.exists() else []
 
 
-def unequal(lines: Sequence[dict[str, float]]) -> list[int]:
-    """The steps at which gradients are not accounted for."""
-    found, before = [], 0.0
+def unequal(lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The steps at which gradients, or the images that they are of, are not accounted for."""
+    found, before = list[int](), dict.fromkeys(KINDS, 0)
     for line in lines:
-        if before + line["asked"] != sum(line[k] for k in ("workers", "late", "lost", "under_way")):
-            found.append(int(line["step"]))
-        before = line["under_way"]
-    return found
+        for kind, used in KINDS.items():
+            came_to = sum(line[kind + name] for name in CAME_TO) + line[used]
+            if before[kind] + line[kind + "asked"] != came_to:
+                found.append(int(line["step"]))
+            before[kind] = line[kind + "under_way"]
+    return [*dict.fromkeys(found)]

@@ -1,22 +1,24 @@
-"""What a training came to that faults were done to, beside one without."""
+"""What a training came to that faults were done to, held against one without, and against goals."""
 
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
+from chaos_calm import Calm, ended
+from chaos_faults import FAULTS
 from chaos_job import Training, unequal
 
 from atomo.tasks import make_task
 from atomo.training.checkpoint import latest, load
 from atomo.training.scoring import build_subject, score
 
-__all__ = ["Done", "Result", "judged", "table"]
+__all__ = ["Done", "Result", "Stretch", "broken", "closed", "judged", "outside", "stretches"]
 
 NEAR = 0.02  # of the accuracy: by so much do two seeds differ
-INTERRUPTED = 130
 POLL_S = 0.05
+WHOLE, SURVIVED, PROCESSES = "all", "outside of restarts", "beside faults of processes"
 
 
 @final
@@ -27,9 +29,28 @@ class Done:
     fault: str
     at: float
     overcome: float
+    """When the job took steps as before, beyond those that it had taken already."""
     cost_s: float
     """The longest time between two steps after it, less the median."""
     restarted: bool
+    told: bool = True
+    """Whether a line of the training spoke of it, if one should."""
+
+
+@final
+@dataclass(frozen=True)
+class Stretch:
+    """New steps in some of the seconds."""
+
+    seconds: float
+    steps: int
+    steps_without: float
+    """Of the training without faults."""
+
+    @property
+    def goodput(self) -> float:
+        """Their ratio."""
+        return self.steps / max(1.0, self.steps_without)
 
 
 @final
@@ -39,65 +60,72 @@ class Result:
 
     seconds: float
     faults: list[Done]
-    steps: int
-    steps_without: int
-    """Of the training without faults, in the same seconds."""
-    survived_steps: int
-    survived_steps_without: int
-    """The same, of the seconds in which the job was not starting again."""
+    stretches: dict[str, Stretch]
+    """Of the whole run, without the seconds of restarts, and of those without what is done to links
+    and disks."""
+    rates_without: list[float]
+    """Steps a second of the training without faults, where it ran before and after."""
     accuracy: float
     accuracy_without: float
+    refused: int
+    """Frames, by metrics.jsonl."""
     wrong: list[str]
     """Promises that were broken; empty: none."""
 
-    @property
-    def restart_s(self) -> list[float]:
-        """What each fault cost after which the job started again."""
-        return [one.cost_s for one in self.faults if one.restarted]
+    def costs(self, names: Sequence[str], *, restarted: bool) -> list[float]:
+        """What faults of these kinds cost that made the job start again, or did not."""
+        found = [one for one in self.faults if one.restarted is restarted]
+        return sorted(one.cost_s for one in found if one.fault in names)
+
+
+def closed(training: Training, limit_s: float) -> list[str]:
+    """Ends it; what is not as promised."""
+    return ended("the training", training, limit_s) + broken(training, limit_s)
 
 
 def judged(
     training: Training,
-    calm: Training,
+    calm: Calm,
     span: tuple[float, float],
     done: Sequence[Done],
     wrong: Sequence[str],
-    limit_s: float,
 ) -> Result:
-    """Ends both, and holds them against each other and against what is promised."""
+    """Holds what has ended against what was without faults."""
     found = [*wrong]
-    for name, one in (("the training", training), ("the one without faults", calm)):
-        code = one.end(limit_s)
-        if code is None:
-            found.append(f"{name} did not end within {limit_s:g} s of its interrupt")
-        elif code != INTERRUPTED:
-            found.append(f"{name} ended with code {code}: {' / '.join(one.told[-5:])}")
-    found += broken(training, limit_s)
-    accuracy, without = accuracy_of(training), accuracy_of(calm)
+    accuracy, without = accuracy_of(training.folder), accuracy_of(calm.folder)
     if accuracy < without - NEAR:
         found.append(f"its accuracy is {accuracy:.2%}, and {without:.2%} without faults")
-    parts = survived(span, done)
+    refused = sum(len(line.get("refused_from", ())) for line in training.metrics())
     return Result(
-        span[1] - span[0],
-        [*done],
-        training.useful(*span),
-        calm.useful(*span),
-        sum(training.useful(*part) for part in parts),
-        sum(calm.useful(*part) for part in parts),
-        accuracy,
-        without,
-        found,
-    )
+        span[1] - span[0], [*done], stretches(training, calm, span, done), calm.rates, accuracy,
+        without, refused, found,
+    )  # fmt: skip
 
 
-def survived(span: tuple[float, float], done: Sequence[Done]) -> list[tuple[float, float]]:
-    """The seconds in which the job was not starting again."""
+def stretches(
+    training: Training, calm: Calm, span: tuple[float, float], done: Sequence[Done]
+) -> dict[str, Stretch]:
+    """New steps of the whole run and of its parts, beside those without faults."""
+    again = [one for one in done if one.restarted]
+    others = [one for one in done if one.restarted or not FAULTS[one.fault].of_process]
+    parts = {WHOLE: [span], SURVIVED: outside(span, again), PROCESSES: outside(span, others)}
+    return {
+        name: Stretch(
+            sum(to - since for since, to in some),
+            sum(training.useful(*part) for part in some),
+            calm.steps_in(some),
+        )
+        for name, some in parts.items()
+    }
+
+
+def outside(span: tuple[float, float], done: Sequence[Done]) -> list[tuple[float, float]]:
+    """The seconds that no fault of these took."""
     parts, since = [], span[0]
     for one in done:
-        if one.restarted:
-            parts.append((since, one.at))
-            since = one.overcome
-    return [*parts, (since, span[1])]
+        parts.append((since, one.at))
+        since = one.overcome
+    return [*parts, (min(since, span[1]), span[1])]
 
 
 def broken(training: Training, limit_s: float) -> list[str]:
@@ -118,39 +146,10 @@ def broken(training: Training, limit_s: float) -> list[str]:
     return found
 
 
-def accuracy_of(training: Training) -> float:
-    """Of its last checkpoint, on the test images; 0 without one."""
-    step = latest(training.folder) if training.folder.exists() else None
+def accuracy_of(folder: Path) -> float:
+    """Of the last checkpoint of a run, on the test images; 0 without one."""
+    step = latest(folder) if folder.exists() else None
     if step is None:
         return 0.0
-    subject = build_subject(make_task("images"), "LeNet", "Digits", None, training.folder, "cpu")
-    return score(load(training.folder, step, parts=["model"]), subject, 1000).values["top1"]
-
-
-def table(result: Result) -> str:
-    """For people, in Markdown."""
-    rows = [
-        "| fault | times | started again | cost, s: median, most |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name in dict.fromkeys(one.fault for one in result.faults):
-        for again in (False, True):
-            costs = [
-                one.cost_s for one in result.faults if one.fault == name and one.restarted is again
-            ]
-            if costs:
-                cost = f"{statistics.median(costs):.2f}, {max(costs):.2f}"
-                rows.append(f"| {name} | {len(costs)} | {'yes' if again else 'no'} | {cost} |")
-    whole = result.steps / max(1, result.steps_without)
-    part = result.survived_steps / max(1, result.survived_steps_without)
-    rows += [
-        "",
-        f"{len(result.faults)} faults in {result.seconds / 60:.1f} minutes, "
-        f"{len(result.restart_s)} of which made the job start again; no hang"
-        if not result.wrong
-        else "broken: " + "; ".join(result.wrong),
-        f"steps: {result.steps} of {result.steps_without} without faults, goodput {whole:.1%}; "
-        f"outside of restarts {part:.1%}",
-        f"accuracy: {result.accuracy:.2%}, without faults {result.accuracy_without:.2%}",
-    ]
-    return "\n".join(rows)
+    subject = build_subject(make_task("images"), "LeNet", "Digits", None, folder, "cpu")
+    return score(load(folder, step, parts=["model"]), subject, 1000).values["top1"]

@@ -29,10 +29,10 @@ class Goal:
 def goals(result: Result) -> list[Goal]:
     """All of them."""
     part = result.stretches[PROCESSES]
-    least = FAULTS_A_MINUTE * result.seconds / 60
+    least = int(FAULTS_A_MINUTE * result.seconds / 60)
     count = len(result.faults)
     return [
-        Goal(f"at least {least:.0f} faults", str(count), count >= least),
+        Goal(f"at least {least} faults", str(count), count >= least),
         Goal(
             f"goodput beside faults of processes >= {GOODPUT:.0%}",
             f"{part.goodput:.1%} of {part.seconds:.0f} s",

@@ -21,6 +21,7 @@ command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes 
 package: exit code 1, with its traceback.
 """
 
+from enum import Enum
 from typing import ClassVar
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "DeadlineExpired",
     "Diverged",
     "FrameError",
+    "Lie",
     "PeerLost",
     "ReplicasDiffer",
     "TooFewWorkers",
@@ -90,16 +92,39 @@ class Diverged(AtomoError):
     exit_code = 6
 
 
+class Lie(str, Enum):
+    """In which way bytes are not the frame that they should be: refusals are counted by it."""
+
+    DAMAGED = "damaged"  # no frame, cut off, or with another checksum
+    TWICE = "twice"  # it came already
+    STALE = "stale"  # of another step than its sender was given
+    STRANGE = "strange"  # of another kind, sender, bucket, codec or version
+    INCOMPLETE = "incomplete"  # a gradient without some of its buckets
+    MALFORMED = "malformed"  # sections of other numbers, types or sizes, or lengths that lie
+    INDICES = "indices"  # out of range, repeated, or not as many as it says
+    NUMBERS = "numbers"  # NaN or infinity
+    PAYLOAD = "payload"  # anything else that a codec cannot decode
+
+
 class CodecError(AtomoError):
     """A gradient cannot be encoded, or a payload cannot be decoded."""
 
     exit_code = 7
+
+    def __init__(self, text: str, lie: Lie = Lie.PAYLOAD) -> None:
+        super().__init__(text)
+        self.lie = lie
+        """Of a payload."""
 
 
 class FrameError(AtomoError):
     """Bytes are not the frame that they should be."""
 
     exit_code = 7
+
+    def __init__(self, text: str, lie: Lie = Lie.MALFORMED) -> None:
+        super().__init__(text)
+        self.lie = lie
 
 
 class ReplicasDiffer(AtomoError):

@@ -17,7 +17,7 @@ from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Balance, Client, Compressor, Report, Server
 from atomo.communicators.exchange import add_frame
 from atomo.communicators.parameter_server.total import Total
-from atomo.errors import FrameError, PeerLost
+from atomo.errors import FrameError, Lie, PeerLost
 from atomo.fusion import Bucket, named_slices, plan
 from atomo.grouping import megabytes
 from atomo.memory import Residual
@@ -178,12 +178,22 @@ def numbers(frame: Bytes, of: Bucket, value: float) -> list[Bytes]:
     return [pack(read_header(frame), told, RAW)]
 
 
-OF_NUMBERS = (with_no_numbers, with_infinite_numbers)
-LIES = (
-    truncated, truncated_and_sealed, flipped, empty, replayed, of_an_old_step, of_another_worker,
-    of_another_codec, of_a_bucket_that_is_not, with_lying_lengths, with_too_few_sections,
-    *OF_NUMBERS,
-)  # fmt: skip
+LIES = {
+    truncated: Lie.DAMAGED,
+    truncated_and_sealed: Lie.MALFORMED,
+    flipped: Lie.DAMAGED,
+    empty: Lie.DAMAGED,
+    replayed: Lie.TWICE,
+    of_an_old_step: Lie.STALE,
+    of_another_worker: Lie.STRANGE,
+    of_another_codec: Lie.STRANGE,
+    of_a_bucket_that_is_not: Lie.STRANGE,
+    with_lying_lengths: Lie.MALFORMED,
+    with_too_few_sections: Lie.MALFORMED,
+    with_no_numbers: Lie.NUMBERS,
+    with_infinite_numbers: Lie.NUMBERS,
+}
+OF_NUMBERS = 2  # of them, the last
 
 
 def lied(stage: Stage, lie: Callable[[Bytes, Bucket], list[Bytes]], at: int) -> None:
@@ -205,14 +215,15 @@ def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
     assert last > 0
     # A frame of exponents, as natural's, has no number to lie with.
     numbers_in_it = any(one.dtype.is_floating_point for one in stage.buckets[last].fields)
-    for number, lie in enumerate(LIES if numbers_in_it else LIES[: -len(OF_NUMBERS)]):
+    lies = [*LIES.items()]
+    for number, (lie, why) in enumerate(lies if numbers_in_it else lies[:-OF_NUMBERS]):
         lied(stage, lie, at=last)
         assert stage.step(2 * number + 1) == [1, 3], lie.__name__
         assert stage.sum.equal(stage.of(1, 3)), lie.__name__
         note = [one for one in stage.server.take_notes() if "refused" in one]
         assert len(note) == 1, (lie.__name__, note)
         assert "a frame of worker 2 is refused, 1 in a row: " in note[0]
-        assert stage.server.balance() == Balance(3, 2, 0, 0, 1, 0, (2,)), lie.__name__
+        assert stage.server.balance() == Balance(3, 2, 0, 0, 1, 0, ((2, why),)), lie.__name__
         stage.liar.lie = honest
         assert stage.step(2 * number + 2) == [1, 2, 3], lie.__name__  # the first message tells it
         assert stage.server.balance() == Balance(3, 3, 0, 0, 0, 1, ()), lie.__name__
@@ -238,7 +249,7 @@ def test_three_in_a_row_drop_a_worker_and_a_sound_gradient_forgives():
     assert stage.step(7, (1, 3)) == [1, 3]
     assert "worker 2 is gone; 2 of 3 workers go on" in " ".join(stage.server.take_notes())
     # It was given step 7, too, before its death was noticed.
-    assert stage.server.balance() == Balance(21, 15, 0, 1, 0, 5, (2,) * 5)
+    assert stage.server.balance() == Balance(21, 15, 0, 1, 0, 5, ((2, Lie.DAMAGED),) * 5)
 
 
 def test_whatever_else_comes_behind_a_whole_gradient_does_not_spoil_it():
@@ -249,7 +260,7 @@ def test_whatever_else_comes_behind_a_whole_gradient_does_not_spoil_it():
     assert stage.step(1) == [1, 2, 3]
     stage.liar.lie = honest
     assert stage.step(2) == [1, 2, 3]
-    assert stage.server.balance() == Balance(6, 6, 0, 0, 0, 0, (2,))
+    assert stage.server.balance() == Balance(6, 6, 0, 0, 0, 0, ((2, Lie.STALE),))
 
 
 @pytest.mark.parametrize("lie", [flipped, truncated, empty])
@@ -261,7 +272,7 @@ def test_a_gradient_of_which_no_message_can_be_read_is_one_refusal(lie):
     assert stage.step(2) == [1, 3]
     stage.liar.lie = honest
     assert stage.step(3) == [1, 2, 3]
-    assert stage.server.balance().senders == (2, 2)
+    assert stage.server.balance().refusals == ((2, Lie.DAMAGED),) * 2
 
 
 def test_a_report_with_numbers_that_are_none_is_refused():
@@ -304,7 +315,7 @@ def test_where_all_are_refused_the_step_is_taken_again():
     assert steps == [1, 1]
     kept = sum(float(one.sum()) for one in memory.state_dict().values())
     assert float(out.sum()) + kept == pytest.approx(2 * ENTRIES)
-    assert server.balance() == Balance(2, 1, 0, 0, 0, 1, (1,))
+    assert server.balance() == Balance(2, 1, 0, 0, 0, 1, ((1, Lie.DAMAGED),))
 
 
 def test_nobody_is_dropped_where_frames_of_all_are_refused():
@@ -353,11 +364,11 @@ def test_a_state_that_is_none_is_asked_for_again():
     bodies += [lambda w=w: work(w, 1 + (w == 2)) for w in (1, 2, 3)]
     together(bodies, lambda: stage.wires[0].abort(1))
     assert [float(one["of"][0]) for one in states] == [1.0, 2.0, 3.0]
-    assert stage.server.balance().senders == (2,)
+    assert stage.server.balance().refusals == ((2, Lie.DAMAGED),)
 
 
-@pytest.mark.parametrize("lie", [flipped, replayed])
-def test_scales_that_are_none_or_asked_for_twice_cost_one_gradient(lie):
+@pytest.mark.parametrize(("lie", "why"), [(flipped, Lie.DAMAGED), (replayed, Lie.TWICE)])
+def test_scales_that_are_none_or_asked_for_twice_cost_one_gradient(lie, why):
     buckets = plan(PARAMETERS, make_codec("terngrad(scale=shared)"), megabytes(1.0))
     wires = network(3)
     server, liar = Server(wires[0], buckets, 2, TIMEOUT_S), Liar(wires[2])
@@ -380,4 +391,4 @@ def test_scales_that_are_none_or_asked_for_twice_cost_one_gradient(lie):
 
     together([lead, lambda: work(wires[1]), lambda: work(liar)], lambda: wires[0].abort(1))
     assert counted == [[1], [1, 2]]
-    assert server.balance().senders == (2,)
+    assert server.balance().refusals == ((2, why),)

@@ -204,3 +204,18 @@ def test_a_step_timeout_takes_what_is_there_and_waits_for_the_first():
     clock.now = 11.0
     assert closing.left_s(0, 3, 4) == float("inf")
     assert closing.left_s(1, 3, 4) == 0.0
+
+
+def test_who_still_computes_an_earlier_step_is_not_waited_for_where_most_are_there():
+    clock = Clock()
+    closing = Closing(Limits(step_s=10.0), clock)
+    closing.open()
+    assert closing.left_s(3, 4, 4, behind=1) == 0.0
+    assert closing.left_s(2, 4, 4, behind=1) == 10.0  # one that computes the open step
+    assert closing.left_s(2, 4, 4, behind=2) == 10.0  # no more than half
+    assert Closing(Limits(), clock).left_s(3, 4, 4, behind=1) == float("inf")
+    closing = Closing(Limits(grace=1.0), clock)
+    closing.open()
+    clock.now = 5.0
+    assert closing.left_s(2, 2, 4, behind=1) == 5.0
+    assert closing.left_s(3, 2, 4, behind=1) == 0.0

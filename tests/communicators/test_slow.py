@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from support import together
 from troupe import ENTRIES, PARAMETERS, RAW, REPORT, TIMEOUT_S, Troupe
 
 from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Limits, Server
+from atomo.communicators.parameter_server.closing import Closing
 from atomo.communicators.parameter_server.messages import read_update, update_frame
 from atomo.errors import FrameError
 from atomo.fusion import plan
@@ -43,6 +45,30 @@ def test_a_step_timeout_goes_on_without_the_slow_and_their_memories_take_back():
     assert clients[2].pull().step == 2
     kept = torch.cat([one.flatten() for one in memory.state_dict().values()])
     assert set(kept.tolist()) == {9.0}
+
+
+def test_a_worker_that_hangs_holds_up_one_step_and_not_those_after_it():
+    """The grace would be longer than anybody waits."""
+    troupe = Troupe(workers=3, needed=2)
+    clients = [troupe.client(worker) for worker in (1, 2, 3)]
+
+    def answer(step: int) -> None:
+        troupe.server.broadcast(step, torch.zeros(ENTRIES))
+        for worker in (1, 2):
+            assert clients[worker - 1].pull().step == step
+            troupe.answer(clients[worker - 1], worker)
+
+    for step in (1, 2):
+        answer(step)  # the third was given step 1, and does nothing
+        assert [*troupe.server.collect(troupe.sum)] == [1, 2]
+        assert troupe.server.is_waited_for
+        troupe.server._closing = Closing(Limits(grace=1e9))
+    assert clients[2].pull().step == 1
+    troupe.answer(clients[2], 3)
+    answer(3)
+    bodies = [lambda: troupe.server.collect(troupe.sum), lambda: troupe._serves(clients[2], 3)]
+    together(bodies, lambda: troupe.transports[0].abort(1))
+    assert not troupe.server.is_waited_for  # it has caught up
 
 
 def test_gradients_weigh_by_their_images():

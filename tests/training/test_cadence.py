@@ -20,6 +20,9 @@ def test_a_checkpoint_is_due_at_steps_and_when_the_last_is_old():
     assert not cadence.is_old
     clock.now = 60.0
     assert cadence.is_old
+    assert not cadence.is_older(5.0)
+    clock.now = 65.0
+    assert cadence.is_older(5.0)
     cadence.begin()
     assert not cadence.is_old
 

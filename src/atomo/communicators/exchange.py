@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from atomo.codecs import Codec
 from atomo.codecs.rows import RowGradient
-from atomo.errors import CodecError, FrameError
+from atomo.errors import CodecError, FrameError, Lie
 from atomo.fusion import Bucket, Part
 from atomo.kernels.ways import widens
 from atomo.memory import Layout, Memory
@@ -40,13 +40,21 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
     Raises:
         FrameError: the frame is not one of this bucket.
     """
-    sections = iter(unpack(frame, bucket.fields))
+    tensors = unpack(frame, bucket.fields)
+    sections = iter(tensors)
     for part in bucket.parts:
         payload = part.codec.assemble(sections)
         try:
             part.codec.add_decoded(payload, gradient_of(part, out), scale)
         except CodecError as error:
-            raise FrameError(f"bucket {bucket.number}: {error}") from error
+            raise undecodable(bucket, tensors, error) from error
+
+
+def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) -> FrameError:
+    """What a codec says of the sections of a frame that it cannot decode."""
+    numbers = (one for one in tensors if one.is_floating_point())
+    lie = error.lie if all(bool(one.isfinite().all()) for one in numbers) else Lie.NUMBERS
+    return FrameError(f"bucket {bucket.number}: {error}", lie)
 
 
 def batch_of(bucket: Bucket, device: torch.device) -> int:

@@ -8,7 +8,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.codecs import Field
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 from atomo.transports.base import LARGEST
 from atomo.wire import (
     Bytes,
@@ -42,7 +42,7 @@ def state_frame(header: Header, state: State) -> Bytes:
 def read_state(frame: Bytes) -> dict[str, Tensor]:
     """The inverse of `state_frame`."""
     if read_header(frame).kind is not Kind.STATE:
-        raise FrameError("a state was expected")
+        raise FrameError("a state was expected", Lie.STRANGE)
     return load_state(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0])
 
 

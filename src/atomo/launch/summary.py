@@ -34,7 +34,7 @@ class Summary:
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._gradients, self._images = Tally(), Tally()
-        self._senders: Counter[int] = Counter()  # of refused frames, by rank
+        self._refused: Counter[tuple[int, str]] = Counter()  # frames, by rank and lie
         self._slowest: Counter[int] = Counter()  # steps in which a worker lagged behind
         self._saved = False
         self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
@@ -62,7 +62,7 @@ class Summary:
                     event.images_lost,
                     event.images_refused,
                 )
-                self._senders.update(event.refused_from)
+                self._refused.update(zip(event.refused_from, event.refused_for, strict=True))
                 if event.slowness >= STRAGGLES:
                     self._slowest[event.slowest] += 1
                 for part in self._parts:
@@ -132,11 +132,12 @@ class Summary:
         return [(name, ", ".join(told))]
 
     def _strangers(self) -> list[tuple[str, str]]:
-        """Whose frames were refused."""
-        if not self._senders:
+        """Whose frames were refused, and why."""
+        if not self._refused:
             return []
-        by = ", ".join(f"worker {rank}: {count:,}" for rank, count in sorted(self._senders.items()))
-        return [("refused frames", by)]
+        found = sorted(self._refused.items())
+        told = [f"worker {rank}: {count:,} {lie}" for (rank, lie), count in found]
+        return [("refused frames", ", ".join(told))]
 
     def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
         """The last checkpoint's result, and the best one's where that was better."""

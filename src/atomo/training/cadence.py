@@ -31,7 +31,11 @@ class Cadence:
     @property
     def is_old(self) -> bool:
         """Whether the last checkpoint is too old."""
-        return 0 < self._every_s <= self._clock() - self._since
+        return self.is_older(0.0)
+
+    def is_older(self, by_s: float) -> bool:
+        """Whether it is too old by so much."""
+        return 0 < self._every_s <= self._clock() - self._since - by_s
 
     def due(self, step: int) -> bool:
         """Whether one is due after this step, whatever its age."""

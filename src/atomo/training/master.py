@@ -127,10 +127,16 @@ class Master:
             # checkpoint.
             if self._are_all_there() and self._watch.drifts(step) and self._save():
                 return DRIFTED
-            cadence = self._cadence
-            if cadence.due(self.step) or cadence.is_old or self._keeper.tries_again:
+            if self._cadence.due(self.step) or self._is_old() or self._keeper.tries_again:
                 self._save()
         return DONE
+
+    def _is_old(self) -> bool:
+        """Whether the last checkpoint is too old. For another one every worker must be done with
+        what it computes: one that may hang is waited for in steps, which go on without it.
+        """
+        patience_s = self._job.settings.timeout if self._server.is_waited_for else 0.0
+        return self._cadence.is_older(patience_s)
 
     def _are_all_there(self) -> bool:
         return len(self._server.workers) == self._job.workers

@@ -88,7 +88,8 @@ class Progress:
             images_refused=of_images.refused,
             images_under_way=of_images.under_way,
             refused=gradients.refused,
-            refused_from=[*gradients.senders],
+            refused_from=[worker for worker, _ in gradients.refusals],
+            refused_for=[lie.value for _, lie in gradients.refusals],
             slowest=taken.slowest,
             slowness=taken.slowness,
         )

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.devices import to_host
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
 from atomo.wire.sections import DTYPES, Section, read_table, write_row
@@ -159,18 +159,24 @@ def read_header(frame: Bytes) -> Header:
         FrameError: these bytes are no frame, are of another version, or were damaged on the way.
     """
     if frame.size < FIXED.size:
-        raise FrameError(f"a frame of {frame.size} bytes; the shortest has {FIXED.size}")
+        raise FrameError(
+            f"a frame of {frame.size} bytes; the shortest has {FIXED.size}", Lie.DAMAGED
+        )
     magic, version, kind, flags, step, worker, bucket, layout, claimed = FIXED.unpack_from(
         frame.data
     )
     if magic != MAGIC:
-        raise FrameError(f"not a frame: it begins with {magic.hex()}, not {MAGIC.hex()}")
+        raise FrameError(
+            f"not a frame: it begins with {magic.hex()}, not {MAGIC.hex()}", Lie.DAMAGED
+        )
     if version != VERSION:
-        raise FrameError(f"a frame of version {version}; this is version {VERSION}")
+        raise FrameError(f"a frame of version {version}; this is version {VERSION}", Lie.STRANGE)
     if claimed != checksum(frame):
-        raise FrameError("the frame was damaged on the way: its checksum does not match")
+        raise FrameError(
+            "the frame was damaged on the way: its checksum does not match", Lie.DAMAGED
+        )
     if kind not in Kind.__members__.values() or flags not in (Flag.NONE, Flag.LATE):
-        raise FrameError(f"a frame of unknown kind {kind} or flags {flags}")
+        raise FrameError(f"a frame of unknown kind {kind} or flags {flags}", Lie.STRANGE)
     return Header(Kind(kind), step, worker, bucket, layout, Flag(flags))
 
 

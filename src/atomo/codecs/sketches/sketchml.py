@@ -204,10 +204,10 @@ def places_of(
     """Where the `count` entries belong; None: everywhere.
 
     Raises:
-        ValueError: the bytes are not what `nonzero` made.
+        NotIndices: the bytes are not what `nonzero` made.
     """
     if not 0 <= count <= entries:
-        raise ValueError(f"{count} of {entries} entries")
+        raise rice.NotIndices(f"{count} of {entries} entries")
     if 2 * count <= entries:
         return rice.decode(data, count, entries)
     zeros = rice.decode(data, entries - count, entries)

@@ -64,7 +64,7 @@ def indices_of(payload: Sparse, entries: int, most: int) -> Int64[torch.Tensor, 
     """Where the values belong, on the CPU.
 
     Raises:
-        ValueError: the payload is not one of at most `most` of `entries` indices.
+        NotIndices: the payload is not one of at most `most` of `entries` indices.
     """
     return all_indices_of([payload], entries, most)[1]
 
@@ -75,7 +75,7 @@ def all_indices_of(
     """How many indices each payload has, and all of them one behind the other, on the CPU.
 
     Raises:
-        ValueError: one of the payloads is not one of at most `most` of `entries` indices.
+        NotIndices: one of the payloads is not one of at most `most` of `entries` indices.
     """
     counts = counts_of(payloads, entries, most)
     return counts, rice.decode_all([payload.indices for payload in payloads], counts, entries)
@@ -85,9 +85,9 @@ def counts_of(payloads: Sequence[Sparse], entries: int, most: int) -> list[int]:
     """How many indices each payload says that it has, at most `most`."""
     for payload in payloads:
         if payload.count.shape != (1,):
-            raise ValueError(f"{len(payload.count)} counts")
+            raise rice.NotIndices(f"{len(payload.count)} counts")
     counts: list[int] = torch.cat([payload.count for payload in payloads]).tolist()
     for count in counts:
         if not 0 <= count <= most:
-            raise ValueError(f"{count} indices; at most {most} of {entries}")
+            raise rice.NotIndices(f"{count} indices; at most {most} of {entries}")
     return counts

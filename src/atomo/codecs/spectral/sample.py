@@ -118,9 +118,19 @@ def read_sample(
     with as_codec_error(codec):
         drawn = rice.decode(payload.drawn, counts[0], atoms)
         certain = rice.decode(payload.certain, counts[1], atoms)
+        check_apart(drawn, certain)
     negative, magnitude = unpacked(payload.signs.cpu(), counts[0]), payload.magnitude.cpu()
     worth = torch.where(negative, -magnitude, magnitude)
     return torch.cat([drawn, certain]), torch.cat([worth, payload.values.cpu()])
+
+
+def check_apart(drawn: Int64[torch.Tensor, " k"], certain: Int64[torch.Tensor, " c"]) -> None:
+    """Raises NotIndices where a place is in both, which are increasing."""
+    if not len(drawn):
+        return
+    beside = torch.searchsorted(drawn, certain).clamp_(max=len(drawn) - 1)
+    if bool((drawn[beside] == certain).any()):
+        raise rice.NotIndices(f"atoms that are both drawn and certain, of {len(certain)} certain")
 
 
 def bytes_for(bits: int) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
+from atomo.errors import Lie
+
 __all__ = ["Accounts", "Balance"]
 
 
@@ -30,8 +32,8 @@ class Balance:
     refused: int = 0
     """Not what they should be; of them too their workers were told, whose memories take them back.
     """
-    senders: tuple[int, ...] = ()
-    """Of whom frames were refused, once for each frame; also where that cost no gradient."""
+    refusals: tuple[tuple[int, Lie], ...] = ()
+    """Of whom frames were refused, and why, once for each; also where that cost no gradient."""
 
 
 @final
@@ -63,9 +65,9 @@ class Accounts:
         """A worker died that owed so many, or that was yet to be told that they did not count."""
         self._lost += count
 
-    def balance(self, under_way: int, senders: Iterable[int] = ()) -> Balance:
+    def balance(self, under_way: int, refusals: Iterable[tuple[int, Lie]] = ()) -> Balance:
         """What was counted since this was last asked, and whose frames were refused."""
         counts = self._asked, self._used, self._late, self._lost
-        balance = Balance(*counts, under_way, self._refused, tuple(senders))
+        balance = Balance(*counts, under_way, self._refused, tuple(refusals))
         self._asked = self._used = self._late = self._lost = self._refused = 0
         return balance

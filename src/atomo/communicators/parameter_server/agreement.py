@@ -7,7 +7,7 @@ import torch
 
 from atomo.communicators.parameter_server.orders import Orders
 from atomo.communicators.scales import Scales, read_scales
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 from atomo.fusion import Bucket
 from atomo.transports import Message
 from atomo.wire import Kind
@@ -39,7 +39,9 @@ class Agreement:
         """
         asked = read_scales(message.data, self._count)
         if self._scales.has_asked(message.source):
-            raise FrameError(f"worker {message.source} asked for the scales of a step twice")
+            raise FrameError(
+                f"worker {message.source} asked for the scales of a step twice", Lie.TWICE
+            )
         self._tell(self._scales.ask(message.source, asked))
 
     def refuse(self, worker: int, step: int) -> None:
@@ -49,7 +51,9 @@ class Agreement:
             FrameError: it was answered already, and would take this for an order.
         """
         if self._answered.get(worker) == step:
-            raise FrameError(f"worker {worker} asked for the scales of step {step} twice")
+            raise FrameError(
+                f"worker {worker} asked for the scales of step {step} twice", Lie.TWICE
+            )
         self._answered[worker] = step
         self._orders.send(worker, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import final
 
 from atomo.communicators.parameter_server.accounts import Accounts, Balance
+from atomo.errors import Lie
 from atomo.wire import Flag
 
 __all__ = ["Assignments"]
@@ -94,12 +95,12 @@ class Assignments:
                 self._count_lost(images)
         self.complete_images.clear()
 
-    def balance(self, senders: Iterable[int] = ()) -> Balance:
+    def balance(self, refusals: Iterable[tuple[int, Lie]] = ()) -> Balance:
         """What became of the gradients that were asked for, since this was last asked, and of whom
-        frames were refused.
+        frames were refused, and why.
         """
         under_way = len(self._asked) + len(self._late) + len(self._refused)
-        return self._gradients.balance(under_way, senders)
+        return self._gradients.balance(under_way, refusals)
 
     def image_balance(self) -> Balance:
         """The same of the images that they are of."""

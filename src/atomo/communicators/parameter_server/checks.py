@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 from atomo.fusion import Bucket
 from atomo.wire import Header, Kind
 
@@ -23,13 +23,18 @@ def check_frame(header: Header, source: int, given: int | None, buckets: Sequenc
             the codec before.
     """
     if header.kind not in FROM_WORKERS or header.worker != source:
-        raise FrameError(f"rank {source} sent a {header.kind.name} of worker {header.worker}")
+        raise FrameError(
+            f"rank {source} sent a {header.kind.name} of worker {header.worker}", Lie.STRANGE
+        )
     if header.step != given:
-        raise FrameError(f"worker {source} sent step {header.step}; it was given {given}")
+        raise FrameError(
+            f"worker {source} sent step {header.step}; it was given {given}", Lie.STALE
+        )
     if header.kind is Kind.GRADIENT and buckets and not fits(header, buckets):
         raise FrameError(
             f"worker {source} sent a bucket {header.bucket} of another layout: "
-            "do all hosts run the same version with the same options?"
+            "do all hosts run the same version with the same options?",
+            Lie.STRANGE,
         )
 
 
@@ -38,7 +43,8 @@ def check_state(header: Header, source: int, asked: Sequence[int]) -> None:
     if header.kind is not Kind.STATE or header.worker != source or source not in asked:
         raise FrameError(
             f"rank {source} sent a {header.kind.name} of worker {header.worker}; the states of "
-            f"worker {[*asked]} are due"
+            f"worker {[*asked]} are due",
+            Lie.STRANGE,
         )
 
 

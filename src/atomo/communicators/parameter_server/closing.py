@@ -41,7 +41,7 @@ class Closing:
         """A step begins."""
         self._opened, self._enough = self._clock(), None
 
-    def left_s(self, complete: int, needed: int, most: int) -> float:
+    def left_s(self, complete: int, needed: int, most: int, behind: int = 0) -> float:
         """How much longer the step waits; 0: it is to be closed now; infinity: until there are
         enough.
 
@@ -49,12 +49,16 @@ class Closing:
             complete: gradients that are there.
             needed: how many close it.
             most: how many may come.
+            behind: of how many of these the workers still compute an earlier step.
         """
         if not complete:
             return math.inf
         now, limits = self._clock(), self._limits
         over_s = self._opened + limits.step_s - now if limits.step_s else math.inf
-        if complete >= most:
+        # Who is behind was waited for already, in the step that was closed without it. If it hangs,
+        # each step until it is killed would take the whole time.
+        most_are_there = complete >= needed or (limits.step_s and 2 * complete > needed)
+        if complete >= most or (most_are_there and complete + behind >= most):
             return 0.0
         if complete < needed:
             return max(0.0, over_s)

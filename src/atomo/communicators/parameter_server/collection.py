@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.communicators.parameter_server.total import Total
 from atomo.communicators.report import Report
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, unpack
 
@@ -75,7 +75,9 @@ class Collection:
             Spoilt: it, or another that came before, cannot be added up.
         """
         if self._arrived[worker].setdefault(bucket, frame) is not frame:
-            raise FrameError(f"worker {worker} sent bucket {bucket} of step {self.step} twice")
+            raise FrameError(
+                f"worker {worker} sent bucket {bucket} of step {self.step} twice", Lie.TWICE
+            )
         if self.needed == len(self._arrived):
             self._total.advance(self._buckets[bucket], self._arrived, [*self._arrived])
 
@@ -89,11 +91,12 @@ class Collection:
         if count != len(self._buckets):
             raise FrameError(
                 f"worker {worker} reported step {self.step} complete after {count} of "
-                f"{len(self._buckets)} buckets"
+                f"{len(self._buckets)} buckets",
+                Lie.INCOMPLETE,
             )
         report = Report.of(unpack(frame, [Report.field()])[0])
         if not (report.is_finite and report.images > 0):
-            raise FrameError(f"worker {worker} sent a report with {report}")
+            raise FrameError(f"worker {worker} sent a report with {report}", Lie.NUMBERS)
         self.reports[worker] = report
 
     @property

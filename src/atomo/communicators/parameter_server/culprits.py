@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.exchange import add_frame
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 from atomo.fusion import Bucket
 from atomo.wire import Bytes
 
@@ -41,7 +41,9 @@ def not_finite(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameEr
 
     def check(flat: Float[Tensor, " n"]) -> None:
         if not is_finite(flat):
-            raise FrameError(f"bucket {bucket.number}: the gradient holds NaN or infinity")
+            raise FrameError(
+                f"bucket {bucket.number}: the gradient holds NaN or infinity", Lie.NUMBERS
+            )
 
     return refused(bucket, frames, check)
 

@@ -180,7 +180,8 @@ class Server:
         )
         counted = None
         while counted is None and self._all_are_well() and not step.is_deserted:
-            if left_s := self._closing.left_s(len(step.reports), step.needed, step.possible):
+            counts = len(step.reports), step.needed, step.possible
+            if left_s := self._closing.left_s(*counts, len(self._behind(step.missing))):
                 if received := self._receive(step.missing, left_s):
                     self._intake.take(*received, step)
             else:
@@ -232,6 +233,16 @@ class Server:
         if joining and self._lent is not None:
             self._settle()
             self._states.lend(joining, self._lent)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody still computes a step that is closed."""
+        return bool(self._assignments.owed)
+
+    def _behind(self, workers: Sequence[int]) -> list[int]:
+        """Who of them still computes a step before the open one."""
+        owed = self._assignments.owed
+        return [worker for worker in workers if owed.get(worker, self._step) < self._step]
 
     def _all_are_well(self) -> bool:
         """True. Who is not is taken out, and if too few are left, that is an error."""

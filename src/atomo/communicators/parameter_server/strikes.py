@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import final
 
+from atomo.errors import Lie
+
 __all__ = ["Strikes"]
 
 
@@ -21,12 +23,12 @@ class Strikes:
         """
         self.most = most
         self._in_a_row: Counter[int] = Counter()
-        self._senders: list[int] = []  # since somebody asked
+        self._senders: list[tuple[int, Lie]] = []  # since somebody asked
 
-    def strike(self, worker: int) -> int:
+    def strike(self, worker: int, lie: Lie) -> int:
         """A frame of a worker was refused; how many that makes in a row."""
         self._in_a_row[worker] += 1
-        self._senders.append(worker)
+        self._senders.append((worker, lie))
         return self._in_a_row[worker]
 
     def clear(self, workers: Iterable[int]) -> None:
@@ -38,7 +40,7 @@ class Strikes:
         """Whether each of these has strikes: then it is hardly their fault."""
         return all(worker in self._in_a_row for worker in workers)
 
-    def take_senders(self) -> list[int]:
-        """Of whom frames were refused since this was last asked, once for each frame."""
+    def take_senders(self) -> list[tuple[int, Lie]]:
+        """Of whom frames were refused since this was last asked, and why, once for each frame."""
         senders, self._senders = self._senders, []
         return senders

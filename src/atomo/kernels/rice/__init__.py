@@ -19,11 +19,15 @@ from jaxtyping import Int64, UInt8
 from atomo.kernels.rice import numba_way as loops
 from atomo.kernels.ways import ways_of
 
-__all__ = ["backend", "decode", "decode_all", "encode", "most_bytes", "pack"]
+__all__ = ["NotIndices", "backend", "decode", "decode_all", "encode", "most_bytes", "pack"]
 
 backend = ways_of(__name__, "numba", "torch", "triton")
 
 LARGEST = 2**loops.WIDE
+
+
+class NotIndices(ValueError):
+    """Bytes or a number are not those of so many different indices below so many entries."""
 
 
 def most_bytes(entries: int, count: int) -> int:
@@ -62,7 +66,7 @@ def decode(
         entries: which all of them are below.
 
     Raises:
-        ValueError: `data` does not hold exactly `count` increasing indices below `entries`.
+        NotIndices: `data` does not hold exactly `count` increasing indices below `entries`.
     """
     return decode_all([data], [count], entries)
 
@@ -74,12 +78,12 @@ def decode_all(
     sizes = [part.numel() for part in data]
     for size, count in zip(sizes, counts, strict=True):
         if not 0 <= count <= min(entries, 8 * size) or entries > LARGEST:
-            raise ValueError(f"{count} of {entries} indices in {size} bytes")
+            raise NotIndices(f"{count} of {entries} indices in {size} bytes")
     # Whole words, and those behind them that are looked at before the end is seen.
     behind = torch.zeros(32 - sum(sizes) % 8, dtype=torch.uint8)
     words = torch.cat([*data, behind.to(data[0].device)]).cpu().numpy().view(np.uint64)
     indices, ends = np.empty(sum(counts), np.int64), np.array([sizes, counts], np.int64)
     bad = loops.decode_all(words, *ends, entries, indices)
     if bad >= 0:
-        raise ValueError(f"{sizes[bad]} bytes are not {counts[bad]} indices below {entries}")
+        raise NotIndices(f"{sizes[bad]} bytes are not {counts[bad]} indices below {entries}")
     return torch.from_numpy(indices)

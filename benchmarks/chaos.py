@@ -188,9 +188,10 @@ def quiet_s(options: argparse.Namespace, begun: float, count: int, done: Sequenc
     """The mean time before the next fault, so that there are enough of them."""
     if options.every is not None:
         return float(options.every)
-    left_s = begun + 60 * options.minutes - time.monotonic()
+    left_s: float = begun + 60 * options.minutes - time.monotonic()
     took_s = statistics.fmean([one.overcome - one.at for one in done] or [0.0])
-    return max(LEAST_PAUSE_S, left_s / max(1, options.least - count) - took_s)
+    to_come: int = max(1, options.least - count)
+    return max(LEAST_PAUSE_S, left_s / to_come - took_s)
 
 
 def harm(

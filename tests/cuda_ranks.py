@@ -18,15 +18,18 @@ STEPS = 20
 
 
 def main(rank: int, size: int, folder: Path, backend: str, code: str, dtype: torch.dtype) -> None:
-    """Trains on a GPU, alone on it where there are as many as ranks."""
-    device = torch.device("cuda", rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
+    """Trains on a GPU, alone on it where there are as many as ranks; on the CPU over gloo alone."""
+    device = torch.device("cpu")
+    if backend != "gloo":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     store = f"file://{folder / 'store'}"
     dist.init_process_group(backend, store, rank=rank, world_size=size)
     torch.manual_seed(1)
     layers = nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 10)
     model = nn.Sequential(*layers).to(device, dtype)
-    ddp = DistributedDataParallel(model, device_ids=[device.index], bucket_cap_mb=0.02)
+    ids = None if device.index is None else [device.index]
+    ddp = DistributedDataParallel(model, device_ids=ids, bucket_cap_mb=0.02)
     ddp.register_comm_hook(*atomo.ddp_hook(ddp, code))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
     inputs = torch.randn(64, 40, generator=torch.Generator().manual_seed(rank)).to(device, dtype)
@@ -37,7 +40,7 @@ def main(rank: int, size: int, folder: Path, backend: str, code: str, dtype: tor
         loss = nn.functional.cross_entropy(ddp(inputs).float(), labels)
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0], losses
     weights = torch.cat([one.detach().float().flatten().cpu() for one in model.parameters()])
     print(hashlib.sha256(weights.numpy().tobytes()).hexdigest())  # noqa: T201

@@ -1,13 +1,16 @@
 """What a GPU alone can show; `tests/test_device.py` has the same on a device that is pretended.
 
-The contract suite on a GPU is `tests/test_cuda_contract.py`; tests of kernels take a GPU where
-there is one. `ATOMO_DATA` names a folder with CIFAR-10 for the run that needs it.
+Where a CPU can take the same way, over gloo, it does so too, in a short form. The contract suite
+on a GPU is `tests/test_cuda_contract.py`; tests of kernels take a GPU where there is one.
+`ATOMO_DATA` names a folder with CIFAR-10 for the run that needs it.
 """
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import cuda_ranks
 import pytest
 import torch
 from integrations.ranks import run_ranks
@@ -23,12 +26,32 @@ from atomo.memory import make_memory
 
 RANKS = Path(__file__).with_name("cuda_ranks.py")
 
-pytestmark = [
+ON_A_GPU = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; PyTorch sees none"),
 ]
+LONG = 1000  # steps
 
 
+def needs_a_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that nothing else can take."""
+    for mark in ON_A_GPU:
+        test = mark(test)
+    return test
+
+
+EITHER = pytest.mark.parametrize(
+    "place",
+    [pytest.param("cuda", marks=ON_A_GPU), pytest.param("cpu", marks=pytest.mark.slow)],
+)
+
+
+def held(place: str) -> int:
+    """Bytes that tensors on a GPU take; nobody counts them on a CPU."""
+    return torch.cuda.memory_allocated() if place == "cuda" else 0
+
+
+@needs_a_gpu
 @every_case
 def test_a_payload_is_the_cpus_and_decodes_on_either_side(codec, shape):
     there, kept = normal(shape).cuda(), normal(shape, 2).cuda()
@@ -49,6 +72,7 @@ def test_a_payload_is_the_cpus_and_decodes_on_either_side(codec, shape):
     torch.testing.assert_close(kept.cpu(), left)
 
 
+@needs_a_gpu
 @pytest.mark.parametrize("spec", ["topk", "dgc", "signsgd", "natural"])
 def test_deterministic_bytes_are_the_cpus(spec):
     codec, gradient = make_codec(spec), normal((700, 1003)).round(decimals=2)  # with equal entries
@@ -57,66 +81,77 @@ def test_deterministic_bytes_are_the_cpus(spec):
         assert one.equal(other)
 
 
+@EITHER
 @pytest.mark.parametrize("spec", ["topk(ratio=0.01)", "qsgd", "efsignsgd", "dgc(ratio=0.01)"])
-def test_memory_does_not_grow_over_1000_steps(spec):
+def test_memory_does_not_grow_over_1000_steps(place, spec):
     codec, memory = make_codec(spec), make_memory("residual")
-    gradient, out = normal((300, 1000)).cuda(), torch.zeros(300, 1000, device="cuda")
-    held = []
-    for step in range(1000):
+    gradient, out = normal((300, 1000)).to(place), torch.zeros(300, 1000, device=place)
+    bytes_held = []
+    for step in range(LONG if place == "cuda" else 2):
         payload = memory.encode(codec, gradient.clone(), {"w": gradient.shape}, seeded(step))
         codec.add_decoded(payload, out)
         del payload
-        held.append(torch.cuda.memory_allocated())
-    assert held[-1] <= held[10]
+        bytes_held.append(held(place))
+    assert bytes_held[-1] <= bytes_held[len(bytes_held) // 100]
 
 
 @pytest.fixture
-def nccl(tmp_path: Path):
+def group(place: str, tmp_path: Path):
     """A group of this process alone: NCCL takes one rank of a group on a GPU."""
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    if place == "cuda":
+        torch.cuda.set_device(0)
+    backend = "nccl" if place == "cuda" else "gloo"
+    dist.init_process_group(backend, f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("nccl")
+def wrapped(model: nn.Module, place: str) -> DistributedDataParallel:
+    """A model in DDP."""
+    return DistributedDataParallel(model, device_ids=[0] if place == "cuda" else None)
+
+
+@EITHER
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "amp"])
 @pytest.mark.parametrize("spec", ["topk(ratio=1.0)", "qsgd", "signsgd", "powersgd(rank=2)"])
-def test_the_hook_averages_over_nccl(spec, scaled):
+def test_the_hook_averages(place, spec, scaled):
+    """Over NCCL; with a scaler, which with AMP on a GPU has float16."""
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 10)).cuda()
-    ddp = DistributedDataParallel(model, device_ids=[0])
-    scaler = torch.amp.GradScaler("cuda", enabled=scaled)
+    model = nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 10)).to(place)
+    ddp, scaler = wrapped(model, place), torch.amp.GradScaler(place, enabled=scaled)
     state, hook = atomo.ddp_hook(ddp, spec, scaler=scaler if scaled else None)
     ddp.register_comm_hook(state, hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
-    inputs, labels = normal((32, 40)).cuda(), torch.arange(32, device="cuda") % 10
+    inputs, labels = normal((32, 40)).to(place), torch.arange(32, device=place) % 10
     losses = []
-    for _ in range(30):
+    for _ in range(30 if place == "cuda" else 5):
         optimizer.zero_grad()
-        with torch.autocast("cuda", enabled=scaled):
+        with torch.autocast(place, enabled=scaled):
             loss = nn.functional.cross_entropy(ddp(inputs), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.usefixtures("nccl")
+@EITHER
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_hook_takes_no_more_memory_over_1000_steps(dtype):
+def test_a_hook_takes_no_more_memory_over_1000_steps(place, dtype):
     torch.manual_seed(1)
-    ddp = DistributedDataParallel(nn.Linear(200, 300).to("cuda", dtype), device_ids=[0])
+    ddp = wrapped(nn.Linear(200, 300).to(place, dtype), place)
     ddp.register_comm_hook(*atomo.ddp_hook(ddp, "topk(ratio=0.01)"))
-    inputs, held = normal((8, 200)).to("cuda", dtype), []
-    for _ in range(1000):
+    inputs, bytes_held = normal((8, 200)).to(place, dtype), []
+    for _ in range(LONG if place == "cuda" else 3):
         ddp.zero_grad()
         ddp(inputs).square().mean().backward()
-        held.append(torch.cuda.memory_allocated())
-    assert held[-1] <= held[10]
+        bytes_held.append(held(place))
+    assert bytes_held[-1] <= bytes_held[len(bytes_held) // 100]
 
 
+@needs_a_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("code", ["topk(ratio=0.05)", "qsgd", "powersgd(rank=2)"])
@@ -126,6 +161,14 @@ def test_two_processes_on_one_gpu_keep_the_same_weights(tmp_path, code, dtype):
     assert one == other
 
 
+@pytest.mark.slow
+def test_their_script_learns_on_a_cpu(tmp_path, capsys):
+    """Its only rank, in this process."""
+    cuda_ranks.main(0, 1, tmp_path, "gloo", "qsgd", torch.bfloat16)
+    assert capsys.readouterr().out.strip()
+
+
+@needs_a_gpu
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs for NCCL of two ranks")
 @pytest.mark.parametrize("code", ["topk(ratio=0.05)", "qsgd", "powersgd(rank=2)"])
@@ -140,6 +183,7 @@ def best(folder: Path) -> float:
     return max(float(json.loads(line)["top1"]) for line in lines)
 
 
+@needs_a_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("code", ["svd", "topk(ratio=0.05)", "qsgd"])
 def test_the_command_trains_to_the_cpus_accuracy(tmp_path, code):
@@ -155,6 +199,7 @@ def test_the_command_trains_to_the_cpus_accuracy(tmp_path, code):
     assert found[0] >= found[1] - 0.02
 
 
+@needs_a_gpu
 @pytest.mark.slow
 @pytest.mark.skipif("ATOMO_DATA" not in os.environ, reason="ATOMO_DATA names no folder of CIFAR-10")
 def test_resnet18_learns_cifar10_with_a_codec_as_without(tmp_path):
@@ -175,15 +220,33 @@ def test_resnet18_learns_cifar10_with_a_codec_as_without(tmp_path):
     assert found[0] >= found[1] - 0.03
 
 
-@pytest.mark.usefixtures("nccl")
-def test_what_is_sent_whole_is_the_gradient_itself():
+@needs_a_gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ["topk(ratio=0.05)", "qsgd"])
+def test_a_master_on_the_gpu_trains_as_one_on_the_cpu(tmp_path, code):
+    found = []
+    for place in ("gpu", "cpu"):
+        folder = tmp_path / place
+        words = ["train", "--epochs=5", f"--code={code}", "--enable-gpu=yes", "--down=weights"]
+        done, output = run(
+            [*words, f"--master-device={place}", f"--train-dir={folder}"],
+            tmp_path / f"{place}.log",
+        )
+        assert done == 0, output
+        found.append(best(folder))
+    assert found[0] >= found[1] - 0.02
+
+
+@EITHER
+@pytest.mark.usefixtures("group")
+def test_what_is_sent_whole_is_the_gradient_itself(place):
     """With every entry sent, a world of one trains as without the hook."""
     ends = []
     for hooked in (False, True):
         torch.manual_seed(1)
-        ddp = DistributedDataParallel(nn.Linear(40, 10).cuda(), device_ids=[0])
+        ddp = wrapped(nn.Linear(40, 10).to(place), place)
         if hooked:
             ddp.register_comm_hook(*atomo.ddp_hook(ddp, "topk(ratio=1.0)", memory="none"))
-        ddp(normal((32, 40)).cuda()).square().mean().backward()
+        ddp(normal((32, 40)).to(place)).square().mean().backward()
         ends.append(ddp.module.weight.grad.clone())
     torch.testing.assert_close(*ends, rtol=0, atol=0)

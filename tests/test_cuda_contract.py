@@ -6,7 +6,7 @@ gradients at once give the bytes of each is a law of the CPU.
 """
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ SPEC.loader.exec_module(CONTRACT)
 ONLY_ON_THE_CPU = "test_several_gradients_at_once_give_the_bytes_of_each"
 TESTS = {name: one for name, one in vars(CONTRACT).items() if name.startswith("test_")}
 del TESTS[ONLY_ON_THE_CPU]
+Put = Callable[[Tensor], Tensor]
 globals().update(TESTS)
 
 pytestmark = [
@@ -30,38 +31,39 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; PyTorch sees none"),
 ]
+# What goes there and comes back on a CPU is seen by `tests/test_lifted_contract.py`.
 
 
 @pytest.fixture(autouse=True)
 def on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends what goes into codecs to the GPU, and what comes out back."""
     for kind in {type(codec) for codec in CONTRACT.CODECS_AND_MORE}:
-        lift(monkeypatch, kind)
+        lift(monkeypatch, kind, Tensor.cuda)
 
 
-def lift(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
-    """Has the codecs of a class encode and add up on the GPU."""
+def lift(monkeypatch: pytest.MonkeyPatch, kind: Any, put: Put) -> None:
+    """Has the codecs of a class encode and add up where `put` puts tensors: on the GPU."""
     encode, encode_all = kind.encode, kind.encode_all
 
     def encode_there(self: Any, gradient: Tensor, generator: Generator) -> Any:
-        return encode(self, gradient.cuda(), generator)
+        return encode(self, put(gradient), generator)
 
     def encode_all_there(
         self: Any, gradients: Sequence[Tensor], generators: Sequence[Generator]
     ) -> Iterator[Any]:
-        return encode_all(self, [one.cuda() for one in gradients], generators)
+        return encode_all(self, [put(one) for one in gradients], generators)
 
     monkeypatch.setattr(kind, "encode", encode_there)
     monkeypatch.setattr(kind, "encode_all", encode_all_there)
     for name in ("add_decoded", "add_all"):
-        monkeypatch.setattr(kind, name, adding_there(getattr(kind, name)))
+        monkeypatch.setattr(kind, name, adding_there(getattr(kind, name), put))
 
 
-def adding_there(add: Any) -> Any:
+def adding_there(add: Any, put: Put) -> Any:
     """What adds one payload, or several, to a sum on the GPU."""
 
     def add_there(self: Any, coming: Any, out: Tensor, scale: float = 1.0) -> None:
-        there = out.cuda()
+        there = put(out)
         add(self, coming, there, scale)
         if there is not out:
             out.copy_(there)

@@ -1,47 +1,46 @@
 """Kernels at the speed of the memory they run on: each against a measured copy of the same floats.
 
-python benchmarks/gpu.py                       on a GPU
-python benchmarks/gpu.py --entries 1000000000  a larger gradient
+python benchmarks/gpu.py                          on a GPU: 25.6 M floats, then 1 G
+python benchmarks/gpu.py --entries 25600000       those alone
 TRITON_INTERPRET=1 python benchmarks/gpu.py --entries 5000 --device cpu    what runs, without a GPU
 
 Triton's results are compared with numba's on the CPU before anything is timed. Times are medians of
-CUDA events; bandwidth counts each byte that must be read or written once. Without a GPU every row
-runs, and no time is printed.
+CUDA events; bandwidth counts each byte that must be read or written once. A row that fails says
+why, and the others go on; the exit code is then 1. Without a GPU every row runs, and no time is
+printed.
 """
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from types import ModuleType
 
 import torch
-from gpu_steps import layers, power_iteration, spectral, spectral_alone, steps
+from gpu_checks import FORM, LOW, MOST, SEED, checked, few, normal
+from gpu_steps import PLAIN, layers, power_iteration, spectral, spectral_alone, steps
 from torch import Generator, Tensor
 
-from atomo.kernels import rice, select
-from atomo.kernels.momentum import numba_way as numba_momentum
+from atomo.kernels import rice
 from atomo.kernels.momentum import torch_way as torch_momentum
 from atomo.kernels.momentum import triton_way as triton_momentum
-from atomo.kernels.powers import numba_way as numba_powers
 from atomo.kernels.powers import torch_way as torch_powers
 from atomo.kernels.powers import triton_way as triton_powers
-from atomo.kernels.quantise import COLUMNS, EUCLIDEAN, FORMS, GIVEN
-from atomo.kernels.quantise import numba_way as numba_levels
+from atomo.kernels.quantise import COLUMNS, EUCLIDEAN
 from atomo.kernels.quantise import torch_way as torch_levels
 from atomo.kernels.quantise import triton_way as triton_levels
 from atomo.kernels.rice import triton_way as triton_rice
 from atomo.kernels.rows import stacked
-from atomo.kernels.select import numba_way as numba_select
 from atomo.kernels.select import torch_way as torch_select
 from atomo.kernels.select import triton_way as triton_select
-from atomo.kernels.sign import numba_way, torch_way, triton_way
+from atomo.kernels.sign import torch_way, triton_way
 
 REPEATS = 20
 WARM_UPS = 3
 FRAMES = 8
-FORM, MOST, SEED = FORMS[1], 7, 11
-LOW = select.bits_of(3.3)  # about 0.1 % of normal entries are above
+TOPK = "torch.topk of magnitudes"
+PRODUCTS = "PowerSGD's products, rank 4"
 
 
 @dataclass(frozen=True)
@@ -51,67 +50,8 @@ class Case:
     name: str
     bytes_per_entry: float
     run: Callable[[], object]
-
-
-def normal(entries: int, seed: int) -> Tensor:
-    """Entries of a gradient."""
-    return torch.randn(entries, generator=Generator().manual_seed(seed))
-
-
-def few(entries: int, share: float) -> int:
-    return max(1, int(entries * share))
-
-
-def check_signs(kept: Tensor, gradient: Tensor, device: str) -> None:
-    """Raises AssertionError where Triton's results are not numba's; so do the others."""
-    there, kept = kept.to(device, copy=True), kept.clone()
-    words, *sums = numba_way.add_pack_sum(kept, gradient)
-    found, *others = triton_way.add_pack_sum(there, gradient.to(device))
-    assert found.cpu().equal(words), "the words differ"
-    assert there.cpu().equal(kept), "the sums of the entries differ"
-    torch.testing.assert_close(others, sums, rtol=1e-9, atol=1e-6)
-    numba_way.add_signs(words, -0.5, 0.5, kept)
-    triton_way.add_signs(found, -0.5, 0.5, there)
-    assert there.cpu().equal(kept), "what is kept differs"
-
-
-def check_levels(values: Tensor, device: str) -> None:
-    norms = torch.empty(-(-len(values) // COLUMNS))
-    packed = numba_levels.quantise(values, norms, COLUMNS, EUCLIDEAN, MOST, FORM, SEED)
-    arguments = values.to(device), norms.to(device), COLUMNS, GIVEN, MOST, FORM, SEED
-    found = triton_levels.quantise(*arguments)
-    assert packed is not None
-    assert found is not None
-    assert found[0].cpu().equal(packed[0]), "the levels differ"
-    assert found[1].cpu().equal(packed[1]), "the levels that escape differ"
-
-
-def check_powers(values: Tensor, device: str) -> None:
-    symbols, words, largest = numba_powers.pack_powers(values, SEED)
-    there, signs, most = triton_powers.pack_powers(values.to(device), SEED)
-    assert there.cpu().equal(symbols), "the exponents differ"
-    assert signs.cpu().equal(words), "the signs of the powers differ"
-    assert most == largest, "the largest magnitudes differ"
-
-
-def check_momentum(values: Tensor, added: Tensor, device: str) -> None:
-    here = values.clone(), added.clone()
-    there = [one.to(device, copy=True) for one in here]
-    expected = numba_momentum.grow_above(*here, values, 0.9, False, LOW)
-    found = triton_momentum.grow_above(there[0], there[1], values.to(device), 0.9, False, LOW)
-    for one, other in zip((*there, *found), (*here, *expected), strict=True):
-        assert one.cpu().equal(other), "momentum or what is above differs"
-
-
-def check_selection(values: Tensor, added: Tensor, device: str) -> None:
-    k = few(len(values), 0.001)
-    there = values.to(device, copy=True)
-    indices, found = triton_select.largest(there, added.to(device), k)
-    expected, entries = numba_select.largest(values.clone(), added, k)
-    assert indices.cpu().equal(expected), "the largest entries differ"
-    assert found.cpu().equal(entries), "the values of the largest entries differ"
-    packed = triton_rice.pack(indices, rice.most_bytes(len(values), k))
-    assert packed.equal(rice.encode(expected, len(values))), "the codes of the indices differ"
+    beside: str = ""
+    """The row before it whose time it is compared with."""
 
 
 def frames(entries: int, device: str) -> tuple[Tensor, Tensor, list[int]]:
@@ -134,17 +74,8 @@ def rows_of(
     return signs, symbols, [packed[1]] * FRAMES, units, powers
 
 
-def check_frames(values: Tensor, device: str) -> None:
-    words = [numba_way.pack_signs(part)[0] for part in (values, -values, values.flip(0))]
-    expected, out = torch.zeros(len(values)), torch.zeros(len(values), device=device)
-    numba_way.add_all_signs(stacked(words, expected.device), [0.1, 0.2, 0.3], expected)
-    rows = stacked(words, out.device)
-    triton_way.add_all_signs(rows, [0.1, 0.2, 0.3], out)
-    assert out.cpu().equal(expected), "the sums of several frames differ"
-
-
-def cases(entries: int, device: str) -> list[Case]:
-    """What is timed, on a GPU."""
+def kernels(entries: int, device: str) -> Iterator[Case]:
+    """All that works on a gradient of so many entries."""
     kept, gradient = (normal(entries, seed).to(device) for seed in (1, 2))
     other, words = torch.empty_like(kept), triton_way.pack_signs(kept)[0]
     norms = kept.new_empty(-(-entries // COLUMNS))
@@ -155,20 +86,18 @@ def cases(entries: int, device: str) -> list[Case]:
     share = len(sets[0]) / entries
     indices, _ = triton_select.largest(kept, None, k)
     sized = rice.most_bytes(entries, k)
-    found = [Case("copy", 8.0, lambda: other.copy_(kept))]
-
     exponents, negative, _ = triton_powers.pack_powers(kept, SEED)
     several = rows_of(words, packed, norms, exponents)
     speed = torch.zeros_like(kept)
 
-    def add(
+    def both(
         name: str,
         sign: ModuleType,
         level: ModuleType,
         power: ModuleType,
         pick: ModuleType,
         push: ModuleType,
-    ) -> None:
+    ) -> Iterator[Case]:
         rows: list[tuple[str, float, Callable[[], object]]] = [
             ("signs packed", 4.125, lambda: sign.pack_signs(kept)),
             ("added, packed, summed", 12.125, lambda: sign.add_pack_sum(kept, gradient)),
@@ -191,17 +120,25 @@ def cases(entries: int, device: str) -> list[Case]:
             ("8 frames of powers added", 17.0,
              lambda: power.add_all_powers(several[4], several[0], other, [0.1] * FRAMES)),
         ]  # fmt: skip
-        found.extend(Case(f"{name}: {what}", size, run) for what, size, run in rows)
+        yield from (Case(f"{name}: {what}", size, run) for what, size, run in rows)
 
-    add("triton", triton_way, triton_levels, triton_powers, triton_select, triton_momentum)
-    add("torch", torch_way, torch_levels, torch_powers, torch_select, torch_momentum)
-    found.append(Case("torch.topk of magnitudes", 4.0, lambda: kept.abs().topk(k)))
-    found.append(Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized)))
+    yield Case("copy", 8.0, lambda: other.copy_(kept))
+    yield from both(
+        "triton", triton_way, triton_levels, triton_powers, triton_select, triton_momentum
+    )
+    yield from both("torch", torch_way, torch_levels, torch_powers, torch_select, torch_momentum)
+    yield Case(TOPK, 4.0, lambda: kept.abs().topk(k))
+    yield Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized))
+
+
+def networks(device: str) -> Iterator[Case]:
+    """What has sizes of its own: all layers of a network, and whole steps of its training."""
     shapes = layers(device)
-    found.append(Case("svd(rank=3) of all layers", 0.0, spectral(shapes)))
-    found.append(Case("the same, layer by layer", 0.0, spectral_alone(shapes)))
-    found.append(Case("PowerSGD's products, rank 4", 0.0, power_iteration(shapes)))
-    return found + [Case(name, 0.0, run) for name, run in steps(device)]
+    yield Case(PRODUCTS, 0.0, power_iteration(shapes))
+    yield Case("svd(rank=3) of all layers", 0.0, spectral(shapes), PRODUCTS)
+    yield Case("the same, layer by layer", 0.0, spectral_alone(shapes), PRODUCTS)
+    for name, run in steps(device):
+        yield Case(name, 0.0, run, "" if name == PLAIN else PLAIN)
 
 
 def milliseconds(run: Callable[[], object]) -> float:
@@ -219,46 +156,74 @@ def milliseconds(run: Callable[[], object]) -> float:
     return median(times)
 
 
-def report(entries: int) -> None:
-    """One row for each case."""
+def cases(entries: int, device: str, whole: bool) -> Iterator[Case]:
+    """What is timed, on a GPU; each is made when its turn comes."""
+    yield from kernels(entries, device)
+    if whole:
+        yield from networks(device)
+
+
+def report(entries: int, whole: bool) -> bool:
+    """One row for each case; whether none failed."""
     print(f"{torch.cuda.get_device_name()}, {entries:,} floats")
     print(f"{'what':34}{'ms':>9}{'TB/s':>8}{'of copy':>9}")
-    copied = 0.0
-    for case in cases(entries, "cuda"):
-        taken = milliseconds(case.run)
-        speed = case.bytes_per_entry * entries / taken / 1e9
-        copied = copied or speed
-        print(f"{case.name:34}{taken:9.3f}", end="")
-        print(f"{speed:8.2f}{speed / copied:9.0%}" if speed else "")
+    took = dict[str, float]()
+    speeds = list[float]()
+
+    def row(case: Case) -> str:
+        taken = took[case.name] = milliseconds(case.run)
+        if case.beside in took:
+            return f"{taken:9.3f}{taken / took[case.beside]:17.2f} times {case.beside}"
+        if not case.bytes_per_entry:
+            return f"{taken:9.3f}"
+        speeds.append(case.bytes_per_entry * entries / taken / 1e9)  # the first is the copy's
+        return f"{taken:9.3f}{speeds[-1]:8.2f}{speeds[-1] / speeds[0]:9.0%}"
+
+    return every(told(case, row) for case in cases(entries, "cuda", whole))
 
 
-def rehearse(entries: int) -> None:
-    """Runs each case once, where there is nothing to time."""
-    for case in cases(entries, "cpu"):
+def every(rows: Iterable[bool]) -> bool:
+    """Whether all went well; a row that did not keeps none from its turn."""
+    return min([*rows])
+
+
+def told(case: Case, row: Callable[[Case], str]) -> bool:
+    """Prints a row, whatever becomes of it; whether it went well."""
+    try:
+        print(f"{case.name:34}{row(case)}", flush=True)
+    except Exception as error:
+        print(f"{case.name:34}  failed: {type(error).__name__}: {str(error).splitlines()[:1]}")
+        return False
+    return True
+
+
+def rehearse(entries: int, whole: bool) -> bool:
+    """Runs each case once, where there is nothing to time; whether none failed."""
+
+    def row(case: Case) -> str:
         case.run()
-        print(f"{case.name:34}{'runs':>9}")
+        return f"{'runs':>9}"
+
+    well = every(told(case, row) for case in cases(entries, "cpu", whole))
     print("No GPU: nothing is timed.")
+    return well
 
 
-def main() -> None:
-    """Checks, then measures."""
+def main() -> int:
+    """Checks, then measures; 1 where something failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--entries", type=int, default=25_600_000)
+    parser.add_argument("--entries", type=int, nargs="+", default=[25_600_000, 1_000_000_000])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU; --device cpu with TRITON_INTERPRET=1 checks without one")
-    checked = min(options.entries, 10_000_019)
-    kept, gradient = normal(checked, 1), normal(checked, 2)
-    check_signs(kept, gradient, options.device)
-    check_levels(gradient, options.device)
-    check_powers(gradient, options.device)
-    check_momentum(kept, gradient, options.device)
-    check_selection(kept, gradient, options.device)
-    check_frames(gradient, options.device)
-    print("Triton's results are numba's.")
-    (report if options.device == "cuda" else rehearse)(options.entries)
+    well = checked(min([*options.entries, 10_000_019]), options.device)
+    print("Triton's results are numba's." if well else "What follows is of kernels that are wrong.")
+    measure = report if options.device == "cuda" else rehearse
+    for place, entries in enumerate(options.entries):
+        well = measure(entries, place == 0) and well
+    return 0 if well else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,6 +20,7 @@ from atomo.codecs import make_codec
 
 OURS = ("topk(ratio=0.001)", "qsgd", "efsignsgd")
 RANK = 4
+PLAIN = "step: plain DDP"
 
 
 def network(device: str) -> nn.Module:
@@ -72,7 +73,7 @@ def steps(device: str) -> Iterator[tuple[str, Callable[[], object]]]:
         store = Path(tempfile.mkdtemp()) / "store"
         backend = "nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, f"file://{store}", rank=0, world_size=1)
-    yield "step: plain DDP", step(device, lambda ddp: None)
+    yield PLAIN, step(device, lambda ddp: None)
     for spec in OURS:
         yield f"step: {spec}", step(device, hooked(spec))
     yield "step: PyTorch's fp16", step(device, half)

@@ -64,6 +64,11 @@ STATEFUL: Final = frozenset(
      "jobs", "logs", "attach", "stop", "run_command", "ssh", "kill_python", "kill_all_python",
      "list_idle_instances", "fetch", "upload", "stop_hosts", "start_hosts", "bake"}
 )  # fmt: skip
+# These serve hosts of one's own as well.
+ON_OWN_HOSTS: Final = (
+    "bootstrap", "status", "train", "jobs", "logs", "attach", "stop", "fetch", "upload",
+    "run_command", "ssh", "kill_python", "setup_nfs",
+)  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
@@ -118,6 +123,12 @@ def parsed(name: str, module: ModuleType, words: Sequence[str]) -> argparse.Name
         at = ours.index("--")
         ours, theirs = ours[:at], ours[at + 1 :]
     built = parser(name, module)
+    asked = {word.partition("=")[0] for word in ours}
+    if "--hostfile" in asked and name not in ON_OWN_HOSTS:  # it would take the file for something
+        raise ConfigError(
+            f"`{name}` is about clusters of EC2 alone; --hostfile goes with "
+            f"{', '.join(ON_OWN_HOSTS)}"
+        )
     known, unknown = built.parse_known_args(ours)
     if unknown:
         word = unknown[0].partition("=")[0]

@@ -1,11 +1,13 @@
 """Hosts of one's own: names, ports and addresses of either kind."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from atomo_cluster.ec2.bootstrap import Site, connections
+from atomo_cluster.ec2.cli import COMMANDS, ON_OWN_HOSTS, main, options, parser
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.remote import Ssh
@@ -52,3 +54,12 @@ def test_what_is_no_host_is_named(tmp_path, line):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         listed(Path(tmp_path / "none"))
+
+
+def test_commands_about_ec2_alone_say_so(capsys):
+    for name in COMMANDS:
+        known = options(parser(name, import_module(f"atomo_cluster.ec2.commands.{name}")))
+        assert ("--hostfile" in known) == (name in ON_OWN_HOSTS), name
+    assert main(["resize", "--hostfile", "machines", "3"]) == 2
+    told = capsys.readouterr().err
+    assert "`resize` is about clusters of EC2 alone; --hostfile goes with bootstrap, st" in told

@@ -65,6 +65,10 @@ def test_fresh_hosts_become_a_cluster_that_trains(tool, environment, tmp_path):
         ["h1", *ADDRESSES],
         ["h2", *ADDRESSES],
     ]
+    found = json.loads(laptop("status", "--json"))["hosts"]
+    assert [(host["address"], host["state"]) for host in found] == [
+        (address, "idle") for address in ADDRESSES
+    ]
     before = tool.host("h2")["received_bytes"]
     few = ("--network=LeNet", "--batch-size=8", "--threads=1", "--max-steps=3")
     laptop("train", "--", *few, "--down=weights")

@@ -9,11 +9,13 @@ from typing import Final
 
 from atomo_cluster.ec2.asleep import DOWN
 from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.delete_images import image_line
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
 from atomo_cluster.ec2.images import baked
 from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
+from atomo_cluster.ec2.own_hosts import show_own
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.story import Event, parsed
@@ -27,18 +29,22 @@ LOOK_S: Final = 20.0
 HELP: Final = """\
   pytorch_ec2.py status
   pytorch_ec2.py status --name other --json
+  pytorch_ec2.py status --hostfile machines --name lab --ssh-username me
 
 Changes nothing. Shows what the supervisor has done, where there is one, and what else carries the
 cluster's tags. Where hosts of a cluster of this name live that belong to another owner, it ends
-with 14 and says whose they are."""
+with 14 and says whose they are. Hosts of --hostfile are asked whether they answer and train; with
+11 one of them does not answer."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """This command has no options of its own."""
+    add_hostfile(parser)
 
 
 def run(run: Run) -> int:
     """Shows the hosts, and whatever else there is."""
+    if run.options.hostfile:
+        return show_own(run)
     hosts = instances(run.aws, run.owned)
     things = everything(run.aws, run.owned.filters())
     if hosts:

@@ -1,0 +1,55 @@
+"""`status` of hosts of one's own: which of them answer, what they are, and whether they train."""
+
+from typing import Final
+
+from atomo_cluster.ec2.commands.run_command import finish, on_each
+from atomo_cluster.ec2.jobs import BUSY
+from atomo_cluster.ec2.keys import check_state
+from atomo_cluster.ec2.remote import Answer
+from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.tables import table
+from atomo_cluster.ec2.targets import cluster_hosts
+
+__all__ = ["show_own"]
+
+# A word, the cores, the load of the last minute, the GPUs.
+LOOK: Final = f"""\
+if {BUSY}; then echo trains; else echo idle; fi
+nproc
+cut -d ' ' -f 1 /proc/loadavg
+nvidia-smi --list-gpus 2>/dev/null | grep -c ^GPU || true"""
+COLUMNS: Final = ("host", "address", "state", "cores", "load", "GPUs")
+
+
+def show_own(run: Run) -> int:
+    """Shows the hosts of --hostfile.
+
+    Raises:
+        RemoteError: one of them does not answer; all are shown before.
+    """
+    check_state(run.cluster)
+    answers = on_each(run, cluster_hosts(run), LOOK)
+    shown = table(run.cluster.name, COLUMNS)
+    for answer in answers:
+        shown.add_row(answer.host.alias, answer.host.id, *cells(answer))
+    run.show(shown)
+    for answer in answers:
+        if answer.code:
+            run.say(f"{answer.host.alias}: {answer.complaint()}")
+    run.tell({"hosts": [told(answer) for answer in answers]})
+    finish(answers)
+    return 0
+
+
+def cells(answer: Answer) -> list[str]:
+    """What a host is like."""
+    return ["no answer", "", "", ""] if answer.code else answer.out.split()
+
+
+def told(answer: Answer) -> dict[str, object]:
+    """The same for a script."""
+    if answer.code:
+        return {**vars(answer.host), "state": "unreached", "error": answer.complaint()}
+    state, cores, load, gpus = answer.out.split()
+    return {**vars(answer.host), "state": state, "cores": int(cores), "load": float(load),
+            "gpus": int(gpus)}  # fmt: skip

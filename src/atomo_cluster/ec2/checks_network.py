@@ -6,6 +6,7 @@ from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.keys import check_keyfile, derived, keyfile, needed
 from atomo_cluster.ec2.network import ANYWHERE, Subnet, allowed_cidr
 from atomo_cluster.ec2.places import places
+from atomo_cluster.ec2.session import needed_here
 from atomo_cluster.ec2.tags import as_dict
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
@@ -24,7 +25,7 @@ def subnet(site: Site) -> Verdict:
         return failed(
             f"{found.id} is in {found.zone}, and availability_zone is {cluster.availability_zone}"
         )
-    if not found.public and not cluster.private_addresses:
+    if not found.public and not cluster.private_addresses and not cluster.managed:
         return failed(
             f"hosts in {found.id} get no public address, so nobody reaches them from here; choose "
             "another subnet_id, or say private_addresses: yes where a VPN or bastion leads there"
@@ -37,6 +38,8 @@ def key_pair(site: Site) -> Verdict:
     cluster = site.cluster
     needed("ssh")
     needed("ssh-keyscan")
+    if cluster.through_sessions:
+        needed_here()
     if cluster.path_to_keyfile and not cluster.key_name:
         return failed(
             f"path_to_keyfile {cluster.path_to_keyfile!r} needs key_name, its key pair's name in "
@@ -89,5 +92,7 @@ def security_group(site: Site) -> Verdict:
                 f"{one['GroupId']} is called {site.owned.label} and lacks the cluster's tags; "
                 "delete it, or give the cluster another name"
             )
+    if not cidr:
+        return ok("no port is open; ssh goes through Session Manager")
     warning = "; THE WHOLE INTERNET MAY TRY, as ssh_from_anywhere asks" if cidr == ANYWHERE else ""
     return ok(f"ssh from {cidr}{warning}")

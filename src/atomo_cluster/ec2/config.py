@@ -28,6 +28,7 @@ METHODS: Final = (SPOT, ON_DEMAND, "reserved")
 MASTER: Final = "master"
 WORKER: Final = "worker"
 ROLES: Final = (MASTER, WORKER)
+SSM: Final = "ssm"
 LATEST: Final = "latest"
 BAKED: Final = "baked"
 LONGEST_H: Final = 720.0
@@ -93,6 +94,7 @@ class Cluster:
     key_name: str = option("", "EC2 key pair; empty: one is made and deleted with the cluster")
     path_to_keyfile: str = option("", "private key of key_name; it never leaves this machine")
     ssh_username: str = option("ubuntu", "user of the image")
+    connect: str = option("ssh", "ssh, or ssm: ssh through AWS's Session Manager, no port open")
     ssh_from: str = option("", "CIDR that may use ssh; empty: this machine's public address")
     ssh_from_anywhere: bool = option(False, "yes: let the whole internet try ssh (0.0.0.0/0)")
     check_ip_url: str = option(
@@ -151,6 +153,16 @@ class Cluster:
     def needs_profile(self) -> bool:
         """Whether the master asks things of AWS."""
         return self.supervise or bool(self.results)
+
+    @property
+    def through_sessions(self) -> bool:
+        """Whether hosts are reached through Session Manager; who is beside them needs none."""
+        return self.connect == SSM and not self.private_addresses
+
+    @property
+    def managed(self) -> bool:
+        """Whether hosts let Session Manager in."""
+        return self.connect == SSM
 
     @property
     def worker_types(self) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     ),
     "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
     "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
+    "connect": (re.compile("ssh|ssm"), "ssh or ssm"),
     "storage": (
         re.compile(r"(?:(?:efs|fsx):fs-[0-9a-f]{8,40})?"),
         "efs:fs-0123456789abcdef0, or fsx:",

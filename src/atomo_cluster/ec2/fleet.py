@@ -2,13 +2,13 @@
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import CAPACITY, Aws
 from atomo_cluster.ec2.catalogue import Image
-from atomo_cluster.ec2.config import MASTER, Cluster
+from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.network import Network
 from atomo_cluster.ec2.tags import HOURS, LAUNCH, ROLE, Owned
 from atomo_cluster.ec2.user_data import user_data
@@ -64,8 +64,8 @@ def parameters(order: Order, cluster: Cluster, network: Network, *kinds: str) ->
         described["KeyName"] = network.key_name
     if network.placement_group:
         described["Placement"] = {"GroupName": network.placement_group}
-    if network.profile and order.role == MASTER:
-        described["IamInstanceProfile"] = {"Name": network.profile}
+    if profile := network.profile_of(order.role):
+        described["IamInstanceProfile"] = {"Name": profile}
     if cluster.efa:
         described["NetworkInterfaces"] = [
             {
@@ -99,17 +99,24 @@ def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any
 def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) -> list[str]:
     """Launches on-demand instances and returns their identifiers."""
     described = on_demand(order, cluster, network)
-    for _ in range(PROFILE_TRIES if "IamInstanceProfile" in described else 0):
+
+    def act() -> list[str]:
+        answer = aws.call("ec2.run_instances", **described)
+        return [one["InstanceId"] for one in answer["Instances"]]
+
+    return patiently("IamInstanceProfile" in described, act)
+
+
+def patiently(profiled: bool, act: Callable[[], list[str]]) -> list[str]:
+    """Does it again where EC2 has not heard of a new profile, which takes some seconds."""
+    for _ in range(PROFILE_TRIES if profiled else 0):
         try:
-            answer = aws.call("ec2.run_instances", **described)
-            break
-        except CloudError as error:  # EC2 hears of a new profile some seconds later
-            if error.code != "InvalidParameterValue" or "profile" not in str(error).lower():
+            return act()
+        except CloudError as error:
+            if not error.code.startswith("Invalid") or "profile" not in str(error).lower():
                 raise
             time.sleep(PROFILE_S)
-    else:
-        answer = aws.call("ec2.run_instances", **described)
-    return [one["InstanceId"] for one in answer["Instances"]]
+    return act()
 
 
 def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
@@ -161,8 +168,19 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
     described = template(order, cluster, network)
     name = described["LaunchTemplateName"]
     aws.call("ec2.create_launch_template", **described)
-    answer = aws.call("ec2.create_fleet", **fleet(order, cluster, network, name))
+    wanted = fleet(order, cluster, network, name)
+    profiled = "IamInstanceProfile" in described["LaunchTemplateData"]
+    ids = patiently(profiled, lambda: all_of(aws.call("ec2.create_fleet", **wanted), order))
     aws.call("ec2.delete_launch_template", LaunchTemplateName=name)
+    return ids
+
+
+def all_of(answer: dict[str, Any], order: Order) -> list[str]:
+    """The instances of a fleet.
+
+    Raises:
+        CloudError: there are too few.
+    """
     ids = [id for batch in answer.get("Instances", []) for id in batch["InstanceIds"]]
     if len(ids) < order.count:
         raise too_few(order, len(ids), answer.get("Errors", []))
@@ -177,7 +195,7 @@ def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
     return CloudError(
         f"spot: {got} of {order.count} {order.role}s of type {' or '.join(order.types)}: "
         f"{'; '.join(sorted(told)) or 'AWS does not say why'}; give more alternative_types, "
-        "more zones, or --{order.role}-method on-demand",
+        f"more zones, or --{order.role}-method on-demand",
         code,
     )
 

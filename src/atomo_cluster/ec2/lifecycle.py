@@ -11,6 +11,7 @@ from atomo_cluster.ec2.fleet import SCARCE, Order, order_on_demand, order_spot, 
 from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.network import Network, prepare_network
 from atomo_cluster.ec2.plan import Plan
+from atomo_cluster.ec2.profile import hosts_name
 from atomo_cluster.ec2.removal import abandon, remains, remove
 from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH
@@ -129,12 +130,15 @@ def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -
 
 def standing(aws: Aws, plan: Plan) -> Network:
     """The network as it stands; what there is not is empty."""
-    found = {thing.kind: thing.id for thing in everything(aws, plan.owned.filters())}
+    things = everything(aws, plan.owned.filters())
+    found = {thing.kind: thing.id for thing in things}
+    made = hosts_name(plan.owned) in [thing.id for thing in things]
     return Network(
         subnet=plan.subnet,
         security_group=found.get("security-group", ""),
         placement_group=found.get("placement-group"),
         key_name=plan.cluster.key_name or found.get("key-pair", ""),
+        hosts_profile=hosts_name(plan.owned) if plan.cluster.managed and made else "",
     )
 
 

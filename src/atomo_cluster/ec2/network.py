@@ -8,9 +8,9 @@ from ipaddress import IPv4Address
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.config import MASTER, Cluster
 from atomo_cluster.ec2.keys import public_half
-from atomo_cluster.ec2.profile import make_profile
+from atomo_cluster.ec2.profile import make_profiles
 from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, ConfigError
@@ -43,6 +43,11 @@ class Network:
     placement_group: str | None
     key_name: str
     profile: str = ""  # the instance profile of the master; empty: none
+    hosts_profile: str = ""  # that of all others
+
+    def profile_of(self, role: str) -> str:
+        """The instance profile of a role; empty: none."""
+        return self.profile if role == MASTER else self.hosts_profile
 
 
 def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
@@ -89,11 +94,13 @@ def subnet(one: Mapping[str, Any]) -> Subnet:
 
 
 def allowed_cidr(cluster: Cluster) -> str:
-    """Who may use ssh: what the settings say, else the public address of this machine.
+    """Who may use ssh: what the settings say, else the public address of this machine; empty: none.
 
     Raises:
         ConfigError: the address cannot be found out.
     """
+    if cluster.managed:
+        return ""
     if cluster.ssh_from_anywhere and not cluster.ssh_from:
         return ANYWHERE
     if cluster.ssh_from:
@@ -114,12 +121,14 @@ def prepare_network(
     """Makes what is missing of the cluster's network, and leaves the rest."""
     group = security_group(aws, owned, launch, subnet)
     open_for(aws, group, cidr, cluster.efa)
+    profile, hosts_profile = make_profiles(aws, cluster, owned, launch)
     return Network(
         subnet=subnet,
         security_group=group,
         placement_group=placement_group(aws, owned, launch) if cluster.placement_group else None,
         key_name=cluster.key_name or key_pair(aws, cluster, owned, launch),
-        profile=make_profile(aws, cluster, owned, launch) if cluster.needs_profile else "",
+        profile=profile,
+        hosts_profile=hosts_profile,
     )
 
 
@@ -139,12 +148,15 @@ def security_group(aws: Aws, owned: Owned, launch: str, subnet: Subnet) -> str:
 
 
 def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> None:
-    """Makes the rules what they should be: ssh from one place, everything inside the group."""
+    """Makes the rules what they should be: ssh from one place, everything inside the group.
+
+    With an empty `cidr` nobody outside may use ssh.
+    """
     described = aws.call("ec2.describe_security_groups", GroupIds=[group])["SecurityGroups"][0]
     ingress, egress = described["IpPermissions"], described.get("IpPermissionsEgress", [])
     sources = [r["CidrIp"] for rule in ingress for r in rule.get("IpRanges", [])]
     inside = {"IpProtocol": EVERYTHING, "UserIdGroupPairs": [{"GroupId": group}]}
-    if cidr not in sources:
+    if cidr and cidr not in sources:
         allow(aws, "ingress", group, ssh_rule(cidr))
     for stale in {*sources} - {cidr}:  # this machine's address of another day
         aws.call(

@@ -10,6 +10,7 @@ from atomo_cluster.ec2.policy import (
     NOT_NEEDED,
     ONCE_BAKED,
     ONCE_SUPERVISED,
+    SESSIONS,
     policy,
 )
 from atomo_cluster.errors import CloudError
@@ -19,7 +20,7 @@ __all__ = ["ALLOWED", "LACKS", "UNKNOWN", "Permission", "permissions", "principa
 ALLOWED: Final = "allowed"
 LACKS: Final = "lacks"
 UNKNOWN: Final = "unknown"
-OPTIONAL: Final = (NOT_NEEDED, FETCHING, ONCE_SUPERVISED, *ONCE_BAKED)
+OPTIONAL: Final = (NOT_NEEDED, FETCHING, ONCE_SUPERVISED, SESSIONS, *ONCE_BAKED)
 DENIED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 
 

@@ -47,6 +47,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     """What the table does not say."""
     cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
+    way = f"ssh from {ssh_from} only" if ssh_from else "ssh through Session Manager alone"
     parts = ", ".join(f"{name} {money(part, 4)}" for name, part in plan.parts.items())
     served = (
         cluster.storage or cluster.nfs_ip_address
@@ -60,7 +61,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         entry("", f"at most {money(plan.total)} {until}, "
               + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all together")),
         entry("", "traffic to the internet is not in it"),
-        entry("network", f"subnet {plan.subnet.id}, {public}, ssh from {ssh_from} only"
+        entry("network", f"subnet {plan.subnet.id}, {public}, {way}"
               + (", placement group" if cluster.placement_group else "")
               + (", EFA" if cluster.efa else "")),
         entry("shared", shared if cluster.shares else "none (nfs_ip_address is empty)"),

@@ -6,7 +6,15 @@ from typing import Any, Final
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.tags import CLUSTER, IMAGE
 
-__all__ = ["FETCHING", "NOT_NEEDED", "ONCE_BAKED", "ONCE_SUPERVISED", "master_policy", "policy"]
+__all__ = [
+    "FETCHING",
+    "NOT_NEEDED",
+    "ONCE_BAKED",
+    "ONCE_SUPERVISED",
+    "SESSIONS",
+    "master_policy",
+    "policy",
+]
 
 LOOKED_AT: Final = (
     "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
@@ -31,6 +39,7 @@ TAGGING: Final = (
 BAKED: Final = ("CreateImage", "DescribeSnapshots")
 UNBAKED: Final = ("DeregisterImage", "DeleteSnapshot")
 ROLES: Final = ("ec2fleet.amazonaws.com", "spot.amazonaws.com")
+SESSIONS: Final = "ConnectThroughSessionManager"
 FETCHING: Final = "FetchWhereResultsAreOnS3"
 ONCE_SUPERVISED: Final = "ProfileOfTheMasterWhereItIsSupervised"
 BAKING: Final = "ImagesWhereTheyAreBaked"
@@ -41,6 +50,7 @@ PROFILE: Final = (
     "GetRole", "CreateRole", "TagRole", "DeleteRole", "PassRole", "PutRolePolicy",
     "DeleteRolePolicy", "GetInstanceProfile", "CreateInstanceProfile", "TagInstanceProfile",
     "AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile", "DeleteInstanceProfile",
+    "AttachRolePolicy", "DetachRolePolicy", "ListAttachedRolePolicies",
 )  # fmt: skip
 BY_THE_MASTER: Final = ("RunInstances", "CreateFleet", "CreateLaunchTemplate")
 ADVISORY: Final = (
@@ -84,6 +94,7 @@ def policy() -> dict[str, Any]:
                 {"Null": {f"aws:ResourceTag/{IMAGE}": "false"}},
             ),
             allowed(NOT_NEEDED, ADVISORY),
+            allowed(SESSIONS, ["ssm:StartSession"]),
             allowed(FETCHING, ["s3:ListBucket", "s3:GetObject"]),
             allowed(
                 ONCE_SUPERVISED,
@@ -110,6 +121,9 @@ def master_policy(cluster: Cluster) -> dict[str, Any]:
         allowed("TagWhatIsMade", ["ec2:CreateTags"], made),
         allowed("End", [f"ec2:{name}" for name in ENDED], ours),
     ]
+    if cluster.managed:  # new hosts are managed as the old ones
+        role = f"arn:aws:iam::*:role/atomo-{cluster.name}-*-hosts"
+        statements.append(allowed("Managed", ["iam:PassRole"], resource=[role]))
     return {"Version": "2012-10-17", "Statement": [*statements, *storage(cluster.results)]}
 
 

@@ -11,10 +11,11 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.policy import master_policy
+from atomo_cluster.ec2.session import CORE
 from atomo_cluster.ec2.tags import CLUSTER, LAUNCH, OWNER, Owned, as_dict
 from atomo_cluster.errors import CloudError
 
-__all__ = ["PROFILE", "make_profile", "profiles", "remove_profile"]
+__all__ = ["PROFILE", "hosts_name", "make_profiles", "profiles", "remove_profile"]
 
 PROFILE: Final = "instance-profile"
 THERE: Final = ("EntityAlreadyExists", "LimitExceeded")  # the latter: it has its role already
@@ -34,16 +35,37 @@ TRUST: Final = {
 }
 
 
-def make_profile(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> str:
-    """Makes what is missing of the profile, and returns its name. Its policy is made anew."""
-    name = owned.label
+def make_profiles(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> tuple[str, str]:
+    """Makes the profiles that hosts need: the master's, and that of all others; empty: none.
+
+    The master of a supervised cluster has the rights of its supervisor besides.
+    """
+    policy = json.dumps(master_policy(cluster)) if cluster.needs_profile else ""
+    core = (CORE,) if cluster.managed else ()
+    others = make(aws, owned, hosts_name(owned), launch, "", core) if core else ""
+    if not policy:
+        return others, others
+    return make(aws, owned, owned.label, launch, policy, core), others
+
+
+def hosts_name(owned: Owned) -> str:
+    """The profile of hosts that ask AWS for nothing but to be managed."""
+    return f"{owned.label}-hosts"
+
+
+def make(
+    aws: Aws, owned: Owned, name: str, launch: str, policy: str, managed: tuple[str, ...]
+) -> str:
+    """Makes what is missing of a profile, and returns its name. Its policy is made anew."""
     tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
     said = json.dumps(TRUST)
     attempted(
         aws, THERE, "iam.create_role", RoleName=name, AssumeRolePolicyDocument=said, Tags=tags
     )
-    policy = json.dumps(master_policy(cluster))
-    aws.call("iam.put_role_policy", RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
+    if policy:
+        aws.call("iam.put_role_policy", RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
+    for arn in managed:
+        aws.call("iam.attach_role_policy", RoleName=name, PolicyArn=arn)
     attempted(aws, THERE, "iam.create_instance_profile", InstanceProfileName=name, Tags=tags)
     both = {"InstanceProfileName": name, "RoleName": name}
     attempted(aws, THERE, "iam.add_role_to_instance_profile", **both)
@@ -51,13 +73,18 @@ def make_profile(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> str:
 
 
 def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
-    """The profile or role that carries these tags, which has one name; none: there is neither.
+    """The names of profiles or roles that carry these tags; a profile and its role share one.
 
     Raises:
         CloudError: AWS does not say.
     """
     wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
-    name = Owned(wanted[CLUSTER], wanted[OWNER]).label
+    owned = Owned(wanted[CLUSTER], wanted[OWNER])
+    return [name for name in (owned.label, hosts_name(owned)) if there(aws, name, wanted)]
+
+
+def there(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
+    """Whether there is a profile or a role of this name with these tags."""
     asked = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
              ("iam.get_role", "Role", "RoleName"))  # fmt: skip
     for action, key, argument in asked:
@@ -68,8 +95,8 @@ def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
                 raise
             continue
         if carries(tags, wanted):
-            return [name]
-    return []
+            return True
+    return False
 
 
 def carries(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
@@ -82,8 +109,19 @@ def remove_profile(aws: Aws, name: str) -> None:
     both = {"InstanceProfileName": name, "RoleName": name}
     attempted(aws, GONE, "iam.remove_role_from_instance_profile", **both)
     attempted(aws, GONE, "iam.delete_instance_profile", InstanceProfileName=name)
+    if managed(aws, name):
+        attempted(aws, GONE, "iam.detach_role_policy", RoleName=name, PolicyArn=CORE)
     attempted(aws, GONE, "iam.delete_role_policy", RoleName=name, PolicyName=POLICY)
     attempted(aws, GONE, "iam.delete_role", RoleName=name)
+
+
+def managed(aws: Aws, name: str) -> bool:
+    """Whether a role lets Session Manager in, as far as one may look."""
+    try:
+        found = aws.call("iam.list_attached_role_policies", RoleName=name)["AttachedPolicies"]
+    except CloudError:
+        return False  # if it does, deleting the role says so
+    return any(one["PolicyArn"] == CORE for one in found)
 
 
 def attempted(aws: Aws, forgiven: tuple[str, ...], action: str, **arguments: Any) -> None:

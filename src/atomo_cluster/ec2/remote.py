@@ -66,6 +66,7 @@ class Ssh:
     known_hosts: Path
     config: str = ""  # an ssh_config file
     connect_timeout_s: float = 10.0
+    proxy: str = ""  # a ProxyCommand; empty: straight, or what `config` says
 
     def words(self, host: Host, *command: str, terminal: bool = False) -> list[str]:
         """The command line of ssh."""
@@ -77,6 +78,7 @@ class Ssh:
             "ConnectTimeout": str(max(1, round(self.connect_timeout_s))),
             "ServerAliveInterval": "15",
             "LogLevel": "ERROR",
+            **({"ProxyCommand": self.proxy} if self.proxy else {}),
             **({} if terminal else {"BatchMode": "yes"}),
             **({"IdentitiesOnly": "yes"} if self.key else {}),
         }
@@ -116,6 +118,8 @@ def named(host: Host) -> str:
 
 
 HINTS: Final = {
+    "targetnotconnected": "its agent has not registered with Session Manager (yet): that takes a "
+    "minute, a way to the internet or to AWS's endpoints, and hosts launched with connect: ssm",
     "permission denied": "the host does not take this key: is path_to_keyfile the private half of "
     "key_name, and ssh_username the image's user?",
     "host key verification failed": "its host key is not the pinned one: somebody may be in "

@@ -14,6 +14,7 @@ from atomo_cluster.ec2.keys import keyfile
 from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.remote import Host, Ssh
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.session import needed_here, proxy
 from atomo_cluster.errors import CloudError, ConfigError
 from atomo_cluster.names import nearest
 
@@ -63,6 +64,8 @@ def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
 
 def address(run: Run, one: Instance) -> str:
     """Where a host is reached from here."""
+    if run.cluster.through_sessions:
+        return one.id
     found = one.private_ip if run.cluster.private_addresses else one.public_ip
     if not found:
         raise ConfigError(
@@ -145,7 +148,16 @@ def reach(run: Run) -> Ssh:
         known_hosts=cluster.state / "known_hosts",
         config=cluster.ssh_config,
         connect_timeout_s=cluster.connect_timeout,
+        proxy=way(run),
     )
+
+
+def way(run: Run) -> str:
+    """The ProxyCommand that leads to hosts; empty: none is needed."""
+    if not run.cluster.through_sessions or getattr(run.options, "hostfile", None):
+        return ""
+    needed_here()
+    return proxy(run.cluster.region, run.options.endpoint_url)
 
 
 def host_keys(run: Run, ssh: Ssh) -> HostKeys:

@@ -127,6 +127,7 @@ class Cloud:
     acts: dict[str, list[Act]] = field(default_factory=dict)
     placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)  # name -> tags
     consoles: dict[str, str] = field(default_factory=dict)  # instance -> output
+    attached: dict[str, str] = field(default_factory=dict)  # role -> policy of AWS's own
     starts: dict[str, str] = field(default_factory=dict)  # instance -> when it was last started
     console: str = "booting"  # that of all others
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
@@ -176,7 +177,7 @@ class Cloud:
         """An empty account, and AWS as usual."""
         self.moto.reset()
         for memory in (self.calls, self.acts, self.placement_groups, self.consoles,
-                       self.starts):  # fmt: skip
+                       self.starts, self.attached):  # fmt: skip
             memory.clear()
         self.prices = self.quotas = self.denied = None
         self.console = "booting"
@@ -333,6 +334,33 @@ def create_image(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forw
     return wrapped("CreateImage", f"<imageId>{made}</imageId>")
 
 
+def attach(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    """Moto does not know AWS's own policies."""
+    cloud.attached[words["RoleName"]] = words["PolicyArn"]
+    return done_in_iam("AttachRolePolicy")
+
+
+def detach(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    cloud.attached.pop(words["RoleName"], None)
+    return done_in_iam("DetachRolePolicy")
+
+
+def list_attached(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
+    arn = cloud.attached.get(words["RoleName"])
+    items = f"<member><PolicyArn>{arn}</PolicyArn></member>" if arn else ""
+    return done_in_iam("ListAttachedRolePolicies", f"<AttachedPolicies>{items}</AttachedPolicies>")
+
+
+def delete_role(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply | None:
+    return refusal("DeleteConflict") if words["RoleName"] in cloud.attached else None
+
+
+def done_in_iam(name: str, inner: str = "") -> Reply:
+    """An answer of IAM."""
+    text = f"<{name}Response><{name}Result>{inner}</{name}Result></{name}Response>"
+    return Reply(200, text.encode())
+
+
 def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
     if cloud.prices is None:
         return forward()
@@ -382,6 +410,10 @@ OWN = {
     "DeletePlacementGroup": delete_group,
     "DescribePlacementGroups": describe_groups,
     "DescribeTags": describe_tags,
+    "AttachRolePolicy": attach,
+    "DetachRolePolicy": detach,
+    "ListAttachedRolePolicies": list_attached,
+    "DeleteRole": delete_role,
     "CreateImage": create_image,
     "DescribeInstances": describe_instances,
     "StartInstances": start_instances,

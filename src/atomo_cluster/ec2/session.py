@@ -1,0 +1,36 @@
+"""ssh through AWS's Session Manager: no port is open, and IAM says who may connect."""
+
+import shlex
+import shutil
+from typing import Final
+
+from atomo_cluster.errors import ConfigError
+
+__all__ = ["CORE", "needed_here", "proxy"]
+
+# What the agent of a host must be allowed.
+CORE: Final = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+GUIDE: Final = "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
+PROGRAMS: Final = {
+    "aws": "the AWS CLI, version 2",
+    "session-manager-plugin": f"{GUIDE}session-manager-working-with-install-plugin.html",
+}
+
+
+def needed_here() -> None:
+    """Raises ConfigError where a program is missing on this machine that sessions take."""
+    for program, what in PROGRAMS.items():
+        if shutil.which(program) is None:
+            raise ConfigError(f"connect: ssm needs {program} here, and it is not installed: {what}")
+
+
+def proxy(region: str, endpoint_url: str | None) -> str:
+    """The ProxyCommand of ssh, for hosts whose names are identifiers of instances.
+
+    >>> proxy("us-east-1", None).split()[:5]
+    ['aws', 'ssm', 'start-session', '--region', 'us-east-1']
+    """
+    line = ["aws", "ssm", "start-session", "--region", region, "--document-name",
+            "AWS-StartSSHSession", "--parameters", "portNumber=%p"]  # fmt: skip
+    line += ["--endpoint-url", endpoint_url] if endpoint_url else []
+    return f"{shlex.join(line)} --target %h"

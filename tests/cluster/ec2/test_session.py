@@ -1,0 +1,108 @@
+"""ssh through Session Manager: no port is open, hosts have the profile, host keys are pinned."""
+
+import os
+import sys
+
+import pytest
+
+from atomo_cluster.ec2.session import CORE
+
+SSM = ("--connect", "ssm")
+# In place of the AWS CLI: it leads to the sshd that stands for the instance.
+AWS = """#!{python}
+import json, socket, sys, threading
+words = sys.argv[1:]
+assert words[:3] == ["ssm", "start-session", "--region"], words
+assert "AWS-StartSSHSession" in words and "portNumber=22" in words, words
+port = json.load(open("{ports}"))[words[words.index("--target") + 1]]
+link = socket.create_connection(("127.0.0.1", port))
+def out():
+    while data := link.recv(65536):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+threading.Thread(target=out, daemon=True).start()
+while data := sys.stdin.buffer.read1(65536):
+    link.sendall(data)
+"""
+
+
+@pytest.fixture
+def sessions(lab, folder, monkeypatch):
+    """A lab whose hosts are reached through sessions alone."""
+    programs, ports = folder / "programs", folder / "ports"
+    programs.mkdir()
+    pairs = zip(lab.records, lab.hosts, strict=True)
+    ports.write_text("{" + ",".join(f'"{one["id"]}": {host.port}' for one, host in pairs) + "}")
+    (programs / "aws").write_text(AWS.format(python=sys.executable, ports=ports))
+    (programs / "session-manager-plugin").write_text("#!/bin/sh\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    lab.lead({})  # no address leads anywhere
+    return lab
+
+
+@pytest.mark.slow
+def test_commands_run_through_sessions_and_keys_are_pinned(sessions):
+    done = sessions("run_command", "all", "echo here", *SSM, "--json")
+    assert done.code == 0, done.err
+    assert [one["out"] for one in done.record] == ["here\n"] * 2
+    assert [one["host"]["address"] for one in done.record] == [one["id"] for one in
+                                                              sessions.records]  # fmt: skip
+    for record, host in zip(sessions.records, sessions.hosts, strict=True):
+        key = " ".join(host.public.split()[:2])
+        assert f"{record['id']} {key} scanned\n" in sessions.known_hosts
+
+
+def test_what_sessions_take_here_is_asked_for_first(ec2, cloud, monkeypatch, tmp_path):
+    for name in ("ssh", "ssh-keygen", "ssh-keyscan"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = ec2("validate", *SSM)
+    assert missing.code == 12
+    assert "needs aws here, and it is not installed" in missing.err
+    (tmp_path / "aws").write_text("")
+    (tmp_path / "aws").chmod(0o755)
+    missing = ec2("validate", *SSM)
+    assert "needs session-manager-plugin here, and it is not installed: https://docs" in missing.err
+    assert ec2("plan", "--connect", "telnet").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("supervise", ["no", "yes"])
+def test_no_port_is_open_and_hosts_are_managed(ec2, cloud, sessions_programs, supervise):
+    asked = []
+    cloud.on("RunInstances", lambda words, forward: asked.append(words), times=2)
+    done = ec2("launch", "--yes", *SSM, "--supervise", supervise)
+    assert done.code == 0, done.err
+    assert "ssh through Session Manager alone" in " ".join(done.out.split())
+    client = cloud.moto.client()
+    groups = client.describe_security_groups()["SecurityGroups"]
+    (group,) = [one for one in groups if one["GroupName"].startswith("atomo-")]
+    assert [rule["IpProtocol"] for rule in group["IpPermissions"]] == ["-1"]
+    profiles = {
+        role: words["IamInstanceProfile.Name"]
+        for words in asked
+        for role in ("master", "worker")
+        if role in words.values()
+    }
+    assert profiles["worker"].endswith("-hosts")
+    assert profiles["master"].endswith("-hosts") == (supervise == "no")
+    assert cloud.attached == dict.fromkeys(profiles.values(), CORE)
+    assert not cloud.moto.client("iam").list_role_policies(RoleName=profiles["worker"])[
+        "PolicyNames"
+    ]
+    assert ec2("shutdown", "--yes").code == 0
+    assert not cloud.attached
+    assert not cloud.moto.client("iam").list_instance_profiles()["InstanceProfiles"]
+
+
+@pytest.fixture
+def sessions_programs(tmp_path, monkeypatch):
+    """What is needed here is there."""
+    folder = tmp_path / "needed"
+    folder.mkdir()
+    for name in ("aws", "session-manager-plugin"):
+        (folder / name).write_text("")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

@@ -1,16 +1,21 @@
 """Every Triton kernel becomes machine code for a Hopper GPU, which takes no GPU to see."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ways import TRITON
 
+from atomo import kernels
+
 # A kernel's arguments in Triton's words, and the constants that its launches give it.
 KERNELS = {
     "draws.claim": ("*i64 i32 i64 i64 *i32", {"BLOCK": 1024}),
+    "draws.permute": ("*i64 i64 i64 i64 i64 i32", {"ROUNDS": 4, "BLOCK": 1024}),
     "draws.keep": ("*i64 i32 i64 i64 *i32 *i1", {"BLOCK": 1024}),
     "entropy.count_symbols": (
         "*u8 *i64 *i64",
@@ -126,7 +131,6 @@ COMPILED = KERNELS | {f"{name} bf16": of_half(name) for name in GRADIENTS}
 
 # Those that read and write all of a vector.
 WIDE = {"momentum.grow_and_mark", "powers.pack_tiles", "select.mark", "sign.pack_tiles"}
-BLOCKS = {"blocks", "random"}  # what the others are made of
 
 COMPILE = """
 import json, sys
@@ -152,8 +156,16 @@ for name, (types, constants) in json.loads(sys.argv[1]).items():
 """
 
 
-def test_all_ideas_with_a_triton_way_are_compiled():
-    assert {name.partition(".")[0] for name in KERNELS} | BLOCKS == TRITON
+def launched(idea: str) -> set[str]:
+    """The kernels that a way launches, from its source."""
+    path = Path(kernels.__file__).parent / idea / "triton_way.py"
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)]  # fmt: skip
+    return {call.value.id for call in calls if isinstance(call.value, ast.Name)} - {"list"}
+
+
+def test_all_kernels_that_are_launched_are_compiled():
+    assert {f"{idea}.{name}" for idea in TRITON for name in launched(idea)} == {*KERNELS}
 
 
 @pytest.mark.slow

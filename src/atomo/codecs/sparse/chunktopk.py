@@ -12,6 +12,7 @@ Performance for Distributed DNN Training on GPU Clusters: ImageNet/AlexNet Train
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -52,6 +53,7 @@ class ChunkTopK(Codec[Sparse]):
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
     reads_half: ClassVar[bool] = True
+    adds_in_turn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_ratio(self.id, self.ratio)
@@ -153,11 +155,21 @@ class ChunkTopK(Codec[Sparse]):
     def add_decoded(
         self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Sparse], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        if not payloads:
+            return
         with adding_to(out, self.id) as entries:
-            positions = self.carried(payload, len(entries))
-            if len(positions) != len(payload.values):
-                raise ValueError(f"{len(payload.values)} values for {len(positions)} entries")
-            select.add_at(entries, positions, payload.values, scale)
+            sets = [self.carried(payload, len(entries)) for payload in payloads]
+            for positions, payload in zip(sets, payloads, strict=True):
+                if len(positions) != len(payload.values):
+                    raise ValueError(f"{len(payload.values)} values for {len(positions)} entries")
+            values = torch.cat([payload.values for payload in payloads])
+            counts = [len(positions) for positions in sets]
+            select.add_sets(entries, torch.cat(sets), values, counts, scale)
 
     def carried(self, payload: Sparse, entries: int) -> Int64[torch.Tensor, " v"]:
         """The indices of the entries in a payload, which may be a stranger's."""

@@ -16,6 +16,7 @@ Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification"
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -33,8 +34,8 @@ from atomo.codecs.spectral.sample import (
     sample_cost,
     sample_fields,
 )
-from atomo.devices import to_device
 from atomo.errors import ConfigError
+from atomo.kernels import select
 from atomo.kernels.atoms import best_rate
 from atomo.kernels.quantise import moments
 
@@ -62,6 +63,7 @@ class Entrywise(Codec[Sample]):
     payload: ClassVar[type[Sample]] = Sample
     unit: ClassVar[Unit] = Unit.ENTRIES
     samples: ClassVar[bool] = True
+    adds_in_turn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_budget(self.id, self.budget)
@@ -94,10 +96,19 @@ class Entrywise(Codec[Sample]):
     def add_decoded(
         self, payload: Sample, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        places, values = read_sample(payload, out.numel(), self.id, out.numel())
+        self.add_all([payload], out, scale)
+
+    def add_all(
+        self, payloads: Sequence[Sample], out: Float[torch.Tensor, "..."], scale: float = 1.0
+    ) -> None:
+        if not payloads:
+            return
+        read = [read_sample(one, out.numel(), self.id, out.numel()) for one in payloads]
+        places, values = (torch.cat(parts) for parts in zip(*read, strict=True))
+        # Of each payload what was drawn and what was certain: no place comes twice within either.
+        counts = [count for one in payloads for count in one.counts.tolist()[1:]]
         with adding_to(out, self.id) as entries:
-            there, added = to_device(places, out.device), to_device(values, out.device)
-            entries.index_add_(0, there, added, alpha=scale)
+            select.add_sets(entries, places, values, counts, scale)
 
 
 def check_budget(codec: str, budget: float) -> None:

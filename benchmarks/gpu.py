@@ -19,6 +19,7 @@ from types import ModuleType
 
 import torch
 from gpu_checks import FORM, LOW, MOST, SEED, checked, few, normal
+from gpu_codes import code_rows
 from gpu_steps import PLAIN, layers, power_iteration, spectral, spectral_alone, steps
 from torch import Generator, Tensor
 
@@ -129,6 +130,7 @@ def kernels(entries: int, device: str) -> Iterator[Case]:
     yield from both("torch", torch_way, torch_levels, torch_powers, torch_select, torch_momentum)
     yield Case(TOPK, 4.0, lambda: kept.abs().topk(k))
     yield Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized))
+    yield from (Case(*row) for row in code_rows(normal(entries, 1), device))
 
 
 def networks(device: str) -> Iterator[Case]:

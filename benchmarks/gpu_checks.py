@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from gpu_codes import check_codes
 from torch import Generator, Tensor
 
 from atomo.kernels import rice, select
@@ -105,6 +106,7 @@ def checked(entries: int, device: str) -> bool:
         lambda: check_momentum(kept, gradient, device),
         lambda: check_selection(kept, gradient, device),
         lambda: check_frames(gradient, device),
+        lambda: check_codes(gradient, device),
     ]
     found = [holds(check) for check in checks]
     return all(found)

@@ -162,6 +162,8 @@ class Device(TorchFunctionMode):
             if pretends(args[0]):
                 waited("cpu")
             return plainly(args[0])
+        if func is Tensor.data_ptr:
+            return plainly(args[0]).data_ptr()
         if func is Tensor.pin_memory:
             return pinned(args[0].clone())
         if given.pop("pin_memory", False):

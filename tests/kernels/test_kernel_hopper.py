@@ -14,6 +14,12 @@ from atomo import kernels
 
 # A kernel's arguments in Triton's words, and the constants that its launches give it.
 KERNELS = {
+    "atoms.sum_below": ("*fp32 i64 *fp64 *fp64", {"FIRST": False, "BLOCK": 1024}),
+    "atoms.advance": ("*fp64 *fp64 i32", {"FIRST": False, "PARTS": 1024}),
+    "atoms.draw_tiles": (
+        "*fp32 i64 i64 *fp64 *i64 *i64",
+        {"WRITE": True, "TILE": 1024},
+    ),
     "draws.claim": ("*i64 i32 i64 i64 *i32", {"BLOCK": 1024}),
     "draws.permute": ("*i64 i64 i64 i64 i64 i32", {"ROUNDS": 4, "BLOCK": 1024}),
     "draws.keep": ("*i64 i32 i64 i64 *i32 *i1", {"BLOCK": 1024}),
@@ -29,6 +35,10 @@ KERNELS = {
     "gaps.place_trits": (
         "*u8 i64 i64 *i64 *i32 *i64",
         {"FAR": 252, "LONGEST": 126, "BLOCK": 512},
+    ),
+    "peaks.join_blocks": (
+        "*i64 *i64 *i32 *fp32 fp32",
+        {"DIVIDE": True, "COPY": True, "BLOCK": 4096},
     ),
     "prefix.try_places": (
         "*i32 *i32 *i64 *i64 *i32",

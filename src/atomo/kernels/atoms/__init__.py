@@ -19,7 +19,7 @@ __all__ = ["TILE", "add_cosines", "backend", "best_rate", "sample_entries"]
 
 TILE: Final = 1024
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 def best_rate(values: Float[torch.Tensor, " n"], budget: float) -> float:

@@ -14,7 +14,7 @@ from atomo.kernels.gaps import numba_way as gaps
 __all__ = ["compress", "decompress", "decompress_all"]
 
 
-def compress(symbols: torch.Tensor, coded: bool, trits: bool) -> torch.Tensor:
+def compress(symbols: torch.Tensor, coded: bool = True, trits: bool = False) -> torch.Tensor:
     held, tokens, form = symbols.numpy(), symbols.numpy(), layout.CODED
     if not coded:
         return torch.from_numpy(stored(held))

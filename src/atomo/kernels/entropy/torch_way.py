@@ -11,7 +11,7 @@ from atomo.kernels.entropy import numba_way
 __all__ = ["compress", "decompress_all"]
 
 
-def compress(symbols: Tensor, coded: bool, trits: bool) -> Tensor:
+def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor:
     # A code begins where the last one ends, which PyTorch has no operation for.
     return numba_way.compress(symbols.cpu(), coded, trits)
 

@@ -33,7 +33,7 @@ EACH: Final = 4  # symbols of a lane, whose codes are joined before they are wri
 ALIGNED: Final = 16  # bytes; where symbols begin, so that programs read whole vectors of them
 
 
-def compress(symbols: Tensor, coded: bool, trits: bool) -> Tensor:
+def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor:
     if not coded:
         return stored(symbols)
     size = torch.full((), len(symbols), dtype=torch.int64, device=symbols.device)

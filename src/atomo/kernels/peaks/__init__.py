@@ -19,7 +19,7 @@ __all__ = ["INFINITY", "backend", "join", "largest"]
 INFINITY: Final = 0x7F800000
 """The bits of infinity; those of NaN are more, and those of a finite number fewer."""
 
-backend = ways_of(__name__, "numba", "torch")
+backend = ways_of(__name__, "numba", "torch", "triton")
 
 
 def join(

@@ -1,0 +1,52 @@
+"""Codes of `gpu.py`: Huffman's of levels, checked against the CPU's and timed beside them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from atomo.kernels.entropy import numba_way as numba_entropy
+from atomo.kernels.entropy import triton_way as triton_entropy
+from atomo.kernels.quantise import COLUMNS, EUCLIDEAN, FORMS
+from atomo.kernels.quantise import numba_way as numba_levels
+
+__all__ = ["check_codes", "code_rows"]
+
+SEED = 11
+LEVELS = ((FORMS[0], 1), (FORMS[1], 7))  # trits, nearly all of them 0, and 4-bit levels
+
+
+def packed(values: Tensor, number: int) -> Tensor:
+    """Levels as bytes, on the CPU."""
+    form, most = LEVELS[number]
+    norms = values.new_empty(-(-len(values) // COLUMNS))
+    found = numba_levels.quantise(values, norms, COLUMNS, EUCLIDEAN, most, form, SEED)
+    assert found is not None
+    symbols: Tensor = found[0]
+    return symbols
+
+
+def check_codes(values: Tensor, device: str) -> None:
+    """Raises where codes of levels are not the CPU's, or are not read as what they stand for."""
+    for number, (form, _) in enumerate(LEVELS):
+        symbols, trits = packed(values, number), form.base == 3
+        words = numba_entropy.compress(symbols, True, trits)
+        found = triton_entropy.compress(symbols.to(device), True, trits)
+        assert found.cpu().equal(words), "the codes of the levels differ"
+        (read,) = triton_entropy.decompress_all([words], len(symbols), torch.device(device))
+        assert read.cpu().equal(symbols), "codes are not read as what they stand for"
+
+
+def code_rows(values: Tensor, device: str) -> list[tuple[str, float, Callable[[], object]]]:
+    """What is timed, and the fewest bytes an entry: of 4-bit levels of so many entries."""
+    here, where = packed(values, 1), torch.device(device)
+    symbols, words = here.to(device), numba_entropy.compress(here, True, False)
+    share, coded = len(here) / len(values), 4 * len(words) / len(here)
+    return [
+        ("triton: levels coded", share * (3 + 2 * coded),
+         lambda: triton_entropy.compress(symbols, True, False)),
+        ("triton: codes read", share * (1 + 3 * coded),
+         lambda: triton_entropy.decompress_all([words], len(here), where)),
+        ("the CPU: levels coded", 0.0, lambda: numba_entropy.compress(here, True, False)),
+        ("the CPU: codes read", 0.0, lambda: numba_entropy.decompress(words, len(here))),
+    ]  # fmt: skip

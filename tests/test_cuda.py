@@ -23,6 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 import atomo
 from atomo.codecs import make_codec
 from atomo.memory import make_memory
+from atomo.training.checkpoint import load
+from atomo.transports.mpi.device_memory import takes_device_memory
 
 RANKS = Path(__file__).with_name("cuda_ranks.py")
 
@@ -235,6 +237,24 @@ def test_a_master_on_the_gpu_trains_as_one_on_the_cpu(tmp_path, code):
         assert done == 0, output
         found.append(best(folder))
     assert found[0] >= found[1] - 0.02
+
+
+@needs_a_gpu
+@pytest.mark.slow
+def test_dense_sums_over_mpi_are_alike_from_gpu_to_gpu_and_by_way_of_hosts(tmp_path):
+    if takes_device_memory() is not True:
+        pytest.skip("the MPI here does not say that it takes CUDA memory")
+    found = []
+    for aware in ("auto", "no"):
+        folder = tmp_path / aware
+        words = ["train", "-n=2", "--comm-type=Allreduce", "--code=sgd", "--max-steps=20"]
+        words += ["--enable-gpu=yes", f"--cuda-aware-mpi={aware}", f"--train-dir={folder}"]
+        done, output = run(words, tmp_path / f"{aware}.log")
+        assert done == 0, output
+        assert ("dense sums go from GPU to GPU" in output) == (aware == "auto")
+        found.append(load(folder, 20).model)
+    for name, one in found[0].items():
+        torch.testing.assert_close(one, found[1][name])
 
 
 @EITHER

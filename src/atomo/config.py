@@ -45,6 +45,7 @@ from atomo.roles import (
 from atomo.schedule import phases
 from atomo.setting_bounds import BOUNDS
 from atomo.setting_checks import (
+    CUDA_AWARE_MPI,
     MASTER_DEVICES,
     PRECISIONS,
     check_clip,
@@ -183,6 +184,11 @@ class Settings:
         "with a master and --enable-gpu: where it adds up and steps: cpu, or gpu, which sends "
         "weights down",
     )
+    cuda_aware_mpi: str = option(
+        "auto",
+        "on GPUs without a master: auto (dense sums go from GPU to GPU where MPI takes CUDA "
+        "memory) or no",
+    )
     threads: int = option(0, "compute threads per process; 0: the cores of a host over its workers")
     train_dir: str = option("", "folder of the run; empty: a new one under runs/")
     eval_freq: int = option(100, "steps between two checkpoints")
@@ -288,6 +294,7 @@ class Settings:
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             hierarchical=canonical_hierarchy(self.hierarchical),
             down=self._down(),
+            cuda_aware_mpi=resolve("cuda-aware-mpi", self.cuda_aware_mpi, CUDA_AWARE_MPI),
             master_device=resolve("master-device", self.master_device, MASTER_DEVICES),
             fusion=str(self.grouping) if self.fusion else "",
             evaluator=resolve("evaluator", self.evaluator, EVALUATORS),

@@ -9,14 +9,15 @@ from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 
 __all__ = [
-    "CPU", "MASTER_DEVICES", "PRECISIONS", "check_clip", "check_hosts", "check_precision",
-    "check_schedule", "master_down", "wants_gpu",
+    "AUTO", "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "PRECISIONS", "check_clip", "check_hosts",
+    "check_precision", "check_schedule", "master_down", "wants_gpu",
 ]  # fmt: skip
 
 PRECISIONS: Final = ("fp32", "bf16", "fp16")
 CPU: Final = "cpu"
 GPU: Final = "gpu"
 MASTER_DEVICES: Final = (CPU, GPU)
+CUDA_AWARE_MPI: Final = (AUTO, "no")
 
 
 def check_hosts(hostfile: str, slurm: bool) -> None:

@@ -28,3 +28,9 @@ def test_a_line_says_how_frames_leave_gpus(aware, ending):
     assert line.startswith("frames leave GPUs through pinned memory of their hosts; ")
     assert line.endswith(ending)
     assert "\n" not in line
+
+
+def test_another_line_says_that_dense_sums_do_not():
+    line = staging(True, "Open MPI 5.0.11", direct=True)
+    assert line.startswith("dense sums go from GPU to GPU over Open MPI 5.0.11, which takes CUDA")
+    assert line.endswith("frames leave GPUs through pinned memory of their hosts")

@@ -11,7 +11,7 @@ import torch
 from atomo.config import Settings, wants_gpu
 from atomo.errors import AtomoError, ConfigError
 from atomo.roles import has_master
-from atomo.setting_checks import CPU
+from atomo.setting_checks import AUTO, CPU
 from atomo.training.choosing import choose_codecs
 from atomo.training.cores import share_of_cores
 from atomo.training.events import Caution, Event
@@ -49,6 +49,8 @@ def run_rank(
         device = device_of(settings, transport)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # what is launched from here on goes there
+        if sums_on_gpus(settings):
+            transport.open_lanes(settings.timeout)
         if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
             tell(Caution(transport.staging))
         first = spared(settings, transport, lambda s, t: planned(s, t, device, tell))
@@ -125,6 +127,12 @@ def fail(error: Exception, transport: Transport, place: str, *, alone: bool) -> 
     else:
         transport.abort(error.exit_code if isinstance(error, AtomoError) else 1)
     raise error
+
+
+def sums_on_gpus(settings: Settings) -> bool:
+    """Whether dense sums may go from GPU to GPU: with a master none are made on the way."""
+    wanted = settings.cuda_aware_mpi == AUTO and wants_gpu(settings.enable_gpu)
+    return wanted and not has_master(settings.comm_type)
 
 
 def threads_of(settings: Settings, transport: Transport) -> int:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from atomo.errors import TransportError
+from atomo.transports.device_lane import DeviceLane
 from atomo.wire import Bytes
 
 __all__ = ["AT_ONCE", "FOREVER_S", "LARGEST", "Message", "Transport", "check_message"]
@@ -43,6 +46,23 @@ class Transport(ABC):
     def staging(self) -> str:
         """How what lies on a GPU travels, in one line; empty: nobody need know."""
         return ""
+
+    def open_lanes(self, timeout_s: float) -> None:
+        """From now on, and in channels made from now on, `lane` has what can be had.
+
+        Every rank does so, or none.
+
+        Raises:
+            DeadlineExpired: a rank does not.
+        """
+        del timeout_s
+
+    def lane(self, device: torch.device) -> DeviceLane | None:
+        """What takes tensors on such a device as they are, alike on all ranks; None: they travel
+        in messages, by way of their hosts.
+        """
+        del device
+        return None
 
     @abstractmethod
     def send(self, to: int, data: Bytes, what: str) -> None:

@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from typing import final
 
+import torch
+from torch import Tensor
+
 from atomo.transports.base import Message, Transport, check_message
+from atomo.transports.device_lane import DeviceLane
 from atomo.wire import Bytes
 
 __all__ = ["Part"]
@@ -35,6 +39,10 @@ class Part(Transport):
         """Bytes that the whole has received so far."""
         return self._whole.received_bytes
 
+    def lane(self, device: torch.device) -> DeviceLane | None:
+        whole = self._whole.lane(device)
+        return None if whole is None else PartLane(whole, self._ranks)
+
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
         self._whole.send(self._ranks[to], data, what)
@@ -56,3 +64,20 @@ class Part(Transport):
 
     def abort(self, exit_code: int) -> None:
         self._whole.abort(exit_code)
+
+
+@final
+class PartLane(DeviceLane):
+    """A lane among some of the ranks of another."""
+
+    def __init__(self, whole: DeviceLane, ranks: Sequence[int]) -> None:
+        self._whole, self._ranks = whole, ranks
+
+    def send(self, to: int, values: Tensor, what: str) -> None:
+        self._whole.send(self._ranks[to], values, what)
+
+    def receive(self, source: int, values: Tensor, timeout_s: float, what: str) -> None:
+        self._whole.receive(self._ranks[source], values, timeout_s, what)
+
+    def drain(self, timeout_s: float) -> None:
+        self._whole.drain(timeout_s)

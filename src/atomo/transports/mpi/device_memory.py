@@ -1,8 +1,8 @@
 """Whether the MPI library takes what lies on a GPU, and what becomes of it in any case.
 
 Frames are made on hosts: what a GPU has encoded comes there through pinned memory, is compressed,
-gets its checksum, and is checked before anything of it goes to another GPU. So a library that could
-send from a GPU has nothing of that kind to send; who runs a job is told, once.
+gets its checksum, and is checked before anything of it goes to another GPU. A library that can send
+from a GPU serves dense sums alone, where there is no master; who runs a job is told, once.
 """
 
 import ctypes
@@ -31,13 +31,19 @@ def takes_device_memory(library: str | None = None) -> bool | None:
     return None
 
 
-def staging(aware: bool | None, library: str) -> str:
+def staging(aware: bool | None, library: str, *, direct: bool = False) -> str:
     """One line on how what lies on a GPU travels over MPI.
 
     Args:
         aware: what `takes_device_memory` found.
         library: its name and version.
+        direct: whether dense sums go from GPU to GPU.
     """
+    if direct:
+        return (
+            f"dense sums go from GPU to GPU over {library}, which takes CUDA memory; frames leave "
+            "GPUs through pinned memory of their hosts"
+        )
     how = {True: "takes CUDA memory", False: "takes no CUDA memory", None: "does not say"}[aware]
     ending = ", which frames have no use for" if aware else ""
     return f"frames leave GPUs through pinned memory of their hosts; {library} {how}{ending}"

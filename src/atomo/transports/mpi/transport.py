@@ -11,10 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar, final
 
+import numpy as np
+import torch
+
 from atomo.errors import DeadlineExpired, PeerLost, TransportError
 from atomo.transports.base import AT_ONCE, FOREVER_S, Message, Transport, check_message
 from atomo.transports.deadline import Deadline
 from atomo.transports.gone import Gone
+from atomo.transports.mpi.device_lane import MpiLane
 from atomo.transports.mpi.device_memory import staging, takes_device_memory
 from atomo.transports.mpi.library import MPI
 from atomo.transports.mpi.messages import (
@@ -63,6 +67,7 @@ class MpiTransport(Transport):
         self._seen = {one for one in here if processes is not None and runs(processes[one])}
         self._ask: Callable[[int, int, int], None] | None = None
         self._channels: list[MpiTransport] = []
+        self._lane: MpiLane | None = None
         self.sent_bytes = self.received_bytes = 0
         self._leaving: list[Outgoing] = []
         self._arriving: list[Incoming] = []  # in the order of their beginnings
@@ -74,7 +79,22 @@ class MpiTransport(Transport):
     @property
     def staging(self) -> str:
         vendor, version = MPI.get_vendor()
-        return staging(takes_device_memory(), f"{vendor} {'.'.join(map(str, version))}")
+        library = f"{vendor} {'.'.join(map(str, version))}"
+        return staging(takes_device_memory(), library, direct=self._lane is not None)
+
+    def open_lanes(self, timeout_s: float) -> None:
+        # On all ranks or on none: hosts may have other libraries.
+        mine, least = (np.array([one], np.uint8) for one in (takes_device_memory() is True, False))
+        request = self._world.Iallreduce(mine, least, MPI.MIN)
+        if not Deadline(timeout_s).poll(request.Test):
+            raise DeadlineExpired(
+                f"rank {self.rank} waited {timeout_s:g} s for all ranks to say what MPI they have"
+            )
+        if least[0]:
+            self._lane = MpiLane(self._duplicate(timeout_s))
+
+    def lane(self, device: torch.device) -> MpiLane | None:
+        return self._lane if device.type == "cuda" else None
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
@@ -126,14 +146,20 @@ class MpiTransport(Transport):
             channel.drain(timeout_s)
 
     def channel(self, timeout_s: float) -> "MpiTransport":
+        made = MpiTransport(self._duplicate(timeout_s), self._here, self._processes)
+        if self._lane is not None:
+            made._lane = MpiLane(self._duplicate(timeout_s))
+        self._channels.append(made)
+        return made
+
+    def _duplicate(self, timeout_s: float) -> MPI.Intracomm:
+        """Another communicator of all ranks."""
         world, request = self._world.Idup()
         if not Deadline(timeout_s).poll(request.Test):
             raise DeadlineExpired(
                 f"rank {self.rank} waited {timeout_s:g} s for all ranks to join; see --timeout"
             )
-        made = MpiTransport(world, self._here, self._processes)
-        self._channels.append(made)
-        return made
+        return world
 
     def abort(self, exit_code: int) -> None:
         self._world.Abort(exit_code)

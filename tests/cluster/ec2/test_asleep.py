@@ -61,7 +61,7 @@ def later(monkeypatch, hours, *modules):
 @pytest.mark.slow
 def test_a_cluster_sleeps_for_its_disks_and_wakes(ec2, cloud, hosts, monkeypatch):
     cloud.prices = PRICES
-    ids = [one["id"] for one in ec2("launch", "--yes", "--json", "--max-hours", "8").record]
+    ids = up(cloud)
     assert ec2("stop_hosts", answer="n\n").code == 13
     assert ec2("stop_hosts", "--dry-run").code == 0
     done = ec2("stop_hosts", "--yes")
@@ -107,16 +107,19 @@ def test_spot_hosts_are_not_stopped_but_may_be_ended(ec2, cloud, hosts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["job", "host"])
-def test_no_host_is_stopped_unless_all_can_be(ec2, cloud, hosts, why):
+def test_no_host_is_stopped_unless_all_can_be(ec2, cloud, hosts):
     ids = up(cloud)
-    hosts.jobs, hosts.lost = ("", {ids[1]}) if why == "host" else (JOB, set())
-    done = ec2("stop_hosts", "--yes")
-    assert done.code == (11 if why == "host" else 12)
-    assert (ids[1] if why == "host" else "`stop 3` ends it with a checkpoint") in done.err
+    hosts.jobs = JOB
+    busy = ec2("stop_hosts", "--yes")
+    assert busy.code == 12
+    assert "`stop 3` ends it with a checkpoint" in busy.err
+    assert not hosts.told
+    hosts.jobs, hosts.lost = "", {ids[1]}
+    away = ec2("stop_hosts", "--yes")
+    assert away.code == 11
+    assert ids[1] in away.err
+    assert {id for id, verb in hosts.told if verb == "go_on"} == {ids[0], ids[2]}
     assert states(ec2) == ["running"] * 3
-    gone_on = {id for id, verb in hosts.told if verb == "go_on"}
-    assert gone_on == ({ids[0], ids[2]} if why == "host" else set())
 
 
 def lost(words, forward):
@@ -126,25 +129,22 @@ def lost(words, forward):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["StopInstances", "StartInstances"])
-def test_a_refusal_changes_nothing_and_a_lost_answer_is_none(ec2, cloud, hosts, call):
+def test_a_refusal_changes_nothing_and_a_lost_answer_is_none(ec2, cloud, hosts):
     ids = set(up(cloud))
-    command, before, after = "stop_hosts", "running", "stopped"
-    if call == "StartInstances":
-        command, before, after = "start_hosts", "stopped", "running"
-        assert ec2("stop_hosts", "--yes").code == 0
-    hosts.told.clear()
-    cloud.on(call, refusal("InsufficientInstanceCapacity"))
-    refused = ec2(command, "--yes")
-    assert refused.code == 10
-    assert states(ec2) == [before] * 3
-    if command == "stop_hosts":
-        assert {id for id, verb in hosts.told if verb == "go_on"} == ids
-    hosts.told.clear()
-    cloud.on(call, lost)
-    assert ec2(command, "--yes").code == 0
-    assert states(ec2) == [after] * 3
-    assert not [one for one in hosts.told if one[1] == "go_on"]
+    moves = (("StopInstances", "stop_hosts", "running", "stopped"),
+             ("StartInstances", "start_hosts", "stopped", "running"))  # fmt: skip
+    for call, command, before, after in moves:
+        hosts.told.clear()
+        cloud.on(call, refusal("InsufficientInstanceCapacity"))
+        assert ec2(command, "--yes").code == 10
+        assert states(ec2) == [before] * 3
+        told_on = {id for id, verb in hosts.told if verb == "go_on"}
+        assert told_on == (ids if command == "stop_hosts" else set())
+        hosts.told.clear()
+        cloud.on(call, lost)
+        assert ec2(command, "--yes").code == 0
+        assert states(ec2) == [after] * 3
+        assert not [one for one in hosts.told if one[1] == "go_on"]
 
 
 @pytest.mark.slow

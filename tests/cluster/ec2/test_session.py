@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from atomo_cluster.ec2.session import CORE
+from atomo_cluster.ec2.session import CORE, needed_here
+from atomo_cluster.errors import ConfigError
 
 SSM = ("--connect", "ssm")
 # In place of the AWS CLI: it leads to the sshd that stands for the instance.
@@ -54,19 +55,15 @@ def test_commands_run_through_sessions_and_keys_are_pinned(sessions):
         assert f"{record['id']} {key} scanned\n" in sessions.known_hosts
 
 
-@pytest.mark.slow
-def test_what_sessions_take_here_is_asked_for_first(ec2, cloud, monkeypatch, tmp_path):
-    for name in ("ssh", "ssh-keygen", "ssh-keyscan"):
-        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+def test_what_sessions_take_here_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    missing = ec2("validate", *SSM)
-    assert missing.code == 12
-    assert "needs aws here, and it is not installed" in missing.err
-    (tmp_path / "aws").write_text("")
-    (tmp_path / "aws").chmod(0o755)
-    missing = ec2("validate", *SSM)
-    assert "needs session-manager-plugin here, and it is not installed: https://docs" in missing.err
-    assert ec2("plan", "--connect", "telnet").code == 2
+    told = ("needs aws here", "needs session-manager-plugin here, .* not installed: https://docs")
+    for program, words in zip(("aws", "session-manager-plugin"), told, strict=True):
+        with pytest.raises(ConfigError, match=words):
+            needed_here()
+        (tmp_path / program).write_text("")
+        (tmp_path / program).chmod(0o755)
+    needed_here()
 
 
 @pytest.mark.slow

@@ -171,6 +171,21 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     assert steps(tmp_path) == [2]
 
 
+def test_what_was_under_way_at_a_checkpoint_is_accounted_for_after_it(tmp_path):
+    """It came too late while states were gathered, after the last line of metrics."""
+    common = {"n": 4, "code": "sgd", "batch_size": 8, "num_aggregate": 1, "memory": "residual"}
+    for steps_ in (3, 6):
+        run_threads(settings(tmp_path / "run", max_steps=steps_, **common))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    before = {"": 0, "images_": 0}
+    for line in map(json.loads, lines):
+        for kind, used in (("", "workers"), ("images_", "images_used")):
+            came_to = [kind + what for what in ("late", "refused", "lost", "under_way")]
+            assert before[kind] + line[kind + "asked"] == sum(line[k] for k in (used, *came_to))
+            before[kind] = line[kind + "under_way"]
+    assert len(lines) == 6
+
+
 def test_contradicting_settings_are_named(tmp_path):
     run_threads(settings(tmp_path, max_steps=1, network=SMALL))
     with pytest.raises(ConfigError, match=r"--seed is 9, but .* made with 1"):

@@ -14,6 +14,7 @@ from atomo.memory import Memory
 
 __all__ = [
     "BUFFER",
+    "COUNTS",
     "EXCHANGE",
     "HOSTS",
     "MEMORY",
@@ -28,6 +29,7 @@ __all__ = [
 BUFFER, MEMORY = "buffer/", "memory/"  # what names in a worker's state begin with
 EXCHANGE = "exchange/"  # and those in an optimiser's that are a communicator's
 HOSTS = "hosts"  # of them, the host of each rank where some share one
+COUNTS = "counts"  # and what became of gradients and images since the last line of metrics
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

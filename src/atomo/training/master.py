@@ -11,7 +11,13 @@ from atomo.downlink import weights_dtype
 from atomo.errors import TooFewWorkers
 from atomo.training.average import without_average
 from atomo.training.cadence import Cadence
-from atomo.training.contents import kept_buffers, load_model, without_exchange
+from atomo.training.contents import (
+    COUNTS,
+    EXCHANGE,
+    kept_buffers,
+    load_model,
+    without_exchange,
+)
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
@@ -19,7 +25,7 @@ from atomo.training.keeper import Keeper, Parts
 from atomo.training.master_weights import MasterWeights, on_host
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.progress import Progress, Step
-from atomo.training.resume import hosts_in, spread
+from atomo.training.resume import counts_in, hosts_in, spread
 from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.worker_state import buffers_in
 from atomo.transports import Transport
@@ -191,6 +197,7 @@ class Master:
             )
         if self._job.resume == "auto":
             self._saved = snapshot.step
+            self._server.add_counts(counts_in(snapshot))
         return snapshot.step
 
     def _take_step(self, step: int) -> StepDone:
@@ -233,5 +240,7 @@ class Master:
     def _parts(self) -> Parts:
         states = self._server.save()
         optimizer = on_host(self._optimizer.state_dict()) | self._damping.state_dict()
+        if any(map(any, counts := self._server.counts)):
+            optimizer[EXCHANGE + COUNTS] = torch.tensor(counts)
         self._weights.to_model()
         return Parts(self._job.model.state_dict(), optimizer, states)

@@ -10,7 +10,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.identity import check_identity
 from atomo.training.checkpoint import Snapshot, load, steps
-from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
+from atomo.training.contents import COUNTS, EXCHANGE, HOSTS, MEMORY
 from atomo.training.run_folder import PATIENCE_S
 
 __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
@@ -83,6 +83,24 @@ def hosts_in(snapshot: Snapshot) -> Sequence[int]:
             f"{tuple(said.shape)}: it is damaged, or of another version"
         )
     found: list[int] = said.tolist()
+    return found
+
+
+def counts_in(snapshot: Snapshot) -> list[list[int]]:
+    """What became of gradients and images between the last step of a checkpoint and itself.
+
+    Raises:
+        CheckpointError: it has none of both.
+    """
+    said = snapshot.optimizer.get(EXCHANGE + COUNTS)
+    if said is None:
+        return []
+    if said.shape != (2, 5) or said.is_floating_point():
+        raise CheckpointError(
+            f"the checkpoint has counts of gradients and images as {said.dtype} "
+            f"{tuple(said.shape)}: it is damaged, or of another version"
+        )
+    found: list[list[int]] = said.tolist()
     return found
 
 

@@ -7,7 +7,7 @@ become of it:
     asked = used + late + refused + lost, and those that are still under way
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -64,6 +64,18 @@ class Accounts:
     def lose(self, count: int) -> None:
         """A worker died that owed so many, or that was yet to be told that they did not count."""
         self._lost += count
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """What was counted since somebody last asked for the balance."""
+        return self._asked, self._used, self._late, self._lost, self._refused
+
+    def add(self, counts: Sequence[int]) -> None:
+        """These were counted before, by somebody else."""
+        asked, used, late, lost, refused = counts
+        self._asked, self._used = self._asked + asked, self._used + used
+        self._late, self._lost = self._late + late, self._lost + lost
+        self._refused += refused
 
     def balance(self, under_way: int, refusals: Iterable[tuple[int, Lie]] = ()) -> Balance:
         """What was counted since this was last asked, and whose frames were refused."""

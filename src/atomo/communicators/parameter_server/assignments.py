@@ -1,6 +1,6 @@
 """Which worker computes which step, and what each is told of the gradient before."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from atomo.communicators.parameter_server.accounts import Accounts, Balance
@@ -101,6 +101,16 @@ class Assignments:
         """
         under_way = len(self._asked) + len(self._late) + len(self._refused)
         return self._gradients.balance(under_way, refusals)
+
+    @property
+    def counts(self) -> list[tuple[int, ...]]:
+        """What was counted of gradients and of images, and is in no balance yet."""
+        return [self._gradients.counts, self._images.counts]
+
+    def add(self, counts: Sequence[Sequence[int]]) -> None:
+        """What `counts` were where the run paused, if any: they are in the next balance."""
+        for accounts, some in zip((self._gradients, self._images), counts, strict=False):
+            accounts.add(some)
 
     def image_balance(self) -> Balance:
         """The same of the images that they are of."""

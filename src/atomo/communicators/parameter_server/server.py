@@ -119,6 +119,17 @@ class Server:
         """What became of the gradients that were asked for, since this was last asked."""
         return self._assignments.balance(self._refusals.take_senders())
 
+    @property
+    def counts(self) -> list[tuple[int, ...]]:
+        """Of gradients and images what became of them since their balance was last asked for: a
+        checkpoint keeps it, for the balance of the step after it.
+        """
+        return self._assignments.counts
+
+    def add_counts(self, counts: Sequence[Sequence[int]]) -> None:
+        """What `counts` were where the run goes on."""
+        self._assignments.add(counts)
+
     def slowest(self) -> tuple[int, float]:
         """The worker whose gradients take longest, and how many times the median; 0: not known."""
         return self._members.pace.slowest()

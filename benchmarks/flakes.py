@@ -1,0 +1,105 @@
+"""The suite of faults again and again: how many of its tests fail now and then.
+
+    .venv/bin/python benchmarks/flakes.py --repeats 100
+    .venv/bin/python benchmarks/flakes.py --repeats 20 --load 8 --all --minutes 60
+
+Each repeat is one run of pytest over the files in which faults are injected. `--load` processes
+that only compute run beside it. Whatever fails is named; the last line is how many tests ran, how
+many failed, and the share of repeats in which any did. Ends with 1 if any failed.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SUITE = [
+    "tests/cli/test_cli_faults.py",
+    "tests/cli/test_cli_spares.py",
+    "tests/communicators/test_deaths.py",
+    "tests/communicators/test_garbage.py",
+    "tests/communicators/test_lies.py",
+    "tests/communicators/test_pace.py",
+    "tests/communicators/test_slow.py",
+    "tests/communicators/test_spares.py",
+    "tests/training/test_failpoints.py",
+    "tests/training/test_full_disk.py",
+    "tests/training/test_left_behind.py",
+    "tests/training/test_outages.py",
+    "tests/training/test_tampered.py",
+]
+COUNTS = re.compile(r"(\d+) (passed|failed|error)")
+FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+BUSY = "while True: pass"
+
+
+def main() -> int:
+    """Runs them; 1 where any failed."""
+    options = parsed()
+    end, failed = time.monotonic() + 60 * options.minutes, Counter[str]()
+    tests = repeats = bad = 0
+    with busy(options.load):
+        while repeats < options.repeats and time.monotonic() < end:
+            repeats += 1
+            count, names = once(options.suite or SUITE, everything=options.all)
+            tests, bad = tests + count, bad + bool(names)
+            failed.update(names)
+            told = f"failed: {', '.join(names)}" if names else "passed"
+            print(f"repeat {repeats}: {count} tests, {told}", flush=True)
+    for name, times in failed.most_common():
+        print(f"{name}: {times} of {repeats}")
+    rate = bad / max(1, repeats)
+    each = tests / max(1, repeats)
+    print(f"{repeats} repeats of {each:.0f} tests beside a load of {options.load}:", end=" ")
+    print(f"{failed.total()} failures; some failed in {bad} repeats, {rate:.1%}")
+    return 1 if bad else 0
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", nargs="*", help="files, in place of those of faults")
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=600.0, help="no repeat begins after")
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside")
+    parser.add_argument("--all", action="store_true", help="the slow tests too: real jobs")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that only compute."""
+    made = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in made:
+            one.kill()
+            one.wait()
+
+
+def once(suite: list[str], *, everything: bool) -> tuple[int, list[str]]:
+    """One repeat; how many tests ran, and which failed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "--no-header", *suite]
+    done = subprocess.run(
+        [*command, *(["--all"] if everything else [])], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    counts = {what: int(number) for number, what in COUNTS.findall(done.stdout)}
+    names = FAILED.findall(done.stdout)
+    if done.returncode and not names:
+        names = [f"pytest, which ended with {done.returncode}"]
+        print(done.stdout[-2000:], done.stderr[-2000:])
+    return sum(counts.values()), names
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,6 +1,7 @@
 """What it costs a training without faults that it would survive them.
 
-    .venv/bin/python benchmarks/reliability_cost.py --pairs 10 --steps 300
+    .venv/bin/python benchmarks/reliability_cost.py              # four minutes
+    .venv/bin/python benchmarks/reliability_cost.py --pairs 20 --minutes 60
 
 Jobs of this machine, one after the other: as `atomo train` starts them, and with `--with-ft none`,
 under which the first death of a process ends the job, and nobody asks MPI for deaths. Of each pair
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,7 @@ class Steps:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=4.0, help="no pair is to end later")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--network", default="LeNet")
@@ -45,7 +48,11 @@ def main() -> None:
     words += [f"--max-steps={options.steps}", "--epochs=100000", "--batch-size=16"]
     words += ["--evaluator=none", f"--eval-freq={options.steps}"]
     step, processor = list[float](), list[float]()
+    began = time.monotonic()
     for number in range(options.pairs):
+        spent_s = time.monotonic() - began
+        if number and spent_s * (number + 1) / number > 60 * options.minutes:
+            break
         arms = [[*words], [*words, WITHOUT]]
         found = [taken(arm) for arm in (arms if number % 2 else reversed(arms))]
         with_it, without = found if number % 2 else reversed(found)
@@ -53,7 +60,8 @@ def main() -> None:
         processor.append(with_it.processor_s / without.processor_s)
         print(f"{1e3 * with_it.median_s:.2f} ms with, {1e3 * without.median_s:.2f} ms without: "
               f"{step[-1]:.3f}; processor time {processor[-1]:.3f}", flush=True)  # fmt: skip
-    print(f"step: {told(step)}; processor time: {told(processor)}")
+    print(f"\n| {len(step)} pairs of {options.steps} steps | with it, over without |")
+    print(f"| --- | --- |\n| a step | {told(step)} |\n| processor time | {told(processor)} |")
 
 
 def taken(words: Sequence[str]) -> Steps:

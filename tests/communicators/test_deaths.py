@@ -88,8 +88,11 @@ def one_byte() -> Bytes:
 
 
 def test_where_all_are_silent_nobody_is_killed():
-    troupe = Troupe(workers=2, needed=2, timeout_s=0.05)
+    troupe, now = Troupe(workers=2, needed=2, timeout_s=0.05), [0.0]
+    # Both are given the step at the same moment, however late threads get their turns.
+    troupe.server._members.pace._clock = lambda: now[0]
     troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    now[0] = 0.06
     with pytest.raises(DeadlineExpired, match=r"gradients of worker \[1, 2\] at step 1"):
         troupe.server.collect(troupe.sum)
     assert troupe.server.workers == (1, 2)

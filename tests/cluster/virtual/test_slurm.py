@@ -38,6 +38,12 @@ def ranks(slurm: Slurm, asked: str, *options: str) -> list[str]:
     return [line.split()[1] for line in sorted(told) if line[:1].isdigit()]
 
 
+def begins(slurm: Slurm, job: str) -> bool:
+    """Whether a job runs, which SLURM has wait for two minutes once it is in the queue again."""
+    slurm.on("h1", "scontrol", "update", f"JobId={job}", "StartTime=now")
+    return slurm.field(job, "JobState") == "RUNNING"
+
+
 def test_a_job_is_where_slurm_says_and_goes_on_in_its_next_allocation(slurm, tmp_path):
     assert ranks(slurm, "-N3 -n 7", "--slurm") == ["h1"] * 4 + ["h2"] * 2 + ["h3"]
     assert ranks(slurm, "-N2 -w h2,h3", "--slurm") == ["h2", "h3"]  # from h1, as a login node
@@ -58,7 +64,7 @@ def test_a_job_is_where_slurm_says_and_goes_on_in_its_next_allocation(slurm, tmp
     stopped = latest(run)
     assert stopped
     assert stopped == steps()
-    slurm.does("scontrol", "update", f"JobId={job}", "StartTime=now")  # SLURM waits two minutes
+    until(lambda: begins(slurm, job), "it to begin again")
     until(lambda: steps() > stopped + 1, "more steps")
     slurm.does("scancel", "--batch", "--signal=TERM", job)  # a user has enough
     until(lambda: slurm.field(job, "JobState") == "FAILED", "its end")

@@ -68,6 +68,7 @@ def test_some_of_the_tasks_may_wait_or_be_left(inside):
     line = command(some, [])
     assert line[line.index("--host") + 1] == "h1:2,h2:1"
     assert "oob_tcp_keepalive_time" in line
+    assert line[line.index("plm_slurm_args") + 1] == "--overlap"
     with pytest.raises(ConfigError, match=r"--n 5, but the allocation of SLURM .* 4 processes"):
         command(Settings(n=5, slurm=True), [])
 

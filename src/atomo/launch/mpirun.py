@@ -29,6 +29,8 @@ KEEPALIVE: Final = "oob_tcp_keepalive_"
 # A silent host is noticed after 1 s and three more in which it answers nothing, not after 480 s.
 KEEPALIVES: Final = (("time", "1"), ("intvl", "1"), ("probes", "3"))
 SSH_ARGUMENTS: Final = "plm_ssh_args"
+# Daemons that are gone with their host hold what they had until SLURM has noticed: minutes.
+SRUN_ARGUMENTS: Final = "plm_slurm_args"
 # The same while ranks are being started, and there are no daemons yet.
 IMPATIENT: Final = "-o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=4"
 
@@ -75,6 +77,8 @@ def outliving(settings: Settings) -> list[str]:
         wanted += ["--with-ft", "ulfm"]
     if settings.hostfile or settings.slurm:
         wanted += watchful(settings.mpi_args)
+    if settings.slurm and SRUN_ARGUMENTS not in settings.mpi_args:
+        wanted += ["--prtemca", SRUN_ARGUMENTS, "--overlap"]
     return wanted if wanted and version() >= FAULT_TOLERANT else []
 
 

@@ -19,11 +19,13 @@ from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Compressor
 from atomo.communicators.direct import Direct
 from atomo.communicators.exchange import add_frame, add_frames
+from atomo.errors import CodecError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
+from atomo.kernels import entropy
 from atomo.memory import make_memory
 from atomo.transports import network
 from atomo.wire.compression import Compression
@@ -108,6 +110,20 @@ def test_several_frames_take_no_more_than_one(spec):
     assert len(heard) <= MOST[spec][1], heard
     add_frames(bucket, frames, expected, 0.5)
     torch.testing.assert_close(out.held, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["natural", "qsgd", "terngrad"])
+def test_a_damaged_code_is_refused_where_the_sum_is(spec):
+    """Nobody waits for the streams alone: what reads the symbols says that they are none."""
+    codec = make_codec(spec)
+    payload = codec.encode(normal((ENTRIES,)), torch.Generator().manual_seed(1))
+    assert int(payload.words[1]) != entropy.PLAIN
+    payload.words[2] ^= 1  # the size of the first stream, which ends elsewhere then
+    out = placed(torch.ones(ENTRIES))
+    with pytest.raises(CodecError):
+        codec.add_decoded(payload, out, 0.5)
+    assert out.held.eq(1).all()
 
 
 @pytest.mark.parametrize("spec", ["efsignsgd", "topk", "threshold", "onebit"])

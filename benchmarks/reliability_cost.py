@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/reliability_cost.py              # four minutes
     .venv/bin/python benchmarks/reliability_cost.py --pairs 20 --minutes 60
 
-Jobs of this machine, one after the other: as `atomo train` starts them, and with `--with-ft none`,
+Jobs of this machine, one after the other: as `atomo train` starts them, and with `--with-ft no`,
 under which the first death of a process ends the job, and nobody asks MPI for deaths. Of each pair
 the order changes. The figure is the ratio of their median steps, and that of the processor time of
 their steps, which other work on the machine disturbs less.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-WITHOUT = "--mpi-args=--with-ft none"
+WITHOUT = "--mpi-args=--with-ft no"
 FIRST = 20  # steps that compile, and fill caches
 
 

@@ -116,9 +116,11 @@ def turn(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: those with the jobs mostly wait for them."""
-    return (os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """More processes than there are cores: those with jobs, of which there are more groups with
+    all tests than without, mostly wait for them.
+    """
+    return (os.cpu_count() or 1) + (2 if config.getoption("all") else 1)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

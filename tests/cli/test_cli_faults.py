@@ -191,8 +191,8 @@ def test_any_other_killed_rank_ends_the_job(rank, source, words, told, tmp_path)
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_job_and_keeps_the_last_checkpoint(tmp_path):
-    command = [*QUICK, f"--train-dir={tmp_path / 'run'}"]
-    common = {"network": "LeNet", "batch_size": 8, "code": "sgd"}
+    command = [*QUICK, f"--train-dir={tmp_path / 'run'}", "--n=2"]
+    common = {"n": 2, "network": "LeNet", "batch_size": 8, "code": "sgd"}
     run_threads(settings(tmp_path / "run", max_steps=2, **common))
     before = load(tmp_path / "run", 2)
     code, output = run([*command, "--lr=1e20"], tmp_path / "log")

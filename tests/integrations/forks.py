@@ -10,14 +10,12 @@ import runpy
 import sys
 from pathlib import Path
 
-import pytest  # noqa: F401  # as the rest of these: what scripts import, here or later
-import torch._dynamo
-import torch.distributed.checkpoint
-import torch.distributed.fsdp  # noqa: F401
-
-import atomo.integrations.ddp  # noqa: F401
+from atomo.collector import import_for_good
 
 SCRIPT, SIZE, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+# What scripts import, here or later.
+COMMON = ("pytest", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp",
+          "atomo.integrations.ddp")  # fmt: skip
 
 
 def become(rank: int) -> None:
@@ -30,6 +28,8 @@ def become(rank: int) -> None:
 
 
 def main() -> None:
+    for name in COMMON:
+        import_for_good(name)
     children = []
     for rank in range(SIZE):
         child = os.fork()

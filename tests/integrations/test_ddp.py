@@ -18,7 +18,8 @@ SCENARIOS = Path(__file__).with_name("scenarios.py")
 @pytest.mark.slow
 def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
     names = ["gathers", "equals_ddp", "trains", "layouts", "channels_last", "unused", "joins"]
-    run_ranks(SCENARIOS, 2, tmp_path, *names, "amp", "methods", "resumes")
+    errors = ["not_finite", "too_late"]  # come out of backward on all ranks
+    run_ranks(SCENARIOS, 2, tmp_path, *names, "amp", "methods", "resumes", *errors)
 
 
 @pytest.mark.slow
@@ -30,11 +31,6 @@ def test_three_ranks(tmp_path):
 @pytest.mark.slow
 def test_two_hosts_of_two_ranks(tmp_path):
     run_ranks(SCENARIOS, 4, tmp_path, "hierarchical")
-
-
-@pytest.mark.slow
-def test_errors_come_out_of_backward_on_all_ranks(tmp_path):
-    run_ranks(SCENARIOS, 2, tmp_path, "not_finite", "too_late")
 
 
 def test_the_bucket_of_a_compiled_reducer_is_refused():

@@ -4,6 +4,7 @@ Between two scenarios ranks meet at a barrier outside of the transport: one that
 into another's silence.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -217,6 +218,7 @@ def play(
     barrier: Callable[[], object],
 ) -> None:
     """A rank's part in a job of processes; a failure ends the job with a traceback."""
+    gc.freeze()  # what was imported is not looked through, three times, at the end
     try:
         for name in names:
             for act in (SCENARIOS | ENDS)[name]:

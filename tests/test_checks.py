@@ -1,5 +1,6 @@
 """What the tests check of annotated functions while they run, beside what `test_selection` asks."""
 
+from array import array
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -33,6 +34,11 @@ def rows(count: int, a: Float[Tensor, "{count} n"]) -> Iterator[Float[Tensor, " 
     yield from a
 
 
+@check
+def unread(a: Float[Tensor, " n"], b: "array[int]") -> Float[Tensor, " n"]:
+    return a
+
+
 def test_a_letter_is_one_size_in_all_arguments_and_the_result():
     assert added(ones(2, 3), ones(3)).shape == (2, 3)
     with pytest.raises(TypeCheckError, match="n=3"):
@@ -59,6 +65,12 @@ def test_sizes_that_are_computed_and_what_yields_are_checked_too():
     assert len([*rows(2, ones(2, 3))]) == 2
     with pytest.raises(TypeCheckError):
         rows(3, ones(2, 3))
+
+
+def test_what_can_be_read_is_checked_beside_what_cannot():
+    assert unread(ones(2), array("i")).shape == (2,)
+    with pytest.raises(TypeCheckError):
+        unread(ones(2, 2), array("i"))
 
 
 def test_checks_can_be_left_out():

@@ -43,6 +43,7 @@ class Reply:
     status: int
     body: bytes
     kind: str = XML
+    more: tuple[tuple[str, str], ...] = ()  # headers that S3 has
 
 
 def refusal(code: str, message: str = "no") -> Reply:
@@ -149,6 +150,8 @@ class Cloud:
                 self.send_response(reply.status)
                 self.send_header("Content-Type", reply.kind)
                 self.send_header("Content-Length", str(len(reply.body)))
+                for name, value in reply.more:
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(reply.body)
 
@@ -194,7 +197,8 @@ class Cloud:
 
     def answer(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         words = {key: values[0] for key, values in parse_qs(body.decode()).items()}
-        action = words.get("Action") or headers.get("X-Amz-Target", path).rpartition(".")[2]
+        target = headers.get("X-Amz-Target", "").rpartition(".")[2]
+        action = words.get("Action") or target or by_path(path)
         self.calls.append(action)
 
         def forward() -> Reply:
@@ -225,7 +229,10 @@ class Cloud:
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 kind = answer.headers.get("Content-Type", XML)
-                return Reply(answer.status, answer.read(), kind)
+                more = tuple(
+                    (name, answer.headers[name]) for name in KEPT if name in answer.headers
+                )
+                return Reply(answer.status, answer.read(), kind, more)
         except HTTPError as error:
             with error:
                 return Reply(error.code, error.read(), error.headers.get("Content-Type", XML))
@@ -241,6 +248,21 @@ def region(headers: dict[str, str]) -> str:
     return scope[2] if len(scope) > 2 else ""
 
 
+def by_path(path: str) -> str:
+    """The call that a path means, of services that have no other name for it."""
+    where, _, query = path.partition("?")
+    for pattern, call in PATHS.items():
+        if re.fullmatch(pattern, where):
+            return call
+    return "ListObjectsV2" if "list-type=2" in query else "GetObject"
+
+
+PATHS = {
+    ".*/mount-targets/[^/]+/security-groups": "DescribeMountTargetSecurityGroups",
+    ".*/mount-targets": "DescribeMountTargets",
+    ".*/file-systems": "DescribeFileSystems",
+}
+KEPT = ("ETag", "Last-Modified", "Content-Range")
 HOP = {"host", "content-length", "connection", "accept-encoding"}
 Forward = Callable[[], Reply]
 

@@ -1,74 +1,52 @@
 """Every call to AWS fails once in every command: what the command then says, and what still runs.
 
     python tests/cluster/ec2/faults.py                             # of all commands: many minutes
-    python tests/cluster/ec2/faults.py launch shutdown --write     # puts these into the page
+    python tests/cluster/ec2/faults.py launch shutdown             # of some
+    python tests/cluster/ec2/faults.py --write                     # puts all into the page
 
-A fault is one of two: `refused`, where AWS does nothing, and `lost`, where AWS does what was asked
-and the answer never arrives. What only looks is refused; what changes something is refused and
-lost. Each occurrence of a call in a command is a case of its own.
+A fault is one of three: `refused`, where AWS does nothing; `lost`, where AWS does what was asked
+and the answer never arrives; `again`, where it does not arrive either, and boto3 asks once more.
+What only looks is refused; what changes something meets all three. Each occurrence of a call in a
+command is a case of its own. Cases are kept in FOLDER with --keep FOLDER, and not tried again.
 """
 
 from __future__ import annotations
 
-import io
-import os
+import json
 import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from cluster.ec2.cloud import Cloud, Forward, Moto, Reply, everything, refusal, write_cluster
-from cluster.ec2.lab import banner
-from cluster.ec2.sshd import closed_port, make_key
+from cluster.ec2.cloud import Cloud, Forward, Reply, everything, refusal
+from cluster.ec2.faults_page import BEGIN, END, PAGE, page_of
+from cluster.ec2.faults_rig import COMMANDS, MAX_USD, Ec2, most_usd, ready, rig
 
-__all__ = ["CHANGES", "COMMANDS", "Case", "Outcome", "in_page", "outcome", "ready"]
+__all__ = ["Case", "Outcome", "cases", "outcome"]
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "cluster-ec2.md"
-BEGIN, END = "<!-- calls and outcomes -->\n", "<!-- end of calls and outcomes -->\n"
-UP: Final = (("launch", "--yes"),)
-# What was done before, and the command, by its name. Hosts let nobody in by ssh.
-COMMANDS: Final[dict[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]]] = {
-    "validate": ((), ("validate",)),
-    "plan": ((), ("plan",)),
-    "cheapest": ((), ("cheapest", "--vcpus", "64", "--limit", "3")),
-    "iam --check": ((), ("iam", "--check")),
-    "launch": ((), ("launch", "--yes")),
-    "launch (spot)": ((), ("launch", "--yes", "--method", "spot")),
-    "launch --dry-run": ((), ("launch", "--dry-run")),
-    "status": (UP, ("status",)),
-    "get_hosts": (UP, ("get_hosts",)),
-    "cost": (UP, ("cost",)),
-    "list_running_instances": (UP, ("list_running_instances",)),
-    "list_idle_instances": (UP, ("list_idle_instances",)),
-    "extend": (UP, ("extend", "9", "--yes")),
-    "bootstrap": (UP, ("bootstrap", "--wait", "0")),
-    "run_command": (UP, ("run_command", "all", "true")),
-    "train": (UP, ("train", "--detach")),
-    "kill_python": (UP, ("kill_python", "--wait", "0")),
-    "resize (more)": (UP, ("resize", "3", "--yes")),
-    "resize (fewer)": (UP, ("resize", "1", "--yes")),
-    "shutdown": (UP, ("shutdown", "--yes")),
-    "clean_launch_and_run": (
-        UP, ("clean_launch_and_run", "--yes", "--wait", "0", "--then-shutdown"),
-    ),
-}  # fmt: skip
-# After the others nothing has to be made anew.
-CHANGES: Final = ("launch", "launch (spot)", "resize (more)", "resize (fewer)", "shutdown",
-                  "clean_launch_and_run")  # fmt: skip
-ENDS: Final = ("shutdown", "clean_launch_and_run")
 LOOKS: Final = ("Describe", "Get", "List", "Simulate")
+MESSAGE: Final = "You are not authorized to do this"
 # Codes that botocore does not ask again for: the fault reaches the command.
-REFUSED: Final = refusal("UnauthorizedOperation", "You are not authorized to do this")
+REFUSED: Final = refusal("UnauthorizedOperation", MESSAGE)
 LOST: Final = refusal("IncompleteSignature", "the answer was lost on the way")
+AGAIN: Final = Reply(500, refusal("InternalError", "an internal error has occurred").body)
+SPOKEN: Final = {  # by services that do not speak as EC2 does
+    **dict.fromkeys(("ListObjectsV2", "GetObject"), (
+        f"<Error><Code>AccessDenied</Code><Message>{MESSAGE}</Message></Error>", "text/xml")),
+    **dict.fromkeys(("GetProducts", "ListServiceQuotas", "GetParameters"), (
+        json.dumps({"__type": "AccessDeniedException", "message": MESSAGE}),
+        "application/x-amz-json-1.1")),
+    **dict.fromkeys(("DescribeMountTargets", "DescribeFileSystems",
+                     "DescribeMountTargetSecurityGroups"), (
+        json.dumps({"code": "AccessDeniedException", "message": MESSAGE}), "application/json")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,85 +56,85 @@ class Case:
     command: str
     call: str
     occurrence: int  # the first is 1
-    kind: str  # refused or lost
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
+    kind: str  # refused, lost or again
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An exit code, and what runs that nobody was told of."""
+    """What became of a command: its exit code, and what is wrong with it."""
 
     code: int
-    untold: frozenset[str]
+    untold: frozenset[str]  # what runs and was not named
+    usd: float  # that all hosts cost until their fuses
+    limit: float  # `max_usd`
     said: str
+    names: bool  # whether an error names the call that failed
 
-
-Ec2 = Callable[..., Result]
-
-
-def prepare(cloud: Cloud, folder: Path) -> None:
-    """An account and a folder in which every command has what it asks for."""
-    cloud.reset()
-    cloud.prices = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
-    cloud.quotas, cloud.denied = {}, set()
-    if not (folder / "id").exists():  # the configuration of the tests lets ssh lead anywhere
-        cloud.console = banner(make_key(folder / "id"))
-        port = closed_port()
-        (folder / "ssh").write_text(f"Host *\n  HostName 127.0.0.1\n  Port {port}\n")
-        write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"),
-                      ssh_config=str(folder / "ssh"), connect_timeout=1)  # fmt: skip
-    cloud.console = banner((folder / "id.pub").read_text())
-
-
-def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:
-    """What stands before a command."""
-    prepare(cloud, folder)
-    for words in COMMANDS[command][0]:
-        done = ec2(*words)
-        assert done.code == 0, done.err
-    cloud.calls.clear()
+    @property
+    def wrong(self) -> str:
+        """What there is to mend; empty: nothing."""
+        return "; ".join(
+            [f"NOT TOLD OF: {', '.join(sorted(self.untold))}"] * bool(self.untold)
+            + [f"MAY COST {self.usd:.2f} OF {self.limit:.2f} USD"] * (self.usd > self.limit)
+            + ["DOES NOT NAME THE CALL"] * (not self.names)
+            + ["A DEFECT"] * (self.code == 1)
+        )
 
 
 def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> list[Case]:
     """Every fault that a command can meet: those of the calls that it makes without any."""
     ready(ec2, cloud, folder, command)
-    ec2(*COMMANDS[command][1])
+    done = ec2(*COMMANDS[command].words)
+    assert done.code == 0, f"{command} without a fault: {done.out}{done.err}"
     return [
         Case(command, call, number, kind)
         for call, count in sorted(Counter(cloud.calls).items())
         for number in range(1, count + 1)
-        for kind in (("refused",) if call.startswith(LOOKS) else ("refused", "lost"))
+        for kind in (("refused",) if call.startswith(LOOKS) else ("refused", "lost", "again"))
     ]
 
 
-def lost(words: dict[str, str], forward: Forward) -> Reply:
-    """AWS does it, and the answer does not arrive."""
-    forward()
-    return LOST
+def fault(case: Case) -> Reply | object:
+    """What AWS does in place of an answer."""
+    if case.kind == "refused":
+        told = SPOKEN.get(case.call)
+        return Reply(403, told[0].encode(), told[1]) if told else REFUSED
+    reply = LOST if case.kind == "lost" else AGAIN
+
+    def done(words: dict[str, str], forward: Forward) -> Reply:
+        forward()
+        return reply
+
+    return done
 
 
-def outcome(ec2: Ec2, cloud: Cloud, case: Case) -> Outcome:
+def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
     """What a command comes to with a fault. The account is ready for it."""
+    tried = COMMANDS[case.command]
     before = costing(cloud)
     cloud.acts.clear()
     cloud.on(case.call, lambda *_: None, times=case.occurrence - 1)
-    cloud.on(case.call, REFUSED if case.kind == "refused" else lost)
-    done = ec2(*COMMANDS[case.command][1])
+    cloud.on(case.call, fault(case))  # type: ignore[arg-type]
+    done = ec2(*tried.words)
     cloud.acts.clear()
-    said = done.out + done.err
-    after = costing(cloud)
+    said, after = done.out + done.err, costing(cloud)
     # What ran before was told of before, unless the command says that it has ended it.
-    ends = case.command in ENDS and (not done.code or after != before)
+    ends = tried.ends and (not done.code or after != before)
     known = frozenset() if ends else before
-    return Outcome(done.code, frozenset(one for one in after - known if one not in said), said)
+    return Outcome(
+        done.code, frozenset(one for one in after - known if one not in said),
+        most_usd(cloud, folder), limit(tried.words), said, not done.code or named(case.call, said),
+    )  # fmt: skip
+
+
+def named(call: str, said: str) -> bool:
+    """Whether a message names a call: `ec2.run_instances` is RunInstances."""
+    return call.lower() in re.sub(r"[_\W]", "", said.lower())
+
+
+def limit(words: tuple[str, ...]) -> float:
+    """`max_usd`, of the settings or of a command."""
+    return float(words[words.index("--max-usd") + 1]) if "--max-usd" in words else MAX_USD
 
 
 def costing(cloud: Cloud) -> frozenset[str]:
@@ -172,108 +150,61 @@ def every(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> Iterator[tuple[
     found = cases(ec2, cloud, folder, command)
     ready(ec2, cloud, folder, command)
     for case in found:
-        if command in CHANGES:
+        if COMMANDS[command].changes:
             ready(ec2, cloud, folder, command)
-        yield case, outcome(ec2, cloud, case)
+        yield case, outcome(ec2, cloud, folder, case)
 
 
-HEADINGS: Final = {
-    0: "it goes on without (0)",
-    10: "it ends, and says what AWS refused (10)",
-    11: "it ends: a host lets nobody in (11)",
-    12: "it ends: a check failed (12)",
-    14: "it ends, and names what is left (14)",
-}
-
-
-def page_of(found: list[tuple[Case, Outcome]]) -> str:
-    """The table of the page: calls, and by what they came to the commands in which they failed."""
-    codes = {(case.call, case.command, result.code) for case, result in found}
-    shown = [code for code in HEADINGS if any(code == seen for *_, seen in codes)]
-    if unknown := {code for *_, code in codes} - set(shown):
-        raise ValueError(f"no heading for the exit codes {sorted(unknown)}")
-    lines = ["| call | " + " | ".join(HEADINGS[code] for code in shown) + " |"]
-    lines += ["| --- |" + " --- |" * len(shown)]
-    for call in sorted({case.call for case, _ in found}):
-        cells = [", ".join(f"`{one}`" for one in COMMANDS if (call, one, code) in codes)
-                 for code in shown]  # fmt: skip
-        lines.append(f"| {call} | " + " | ".join(cells) + " |")
-    count = len({case.command for case, _ in found})
-    told = f"{len(found)} faults in {count} commands. After none of them anything ran that "
-    return told + "the command had not named.\n\n" + "\n".join(lines) + "\n"
-
-
-def in_page() -> dict[str, dict[int, set[str]]]:
-    """The commands of the page's table, by call and exit code."""
-    text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]]
-            for line in text.splitlines() if line.startswith("| ")]  # fmt: skip
-    codes = [int(cell.rpartition("(")[2].rstrip(")")) for cell in rows[0][1:]]
-    return {
-        call: {
-            code: set(re.findall("`(.*?)`", cell)) for code, cell in zip(codes, cells, strict=True)
-        }
-        for call, *cells in rows[2:]
-    }
-
-
-@contextmanager
-def rig(folder: Path) -> Iterator[tuple[Ec2, Cloud]]:
-    """Moto's server with the proxy, and commands that run against it in this process."""
-    from atomo_cluster.ec2.cli import main
-
-    server = Moto()
-    cloud = Cloud(server)
-    names = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
-    around = dict.fromkeys(names, "/nowhere") | {
-        "AWS_ENDPOINT_URL": cloud.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "HOME": str(folder),
-        "PATH": os.environ["PATH"],
-    }
-
-    def ec2(*words: str) -> Result:
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main(list(words))
-        return Result(code, out.getvalue(), err.getvalue())
-
-    with ExitStack() as stack:
-        stack.callback(server.stop)
-        stack.callback(cloud.stop)
-        stack.callback(os.chdir, Path.cwd())
-        os.chdir(folder)
-        stack.enter_context(patch.dict(os.environ, around, clear=True))
-        stack.enter_context(patch("atomo_cluster.ec2.removal.BETWEEN_S", 0.0))
-        stack.enter_context(patch("atomo_cluster.ec2.lifecycle.SETTLE_S", 0.0))
-        yield ec2, cloud
-
-
-def run(names: list[str]) -> list[tuple[Case, Outcome]]:
+def run(names: list[str], keep: Path | None) -> list[tuple[Case, Outcome]]:
     """Every fault in some commands, with a line for each."""
     found = []
     with tempfile.TemporaryDirectory() as folder, rig(Path(folder)) as (ec2, cloud):
         for name in names:
-            for case, result in every(ec2, cloud, Path(folder), name):
-                found.append((case, result))
-                bad = f"  NOT TOLD OF: {sorted(result.untold)}" if result.untold else ""
-                what = f"{case.command:24} {case.call:36} {case.occurrence} {case.kind:8}"
-                sys.stderr.write(f"{what} {result.code}{bad}\n")
+            ours = kept(keep, name) or [*every_told(ec2, cloud, Path(folder), name)]
+            found += ours
+            if keep is not None:
+                lines = [{"case": asdict(case), "outcome": asdict(result) | {
+                          "untold": sorted(result.untold)}} for case, result in ours]  # fmt: skip
+                (keep / f"{name}.json").write_text(json.dumps(lines))
     return found
 
 
+def every_told(
+    ec2: Ec2, cloud: Cloud, folder: Path, command: str
+) -> Iterator[tuple[Case, Outcome]]:
+    """The same, told as it goes on."""
+    for case, result in every(ec2, cloud, folder, command):
+        what = f"{case.command:24} {case.call:36} {case.occurrence} {case.kind:8}"
+        sys.stderr.write(f"{what} {result.code}  {result.wrong}".rstrip() + "\n")
+        yield case, result
+
+
+def kept(keep: Path | None, name: str) -> list[tuple[Case, Outcome]]:
+    """What an earlier run has found of a command, where all was as it should be."""
+    path = keep and keep / f"{name}.json"
+    if not path or not path.exists():
+        return []
+    lines = json.loads(path.read_text())
+    found = [
+        (Case(**one["case"]),
+         Outcome(**one["outcome"] | {"untold": frozenset(one["outcome"]["untold"])}))
+        for one in lines
+    ]  # fmt: skip
+    return [] if any(result.wrong for _, result in found) else found
+
+
 def command(words: list[str]) -> int:
-    """Runs some commands or all; --write puts the table of all into the page."""
-    names = [word for word in words if word != "--write"]
-    found = run(names or list(COMMANDS))
-    text = page_of(found)
+    """Runs some commands or all; --write puts the table of them into the page."""
+    keep = Path(words.pop(words.index("--keep") + 1)) if "--keep" in words else None
+    names = [word for word in words if not word.startswith("--")]
+    found = run(names or list(COMMANDS), keep)
+    text = page_of([(case.command, case.call, result.code) for case, result in found])
     if "--write" not in words:
         sys.stdout.write(text)
     else:
         head, rest = PAGE.read_text().split(BEGIN)
         PAGE.write_text(head + BEGIN + text + END + rest.partition(END)[2])
-    return int(any(result.untold for _, result in found))
+    return int(any(result.wrong for _, result in found))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ CAPACITY: Final = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # without them a launch goes on
 HOME: Final = "us-east-1"  # prices are told there alone, whatever region they are of
 DENIED: Final = "the identity lacks this permission; docs/cluster-ec2.md has the policy"
+AGAIN: Final = "AWS failed, or its answer got lost: `status` tells what there is; then try again"
 HINTS: Final[Mapping[str, str]] = {
     "InsufficientInstanceCapacity": "AWS has too few of these right now: try another zone or type, "
     "alternative_types, or later",
@@ -33,6 +34,16 @@ HINTS: Final[Mapping[str, str]] = {
     "RequestLimitExceeded": f"still throttled after {ATTEMPTS} attempts: wait a few minutes",
     "NoCredentialsError": "set AWS_PROFILE, or run `aws configure` or `aws sso login`",
     "EndpointConnectionError": "is there a network, and does the region exist?",
+    "IncompleteSignature": AGAIN,
+    "InternalError": AGAIN,
+    "InternalFailure": AGAIN,
+    "Unavailable": AGAIN,
+    "ServiceUnavailable": AGAIN,
+    "ReadTimeoutError": AGAIN,
+    "ConnectTimeoutError": AGAIN,
+    "ConnectionClosedError": AGAIN,
+    "ResponseParserError": AGAIN,
+    "WaiterError": "it takes longer than usual, or went wrong: `status` tells",
     "OptInRequired": "the account has not subscribed to this service or region",
     "InvalidSubnetID.NotFound": "subnet_id names none in this region",
 }
@@ -87,7 +98,8 @@ class Aws:
         """Waits for a state of EC2's, e.g. `instance_running`, looking every five seconds."""
         poll = {"Delay": 5, "MaxAttempts": max(1, seconds_s // 5)}
         waiting = self._client("ec2").get_waiter(waiter).wait
-        self._guarded(waiter, waiting, {**arguments, "WaiterConfig": poll})
+        action = f"ec2.describe_{waiter.partition('_')[0]}s ({waiter})"
+        self._guarded(action, waiting, {**arguments, "WaiterConfig": poll})
 
     def transfer(self, how: str, path: str, bucket: str, key: str) -> None:
         """Takes a file to S3 (`upload_file`), in parts where it is large."""

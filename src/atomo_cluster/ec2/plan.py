@@ -125,7 +125,8 @@ def check_total(plan: Plan) -> None:
         return
     told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
     if most is None:
-        told = f"max_usd is {money(limit)}, and AWS does not say what the cluster may cost"
+        told = (f"max_usd is {money(limit)}, and AWS does not say what the cluster may cost "
+                "(`iam --check` tells whether pricing:GetProducts is allowed)")  # fmt: skip
     raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
 
 

@@ -209,16 +209,14 @@ class Cloud:
                 self.catalogue[key] = self.forward(path, headers, body)
             return self.catalogue[key]
 
-        if self.acts.get(action):
-            reply = self.acts[action].pop(0)(words, forward)
-            if reply is not None:
-                return reply
-        if action.startswith("Describe") and words.get("DryRun") == "true":
-            return refusal(
-                "DryRunOperation", "You may"
-            )  # moto does not know of all, and looks long
-        own = OWN.get(action)
-        return (own and own(self, words, body, forward)) or forward()
+        def as_always() -> Reply:
+            if action.startswith("Describe") and words.get("DryRun") == "true":
+                return refusal("DryRunOperation", "You may")  # moto looks long, and knows not all
+            own = OWN.get(action)
+            return (own and own(self, words, body, forward)) or forward()
+
+        act = self.acts[action].pop(0) if self.acts.get(action) else None
+        return (act and act(words, as_always)) or as_always()
 
     def forward(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         kept = {key: value for key, value in headers.items() if key.lower() not in HOP}

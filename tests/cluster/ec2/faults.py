@@ -3,11 +3,13 @@
     python tests/cluster/ec2/faults.py                             # of all commands: many minutes
     python tests/cluster/ec2/faults.py launch shutdown             # of some
     python tests/cluster/ec2/faults.py --write                     # puts all into the page
+    python tests/cluster/ec2/faults.py --each launch               # at every one of its calls
 
 A fault is one of three: `refused`, where AWS does nothing; `lost`, where AWS does what was asked
 and the answer never arrives; `again`, where it does not arrive either, and boto3 asks once more.
-What only looks is refused; what changes something meets all three. Each occurrence of a call in a
-command is a case of its own. Cases are kept in FOLDER with --keep FOLDER, and not tried again.
+What only looks is refused; what changes something meets all three. A call that a command makes
+several times fails at the first of them, and in a case of its own at the last. With --keep FOLDER
+cases are kept there, and not tried again.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ if __name__ == "__main__":
 from cluster.ec2.cloud import Cloud, Forward, Reply, everything, refusal
 from cluster.ec2.faults_page import BEGIN, END, PAGE, page_of
 from cluster.ec2.faults_rig import COMMANDS, MAX_USD, Ec2, most_usd, ready, rig
+
+from atomo_cluster.ec2.tags import IMAGE
 
 __all__ = ["Case", "Outcome", "cases", "outcome"]
 
@@ -74,22 +78,22 @@ class Outcome:
     def wrong(self) -> str:
         """What there is to mend; empty: nothing."""
         return "; ".join(
-            [f"NOT TOLD OF: {', '.join(sorted(self.untold))}"] * bool(self.untold)
+            [f"NOT TOLD OF: {', '.join(sorted(self.untold)[:9])}"] * bool(self.untold)
             + [f"MAY COST {self.usd:.2f} OF {self.limit:.2f} USD"] * (self.usd > self.limit)
             + ["DOES NOT NAME THE CALL"] * (not self.names)
             + ["A DEFECT"] * (self.code == 1)
         )
 
 
-def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> list[Case]:
-    """Every fault that a command can meet: those of the calls that it makes without any."""
+def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool = False) -> list[Case]:
+    """The faults that a command can meet: those of the calls that it makes without any."""
     ready(ec2, cloud, folder, command)
     done = ec2(*COMMANDS[command].words)
     assert done.code == 0, f"{command} without a fault: {done.out}{done.err}"
     return [
         Case(command, call, number, kind)
         for call, count in sorted(Counter(cloud.calls).items())
-        for number in range(1, count + 1)
+        for number in (range(1, count + 1) if each else sorted({1, count}))
         for kind in (("refused",) if call.startswith(LOOKS) else ("refused", "lost", "again"))
     ]
 
@@ -102,10 +106,18 @@ def fault(case: Case) -> Reply | object:
     reply = LOST if case.kind == "lost" else AGAIN
 
     def done(words: dict[str, str], forward: Forward) -> Reply:
-        forward()
+        given[words.get("ClientToken", "")] = forward()
         return reply
 
     return done
+
+
+given: Final[dict[str, Reply]] = {}  # what AWS has done already, by the token of who asked
+
+
+def once(words: dict[str, str], forward: Forward) -> Reply | None:
+    """AWS does a thing once that is asked for twice with one token, and moto does not."""
+    return given.get(words["ClientToken"]) if words.get("ClientToken") else None
 
 
 def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
@@ -115,6 +127,7 @@ def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
     cloud.acts.clear()
     cloud.on(case.call, lambda *_: None, times=case.occurrence - 1)
     cloud.on(case.call, fault(case))  # type: ignore[arg-type]
+    cloud.on(case.call, once)
     done = ec2(*tried.words)
     cloud.acts.clear()
     said, after = done.out + done.err, costing(cloud)
@@ -142,12 +155,17 @@ def costing(cloud: Cloud) -> frozenset[str]:
     found = everything(cloud)
     described = cloud.moto.client().describe_volumes()["Volumes"]
     loose = {one["VolumeId"] for one in described if not one["Attachments"]}
-    return frozenset(found["instances"] | found["requests"] | loose)
+    client, ours = cloud.moto.client(), [{"Name": "tag-key", "Values": [IMAGE]}]  # moto has more
+    baked = {one["ImageId"] for one in client.describe_images(Filters=ours)["Images"]}
+    baked |= {one["SnapshotId"] for one in client.describe_snapshots(Filters=ours)["Snapshots"]}
+    return frozenset(found["instances"] | found["requests"] | loose | baked)
 
 
-def every(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> Iterator[tuple[Case, Outcome]]:
+def every(
+    ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool
+) -> Iterator[tuple[Case, Outcome]]:
     """What comes of every fault in a command."""
-    found = cases(ec2, cloud, folder, command)
+    found = cases(ec2, cloud, folder, command, each)
     ready(ec2, cloud, folder, command)
     for case in found:
         if COMMANDS[command].changes:
@@ -155,12 +173,12 @@ def every(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> Iterator[tuple[
         yield case, outcome(ec2, cloud, folder, case)
 
 
-def run(names: list[str], keep: Path | None) -> list[tuple[Case, Outcome]]:
+def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Outcome]]:
     """Every fault in some commands, with a line for each."""
     found = []
     with tempfile.TemporaryDirectory() as folder, rig(Path(folder)) as (ec2, cloud):
         for name in names:
-            ours = kept(keep, name) or [*every_told(ec2, cloud, Path(folder), name)]
+            ours = kept(keep, name) or [*told(every(ec2, cloud, Path(folder), name, each))]
             found += ours
             if keep is not None:
                 lines = [{"case": asdict(case), "outcome": asdict(result) | {
@@ -169,11 +187,9 @@ def run(names: list[str], keep: Path | None) -> list[tuple[Case, Outcome]]:
     return found
 
 
-def every_told(
-    ec2: Ec2, cloud: Cloud, folder: Path, command: str
-) -> Iterator[tuple[Case, Outcome]]:
-    """The same, told as it goes on."""
-    for case, result in every(ec2, cloud, folder, command):
+def told(found: Iterator[tuple[Case, Outcome]]) -> Iterator[tuple[Case, Outcome]]:
+    """The same, with a line for each as it goes on."""
+    for case, result in found:
         what = f"{case.command:24} {case.call:36} {case.occurrence} {case.kind:8}"
         sys.stderr.write(f"{what} {result.code}  {result.wrong}".rstrip() + "\n")
         yield case, result
@@ -197,7 +213,7 @@ def command(words: list[str]) -> int:
     """Runs some commands or all; --write puts the table of them into the page."""
     keep = Path(words.pop(words.index("--keep") + 1)) if "--keep" in words else None
     names = [word for word in words if not word.startswith("--")]
-    found = run(names or list(COMMANDS), keep)
+    found = run(names or list(COMMANDS), keep, "--each" in words)
     text = page_of([(case.command, case.call, result.code) for case, result in found])
     if "--write" not in words:
         sys.stdout.write(text)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cluster.ec2.cloud import Cloud, Moto, write_cluster
+from cluster.ec2.faults_supervisor import night
 from cluster.ec2.lab import banner
 from cluster.ec2.sshd import make_key
 
@@ -26,6 +27,7 @@ SPOT: Final = (("launch", "--yes", "--method", "spot"),)
 KEPT: Final = ("--supervise", "yes", "--results", "s3://results-of-tests/one")
 SUPERVISED: Final = (("launch", "--yes", *KEPT),)
 ASLEEP: Final = (*UP, ("stop_hosts", "--yes"))
+BAKED: Final = (*UP, ("bake", "--yes"))
 PRICES: Final = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR: Final = 0.096 + 100 * 0.08 / 730 + 0.005  # of a host, USD
 MAX_USD: Final = 3 * 9.2 * HOUR  # three hosts until fuses of nine hours, and not four of eight
@@ -65,6 +67,8 @@ COMMANDS: Final[dict[str, Tried]] = {
     "resize (fewer)": Tried(("resize", "1", "--yes"), UP, changes=True, ends=True),
     "stop_hosts": Tried(("stop_hosts", "--yes"), UP, changes=True, ends=True),
     "start_hosts": Tried(("start_hosts", "--yes"), ASLEEP, changes=True),
+    "bake": Tried(("bake", "--yes"), UP, changes=True),
+    "delete_images": Tried(("delete_images", "--yes"), BAKED, changes=True, ends=True),
     "list_running_instances": Tried(("list_running_instances",), UP),
     "list_idle_instances": Tried(("list_idle_instances",), UP),
     "run_command": Tried(("run_command", "all", "true"), UP),
@@ -89,6 +93,7 @@ COMMANDS: Final[dict[str, Tried]] = {
         ("clean_launch_and_run", "--yes", "--wait", "0", "--then-shutdown"),
         changes=True, ends=True,
     ),
+    "supervise": Tried(("supervise",), (("launch", "--yes"),), changes=True, ends=True),
     "shutdown": Tried(("shutdown", "--yes"), UP, changes=True, ends=True),
     "shutdown (spot)": Tried(("shutdown", "--yes"), SPOT, changes=True, ends=True),
     "shutdown (supervised)": Tried(("shutdown", "--yes"), SUPERVISED, changes=True, ends=True),
@@ -138,7 +143,7 @@ def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:
     prepare(cloud, folder)
     for words in COMMANDS[command].before:
         done = ec2(*words)
-        assert done.code == 0, done.err
+        assert done.code == 0, f"{words}: {done.out[-500:]}{done.err}"
     store(cloud, COMMANDS[command].words)
     cloud.calls.clear()
 
@@ -227,6 +232,8 @@ def rig(folder: Path) -> Iterator[tuple[Ec2, Cloud]]:
     }
 
     def ec2(*words: str) -> Result:
+        if words == ("supervise",):
+            return Result(*night(cloud, folder), "")
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = main(list(words))

@@ -6,6 +6,7 @@ from typing import Final
 from atomo_cluster.ec2.commands import launch, shutdown
 from atomo_cluster.ec2.commands.bootstrap import add_site, set_up
 from atomo_cluster.ec2.commands.plan import present
+from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.train import add_manner, train
 from atomo_cluster.ec2.lifecycle import launch as launch_hosts
 from atomo_cluster.ec2.network import allowed_cidr
@@ -55,7 +56,9 @@ def run(run: Run) -> int:
         return launch.rehearse(run, plan)
     run.confirm("End all of these, then launch?" if things else "Proceed?")
     shutdown.end(run)
-    launch_hosts(run.aws, plan, cidr, run.say)
+    made = launch_hosts(run.aws, plan, cidr, run.say)
+    launch.write_down(run, plan, made)
+    show_hosts(run, made)
     try:
         hosts = cluster_hosts(run)
         set_up(run, hosts)

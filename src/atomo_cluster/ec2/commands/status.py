@@ -1,11 +1,12 @@
 """`status`: the cluster's hosts."""
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from atomo_cluster.ec2.asleep import DOWN
 from atomo_cluster.ec2.bucket import Bucket
@@ -13,17 +14,18 @@ from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.delete_images import image_line
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
-from atomo_cluster.ec2.images import baked
+from atomo_cluster.ec2.images import Baked, baked
 from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
 from atomo_cluster.ec2.own_hosts import show_own
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.story import Event, parsed
-from atomo_cluster.ec2.survey import everything
+from atomo_cluster.ec2.survey import survey
 from atomo_cluster.ec2.tables import table
 from atomo_cluster.ec2.targets import hosts_of, reach
-from atomo_cluster.errors import LeftBehind
+from atomo_cluster.errors import CloudError, LeftBehind
 
+T = TypeVar("T")
 LINES: Final = 40
 LOOK_S: Final = 20.0
 HELP: Final = """\
@@ -46,7 +48,32 @@ def run(run: Run) -> int:
     if run.options.hostfile:
         return show_own(run)
     hosts = instances(run.aws, run.owned)
-    things = everything(run.aws, run.owned.filters())
+    show_cluster(run, hosts)
+    found, unsaid = survey(run.aws, run.owned.filters()), list[str]()
+    story = said(unsaid, lambda: told(run, hosts), list[Event]())
+    for event in story:
+        run.say(f"{event.when}  {event.kind:8} {event.text}")
+    others = [thing for thing in found.things if thing.kind != "instance"]
+    for thing in others:
+        run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
+    made = said(unsaid, lambda: baked(run.aws, run.owned), list[Baked]())
+    for image in made:
+        run.say(f"{image_line(image)}; `delete_images` deletes it")
+    foreign = said(unsaid, lambda: namesakes(run.aws, run.owned), dict[str, int]())
+    unsaid += found.errors
+    run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
+              "others": [vars(thing) for thing in others],
+              "images": [asdict(image) for image in made], "unsaid": unsaid,
+              "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
+    if foreign:
+        raise LeftBehind(f"{told_of(run.owned, foreign)}; see them with --owner {min(foreign)}")
+    if unsaid:  # the hosts are shown by now
+        raise CloudError(f"AWS does not say all: {'; '.join(dict.fromkeys(unsaid))}")
+    return 0
+
+
+def show_cluster(run: Run, hosts: list[Instance]) -> None:
+    """Shows the hosts, and how many are missing."""
     if hosts:
         show_hosts(run, hosts)
     else:
@@ -54,23 +81,15 @@ def run(run: Run) -> int:
     missing = run.cluster.hosts - len(hosts)
     if hosts and missing > 0:
         run.say(f"{missing} of {run.cluster.hosts} hosts are missing; `launch` starts them")
-    story = told(run, hosts)
-    for event in story:
-        run.say(f"{event.when}  {event.kind:8} {event.text}")
-    others = [thing for thing in things if thing.kind != "instance"]
-    for thing in others:
-        run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
-    made = baked(run.aws, run.owned)
-    for image in made:
-        run.say(f"{image_line(image)}; `delete_images` deletes it")
-    foreign = namesakes(run.aws, run.owned)
-    run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
-              "others": [vars(thing) for thing in others],
-              "images": [asdict(image) for image in made],
-              "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
-    if foreign:
-        raise LeftBehind(f"{told_of(run.owned, foreign)}; see them with --owner {min(foreign)}")
-    return 0
+
+
+def said(unsaid: list[str], ask: Callable[[], T], nothing: T) -> T:
+    """What AWS says; where it does not, why goes to `unsaid`."""
+    try:
+        return ask()
+    except CloudError as error:
+        unsaid.append(str(error))
+        return nothing
 
 
 def told(run: Run, hosts: list[Instance]) -> list[Event]:

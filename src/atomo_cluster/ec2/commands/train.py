@@ -12,6 +12,7 @@ from atomo_cluster.ec2.commands.run_command import finish, on_each
 from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.job_verbs import check_free, followed, shown_words, started, stopped, tail
 from atomo_cluster.ec2.jobs import script_of
+from atomo_cluster.ec2.plan import check_total, make_plan
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import package
@@ -76,12 +77,14 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
     """Leaves the job to a supervisor on the master, which nothing here is needed for any more.
 
     Raises:
-        NotReady: a job runs there already.
+        NotReady: a job runs there already; the fuses allow for more than `max_usd`.
         RemoteError: the supervisor could not be started.
     """
     if run.options.queue:
         raise ConfigError("supervise: yes looks after one job, and has no --queue")
     check_free(run, master)
+    if run.cluster.max_usd is not None:  # which then holds by the fuses alone, if the master dies
+        check_total(make_plan(run.aws, run.cluster, run.owned))
     command = f"bash {run.cluster.remote_dir}/tools/remote_script.sh supervise"
     answer = reach(run).run(master, command, package(run, words), INSTALL_S)
     answer.checked("starting the supervisor")

@@ -64,8 +64,8 @@ COMMANDS: Final[dict[str, Tried]] = {
     "resize (more)": Tried(
         ("resize", "3", "--yes", "--max-usd", f"{MAX_USD + 8.2 * HOUR}"), UP, changes=True
     ),
-    "resize (fewer)": Tried(("resize", "1", "--yes"), UP, changes=True, ends=True),
-    "stop_hosts": Tried(("stop_hosts", "--yes"), UP, changes=True, ends=True),
+    "resize (fewer)": Tried(("resize", "1", "--yes"), UP, changes=True),
+    "stop_hosts": Tried(("stop_hosts", "--yes"), UP, changes=True),
     "start_hosts": Tried(("start_hosts", "--yes"), ASLEEP, changes=True),
     "bake": Tried(("bake", "--yes"), UP, changes=True),
     "delete_images": Tried(("delete_images", "--yes"), BAKED, changes=True, ends=True),

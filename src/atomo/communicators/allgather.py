@@ -4,16 +4,18 @@ The sum has the parameter server's order, rank by rank, so that it has its bits.
 size - 1 frames, which pays where frames are small; any codec will do.
 """
 
+from collections.abc import Iterable
 from itertools import islice
-from typing import Any, final
+from typing import Any, ClassVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Codec
 from atomo.communicators.base import Finish, Reduction
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor, add_frames, batch_of, finish
+from atomo.communicators.exchange import Compressor, add_frame, add_frames, batch_of, finish
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, Header, Kind, read_header
@@ -24,6 +26,8 @@ __all__ = ["Allgather"]
 @final
 class Allgather(Reduction[Bytes]):
     """Frames of all ranks, decoded as they arrive, in the batches that their codec joins."""
+
+    repeats: ClassVar[bool] = True
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor
@@ -37,16 +41,35 @@ class Allgather(Reduction[Bytes]):
         return self._compressor.compress(bucket, flat, step)
 
     def start(self, bucket: Bucket, encoded: Bytes, step: int) -> Finish:
-        arriving = self._collective.gather(encoded, f"bucket {bucket.number} of step {step}")
-        share = 1 / self._collective.size
+        all_of_them = self._collective
+        arriving = all_of_them.gather(encoded, f"bucket {bucket.number} of step {step}")
+        ranks, shares = all_of_them.ranks, all_of_them.shares
 
         def add_all(out: Float[Tensor, " n"]) -> None:
-            checked = (check(frame, bucket, step, rank) for rank, frame in enumerate(arriving))
-            while batch := list(islice(checked, batch_of(bucket, out.device))):
-                add_frames(bucket, batch, out, share)
+            named = zip(ranks, arriving, strict=True)
+            checked = (check(frame, bucket, step, rank) for rank, frame in named)
+            if shares:
+                for frame, share in zip(checked, shares, strict=True):
+                    add_frames(bucket, [frame], out, share)
+            else:
+                add_alike(bucket, checked, out, 1 / len(ranks))
             finish(bucket, out)
 
         return add_all
+
+    def take_back(self, bucket: Bucket, encoded: Bytes, device: torch.device) -> None:
+        sent = torch.zeros(bucket.size)
+        add_frame(bucket, encoded, sent, 1.0)
+        self._compressor.keep(bucket, sent.to(device))
+
+
+def add_alike(
+    bucket: Bucket, frames: Iterable[Bytes], out: Float[Tensor, " n"], share: float
+) -> None:
+    """Adds frames that weigh the same."""
+    arriving = iter(frames)
+    while batch := list(islice(arriving, batch_of(bucket, out.device))):
+        add_frames(bucket, batch, out, share)
 
 
 def check(frame: Bytes, bucket: Bucket, step: int, rank: int) -> Bytes:

@@ -5,8 +5,9 @@ payloads that add up (`Law.SUMMABLE`).
 """
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -23,6 +24,8 @@ __all__ = ["Allreduce", "add_mean", "addends_of"]
 @final
 class Allreduce(Reduction[list[Any]]):
     """Sums of payloads."""
+
+    repeats: ClassVar[bool] = True
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor
@@ -41,21 +44,42 @@ class Allreduce(Reduction[list[Any]]):
         return self._compressor.encode(bucket, flat, step)
 
     def start(self, bucket: Bucket, encoded: list[Any], step: int) -> Finish:
-        addends = addends_of(bucket, encoded, self._collective.size)
+        ranks, shares = self._collective.size, self._collective.shares
+        addends = addends_of(bucket, encoded, ranks, copy=self._collective.may_repeat)
+        if shares:
+            for addend in addends:
+                addend.values.mul_(ranks * shares[self._collective.rank])
 
         def add_sum(out: Float[Tensor, " n"]) -> None:
             self._collective.sum(addends, f"bucket {bucket.number} of step {step}")
-            add_mean(bucket, encoded, addends, out, self._collective.size)
+            add_mean(bucket, encoded, addends, out, ranks)
             finish(bucket, out)
 
         return add_sum
 
+    def take_back(self, bucket: Bucket, encoded: list[Any], device: torch.device) -> None:
+        sent = torch.zeros(bucket.size, device=device)
+        for part, payload in zip(bucket.parts, encoded, strict=True):
+            part.codec.add_decoded(payload, gradient_of(part, sent))
+        self._compressor.keep(bucket, sent)
 
-def addends_of(bucket: Bucket, payloads: Sequence[Any], ranks: int) -> list[Addend]:
-    """What of the payloads of a bucket adds up, so much smaller that no sum leaves its carrier."""
+
+def addends_of(
+    bucket: Bucket, payloads: Sequence[Any], ranks: int, *, copy: bool = False
+) -> list[Addend]:
+    """What of the payloads of a bucket adds up, so much smaller that no sum leaves its carrier.
+
+    Args:
+        bucket: whose.
+        payloads: of its parts.
+        ranks: how many are summed.
+        copy: whether payloads must stay what they are, as they may be summed again.
+    """
     addends = []
     for part, payload in zip(bucket.parts, payloads, strict=True):
         values, carrier = part.codec.addend(payload), part.codec.carrier
+        if copy:
+            values = values.clone()
         smaller = shrinkage(carrier, ranks)
         addends.append(Addend(values if smaller == 1 else values.mul_(smaller), carrier))
     return addends

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -90,6 +91,8 @@ class Reduction(ABC, Generic[Encoded]):
 
     memory: ClassVar[str | None] = None
     """The memory that it takes, where that is not for the codec to say."""
+    repeats: ClassVar[bool] = False
+    """Whether `start` may be called again with what `encode` made, and exchanges it anew."""
 
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -120,6 +123,16 @@ class Reduction(ABC, Generic[Encoded]):
             What waits for the others. It may run in another thread, beside the start of the next
             bucket, and runs in the order of the buckets.
         """
+
+    def take_back(self, bucket: Bucket, encoded: Encoded, device: torch.device) -> None:
+        """What was encoded never counts: the memory gets it, if it feeds back.
+
+        Args:
+            bucket: whose.
+            encoded: what `encode` made, also where it was exchanged.
+            device: of the gradient.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not repeat")
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint must hold beside memories, alike on all ranks: for most, nothing."""

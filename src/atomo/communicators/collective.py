@@ -42,6 +42,12 @@ class Collective(ABC):
     size: int
     wait_s: float
     """Seconds spent on waiting for others so far."""
+    ranks: Sequence[int]
+    """What each is called in frames: 0..size-1, or its number in the job where some are gone."""
+    shares: Sequence[float] = ()
+    """What each weighs in a mean; none: all the same."""
+    may_repeat: bool = False
+    """Whether an operation may be asked for again, by those who are left after a death."""
     in_one_order: bool = False
     """Whether all ranks must begin its operations, and those of other such collectives, in one
     order, whichever threads they are in."""

@@ -37,13 +37,28 @@ class Direct(Collective):
         """Collectives.
 
         Args:
-            transport: connects the ranks.
+            transport: connects the ranks; between two operations their number may change.
             timeout_s: the longest wait for one of them.
         """
-        self.rank, self.size = transport.rank, transport.size
         self.wait_s = 0.0
+        self.may_repeat = transport.interrupts
         self._transport, self._timeout_s = transport, timeout_s
         self._one_host = transport.local_size == transport.size
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]  # as the transport has it now
+        """This one's place."""
+        return self._transport.rank
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """How many there are."""
+        return self._transport.size
+
+    @property
+    def ranks(self) -> Sequence[int]:  # type: ignore[override]
+        """What they are called in frames."""
+        return self._transport.numbers
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         for peer in self._peers():

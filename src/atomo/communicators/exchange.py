@@ -189,9 +189,14 @@ class Compressor:
         for bucket, frame, device in self._sent.values():
             sent = torch.zeros(bucket.size)
             add_frame(bucket, frame, sent, self.late_share)
-            for part in bucket.parts:
-                self.memory.take_back(layout(part), sent[part.start : part.stop].to(device))
+            self.keep(bucket, sent.to(device))
         self._sent.clear()
+
+    def keep(self, bucket: Bucket, sent: Float[Tensor, " n"]) -> None:
+        """What was sent of a bucket never counts: the memory gets it, if it feeds back."""
+        if self.memory.feeds_back:
+            for part in bucket.parts:
+                self.memory.take_back(layout(part), sent[part.start : part.stop])
 
     def _payloads(
         self,

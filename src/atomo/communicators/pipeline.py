@@ -7,7 +7,7 @@ same order, whatever the order in which their backward passes make them.
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -47,6 +47,17 @@ class Settled:
 
 
 @final
+@dataclass(frozen=True)
+class Held:
+    """What a rank sends of a bucket, once it is encoded."""
+
+    bucket: Bucket
+    encoded: Future[Any]
+    place: Place
+    device: torch.device  # of the gradient
+
+
+@final
 class Pipeline(Communicator):
     """A communicator over all ranks of a collective, by one way to reduce a bucket."""
 
@@ -82,6 +93,7 @@ class Pipeline(Communicator):
         self._holds = self._agreeing or self._compressor.memory.needs_norm
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
         self._released = 0
+        self._held: list[Held] = []
         self._starting: list[Future[None]] = []
         self._finishing: list[Future[None]] = []
         self._encoding, self._receiving = Spans(), Spans()
@@ -102,7 +114,37 @@ class Pipeline(Communicator):
 
     def settle(self) -> Settled:
         """Waits until the mean of every bucket is there. Arguments and errors: `average`."""
-        agree_s = self._release_whole() if self._holds else 0.0
+        return self._settled(self._release_whole() if self._holds else 0.0)
+
+    def come_to_rest(self) -> None:
+        """Waits until nothing of a step that was interrupted is under way.
+
+        Raises:
+            CodecError: a codec cannot carry this rank's gradient.
+        """
+        wait([held.encoded for held in self._held])
+        wait(self._starting)
+        wait(self._finishing)
+        for held in self._held:
+            held.encoded.result()
+
+    def repeat(self) -> Settled:
+        """Exchanges anew what this rank has encoded for the step. Errors: those of `average`."""
+        self._streams.join()
+        self._out.zero_()
+        self._finishing.clear()
+        behind = self._streams.behind
+        self._held = [replace(held, place=behind(held.device)) for held in self._held]
+        self._starting = [self._sender.submit(self._start, held) for held in self._held]
+        return self._settled(0.0)
+
+    def take_back(self) -> None:
+        """The step is never taken: the memory gets back what was encoded for it."""
+        for held in self._held:
+            self._reduction.take_back(held.bucket, held.encoded.result(), held.device)
+
+    def _settled(self, agree_s: float) -> Settled:
+        """Waits for what was begun, of which ranks agreed on scales for so long before."""
         for starting in self._starting:
             starting.result()
         for finishing in self._finishing:  # complete by now: each is begun by one of those
@@ -122,7 +164,9 @@ class Pipeline(Communicator):
                 return
             place = self._streams.behind(flat.device)  # while the device goes on with the pass
             encoded = self._encoders.submit(self._encode, place, bucket, flat)
-            self._starting.append(self._sender.submit(self._start, place, bucket, encoded))
+            held = Held(bucket, encoded, place, flat.device)
+            self._held.append(held)
+            self._starting.append(self._sender.submit(self._start, held))
             self._released += 1
 
     def _release_whole(self) -> float:
@@ -142,11 +186,12 @@ class Pipeline(Communicator):
         with self._encoding.busy(), place():
             return self._reduction.encode(bucket, flat, self._step)
 
-    def _start(self, place: Place, bucket: Bucket, encoded: Future[Any]) -> None:
-        held = encoded.result()
-        with place():
-            finish = self._reduction.start(bucket, held, self._step)
-        self._finishing.append(self._receiver.submit(self._finish, place, bucket, finish))
+    def _start(self, held: Held) -> None:
+        encoded = held.encoded.result()
+        with held.place():
+            finish = self._reduction.start(held.bucket, encoded, self._step)
+        finishing = self._receiver.submit(self._finish, held.place, held.bucket, finish)
+        self._finishing.append(finishing)
 
     def _finish(self, place: Place, bucket: Bucket, finish: Finish) -> None:
         with self._receiving.busy(), place():

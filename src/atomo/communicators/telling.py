@@ -1,5 +1,6 @@
 """What ranks tell each other beside gradients: few bytes, in a frame of each, of one step."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from torch import Tensor
@@ -9,17 +10,35 @@ from atomo.communicators.report import Report
 from atomo.errors import FrameError
 from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
 
-__all__ = ["gather", "tell"]
+__all__ = ["gather", "report_frame", "reports_in", "tell"]
 
 RAW: Final = Compression(codec="none")
+REPORT: Final = "the report"
 
 
 def tell(collective: Collective, step: int, report: Report) -> dict[int, Report]:
     """The reports of all ranks, in their order."""
-    frames = gather(collective, Kind.REPORT, step, report.tensor(), "the report")
-    return {
-        rank: Report.of(unpack(frame, [Report.field()])[0]) for rank, frame in enumerate(frames)
-    }
+    frame = report_frame(step, collective.rank, report)
+    frames = collective.gather(frame, f"{REPORT} of step {step}")
+    return dict(reports_in(frames, step, range(collective.size)))
+
+
+def report_frame(step: int, rank: int, report: Report) -> Bytes:
+    """What a rank says of a step."""
+    return pack(Header(Kind.REPORT, step, rank + 1), [report.tensor()], RAW)
+
+
+def reports_in(
+    frames: Iterable[Bytes], step: int, ranks: Sequence[int]
+) -> Iterator[tuple[int, Report]]:
+    """The reports in the frames of these ranks, one after the other.
+
+    Raises:
+        FrameError: a rank sent something else.
+    """
+    for rank, frame in zip(ranks, frames, strict=True):
+        check(frame, Header(Kind.REPORT, step, rank + 1), rank, REPORT)
+        yield rank, Report.of(unpack(frame, [Report.field()])[0])
 
 
 def gather(
@@ -33,10 +52,15 @@ def gather(
     frame = pack(Header(kind, step, collective.rank + 1), [section], RAW)
     frames = list(collective.gather(frame, f"{what} of step {step}"))
     for rank, one in enumerate(frames):
-        header = read_header(one)
-        if header != Header(kind, step, rank + 1):
-            raise FrameError(
-                f"rank {rank} sent {header.kind.name} of step {header.step} where {what} of "
-                f"step {step} was expected"
-            )
+        check(one, Header(kind, step, rank + 1), rank, what)
     return frames
+
+
+def check(frame: Bytes, expected: Header, rank: int, what: str) -> None:
+    """Raises FrameError where a frame of a rank is another than was expected."""
+    header = read_header(frame)
+    if header != expected:
+        raise FrameError(
+            f"rank {rank} sent {header.kind.name} of step {header.step} where {what} of "
+            f"step {expected.step} was expected"
+        )

@@ -1,7 +1,7 @@
 """The transport contract: frames from rank to rank, in order between any two, each wait bounded."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,13 @@ class Transport(ABC):
     survives: bool = False
     """Whether the death of a rank leaves the others as they are, and they hear of it. Where it does
     not, a death ends the job, and what is said of deaths below has no use."""
+    interrupts: bool = False
+    """Whether a death ends every wait, whoever it is for, so that all begin anew what they do."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """What the ranks are called in frames that travel over it."""
+        return range(self.size)
 
     @property
     def staging(self) -> str:

@@ -2,7 +2,16 @@
 
 from atomo.wire.batch import Sections
 from atomo.wire.compression import Bytes, Compression
-from atomo.wire.frame import Flag, Header, Kind, pack, pack_pieces, read_header, unpack
+from atomo.wire.frame import (
+    Flag,
+    Header,
+    Kind,
+    claimed_kind,
+    pack,
+    pack_pieces,
+    read_header,
+    unpack,
+)
 from atomo.wire.tensor_file import TensorFile, read_tensor_file, tensor_file
 
 __all__ = [
@@ -13,6 +22,7 @@ __all__ = [
     "Kind",
     "Sections",
     "TensorFile",
+    "claimed_kind",
     "pack",
     "pack_pieces",
     "read_header",

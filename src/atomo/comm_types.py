@@ -10,7 +10,7 @@ from atomo.tables import Table
 if TYPE_CHECKING:  # a job's ranks alone need what averages
     from atomo.communicators.base import Reduction
 
-__all__ = ["COMM_TYPES", "PARAMETER_SERVER", "REDUCTIONS"]
+__all__ = ["COMM_TYPES", "PARAMETER_SERVER", "REDUCTIONS", "REPEATING"]
 
 PARAMETER_SERVER: Final = "Bcast"  # the one with a master, by the name of its way down
 
@@ -24,4 +24,6 @@ REDUCTIONS: Final[Table["type[Reduction[Any]]"]] = Table(
         "Chunked": "chunked:Chunked",
     },
 )
+REPEATING: Final = ("Allgather", "Allreduce")
+"""Those that exchange a gradient anew, so that a step goes on without a rank that died in it."""
 COMM_TYPES: Final = (PARAMETER_SERVER, *REDUCTIONS)

@@ -39,7 +39,7 @@ from atomo.roles import (
     check_spares,
     check_way_down,
     fitted_codec,
-    has_master,
+    outlives,
     trainers,
 )
 from atomo.schedule import phases
@@ -204,7 +204,7 @@ class Settings:
     log_format: str = option("text", "text, or atomo: lines as the published ATOMO printed them")
     timeout: float = option(300.0, "longest wait for another rank, seconds")
     min_workers: int = option(
-        0, "with a master: how many workers must be left for the run to go on; 0: half of them"
+        0, "how many workers must be left for the run to go on; 0: half of them"
     )
     spares: int = option(
         0, "with a master: processes beyond --n that wait, and take the places of workers that die"
@@ -222,7 +222,7 @@ class Settings:
         check_hosts(self.hostfile, self.slurm)
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
-        check_least(self.n, self.comm_type, self.min_workers)
+        check_least(self.n, self.comm_type, self.min_workers, self.hierarchical)
         check_spares(self.comm_type, self.spares)
         check_way_down(self.comm_type, self.down)
         check_hierarchy(self.comm_type, self.hierarchical)
@@ -346,8 +346,8 @@ class Settings:
 
     @property
     def least_workers(self) -> int:
-        """How many workers must be left for another step; without a master, all."""
-        if not has_master(self.comm_type):
+        """How many workers must be left for another step; all, where none goes on without them."""
+        if not outlives(self.comm_type, self.hierarchical):
             return self.workers
         return self.min_workers or -(-self.workers // 2)
 

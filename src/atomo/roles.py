@@ -3,7 +3,7 @@
 from typing import Any
 
 from atomo.codecs import Codec
-from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS
+from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS, REPEATING
 from atomo.downlink import AUTO
 from atomo.errors import ConfigError
 from atomo.hierarchy import FLAT, canonical_hierarchy
@@ -20,6 +20,7 @@ __all__ = [
     "check_way_down",
     "fitted_codec",
     "has_master",
+    "outlives",
     "own_memory",
     "trainers",
 ]
@@ -32,6 +33,14 @@ def has_master(comm_type: str) -> bool:
         ConfigError: there is no such communicator.
     """
     return resolve("comm-type", comm_type, COMM_TYPES) == PARAMETER_SERVER
+
+
+def outlives(comm_type: str, hierarchical: str) -> bool:
+    """Whether a run goes on where one of its workers dies, if its transport does."""
+    if has_master(comm_type):
+        return True
+    name = resolve("comm-type", comm_type, COMM_TYPES)
+    return name in REPEATING and canonical_hierarchy(hierarchical) == FLAT
 
 
 def trainers(processes: int, comm_type: str) -> int:
@@ -83,17 +92,20 @@ def check_hierarchy(comm_type: str, hierarchical: str) -> None:
         )
 
 
-def check_least(processes: int, comm_type: str, min_workers: int) -> None:
+def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: str) -> None:
     """Raises ConfigError for more workers that must be left than there are."""
     workers = trainers(processes, comm_type)
-    if not has_master(comm_type) and min_workers not in (0, workers):
+    if not outlives(comm_type, hierarchical) and min_workers not in (0, workers):
+        how = "" if canonical_hierarchy(hierarchical) == FLAT else f" --hierarchical {hierarchical}"
         raise ConfigError(
-            f"--min-workers {min_workers}: with --comm-type {comm_type} all {workers} processes "
-            f"take every step together; give 0, or --comm-type {PARAMETER_SERVER}"
+            f"--min-workers {min_workers}: with --comm-type {comm_type}{how} all {workers} "
+            "processes are needed for every step; give 0, or --comm-type "
+            f"{', '.join((PARAMETER_SERVER, *REPEATING))}"
         )
     if min_workers > workers:
+        less = " less the master" if has_master(comm_type) else ""
         raise ConfigError(
-            f"--min-workers {min_workers}: there are {workers} (--n {processes} less the master); "
+            f"--min-workers {min_workers}: there are {workers} (--n {processes}{less}); "
             f"give 1..{workers}, or 0 for half of them"
         )
 
@@ -102,8 +114,8 @@ def check_spares(comm_type: str, spares: int) -> None:
     """Raises ConfigError for spares that have no place to take."""
     if spares and not has_master(comm_type):
         raise ConfigError(
-            f"--spares {spares}: with --comm-type {comm_type} a death ends the job, and nobody "
-            f"takes the place of who died; give 0, or --comm-type {PARAMETER_SERVER}"
+            f"--spares {spares}: with --comm-type {comm_type} nobody takes the place of who died; "
+            f"give 0, or --comm-type {PARAMETER_SERVER}"
         )
 
 

@@ -58,6 +58,15 @@ def planted(self, bucket, frame):
         {fault}
 Uplink._send = planted
 """
+IN_GATHER = """
+from atomo.communicators.direct import Direct
+original = Direct.gather
+def planted(self, data, what):
+    if what.endswith("step {step}") and what.startswith("{what}"):
+        {fault}
+    return original(self, data, what)
+Direct.gather = planted
+"""
 IN_CHECKPOINT = """
 from atomo.communicators import Client
 def planted(self, state):
@@ -85,7 +94,7 @@ def left_behind(tmp_path: Path, output: str, lost: int) -> None:
     lines = [*map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())]
     assert [line["step"] for line in lines] == [*range(1, 10)]
     assert all(math.isfinite(line["loss"]) for line in lines)
-    told = re.findall(r"worker (\d) is gone", output)
+    told = re.findall(r"(?:worker|rank) (\d) is gone", output)
     assert len({*told}) == len(told) == lost, output
     before = 0
     for line in lines:
@@ -148,6 +157,17 @@ def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_w
     assert told in output
     assert "atomo: restart 1 of 1, from the checkpoint of step 2" in output
     left_behind(tmp_path, output, lost=1)
+
+
+@pytest.mark.slow
+def test_ranks_without_a_master_go_on_without_those_that_are_killed(tmp_path):
+    """One before its step, one that has the mean and was about to say so."""
+    report = IN_GATHER.format(what="the report", step=6, fault=KILL)
+    sources = {1: REPLICA.format(fault=KILL), 3: report}
+    words = ["--comm-type=Allreduce", "--n=4", "--min-workers=1", "--fusion=layer"]
+    code, output = broken(tmp_path, sources, *words)
+    assert code == 0, output
+    left_behind(tmp_path, output, lost=2)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ size - 1 frames, which pays where frames are small; any codec will do.
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -26,8 +26,6 @@ __all__ = ["Allgather"]
 @final
 class Allgather(Reduction[Bytes]):
     """Frames of all ranks, decoded as they arrive, in the batches that their codec joins."""
-
-    repeats: ClassVar[bool] = True
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor

@@ -5,7 +5,7 @@ payloads that add up (`Law.SUMMABLE`).
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -24,8 +24,6 @@ __all__ = ["Allreduce", "add_mean", "addends_of"]
 @final
 class Allreduce(Reduction[list[Any]]):
     """Sums of payloads."""
-
-    repeats: ClassVar[bool] = True
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor

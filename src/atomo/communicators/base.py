@@ -91,8 +91,6 @@ class Reduction(ABC, Generic[Encoded]):
 
     memory: ClassVar[str | None] = None
     """The memory that it takes, where that is not for the codec to say."""
-    repeats: ClassVar[bool] = False
-    """Whether `start` may be called again with what `encode` made, and exchanges it anew."""
 
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -119,13 +117,17 @@ class Reduction(ABC, Generic[Encoded]):
     def start(self, bucket: Bucket, encoded: Encoded, step: int) -> Finish:
         """Begins to send one bucket, where that needs nobody else. Buckets start in their order.
 
+        Those of `comm_types.REPEATING` may be started again with what `encode` made, which is then
+        exchanged anew, among others.
+
         Returns:
             What waits for the others. It may run in another thread, beside the start of the next
             bucket, and runs in the order of the buckets.
         """
 
     def take_back(self, bucket: Bucket, encoded: Encoded, device: torch.device) -> None:
-        """What was encoded never counts: the memory gets it, if it feeds back.
+        """What was encoded never counts: the memory gets it, if it feeds back. Of those that
+        repeat.
 
         Args:
             bucket: whose.

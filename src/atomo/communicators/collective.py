@@ -42,8 +42,6 @@ class Collective(ABC):
     size: int
     wait_s: float
     """Seconds spent on waiting for others so far."""
-    ranks: Sequence[int]
-    """What each is called in frames: 0..size-1, or its number in the job where some are gone."""
     shares: Sequence[float] = ()
     """What each weighs in a mean; none: all the same."""
     may_repeat: bool = False
@@ -51,6 +49,11 @@ class Collective(ABC):
     in_one_order: bool = False
     """Whether all ranks must begin its operations, and those of other such collectives, in one
     order, whichever threads they are in."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """What each is called in frames: its number in the job, where some are gone."""
+        return range(self.size)
 
     @abstractmethod
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:

@@ -56,8 +56,7 @@ class Direct(Collective):
         return self._transport.size
 
     @property
-    def ranks(self) -> Sequence[int]:  # type: ignore[override]
-        """What they are called in frames."""
+    def ranks(self) -> Sequence[int]:
         return self._transport.numbers
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
@@ -117,6 +116,6 @@ class Direct(Collective):
 
     def _receive(self, rank: int, what: str) -> Bytes:
         started = time.perf_counter()
-        message = self._transport.receive(rank, self._timeout_s, f"{what} of rank {rank}")
+        message = self._transport.receive(rank, self._timeout_s, f"{what} of rank {self.ranks[rank]}")
         self.wait_s += time.perf_counter() - started
         return message.data

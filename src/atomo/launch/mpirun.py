@@ -17,7 +17,7 @@ from atomo.launch.hosts import HERE
 from atomo.launch.reach import shell
 from atomo.launch.whereabouts import dealt
 from atomo.models import is_own
-from atomo.roles import has_master
+from atomo.roles import outlives
 
 __all__ = ["command", "evaluator_command", "split"]
 
@@ -69,11 +69,10 @@ def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
 def outliving(settings: Settings) -> list[str]:
     """What has a job go on where a worker dies, and end where a host does, if this mpirun can.
 
-    Without a master all ranks take every step, and none goes on without the others: there mpirun
-    ends them all at once, as it does by itself.
+    Where none goes on without the others mpirun ends them all at once, as it does by itself.
     """
     wanted: list[str] = []
-    if has_master(settings.comm_type) and "--with-ft" not in settings.mpi_args:
+    if outlives(settings.comm_type, settings.hierarchical) and "--with-ft" not in settings.mpi_args:
         wanted += ["--with-ft", "ulfm"]
     if settings.hostfile or settings.slurm:
         wanted += watchful(settings.mpi_args)

@@ -65,7 +65,8 @@ def run_rank(
         transport.drain(settings.timeout)
     except Exception as error:
         place = where(settings, transport.rank, step if end is None else end.step)
-        fail(error, transport, place, alone=isinstance(end, Worker))
+        alone = isinstance(end, Worker) or (isinstance(end, Replicated) and end.outlives)
+        fail(error, transport, place, alone=alone)
 
 
 def planned(

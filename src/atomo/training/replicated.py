@@ -3,7 +3,6 @@
 Rank 0 also keeps the folder of the run, as a master does: events, metrics, checkpoints.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
@@ -11,18 +10,20 @@ import torch
 from torch import Tensor
 
 from atomo.communicators.rooted import collect, deal, take
-from atomo.errors import ReplicasDiffer
+from atomo.errors import TooFewWorkers
+from atomo.training.alike import check_alike
 from atomo.training.average import without_average
 from atomo.training.cadence import Cadence
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import EXCHANGE, without_exchange
-from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Event, StepDone
+from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, Taken, joined
 from atomo.training.resume import hosts_in, spread
 from atomo.training.watched import UNWATCHED, Watched
+from atomo.training.ways import make_crew
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
@@ -53,12 +54,18 @@ class Replicated:
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
         self._watch, self._drifted = watch, False
-        self._replica = Replica(job, transport, device)
+        self._crew = make_crew(job, transport)
+        self._replica = Replica(job, transport, device, self._crew)
         self._progress = Progress(job)
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
         self._keeper: Keeper | None = None  # of rank 0
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the others go on where this rank dies."""
+        return self._crew is not None and self._transport.rank > 0
 
     @property
     def step(self) -> int:
@@ -92,6 +99,7 @@ class Replicated:
                     keeper.save(self.step, lambda: parts)
 
             with keeper.logging(self.step) as done:
+                self._warn()
                 reason = self._train(done, write)
             keeper.end(self.step, reason)
         return reason
@@ -112,23 +120,79 @@ class Replicated:
 
     def _begin(self, step: int, state: Mapping[str, Tensor]) -> None:
         self._replica.restore(step, state)
+        if self._crew:
+            self._crew.go_on_after(step)
         # What was continued from another folder is not in this one yet.
         self._saved = step if self._job.resume == "auto" else -1
 
     def _train(self, done: Done, write: Write) -> str:
-        """Takes steps until there are none left, or a rank asks for an end; says which."""
-        reason = DONE
+        """Takes steps until there are none left, or a rank asks for an end; says which.
+
+        Raises:
+            TooFewWorkers: at rank 0, where fewer are left than must be.
+        """
+        reason, few = DONE, None
         self._cadence.begin()
-        while self.step < self._job.last_step and reason == DONE:
-            taken = self._take_step(done)
-            reason = taken.ending
-            if reason == DONE and (self._cadence.due(self.step) or taken.saving):
-                self._save(write, last=self.step == self._job.last_step)
+        try:
+            reason = self._take_steps(done, write)
+        except TooFewWorkers as error:
+            few = error
         if self._saved != self.step:
             self._save(write, last=True)
-        self._transport.drain(self._timeout_s)
-        self._replica.close()
+        self._leave()
+        if few is not None and self._keeper is not None:
+            raise TooFewWorkers(f"{few}; {self._rescued()}") from few
         return reason
+
+    def _take_steps(self, done: Done, write: Write) -> str:
+        while self.step < self._job.last_step:
+            taken = self._take_step(done)
+            if (reason := self._ending(taken)) != DONE:
+                return reason
+            if self._cadence.due(self.step) or taken.saving:
+                self._save(write, last=self.step == self._job.last_step)
+        return DONE
+
+    def _ending(self, taken: Taken) -> str:
+        """Why there is no further step. All ranks measure together: some of them alone cannot."""
+        is_whole = len(taken.exchanged.reports) == self._job.workers
+        return taken.ending if is_whole or taken.ending != DRIFTED else DONE
+
+    def _leave(self) -> None:
+        """After the last step."""
+        if self._crew:
+            self._crew.end()
+        (self._crew.circle if self._crew else self._transport).drain(self._timeout_s)
+        self._replica.close()
+        self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        """Says at rank 0 what became of the others."""
+        notes = self._crew.take_notes() if self._crew else []
+        for note in notes if self._keeper else []:
+            self._tell(Caution(note))
+
+    def _warn(self) -> None:
+        """Says so where the death of a worker ends a run that should go on."""
+        s = self._job.settings
+        if s.min_workers and s.least_workers < self._job.workers and self._crew is None:
+            self._tell(
+                Caution(
+                    f"--min-workers {s.min_workers} of {self._job.workers}: the death of any "
+                    "process ends this run, as nothing here tells the others of it, or its codec "
+                    "has all of them agree on a scale; `atomo train` and `mpirun --with-ft ulfm` "
+                    "of Open MPI 5 do the former"
+                )
+            )
+
+    def _rescued(self) -> str:
+        """What is kept of a run that too few are left of, in words."""
+        if self.step:
+            return (
+                f"the checkpoint of step {self.step} has all steps that were taken, and the same "
+                "command continues from it"
+            )
+        return "no step was taken yet"
 
     def _take_step(self, done: Done) -> Taken:
         """Takes a step."""
@@ -138,10 +202,14 @@ class Replicated:
         taken = self._replica.take_step(ending=asks, saving=self._asks_to_save())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
-        step = self._progress.done(Step(self.step, *parts, sent, received, dense_bytes(self._job)))
+        books = self._crew.balances(self.step, taken.exchanged.reports) if self._crew else ()
+        dense = dense_bytes(self._job)
+        step = self._progress.done(Step(self.step, *parts, sent, received, dense, *books))
         done(step)
+        self._tell_notes()
         # All ranks must know before a step that it is the last one: so it is the one after this.
-        self._drifted = self._watch.drifts(step) and self._can_save()
+        is_whole = self._crew is None or self._crew.is_whole
+        self._drifted = is_whole and self._watch.drifts(step) and self._can_save()
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()
@@ -157,7 +225,7 @@ class Replicated:
 
     def _save(self, write: Write, *, last: bool) -> None:
         self._compare()
-        write(self._collect(self._replica.own_state(), "the state"), last)
+        write([*self._collect(self._replica.own_state(), "the state").values()], last)
         self._saved = self.step
         self._cadence.begin()
 
@@ -171,18 +239,13 @@ class Replicated:
             return
         self._compared = self.step
         found = self._collect({"digest": self._replica.digest()}, "the hash of the weights")
-        digests = [bytes(state["digest"].tolist()) for state in found]
-        usual = max(digests, key=Counter(digests).__getitem__, default=b"")
-        odd = [rank for rank, digest in enumerate(digests) if digest != usual]
-        if odd:
-            raise ReplicasDiffer(
-                f"at step {self.step} rank {odd} has other weights than rank "
-                f"{digests.index(usual)}: do all hosts have the same kind of processor, and the "
-                "same versions? The same command continues from the last checkpoint"
-            )
+        check_alike(found, self.step)
 
-    def _collect(self, state: Mapping[str, Tensor], what: str) -> list[dict[str, Tensor]]:
-        return collect(self._transport, state, self.step, self._timeout_s, what)
+    def _collect(self, state: Mapping[str, Tensor], what: str) -> dict[int, dict[str, Tensor]]:
+        """What every rank has, by rank, at rank 0; nothing at the others."""
+        if self._crew:
+            return self._crew.collect(state, self.step, what)
+        return dict(enumerate(collect(self._transport, state, self.step, self._timeout_s, what)))
 
 
 def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -10,17 +10,19 @@ from torch import Tensor
 from atomo.codecs.rows import RowGradient
 from atomo.comm_types import REDUCTIONS
 from atomo.communicators import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
+from atomo.communicators.crew import Crew, Surviving
 from atomo.communicators.hierarchical import Hierarchical, Place, giver
 from atomo.communicators.hosts import Hosts, find_hosts, lanes_of
 from atomo.communicators.inside import Inside
 from atomo.communicators.pipeline import Averaged
 from atomo.memory import Memory, make_memory
+from atomo.roles import outlives
 from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
 from atomo.training.job import Job
 from atomo.training.row_gradients import row_gradients
 from atomo.transports import Part, Transport
 
-__all__ = ["Ways", "make_ways"]
+__all__ = ["Ways", "make_crew", "make_ways"]
 
 
 @final
@@ -62,19 +64,38 @@ class Ways:
         }
 
 
-def make_ways(job: Job, transport: Transport) -> Ways:
+def make_crew(job: Job, transport: Transport) -> Crew | None:
+    """Who takes part, where that may change; None: a death ends the job.
+
+    What all ranks agree on before they encode is not agreed on anew by those who are left.
+    """
+    s = job.settings
+    agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
+    if agrees or not transport.survives or not outlives(s.comm_type, s.hierarchical):
+        return None
+    return Crew(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
+
+
+def make_ways(job: Job, transport: Transport, crew: Crew | None = None) -> Ways:
     """The ways of this rank; all ranks make them together.
+
+    Args:
+        job: what is trained.
+        transport: connects the ranks.
+        crew: who takes part, where that may change.
 
     Raises:
         ConfigError: `--hierarchical`, and all are on one host.
         TransportError: another rank does not.
     """
-    s, everyone = job.settings, Direct(transport, job.settings.timeout)
+    s = job.settings
+    everyone = Direct(crew.circle if crew else transport, s.timeout)
     hosts = find_hosts(s.hierarchical, everyone)
     memory = make_memory(s.memory, s.momentum, s.nesterov, hosts.count)
     if hosts.flat:
         rows = row_gradients(job)
-        reduction, communicator = make_pipeline(job, everyone, memory, rows=rows)
+        reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)
+        communicator = Surviving(crew, everyone, pipeline) if crew else pipeline
         compressed = names_in(job, [0] * len(job.buckets), 0)
         return Ways(communicator, memory, reduction, hosts, compressed, rows)
     return inside_out(job, transport, everyone, hosts, memory)
@@ -94,7 +115,8 @@ def inside_out(
     if inside.rank >= lanes:
         return Ways(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
     lane = Part(transport, hosts.lane(inside.rank), one_host=False)
-    reduction, between = make_pipeline(job, Direct(lane, s.timeout), memory, giver(inside))
+    collective = Direct(lane, s.timeout)
+    reduction, between = make_pipeline(job, collective, memory, lane.rank, giver(inside))
     communicator = Hierarchical(everyone, place, between)
     compressed = names_in(job, place.lanes, inside.rank)
     return Ways(communicator, memory, reduction, hosts, compressed)
@@ -104,13 +126,14 @@ def make_pipeline(
     job: Job,
     collective: Collective,
     memory: Memory,
+    number: int,
     averaged: Averaged = lambda bucket, mean: None,
     rows: dict[str, RowGradient] | None = None,
 ) -> tuple[Reduction[Any], Pipeline]:
-    """What compresses and exchanges over all ranks of a collective."""
+    """What compresses and exchanges over all ranks of a collective, of which this has a number."""
     s = job.settings
     there = {} if rows is None else rows
-    compressor = Compressor(memory, s.compression, collective.rank + 1, s.seed, rows=there)
+    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=there)
     reduction = REDUCTIONS[s.comm_type](collective, compressor)
     threads = torch.get_num_threads()
     return reduction, Pipeline(collective, compressor, reduction, threads, averaged)

@@ -9,7 +9,7 @@ at no cost for any other message.
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
 from atomo.communicators.crew.frames import bare
 from atomo.errors import DeadlineExpired, PeerLost, TransportError
@@ -18,7 +18,7 @@ from atomo.wire import Bytes, Kind, claimed_kind, read_header
 
 __all__ = ["LEADER", "Circle", "Interrupted"]
 
-LEADER = 0  # whose death nobody survives
+LEADER: Final = 0  # whose death nobody survives
 
 
 class Interrupted(TransportError):
@@ -144,7 +144,8 @@ class Circle(Transport):
             PeerLost: it is gone.
         """
         while True:
-            message = self._whole.receive(LEADER, self._timeout_s, f"{what} of rank {LEADER}")
+            # Rank 0 waits for others meanwhile, for no longer than the timeout.
+            message = self._whole.receive(LEADER, 2 * self._timeout_s, f"{what} of rank {LEADER}")
             if claimed_kind(message.data) in (Kind.RECALL, Kind.VERDICT, Kind.STOP):
                 return message.data
             self.sort(message)

@@ -6,7 +6,6 @@ but point-to-point messages is used, and only while a verdict is due any that a 
 does not send.
 """
 
-from collections.abc import Sequence
 from typing import final
 
 from torch import Tensor
@@ -21,7 +20,6 @@ from atomo.communicators.crew.frames import (
 )
 from atomo.communicators.crew.standing import Reports, Standing, Verdict, judge
 from atomo.communicators.parameter_server.accounts import Balance
-from atomo.communicators.report import Report
 from atomo.communicators.sharing import part
 from atomo.communicators.state import State, read_state, state_frame
 from atomo.errors import FrameError, TooFewWorkers, TransportError
@@ -50,11 +48,9 @@ class Crew:
         self.circle = Circle(transport, range(workers), timeout_s)
         """Those who take part."""
         self.rank = transport.rank
-        self.notes: list[str] = []
-        """What a person should know, until somebody takes it out."""
-        self.open: dict[int, Report] = {}
-        """The reports of the open step that came."""
-        self._done, self._last = 0, dict[int, Report]()
+        self._notes: list[str] = []
+        self._done = 0
+        self._last: Reports = {}  # of the ranks that counted in that step
         self._ranks, self._workers = transport.size, workers
         self._least, self._images = least, images
         self._divisions = {0: self.circle.members}  # by the first step that is divided so
@@ -69,13 +65,18 @@ class Crew:
         """Whether nobody was lost so far."""
         return not self.circle.epoch
 
+    def take_notes(self) -> list[str]:
+        """What became of others since this was last asked."""
+        notes, self._notes = self._notes, []
+        return notes
+
     def go_on_after(self, step: int) -> None:
         """So many steps count, of a run that goes on."""
         self._done, self._last = step, {}
 
     def commit(self, step: int, reports: Reports) -> None:
         """A step counts, and so do those who said these reports."""
-        self._done, self._last, self.open = step, dict(reports), {}
+        self._done, self._last = step, reports
 
     def check(self) -> None:
         """Raises TooFewWorkers where fewer are left than must be."""
@@ -109,7 +110,7 @@ class Crew:
             PeerLost: rank 0 is gone.
             DeadlineExpired: somebody who is left does not answer.
         """
-        standing = Standing(self._done, self._last, dict(self.open))
+        standing = Standing(self._done, self._last)
         leads = self.rank == LEADER
         verdict = self._lead(standing) if leads else self._follow(standing)
         self._note(verdict)
@@ -155,7 +156,7 @@ class Crew:
         for rank in self.members[1:]:
             if (frame := self._standing_of(rank)) is not None:
                 standings[rank] = read_standing(frame, self._ranks)
-        verdict = judge(standings, self.members)
+        verdict = judge(standings)
         for rank in verdict.members[1:]:
             frame = verdict_frame(verdict, self.circle.epoch + 1)
             self.circle.say(rank, frame, "a verdict")
@@ -190,17 +191,15 @@ class Crew:
     def _note(self, verdict: Verdict) -> None:
         left = len(verdict.members)
         for rank in sorted({*self.members} - {*verdict.members}):
-            self.notes.append(
-                f"rank {rank} is gone; {left} of {self._workers} ranks go on, and divide the images "
+            self._notes.append(
+                f"rank {rank} is gone; {left} of {self._workers} ranks go on, and share its part "
                 f"of each step from step {verdict.edge} on"
             )
 
     def _parts(self, step: int) -> list[int]:
         """The images of each member in a step."""
         sharing = self.sharers(step)
-        return [
-            len(part(self._images, sharing.index(rank), len(sharing))) for rank in self.members
-        ]
+        return [len(part(self._images, sharing.index(rank), len(sharing))) for rank in self.members]
 
 
 def book(asked: int, used: int) -> Balance:

@@ -25,8 +25,7 @@ def bare(kind: Kind, epoch: int, rank: int) -> Bytes:
 
 def standing_frame(standing: Standing, epoch: int, rank: int) -> Bytes:
     """Where a rank stands when an epoch ends."""
-    last, openly = columns(standing.last), columns(standing.open)
-    sections = [torch.tensor([standing.done]), *last, *openly]
+    sections = [torch.tensor([standing.done]), *columns(standing.reports)]
     return pack(Header(Kind.STANDING, epoch, rank + 1), sections, RAW)
 
 
@@ -36,8 +35,8 @@ def read_standing(frame: Bytes, ranks: int) -> Standing:
     Raises:
         FrameError: it is none of a job of so many ranks.
     """
-    done, *told = unpack(frame, [Field(torch.int64, (1,)), *fields(ranks), *fields(ranks)])
-    return Standing(int(done[0]), reports(told[:2], ranks), reports(told[2:], ranks))
+    done, *told = unpack(frame, [Field(torch.int64, (1,)), *fields(ranks)])
+    return Standing(number(done), reports(told, ranks))
 
 
 def verdict_frame(verdict: Verdict, epoch: int) -> Bytes:
@@ -46,7 +45,6 @@ def verdict_frame(verdict: Verdict, epoch: int) -> Bytes:
         torch.tensor([verdict.step]),
         *columns(verdict.reports),
         torch.tensor(verdict.members, dtype=torch.int64),
-        torch.tensor(verdict.joining, dtype=torch.int64),
     ]
     return pack(Header(Kind.VERDICT, epoch), sections, RAW)
 
@@ -57,12 +55,16 @@ def read_verdict(frame: Bytes, ranks: int) -> Verdict:
     Raises:
         FrameError: it is none for a job of so many ranks.
     """
-    some = Field(torch.int64, (ranks,))
-    step, *told, members, joining = unpack(
-        frame, [Field(torch.int64, (1,)), *fields(ranks), some, some]
-    )
-    left, come = checked(members, ranks), checked(joining, ranks)
-    return Verdict(int(step[0]), reports(told, ranks), left, come)
+    one, some = Field(torch.int64, (1,)), Field(torch.int64, (ranks,))
+    step, *told, members = unpack(frame, [one, *fields(ranks), some])
+    return Verdict(number(step), reports(told, ranks), checked(members, ranks))
+
+
+def number(told: Tensor) -> int:
+    """A step. Raises FrameError unless it is one."""
+    if len(told) != 1 or told[0] < 0:
+        raise FrameError(f"{told.tolist()} where the number of a step is due")
+    return int(told[0])
 
 
 def columns(found: Reports) -> tuple[Tensor, Tensor]:

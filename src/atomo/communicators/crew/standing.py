@@ -1,13 +1,12 @@
 """Which steps count after a death: what each rank knows, and what follows from it.
 
 A rank says its report of a step once it has the mean of all of it, and takes the step once it has
-the reports of all who share it. So a step that anybody has taken is one whose mean everybody has,
-and whose reports, all of them, are with someone who is left, or were with the dead alone. Where all
-reports are known among those who are left, the step counts for all of them; where not, none of them
-has taken it, and it goes on without the dead.
+the reports of all who share it. So a step that anybody has taken is one whose mean everybody has.
+Where one who is left has taken it, all others do, with the reports that this one has; where none
+has, it goes on without the dead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -26,10 +25,8 @@ class Standing:
 
     done: int
     """The last step that counts here."""
-    last: Reports
-    """All of that step."""
-    open: Reports
-    """Those of the step after it that came."""
+    reports: Reports
+    """Of that step."""
 
 
 @final
@@ -43,8 +40,6 @@ class Verdict:
     """Of that step."""
     members: tuple[int, ...]
     """Who goes on."""
-    joining: tuple[int, ...] = ()
-    """Who takes part, with them, from the step `edge` on."""
 
     @property
     def edge(self) -> int:
@@ -54,21 +49,7 @@ class Verdict:
         return self.step + 2
 
 
-def judge(
-    standings: Mapping[int, Standing], members: Iterable[int], spares: Sequence[int] = ()
-) -> Verdict:
-    """The verdict on the standings of all who are left.
-
-    Args:
-        standings: by rank.
-        members: who took part until now, the dead among them.
-        spares: who takes part once the open step is done.
-    """
-    step = max(one.done for one in standings.values())
-    reports = next(one.last for one in standings.values() if one.done == step)
-    known: dict[int, Report] = {}
-    if all(one.done == step for one in standings.values()):
-        known = {rank: r for one in standings.values() for rank, r in one.open.items()}
-    if {*members} <= known.keys():
-        step, reports = step + 1, known
-    return Verdict(step, dict(sorted(reports.items())), tuple(sorted(standings)), tuple(spares))
+def judge(standings: Mapping[int, Standing]) -> Verdict:
+    """The verdict on the standings of all who are left, by rank."""
+    furthest = max(standings.values(), key=lambda one: one.done)
+    return Verdict(furthest.done, furthest.reports, tuple(sorted(standings)))

@@ -79,7 +79,6 @@ class Surviving(Communicator):
             if not self._settled:
                 raise TransportError(f"step {self._step} counts, and its mean is not here")
             return verdict.reports
-        self._crew.open.clear()
         self._settled = False
         try:
             self._crew.check()
@@ -94,10 +93,6 @@ class Surviving(Communicator):
 
     def _tell(self, report: Report) -> Reports:
         """The reports of all: whoever has them knows that all have the mean."""
-        crew, what = self._crew, f"the report of step {self._step}"
-        crew.open[crew.rank] = report
-        frames = self._collective.gather(report_frame(self._step, crew.rank, report), what)
-        for rank, told in reports_in(frames, self._step, crew.members):
-            crew.open[rank] = told
-        return dict(sorted(crew.open.items()))
-
+        frame, what = report_frame(self._step, self._crew.rank, report), "the report"
+        frames = self._collective.gather(frame, f"{what} of step {self._step}")
+        return dict(reports_in(frames, self._step, self._crew.members))

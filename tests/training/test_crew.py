@@ -1,0 +1,84 @@
+"""Whole runs without a master in which ranks die: those that are left go on, alike in every bit."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from mortal import Mortal
+from networks import SMALL
+from selection import slow_but
+from support import settings, together
+
+from atomo.errors import PeerLost, TooFewWorkers
+from atomo.training import replicated
+from atomo.training.checkpoint import load, steps
+from atomo.training.events import Caution, Ended, Event
+from atomo.training.job import make_job
+from atomo.training.rank import make_end
+from atomo.transports import Transport, network
+
+STEPS = 8
+
+
+def trained(folder: Path, breaths: dict[int, int], **changes: object) -> list[Event]:
+    """A run of four ranks, of whom some die after so many messages; what it told."""
+    common = {"n": 4, "network": SMALL, "batch_size": 8, "max_steps": STEPS, "eval_freq": 3}
+    chosen = settings(folder, **(common | changes))
+    wires, told = network(chosen.processes), list[Event]()
+    ends: list[Transport] = [*wires]
+    for rank, count in breaths.items():
+        ends[rank] = Mortal(wires[rank], count)
+
+    def body(transport: Transport) -> None:
+        job = make_job(chosen, transport.size)
+        end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)
+        try:
+            end.run()
+        except PeerLost as lost:
+            if transport is wires[transport.rank] or lost.rank not in (transport.rank, -1):
+                raise
+
+    together([lambda one=one: body(one) for one in ends], lambda: wires[0].abort(1))
+    return told
+
+
+CASES = [
+    {"comm_type": "Allgather", "code": "dgc(ratio=0.1)"},
+    {"comm_type": "Allreduce", "code": "bf16", "memory": "residual"},
+    {"comm_type": "Allgather", "code": "svd(rank=2)", "fusion": "layer"},
+    {"comm_type": "Allreduce", "code": "sgd"},
+]
+
+
+@pytest.mark.parametrize("case", slow_but(CASES[:2], CASES), ids=str)
+def test_a_run_outlives_its_workers(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)  # which fails where hashes differ
+    dice = random.Random(str(case))
+    breaths = {rank: dice.randint(5, 40) for rank in (1, 3)}
+    told = trained(tmp_path, breaths, min_workers=1, **case)
+    assert told[-1] == Ended(STEPS, "done")
+    notes = [event.text for event in told if isinstance(event, Caution)]
+    assert {note.split(";")[0] for note in notes if "gone" in note} == {
+        "rank 1 is gone",
+        "rank 3 is gone",
+    }
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    assert [line["step"] for line in lines] == [*range(1, STEPS + 1)]
+    for line in lines:
+        assert line["asked"] == line["workers"] + line["lost"]
+        assert line["images_asked"] == line["images_used"] + line["images_lost"] == 4 * 8
+    assert (lines[-1]["asked"], lines[-1]["lost"], lines[-1]["images_lost"]) == (2, 0, 0)
+    assert len(load(tmp_path, STEPS).workers) == 2
+
+
+def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
+    dead = r"rank \[1, 2\] of 4 died, which leaves 2; --min-workers is 3; the checkpoint of step"
+    with pytest.raises(TooFewWorkers, match=dead):
+        trained(tmp_path, {1: 20, 2: 20}, comm_type="Allgather", code="dgc", min_workers=3)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert steps(tmp_path)[-1] == len(lines) < STEPS
+    assert len(load(tmp_path, len(lines)).workers) == 2
+    trained(tmp_path, {}, comm_type="Allgather", code="dgc", min_workers=3)
+    assert steps(tmp_path)[-1] == STEPS

@@ -43,8 +43,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--network", default="LeNet")
+    parser.add_argument("--comm-type", default="Bcast")
+    parser.add_argument("--code", default="svd")
     options = parser.parse_args()
-    words = [f"--n={options.workers + 1}", f"--network={options.network}", "--threads=1"]
+    ranks = options.workers + (options.comm_type == "Bcast")
+    words = [f"--n={ranks}", f"--comm-type={options.comm_type}", f"--code={options.code}"]
+    words += [f"--network={options.network}", "--threads=1"]
     words += [f"--max-steps={options.steps}", "--epochs=100000", "--batch-size=16"]
     words += ["--evaluator=none", f"--eval-freq={options.steps}"]
     step, processor = list[float](), list[float]()

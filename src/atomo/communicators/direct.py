@@ -116,6 +116,8 @@ class Direct(Collective):
 
     def _receive(self, rank: int, what: str) -> Bytes:
         started = time.perf_counter()
-        message = self._transport.receive(rank, self._timeout_s, f"{what} of rank {self.ranks[rank]}")
+        message = self._transport.receive(
+            rank, self._timeout_s, f"{what} of rank {self.ranks[rank]}"
+        )
         self.wait_s += time.perf_counter() - started
         return message.data

@@ -135,7 +135,7 @@ def test_a_learning_rate_that_grows_beyond_float32_is_refused_before_the_first_s
         ("--svd-rank=-1", r"--svd-rank must be at least 0, got -1"),
         ("--num-aggregate=3", r"--num-aggregate 3: .* 2 workers \(--n 3 less the master\)"),
         ("--num-aggregate=-1", r"give 1\.\.2, or 0 for all"),
-        ("--spares=1 --comm-type=Allgather", r"--spares 1: .* a death ends the job"),
+        ("--spares=1 --comm-type=Allgather", r"--spares 1: .* nobody takes the place"),
         ("--lr=0", r"--lr must be above 0, got 0"),
         ("--lr=nan", r"--lr must be above 0, got nan"),
         ("--momentum=nan", r"--momentum must be at least 0, got nan"),

@@ -39,6 +39,7 @@ from atomo.roles import (
     check_spares,
     check_way_down,
     fitted_codec,
+    has_master,
     outlives,
     trainers,
 )

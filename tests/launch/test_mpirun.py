@@ -29,11 +29,16 @@ def test_ranks_are_started_with_this_python_and_the_arguments_whole():
     assert ("--allow-run-as-root" in line) == (os.geteuid() == 0)
 
 
-def test_a_job_with_a_master_outlives_a_worker():
+def test_a_job_outlives_a_worker_where_others_go_on():
     line = command(Settings(), [])
     assert line[line.index("--with-ft") + 1] == "ulfm"
     assert line.index("--with-ft") < line.index(sys.executable)
-    assert "--with-ft" not in command(Settings(comm_type="Allgather"), [])
+    assert "--with-ft" in command(Settings(comm_type="Allgather"), [])
+    for alike in (
+        Settings(comm_type="PowerSGD"),
+        Settings(comm_type="Allgather", hierarchical="2"),
+    ):
+        assert "--with-ft" not in command(alike, [])
     own = command(Settings(mpi_args="--with-ft none"), [])
     assert own.count("--with-ft") == 1
 

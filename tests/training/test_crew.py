@@ -15,7 +15,7 @@ from atomo.errors import PeerLost, TooFewWorkers
 from atomo.training import replicated
 from atomo.training.checkpoint import load, steps
 from atomo.training.events import Caution, Ended, Event
-from atomo.training.job import make_job
+from atomo.training.job import Job, make_job
 from atomo.training.rank import make_end
 from atomo.transports import Transport, network
 
@@ -31,8 +31,7 @@ def trained(folder: Path, breaths: dict[int, int], **changes: object) -> list[Ev
     for rank, count in breaths.items():
         ends[rank] = Mortal(wires[rank], count)
 
-    def body(transport: Transport) -> None:
-        job = make_job(chosen, transport.size)
+    def body(transport: Transport, job: Job) -> None:
         end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)
         try:
             end.run()
@@ -40,7 +39,10 @@ def trained(folder: Path, breaths: dict[int, int], **changes: object) -> list[Ev
             if transport is wires[transport.rank] or lost.rank not in (transport.rank, -1):
                 raise
 
-    together([lambda one=one: body(one) for one in ends], lambda: wires[0].abort(1))
+    # One after the other: threads have one generator for the initial weights.
+    jobs = [make_job(chosen, len(ends)) for _ in ends]
+    pairs = zip(ends, jobs, strict=True)
+    together([lambda e=e, j=j: body(e, j) for e, j in pairs], lambda: wires[0].abort(1))
     return told
 
 

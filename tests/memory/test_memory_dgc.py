@@ -115,15 +115,35 @@ def test_the_momentum_of_a_value_that_was_coded_as_zero_goes_too():
     assert join(memory.state_dict(), "velocity/")[7] == gradient[7]
 
 
-@pytest.mark.parametrize(
-    "code", ["chunktopk(ratio=0.5)", "dragonn", "randk(unbiased=False)", "fp16"]
-)
-def test_masks_for_every_kind_of_codec(code):
+@pytest.mark.parametrize("code", ["chunktopk(ratio=0.5)", "dragonn", "randk(unbiased=False)"])
+def test_masks_for_every_kind_of_codec_that_leaves_entries(code):
     memory = MomentumCorrection()
     (gradient,) = gradients(1)
     sent = encode(memory, code, gradient)
     momentum = join(memory.state_dict(), "momentum/")
     assert momentum.equal(torch.where(sent != 0, torch.zeros(()), gradient))
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("code", ["efsignsgd", "onebit", "svd(rank=2, selection=top)"])
+def test_where_all_entries_are_sent_what_waited_loses_momentum(code, nesterov):
+    memory, u, v = MomentumCorrection(0.9, nesterov), torch.zeros(N), torch.zeros(N)
+    for gradient in gradients(4):
+        u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
+        grown = u + gradient if nesterov else u
+        u = u * grown.abs() / (grown.abs() + v.abs())
+        v = v + grown - encode(memory, code, gradient)
+        torch.testing.assert_close(join(memory.state_dict(), "momentum/"), u)
+        torch.testing.assert_close(join(memory.state_dict(), "velocity/"), v)
+
+
+def test_where_nothing_waits_momentum_is_that_of_plain_sgd():
+    """All that a codec without losses sends is in time."""
+    memory, momentum = MomentumCorrection(0.5), torch.zeros(N)
+    for gradient in gradients(3):
+        momentum = 0.5 * momentum + gradient.round()  # all of which is exact in half precision
+        assert encode(memory, "fp16", gradient.round()).equal(momentum)
+    assert join(memory.state_dict(), "momentum/").equal(momentum)
 
 
 def test_dense_parameters_get_momentum_at_once():

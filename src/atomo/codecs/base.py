@@ -62,6 +62,8 @@ class Codec(ABC, Generic[Payload]):
     """Whether `add_all` takes less on a GPU, to the bits of `add_decoded` of one after another."""
     gathers: ClassVar[bool] = False
     """Whether `encode_all` takes less for several gradients than `encode` for each."""
+    leaves_entries: ClassVar[bool] = False
+    """Whether it sends some entries of what it sees, and nothing of the others."""
     reads_rows: ClassVar[bool] = False
     """Whether `encode_rows` takes less where few rows are there, and `encode_kept` than adding
     zeros."""
@@ -202,23 +204,32 @@ class Codec(ABC, Generic[Payload]):
         generator: torch.Generator,
     ) -> Payload:
         """Momentum correction in one go: `encode_residual` of what `momentum` makes of `gradient`,
-        which is used up; with masking, the momentum of what was sent becomes zero.
+        which is used up; with masking, what was sent loses the momentum that would be late.
+
+        Of a codec that sends some entries and leaves others that is all they have, as published.
+        Where all entries are sent at every step, most of them have not waited: each keeps the share
+        of its momentum that its growth is of what waited and that.
 
         A codec that can do so in fewer passes over memory than these replaces this.
         """
-        payload = self.encode_residual(momentum.grow(gradient), kept, generator)
-        if momentum.masking:
-            self.clear_sent(payload, momentum.velocity.view(-1))
+        if not momentum.masking or self.leaves_entries:
+            payload = self.encode_residual(momentum.grow(gradient), kept, generator)
+            if momentum.masking:
+                self.clear_sent(payload, momentum.velocity.view(-1))
+            return payload
+        grown = momentum.grow(gradient)
+        in_time = momentum.in_time(grown, kept)
+        payload = self.encode_residual(grown, kept, generator)
+        momentum.velocity.copy_(in_time)
         return payload
 
     def clear_sent(self, payload: Payload, entries: Float[torch.Tensor, " n"]) -> None:
         """Makes those entries of another vector zero that a payload of our own carries, in place.
 
-        All of them, unless the codec sends some entries and leaves others: then what it sent counts
-        as carried even where another codec rounded its value to zero.
+        For a codec that `leaves_entries`: what it sent counts as carried even where another codec
+        rounded its value to zero.
         """
-        del payload
-        entries.zero_()
+        raise NotImplementedError(f"{self.id} sends all entries")
 
     def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """Turns the mean of the workers' decoded gradients into the aggregate, in place.

@@ -23,7 +23,7 @@ class Momentum:
     """m; higher => longer memory of past gradients."""
     nesterov: bool
     masking: bool
-    """Whether u becomes zero where entries were sent."""
+    """Whether what was sent loses the part of u that would be late."""
 
     def grow(self, gradient: Float[torch.Tensor, "*s"]) -> Float[torch.Tensor, "*s"]:
         """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
@@ -32,3 +32,17 @@ class Momentum:
             return gradient.float().add_(self.velocity)  # in place unless it is in half precision
         # In one pass over memory, as mul_ and add_ would not be.
         return torch.add(gradient, self.velocity, alpha=self.factor, out=self.velocity)
+
+    def in_time(
+        self, grown: Float[torch.Tensor, "*s"], waiting: Float[torch.Tensor, "*s"]
+    ) -> Float[torch.Tensor, "*s"]:
+        """What u keeps where all entries are sent: of each, |grown| / (|grown| + |waiting|).
+
+        What waits is sent late, and momentum would push once more where it went. What has just
+        come is not: to clear its momentum too would leave none at all. Where nothing waits, u is
+        what it would be after the average, as in SGD. This extends the paper, whose codecs leave
+        most entries unsent.
+        """
+        share = torch.add(grown.abs(), waiting.abs())
+        torch.div(grown.abs(), share, out=share)
+        return share.nan_to_num_(1.0).mul_(self.velocity)

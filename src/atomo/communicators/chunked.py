@@ -103,6 +103,7 @@ class Agreed(Codec[Sparse]):
 
     id: ClassVar[str] = "chunktopk"
     payload: ClassVar[type[Sparse]] = Sparse
+    leaves_entries: ClassVar[bool] = True
     unit: ClassVar[Unit] = Unit.ENTRIES
 
     @property

@@ -52,6 +52,7 @@ class ChunkTopK(Codec[Sparse]):
     id: ClassVar[str] = "chunktopk"
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
+    leaves_entries: ClassVar[bool] = True
     reads_half: ClassVar[bool] = True
     adds_in_turn: ClassVar[bool] = True
 

@@ -59,6 +59,7 @@ class RandK(Codec[Drawn]):
     id: ClassVar[str] = "randk"
     payload: ClassVar[type[Drawn]] = Drawn
     unit: ClassVar[Unit] = Unit.ENTRIES
+    leaves_entries: ClassVar[bool] = True
     samples: ClassVar[bool] = True
     contracting: ClassVar[str] = "unbiased=False"
     shared_seed: ClassVar[bool] = True

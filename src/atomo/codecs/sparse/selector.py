@@ -43,6 +43,7 @@ class Selector(Codec[Sparse]):
     payload: ClassVar[type[Sparse]] = Sparse
     unit: ClassVar[Unit] = Unit.ENTRIES
     joins: ClassVar[bool] = True
+    leaves_entries: ClassVar[bool] = True
     reads_rows: ClassVar[bool] = True
     reads_half: ClassVar[bool] = True
 

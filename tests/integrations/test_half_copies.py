@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 from atomo.communicators.direct import Direct
 from atomo.integrations.averager import Averager
-from atomo.integrations.chunk import Chunk
+from atomo.integrations.chunk import Chunk, taken
 from atomo.integrations.making import Choice, make_exchange
 from atomo.transports import network
 
@@ -115,11 +115,26 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """In what precision buckets are handed over: a kernel that joins is no operation to watch."""
+    found = []
+
+    def noted(*args: Any) -> tuple[Tensor, list[int]]:
+        given = taken(*args)
+        found.append(given[0].dtype)
+        return given
+
+    monkeypatch.setattr("atomo.integrations.averager.taken", noted)
+    return found
+
+
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("code", "lay"), chosen(PAIRS))
-def test_kernels_of_a_device_read_it_as_it_is(code, lay):
+def test_kernels_of_a_device_read_it_as_it_is(code, lay, encoded):
     found, seen = steps(averager_of(code), lay, torch.bfloat16, placed)
     assert seen.made == seen.filled == []
+    assert encoded == [torch.bfloat16, torch.bfloat16]
     expected, _ = steps(averager_of(code), lay, torch.bfloat16, torch.clone)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)

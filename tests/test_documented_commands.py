@@ -1,4 +1,4 @@
-"""What the pages tell to type is understood: every command that trains, in blocks and in tables."""
+"""What the pages tell to type is understood: every command, in blocks and in tables."""
 
 import re
 import shlex
@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from atomo.arguments import parse
+from atomo.cli.bench import BenchOptions
+from atomo.cli.evaluate import EvaluateOptions
+from atomo.cli.explain import ExplainOptions
+from atomo.cli.inspect import InspectOptions
 from atomo.cli.throughput import planned
 from atomo.config import Settings
 from atomo.launch.given import given
@@ -26,9 +31,14 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 LEFT_OUT = re.compile(r"\.\.\.|\$|\b(RUN|FILE|FOLDER|HOSTS|CODEC)\b|--help|--[a-z-]+$")
 
 
+def joined(page: Path) -> str:
+    """The text of a page, with its long lines whole."""
+    return page.read_text().replace("\\\n", " ")
+
+
 def commands(page: Path) -> list[str]:
     """Those that are there to the end."""
-    text = page.read_text().replace("\\\n", " ")
+    text = joined(page)
     told = [line.strip() for line in text.splitlines()] + re.findall(r"`([^`\n]+)`", text)
     return [one for one in told if one.startswith((*STARTS,)) and not LEFT_OUT.search(one)]
 
@@ -50,3 +60,27 @@ def test_every_command_of_a_page_is_understood(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for command in commands(page):
         assert asked_for(command).workers >= 1, command
+
+
+OTHERS = {
+    "bench": BenchOptions,
+    "evaluate": EvaluateOptions,
+    "explain": ExplainOptions,
+    "inspect": InspectOptions,
+}
+OTHER = re.compile(rf"(?:\.venv/bin/)?atomo ({'|'.join(OTHERS)}) (.+)")
+
+
+def test_every_other_command_of_the_pages_is_understood():
+    told = [
+        (found[1], found[2])
+        for page in PAGES
+        for line in re.findall(r"`([^`\n]+)`|^(.+)$", joined(page), re.MULTILINE)
+        if (found := OTHER.fullmatch("".join(line).strip())) and not LEFT_OUT.search(found[2])
+    ]
+    assert len(told) > 10
+    for name, rest in told:
+        words = shlex.split(rest, comments=True)
+        if name == "explain" and words[0][0] != "-":  # what it is about
+            words.pop(0)
+        parse(OTHERS[name], words, name, "")

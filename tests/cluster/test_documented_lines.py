@@ -1,0 +1,46 @@
+"""What the pages tell to type about clusters is understood: every line, and its options."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from atomo_cluster.ec2.cli import COMMANDS, parsed
+
+ROOT = Path(__file__).parents[2]
+TOOL = re.compile(r"(?:python )?(?:tools/)?pytorch_ec2\.py ([a-z_]+)\b(.*)")
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+)
+
+
+def lines(page: Path) -> list[tuple[str, str]]:
+    """Commands, and what follows them, in blocks and in sentences."""
+    text = page.read_text().replace("\\\n", " ")
+    told = [line.strip() for line in text.splitlines()] + re.findall(r"`([^`\n]+)`", text)
+    found = (TOOL.match(one.removeprefix("$ ")) for one in told)
+    return [(one[1], one[2]) for one in found if one]
+
+
+def words_of(rest: str) -> list[str]:
+    """Without what a shell takes for itself."""
+    words = shlex.split(rest, comments=True)
+    ends = [at for at, word in enumerate(words) if word in ("|", "&&", ">", "||", ";")]
+    return words[: ends[0]] if ends else words
+
+
+TOLD = {page: lines(page) for page in PAGES if page.suffix in (".md", ".yaml", ".sbatch", ".sh")}
+
+
+@pytest.mark.parametrize("page", [page for page in TOLD if TOLD[page]], ids=lambda page: page.stem)
+def test_every_line_about_clusters_is_understood(page):
+    for name, rest in TOLD[page]:
+        assert name in COMMANDS, f"{name}{rest}"
+        parsed(name, import_module(f"atomo_cluster.ec2.commands.{name}"), words_of(rest))
+
+
+def test_there_are_lines_of_most_commands():
+    told = {name for found in TOLD.values() for name, _ in found}
+    assert len(told) > 20, sorted({*COMMANDS} - told)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Int64
@@ -110,7 +111,7 @@ def tested(
     return scorer.values()
 
 
-def passed(subject: Subject, indices: Int64[Tensor, " b"]) -> tuple[Tensor, Tensor]:
-    """What a network makes of some samples, and what they are."""
+def passed(subject: Subject, indices: Int64[Tensor, " b"]) -> tuple[Any, Tensor]:
+    """What a network makes of some samples, as its task adds it up, and what they are."""
     batch = subject.workload.test.batch(indices).to(subject.device)
     return subject.network(*batch.inputs), batch.targets

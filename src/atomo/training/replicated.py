@@ -23,7 +23,7 @@ from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, Taken, joined
 from atomo.training.resume import hosts_in, spread
 from atomo.training.watched import UNWATCHED, Watched
-from atomo.training.ways import make_crew
+from atomo.training.ways import cautions_of, make_crew
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
@@ -99,7 +99,8 @@ class Replicated:
                     keeper.save(self.step, lambda: parts)
 
             with keeper.logging(self.step) as done:
-                self._warn()
+                for caution in cautions_of(self._job, self._crew):
+                    self._tell(Caution(caution))
                 reason = self._train(done, write)
             keeper.end(self.step, reason)
         return reason
@@ -171,19 +172,6 @@ class Replicated:
         notes = self._crew.take_notes() if self._crew else []
         for note in notes if self._keeper else []:
             self._tell(Caution(note))
-
-    def _warn(self) -> None:
-        """Says so where the death of a worker ends a run that should go on."""
-        s = self._job.settings
-        if s.min_workers and s.least_workers < self._job.workers and self._crew is None:
-            self._tell(
-                Caution(
-                    f"--min-workers {s.min_workers} of {self._job.workers}: the death of any "
-                    "process ends this run, as nothing here tells the others of it, or its codec "
-                    "has all of them agree on a scale; `atomo train` and `mpirun --with-ft ulfm` "
-                    "of Open MPI 5 do the former"
-                )
-            )
 
     def _rescued(self) -> str:
         """What is kept of a run that too few are left of, in words."""

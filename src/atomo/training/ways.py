@@ -22,7 +22,7 @@ from atomo.training.job import Job
 from atomo.training.row_gradients import row_gradients
 from atomo.transports import Part, Transport
 
-__all__ = ["Ways", "make_crew", "make_ways"]
+__all__ = ["Ways", "cautions_of", "make_crew", "make_ways"]
 
 
 @final
@@ -74,6 +74,18 @@ def make_crew(job: Job, transport: Transport) -> Crew | None:
     if agrees or not transport.survives or not outlives(s.comm_type, s.hierarchical):
         return None
     return Crew(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
+
+
+def cautions_of(job: Job, crew: Crew | None) -> list[str]:
+    """What to say of a run that should go on where a worker dies, and does not."""
+    s = job.settings
+    if crew is not None or not s.min_workers or s.least_workers == job.workers:
+        return []
+    return [
+        f"--min-workers {s.min_workers} of {job.workers}: the death of any process ends this run, "
+        "as nothing here tells the others of it, or its codec has all of them agree on a scale; "
+        "`atomo train` and `mpirun --with-ft ulfm` of Open MPI 5 do the former"
+    ]
 
 
 def make_ways(job: Job, transport: Transport, crew: Crew | None = None) -> Ways:

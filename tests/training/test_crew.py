@@ -17,6 +17,7 @@ from atomo.training.checkpoint import load, steps
 from atomo.training.events import Caution, Ended, Event
 from atomo.training.job import Job, make_job
 from atomo.training.rank import make_end
+from atomo.training.ways import cautions_of, make_crew
 from atomo.transports import Transport, network
 
 STEPS = 8
@@ -84,3 +85,12 @@ def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
     assert len(load(tmp_path, len(lines)).workers) == 2
     trained(tmp_path, {}, comm_type="Allgather", code="dgc", min_workers=3)
     assert steps(tmp_path)[-1] == STEPS
+
+
+def test_a_run_that_nobody_outlives_says_so_where_fewer_should_go_on(tmp_path):
+    asked = {"n": 4, "network": SMALL, "comm_type": "Allgather", "min_workers": 3}
+    for changes, told in (({}, True), ({"min_workers": 0}, False), ({"min_workers": 4}, False)):
+        job = make_job(settings(tmp_path, **(asked | changes)), 4)
+        assert make_crew(job, network(4)[1]) is not None
+        found = cautions_of(job, None)
+        assert any("the death of any process ends this run" in one for one in found) == told

@@ -14,7 +14,7 @@ from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import ConfigError, NotReady
 
-__all__ = ["Plan", "check_budget", "check_total", "make_plan", "spot_types"]
+__all__ = ["Plan", "check_total", "make_plan", "spot_types"]
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
@@ -112,15 +112,14 @@ def spot_types(cluster: Cluster) -> tuple[str, ...]:
     return tuple(type for role in ROLES if cluster.spot(role) for type in types[role])
 
 
-def check_budget(plan: Plan) -> None:
-    """Raises NotReady where the cluster may cost more than max_usd, or nobody knows."""
-    if plan.groups:
-        check_total(plan)
+def check_total(plan: Plan, ended: float | None) -> None:
+    """Raises NotReady where the cluster may cost more than max_usd, or nobody knows.
 
-
-def check_total(plan: Plan) -> None:
-    """The same, whether or not anything is launched."""
-    limit, most = plan.cluster.max_usd, plan.total
+    Args:
+        plan: what runs, and what is launched.
+        ended: USD that hosts of the cluster have cost which are no more; None: AWS did not say.
+    """
+    limit, most = plan.cluster.max_usd, added([plan.total, ended])
     if limit is None or (most is not None and most <= limit):
         return
     told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"

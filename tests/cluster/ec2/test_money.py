@@ -125,7 +125,17 @@ def test_the_bound_is_that_of_the_dearest_type(ec2, cloud):
     assert plan["usd_until_fuse"] == pytest.approx(8.1 * (2 * HOST - 0.096 + 0.526))
 
 
-def test_a_launch_keeps_within_its_budget(ec2, cloud):
+def age(folder, hours):
+    """Writes down a host of the cluster that ran for some hours, of which EC2 no longer tells."""
+    ledger = folder / LEDGER
+    entries = json.loads(ledger.read_text())
+    start = datetime.now(timezone.utc) - timedelta(hours=9)
+    ran = {"id": "i-0", "launched": start.isoformat(), "ended": True,
+           "until": (start + timedelta(hours=hours)).isoformat()}  # fmt: skip
+    ledger.write_text(json.dumps([*entries, entries[0] | ran]))
+
+
+def test_a_launch_keeps_within_its_budget(ec2, cloud, folder):
     cloud.prices = PRICES
     words = ("launch", "--yes", "--max-hours", "9.9", "--max-usd")
     dear = ec2(*words, "3.3")  # ten hours of three hosts are 3.36
@@ -135,6 +145,14 @@ def test_a_launch_keeps_within_its_budget(ec2, cloud):
     assert ec2(*words, "3.4", "--n-workers", "1").code == 0
     more = ec2(*words, "3.3")  # with those that run
     assert more.code == 12
+    assert ec2(*words, "3.4", "--dry-run").code == 0
+    age(folder, hours=1)
+    gone = ec2(*words, "3.4", "--dry-run")  # and with one that ran for an hour
+    assert gone.code == 12
+    assert "the cluster may cost $3.47 until its fuses" in gone.err
+    older = ec2("extend", "9.9", "--max-usd", "2.3", "--n-workers", "1")
+    assert older.code == 12
+    assert "the cluster may cost $2.35 until its fuses" in older.err
     cloud.prices = None
     unknown = ec2(*words, "1000")
     assert unknown.code == 12

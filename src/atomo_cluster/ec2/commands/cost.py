@@ -103,6 +103,12 @@ def with_noted(run: Run, costs: list[Cost]) -> list[Cost]:
     return costs + [forgotten(one) for key, one in known.items() if key not in lives]
 
 
+def ended_usd(run: Run) -> float | None:
+    """What hosts of the cluster have cost that are no more; None: AWS does not say."""
+    costs = with_noted(run, all_costs(run))
+    return added([one.usd_so_far for one in costs if one.state in ENDED])
+
+
 def woken(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
     """Writes down what stopped hosts have cost that start now: EC2 counts anew from their start."""
     ids = {host.id: host for host in hosts}

@@ -9,6 +9,7 @@ from typing import Final
 
 import atomo_cluster.ec2
 from atomo_cluster.arguments import CONVERTERS
+from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
@@ -47,7 +48,7 @@ def run(run: Run) -> int:
     later = [moved(host, until) for host in found]
     if run.cluster.max_usd is not None:
         plan = make_plan(run.aws, run.cluster, run.owned)
-        check_total(replace(plan, running=tuple(later)))
+        check_total(replace(plan, running=tuple(later)), ended_usd(run))
     told(run, later)
     finish(on_hosts(run, found, until))
     show_hosts(run, later)

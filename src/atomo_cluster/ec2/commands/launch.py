@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
+from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.plan import show
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.validate import refuse
@@ -12,7 +13,7 @@ from atomo_cluster.ec2.ledger import Entry, note, renew
 from atomo_cluster.ec2.lifecycle import dry_run
 from atomo_cluster.ec2.network import allowed_cidr
 from atomo_cluster.ec2.offers import checked, offers, take
-from atomo_cluster.ec2.plan import Plan, check_budget
+from atomo_cluster.ec2.plan import Plan, check_total
 from atomo_cluster.ec2.pricing import added
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.validate import validate
@@ -74,7 +75,9 @@ def priced(plan: Plan, host: Instance) -> Entry:
 
 def check(run: Run, plan: Plan) -> None:
     """Runs every check, and names those that AWS did not answer."""
-    check_budget(plan)
+    if plan.groups and run.cluster.max_usd is not None:
+        # Who launches where nothing runs begins anew: `cost` forgets what was before.
+        check_total(plan, ended_usd(run) if plan.running else 0.0)
     findings = validate(Site(run.aws, run.cluster, run.owned))
     refuse(findings)
     for finding in findings:

@@ -6,6 +6,7 @@ from typing import Final
 
 from atomo_cluster.ec2.bootstrap import INSTALL_S
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.kill_python import WAIT_S
 from atomo_cluster.ec2.commands.logs import ALL
 from atomo_cluster.ec2.commands.run_command import finish, on_each
@@ -84,7 +85,7 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
         raise ConfigError("supervise: yes looks after one job, and has no --queue")
     check_free(run, master)
     if run.cluster.max_usd is not None:  # which then holds by the fuses alone, if the master dies
-        check_total(make_plan(run.aws, run.cluster, run.owned))
+        check_total(make_plan(run.aws, run.cluster, run.owned), ended_usd(run))
     command = f"bash {run.cluster.remote_dir}/tools/remote_script.sh supervise"
     answer = reach(run).run(master, command, package(run, words), INSTALL_S)
     answer.checked("starting the supervisor")

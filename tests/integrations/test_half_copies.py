@@ -29,9 +29,12 @@ LAYOUTS: dict[str, Callable[[Chunk], Chunk]] = {
     "wrap_optimizer": apart,
     "fsdp": padded,
 }
-READING = ["topk(ratio=0.1)", "efsignsgd", "qsgd", "dgc(ratio=0.1)", "terngrad(scale=shared)"]
+READING = ["topk(ratio=0.1)", "efsignsgd", "onebit", "dgc(ratio=0.1)", "terngrad(scale=shared)"]
 OTHERS = ["svd(rank=2)", "sgd"]
-PAIRS = [*((code, "wrap_optimizer") for code in READING), ("efsignsgd", "ddp"), ("qsgd", "fsdp")]
+PAIRS = [
+    *((code, "wrap_optimizer") for code in READING),
+    *(("efsignsgd", lay) for lay in ("ddp", "fsdp")),
+]
 OTHER_PAIRS = [("svd(rank=2)", "ddp"), ("sgd", "wrap_optimizer")]
 ON_THE_CPU = [("topk(ratio=0.1)", "wrap_optimizer"), ("qsgd", "ddp"), ("sgd", "wrap_optimizer")]
 USUAL = [("topk(ratio=0.1)", "wrap_optimizer"), ("efsignsgd", "ddp"), ("sgd", "wrap_optimizer")]

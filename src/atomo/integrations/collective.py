@@ -1,11 +1,13 @@
 """Collectives over a process group of torch.distributed."""
 
+import atexit
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Final, final
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -81,6 +83,18 @@ class TorchCollective(Collective):
         self.rank, self.size = dist.get_rank(group), len(ranks)
         self.send_s = self.wait_s = 0.0
         self._rooms: dict[str, int] = {}  # bytes, by what is gathered at every step
+        joined.add(self)
+
+    def leave(self) -> None:
+        """Ends the group on this rank, where that waits for no other rank; it is of no use after.
+
+        gloo's threads may still hold tensors of what is over. To let go of one they need the
+        interpreter, and abort the process where that has begun to end.
+        """
+        group = self.__dict__.pop("_group", None)
+        if group is not None and self._device.type == "cpu" and dist.is_initialized():
+            with suppress(ValueError):  # it ended with all others, and those are new ones
+                dist.destroy_process_group(group)
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         # What is gathered at every step has nearly the same length each time, so that there is
@@ -204,6 +218,16 @@ class TorchCollective(Collective):
             raise TransportError(f"{who}: torch.distributed lost {what}: {error}") from error
         finally:
             self.wait_s += time.perf_counter() - began
+
+
+joined: Final[WeakSet[TorchCollective]] = WeakSet()
+
+
+@atexit.register
+def leave_all() -> None:
+    """What a process does before the interpreter ends, whether or not its groups were destroyed."""
+    for collective in [*joined]:
+        collective.leave()
 
 
 def device_of(group: dist.ProcessGroup) -> torch.device:

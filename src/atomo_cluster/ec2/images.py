@@ -13,7 +13,7 @@ from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.catalogue import Image, Machine, find_image, image
 from atomo_cluster.ec2.config import BAKED
 from atomo_cluster.ec2.tags import GPUS, IMAGE, OWNER, Owned, as_dict
-from atomo_cluster.errors import CloudError, ConfigError
+from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 
 __all__ = ["Baked", "Snapshot", "baked", "chosen", "create", "delete", "snapshots"]
 
@@ -117,6 +117,7 @@ def create(aws: Aws, owned: Owned, instance: str, gpus: bool) -> str:
 
     Raises:
         CloudError: it does not, and there is no image.
+        LeftBehind: AWS does not say whether there is one.
     """
     name = f"{owned.label}-{uuid.uuid4().hex[:12]}"
     pairs = {**dict(owned.further), IMAGE: owned.cluster, OWNER: owned.owner, "Name": name,
@@ -127,11 +128,22 @@ def create(aws: Aws, owned: Owned, instance: str, gpus: bool) -> str:
         made = aws.call("ec2.create_image", InstanceId=instance, Name=name,
                         Description=f"environment of {owned.cluster}",
                         TagSpecifications=kinds)  # fmt: skip
-    except CloudError:
-        if found := [one.id for one in baked(aws, owned) if one.image.name == name]:
+    except CloudError as error:
+        if found := looked_for(aws, owned, name, error):
             return found[0]  # the answer was lost
         raise
     return str(made["ImageId"])
+
+
+def looked_for(aws: Aws, owned: Owned, name: str, cause: CloudError) -> list[str]:
+    """The images of a name, after a call that failed."""
+    try:
+        return [one.id for one in baked(aws, owned) if one.image.name == name]
+    except CloudError as error:
+        raise LeftBehind(
+            f"{cause}; and AWS does not say whether there is an image {name} now, which costs "
+            f"({error}): `status` tells later, `delete_images` deletes"
+        ) from cause
 
 
 def delete(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ class Host:
     inside: str  # from the other hosts
     port: int = 22
     gpus: int = 0
+    own: bool = False  # of --hostfile: no host of AWS's, and nothing here has launched it
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Answer:
     def complaint(self) -> str:
         """What went wrong, and what to do about it."""
         if self.code == UNREACHED:
-            return explained(self.err)
+            return explained(self.err, self.host.own)
         told = (self.err or self.out).strip().splitlines()
         return f"exit code {self.code}: {' / '.join(told[-3:]) or 'it says nothing'}"
 
@@ -134,10 +135,21 @@ HINTS: Final = {
 }
 
 
-def explained(told: str) -> str:
-    """What ssh said, and what to do about it."""
+# Hosts of one's own have no image, and nobody here can renew who may use ssh.
+OWN_HINTS: Final = HINTS | {
+    "permission denied": "the host does not take this key, or not from this user: "
+    "--path-to-keyfile and --ssh-username name others",
+    **dict.fromkeys(
+        ("no answer within", "timed out"),
+        "does it run, is the address in --hostfile right, and does a firewall let ssh through?",
+    ),
+}
+
+
+def explained(told: str, own: bool = False) -> str:
+    """What ssh said, and what to do about it; `own`: of a host of --hostfile."""
     line = " / ".join(told.strip().splitlines()[-2:]) or "ssh failed and says nothing"
-    for words, hint in HINTS.items():
+    for words, hint in (OWN_HINTS if own else HINTS).items():
         if words in told.lower():
             return f"{line}; {hint}"
     return line

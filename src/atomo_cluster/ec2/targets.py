@@ -99,7 +99,7 @@ def from_line(path: Path, word: str, number: int) -> Host:
     role = "worker" if number else "master"
     # What the hosts' ssh_config resolves: MPI takes colons for something else.
     inside = name if port == 22 and ":" not in name else alias(number)
-    return Host(word, alias(number), role, name, inside, port)
+    return Host(word, alias(number), role, name, inside, port, own=True)
 
 
 def is_address(name: str) -> bool:

@@ -151,14 +151,18 @@ def limit(words: tuple[str, ...]) -> float:
 
 
 def costing(cloud: Cloud) -> frozenset[str]:
-    """What the account pays for; disks that end with a host are told of with it."""
-    found = everything(cloud)
-    described = cloud.moto.client().describe_volumes()["Volumes"]
-    loose = {one["VolumeId"] for one in described if not one["Attachments"]}
+    """What the account pays for, and requests that may yet bring it a host.
+
+    Disks that end with a host are told of with it, and so are requests that brought one.
+    """
     client, ours = cloud.moto.client(), [{"Name": "tag-key", "Values": [IMAGE]}]  # moto has more
+    loose = {one["VolumeId"] for one in client.describe_volumes()["Volumes"]
+             if not one["Attachments"]}  # fmt: skip
+    requests = client.describe_spot_instance_requests()["SpotInstanceRequests"]
+    loose |= {one["SpotInstanceRequestId"] for one in requests if one["State"] == "open"}
     baked = {one["ImageId"] for one in client.describe_images(Filters=ours)["Images"]}
     baked |= {one["SnapshotId"] for one in client.describe_snapshots(Filters=ours)["Snapshots"]}
-    return frozenset(found["instances"] | found["requests"] | loose | baked)
+    return frozenset(everything(cloud)["instances"] | loose | baked)
 
 
 def every(

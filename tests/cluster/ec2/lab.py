@@ -16,13 +16,13 @@ def banner(public):
     )
 
 
-def start(cloud, role, spot=False):
+def start(cloud, role, spot=False, type="m5.large"):
     """Launches a host as `launch` does, without its checks, which take longer; its identifier."""
     tags = {CLUSTER: "test", OWNER: "user/moto", ROLE: role, HOURS: "8"}
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     market = {"InstanceMarketOptions": {"MarketType": "spot"}} if spot else {}
     made = cloud.moto.client().run_instances(
-        **market, ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType="m5.large",
+        **market, ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType=type,
         Placement={"AvailabilityZone": "us-east-1a"},
         TagSpecifications=[{"ResourceType": "instance", "Tags": listed}],
     )  # fmt: skip

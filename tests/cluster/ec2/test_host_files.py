@@ -1,6 +1,7 @@
 """Hosts of one's own: names, ports and addresses of either kind."""
 
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from atomo_cluster.ec2.bootstrap import Site, connections
 from atomo_cluster.ec2.cli import COMMANDS, ON_OWN_HOSTS, main, options, parser
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.host_keys import HostKeys
-from atomo_cluster.ec2.remote import Ssh
+from atomo_cluster.ec2.remote import UNREACHED, Answer, Ssh
 from atomo_cluster.ec2.targets import listed
 from atomo_cluster.errors import ConfigError
 
@@ -49,6 +50,15 @@ def test_hosts_find_each_other_by_these_names(tmp_path):
 def test_what_is_no_host_is_named(tmp_path, line):
     with pytest.raises(ConfigError, match=re.escape(repr(line))):
         hosts(tmp_path, line)
+
+
+@pytest.mark.parametrize("told", ["Permission denied (publickey).", "connect: timed out"])
+def test_what_to_do_about_a_host_of_ones_own_is_no_advice_about_ec2(tmp_path, told):
+    (own,) = hosts(tmp_path, "one\n")
+    launched = replace(own, own=False)
+    advice = [Answer(host, UNREACHED, "", told).complaint() for host in (own, launched)]
+    assert [re.findall("`launch`|key_name", one) != [] for one in advice] == [False, True]
+    assert re.search("--hostfile|--ssh-username", advice[0])
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 from cluster.ec2.cloud import create_image, everything, refusal
 from cluster.ec2.lab import start
 
+from atomo_cluster.ec2.aws import DENIED
 from atomo_cluster.ec2.images import named_in
 from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.tags import IMAGE
@@ -87,6 +88,29 @@ def test_faults_leave_no_image_that_nobody_was_told_of(ec2, cloud, told):
     assert again.code == 0
     assert f"{snapshot}, 15 GB, of an image that is gone" in again.out
     assert ours(cloud) == ([], [])
+
+
+def test_an_image_is_named_where_that_of_the_next_host_fails(ec2, cloud, told):
+    start(cloud, "master"), start(cloud, "worker", type="g4dn.xlarge")
+    cloud.on("CreateImage", lambda *_: None)
+    cloud.on("CreateImage", refusal("UnauthorizedOperation", "You may not"))
+    done = ec2("bake", "--yes")
+    (image,), _ = ours(cloud)
+    assert done.code == 14
+    assert f"ec2.create_image: UnauthorizedOperation: You may not; {DENIED}; `boots" in done.err
+    assert f"{image} may still come, and cost: `delete_images` deletes" in done.err
+    assert f"making {image} of i-" in done.out
+
+
+def test_where_aws_does_not_say_whether_there_is_an_image_that_is_said(ec2, cloud, told):
+    start(cloud, "master")
+    cloud.on("CreateImage", refusal("IncompleteSignature"))
+    cloud.on("DescribeImages", lambda *_: None)
+    cloud.on("DescribeImages", refusal("UnauthorizedOperation"))
+    done = ec2("bake", "--yes")
+    assert done.code == 14
+    assert "AWS does not say whether there is an image atomo-test-" in done.err
+    assert "`bootstrap` makes hosts" in done.err
 
 
 def test_a_snapshot_names_its_image():

@@ -297,7 +297,9 @@ def test_the_fuse_moves_within_the_budget(ec2, cloud, folder, monkeypatch):
     assert hours == pytest.approx([9.9] * 3, rel=1e-2)
     failed = ec2("extend", "10")
     assert failed.code == 11
-    assert "failed on 1 of 3 hosts" in failed.err
+    assert "failed on 1 of 3 hosts: deeplearning-worker" in failed.err
+    assert ": exit code 1: no sudo" in failed.err
+    assert "the fuse stays as it was" in failed.out
 
 
 def test_tables_fit_into_80_columns(ec2, cloud):

@@ -27,6 +27,7 @@ the master. The cluster's keys are taken away from the host before, and EC2 rest
 that suits, and its `bootstrap` has nothing to install. Images cost, and outlive the cluster:
 `status` and `cost` show them, `delete_images` deletes them with their snapshots."""
 IMAGE_S: Final = 3600
+AFTERWARDS: Final = "`bootstrap` makes hosts that were to become images of the cluster again"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -45,9 +46,8 @@ def run(run: Run) -> int:
     ssh, keys = reach(run), host_keys(run, reach(run))
     for host in (taken := [host for host in hosts if host.id in ids]):
         keys.pin(host)
-    finish(scrub(ssh, taken, run.cluster.remote_dir))
-    made = [create(run.aws, run.owned, one.id, machine.gpus > 0) for one, machine in chosen]
-    run.say(f"making {', '.join(made)} ...")
+    finish(scrub(ssh, taken, run.cluster.remote_dir), shown=False)
+    made = make(run, chosen)
     wait(run, made)
     report(run, made, older)
     return 0
@@ -63,6 +63,26 @@ def show(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> None:
     run.say(f"an image costs {told} a month, until `delete_images`")
 
 
+def make(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> list[str]:
+    """Has EC2 make an image of each host; one is named as soon as it costs.
+
+    Raises:
+        CloudError: EC2 makes none.
+        LeftBehind: it makes some of them, or does not say whether it does.
+    """
+    made: list[str] = []
+    for one, machine in chosen:
+        try:
+            made.append(create(run.aws, run.owned, one.id, machine.gpus > 0))
+        except (CloudError, LeftBehind) as error:
+            told = f"{one.id}: {error}; {AFTERWARDS}"
+            if made:
+                told += f". {', '.join(made)} may still come, and cost: `delete_images` deletes"
+            raise (LeftBehind if made else type(error))(told) from error
+        run.say(f"making {made[-1]} of {one.id} ...")
+    return made
+
+
 def wait(run: Run, ids: Sequence[str]) -> None:
     """Waits until the images are there.
 
@@ -74,7 +94,7 @@ def wait(run: Run, ids: Sequence[str]) -> None:
     except CloudError as error:
         raise LeftBehind(
             f"{error}; {', '.join(ids)} may still come, and costs: `status` tells, "
-            "`delete_images` deletes"
+            f"`delete_images` deletes; {AFTERWARDS}"
         ) from error
 
 

@@ -50,7 +50,10 @@ def run(run: Run) -> int:
         plan = make_plan(run.aws, run.cluster, run.owned)
         check_total(replace(plan, running=tuple(later)), ended_usd(run))
     told(run, later)
-    finish(on_hosts(run, found, until))
+    answers = on_hosts(run, found, until)
+    if any(answer.code for answer in answers):
+        run.say("where it fails the fuse stays as it was, and `extend` again moves it")
+    finish(answers, shown=False)
     show_hosts(run, later)
     run.tell(host_records(later))
     return 0

@@ -83,8 +83,9 @@ def record(run: Run, answers: list[Answer]) -> None:
               for one in answers])  # fmt: skip
 
 
-def finish(answers: list[Answer]) -> None:
-    """Raises RemoteError if a host failed."""
-    bad = [answer.host.alias for answer in answers if answer.code]
+def finish(answers: list[Answer], shown: bool = True) -> None:
+    """Raises RemoteError if a host failed, and says why where that was not shown before."""
+    bad = [answer for answer in answers if answer.code]
     if bad:
-        raise RemoteError(f"failed on {len(bad)} of {len(answers)} hosts: {', '.join(bad)}")
+        named = [f"{one.host.alias}{'' if shown else f': {one.complaint()}'}" for one in bad]
+        raise RemoteError(f"failed on {len(bad)} of {len(answers)} hosts: {', '.join(named)}")

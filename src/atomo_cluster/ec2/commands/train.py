@@ -58,7 +58,7 @@ def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
         if not queue:
             check_free(run, hosts[0])
         lines = "\n".join([f"cd {cluster.remote_dir}", "set -e", *cluster.pre_commands])
-        finish(on_each(run, hosts, lines))
+        finish(on_each(run, hosts, lines), shown=False)
     if cluster.supervise and not run.options.hostfile:
         return hand_over(run, hosts[0], words)
     script = script_of(cluster, len(hosts), inner_network(run), words)

@@ -12,6 +12,7 @@ import pytest
 from boto3 import client as make_client
 from cluster.ec2.cloud import Cloud, Moto, write_cluster
 from cluster.ec2.lab import Lab
+from cluster.ec2.sshd import why_not
 
 from atomo_cluster.ec2.cli import main
 
@@ -117,6 +118,8 @@ def ec2(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 @pytest.fixture
 def lab(ec2: Ec2, cloud: Cloud, folder: Path) -> Iterator[Lab]:
     """A master and a worker that run, and let ssh in."""
+    if reason := why_not():
+        pytest.skip(f"NOT TESTED: {reason}")
     made = Lab(ec2, cloud, folder)
     yield made
     for host in made.hosts:

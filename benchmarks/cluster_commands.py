@@ -87,6 +87,8 @@ def main() -> None:
             words = [
                 name,
                 *WORDS.get(name, []),
+                "--name",
+                "one",
                 "--state-dir",
                 folder,
                 "--ssh-from",

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from io import BufferedIOBase
 from typing import Any, Final, NoReturn, final
 
@@ -104,10 +105,11 @@ class Aws:
     def transfer(self, how: str, path: str, bucket: str, key: str) -> None:
         """Takes a file to S3 (`upload_file`), in parts where it is large."""
         from boto3.exceptions import S3UploadFailedError
+        from boto3.s3.transfer import S3Transfer
 
         try:
-            self._guarded(f"s3.{how}", getattr(self._client("s3"), how),
-                          {"Filename": path, "Bucket": bucket, "Key": key})  # fmt: skip
+            act = getattr(S3Transfer(self._client("s3")), how)
+            self._guarded(f"s3.{how}", act, {"filename": path, "bucket": bucket, "key": key})
         except S3UploadFailedError as error:
             fail(f"s3.{how}", type(error).__name__, str(error), error)
 
@@ -131,7 +133,6 @@ class Aws:
 
     def _made(self, service: str) -> Any:
         try:
-            import boto3
             from botocore.config import Config
         except ModuleNotFoundError:
             raise ConfigError("boto3 is missing; pip install boto3") from None
@@ -142,7 +143,7 @@ class Aws:
             read_timeout=60,
         )
         region = HOME if service == "pricing" else self.region
-        make: Callable[[], Any] = lambda: boto3.client(  # noqa: E731
+        make: Callable[[], Any] = lambda: session().create_client(  # noqa: E731
             service, region_name=region, endpoint_url=self._endpoint_url, config=patient
         )
         made = self._guarded(f"{service}.connect", make, {})
@@ -162,6 +163,17 @@ class Aws:
             fail(action, str(told.get("Code", "?")), str(told.get("Message", "")), error)
         except (BotoCoreError, ResponseParserError, ValueError) as error:
             fail(action, type(error).__name__, str(error), error)
+
+
+@cache
+def session() -> Any:
+    """What makes clients: one, since it reads AWS's descriptions, which are long, once.
+
+    It is botocore's: boto3, which is around it, loads much more that `transfer` alone needs.
+    """
+    from botocore.session import get_session
+
+    return get_session()
 
 
 def spare(response: Any = None, **_: Any) -> None:

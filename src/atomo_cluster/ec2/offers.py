@@ -81,7 +81,7 @@ def kept(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
 def offers_table(found: Sequence[Offer]) -> Table:
     """The regions, as people read them."""
     columns = ("order", "region", "zone", "per hour", "at most")
-    shown = table("regions, tried until one has the capacity", columns, right=columns[3:])
+    shown: Table = table("regions, tried until one has the capacity", columns, right=columns[3:])
     for number, one in enumerate(found, 1):
         hourly, most = money(one.plan.hourly, 4), money(one.plan.total)
         shown.add_row(str(number), one.region, one.plan.subnet.zone, hourly, most)

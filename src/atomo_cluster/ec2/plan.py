@@ -14,7 +14,7 @@ from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import ConfigError, NotReady
 
-__all__ = ["Plan", "check_total", "make_plan", "spot_types"]
+__all__ = ["Plan", "beyond", "check_total", "make_plan", "spot_types"]
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
@@ -119,14 +119,18 @@ def check_total(plan: Plan, ended: float | None) -> None:
         plan: what runs, and what is launched.
         ended: USD that hosts of the cluster have cost which are no more; None: AWS did not say.
     """
-    limit, most = plan.cluster.max_usd, added([plan.total, ended])
+    if told := beyond(plan.cluster.max_usd, added([plan.total, ended])):
+        raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
+
+
+def beyond(limit: float | None, most: float | None) -> str:
+    """Why what the cluster may cost is too much, or nobody knows; empty: it is not."""
     if limit is None or (most is not None and most <= limit):
-        return
-    told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
+        return ""
     if most is None:
-        told = (f"max_usd is {money(limit)}, and AWS does not say what the cluster may cost "
+        return (f"max_usd is {money(limit)}, and AWS does not say what the cluster may cost "
                 "(`iam --check` tells whether pricing:GetProducts is allowed)")  # fmt: skip
-    raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
+    return f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
 
 
 def place(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:

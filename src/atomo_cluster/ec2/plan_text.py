@@ -19,7 +19,7 @@ RESERVED: Final = "reserved"
 def plan_table(plan: Plan) -> Table:
     """The plan as people read it."""
     title = f"{plan.cluster.name} in {plan.subnet.zone}"
-    shown = table(title, ("hosts", "type", "each", "disk", "per hour"), right=("per hour",))
+    shown: Table = table(title, ("hosts", "type", "each", "disk", "per hour"), right=("per hour",))
     for group in plan.groups:
         machine = group.machine
         gpus = f"\n{machine.gpus} x {machine.gpu}" if machine.gpus else ""
@@ -36,7 +36,7 @@ def plan_table(plan: Plan) -> Table:
 def order_table(plan: Plan) -> Table:
     """The attempts, as people read them."""
     columns = ("order", "zone", "workers", "instances per hour")
-    shown = table("tried until AWS has the capacity", columns, right=columns[-1:])
+    shown: Table = table("tried until AWS has the capacity", columns, right=columns[-1:])
     for number, one in enumerate(plan.attempts, 1):
         types = " or ".join(one.groups[-1].types)
         shown.add_row(str(number), one.subnet.zone, types, money(one.hourly, 4))

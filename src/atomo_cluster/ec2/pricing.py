@@ -45,6 +45,11 @@ class Prices:
         known = [bound for bound in bounds if bound is not None]
         return max(known) if len(known) == len(bounds) else None
 
+    def tell(self, types: Iterable[str]) -> bool:
+        """Whether nothing is unknown that on-demand hosts of these types cost."""
+        hosts = [self.listed.get(type) for type in types]
+        return None not in (*hosts, self.disk_gb_month, self.address_hour)
+
     def disk_hour(self, volume_gb: int) -> float | None:
         """A disk, per hour."""
         return None if self.disk_gb_month is None else self.disk_gb_month * volume_gb / MONTH_H

@@ -3,11 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Final, final
-
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from typing import Any, Final, final
 
 from atomo_cluster.ec2.remote import Host, everywhere
 from atomo_cluster.errors import RemoteError
@@ -23,6 +19,9 @@ class Steps:
     """Runs steps on hosts. On a terminal a table stays in place; elsewhere each step is a line."""
 
     def __init__(self, hosts: Sequence[Host], names: Sequence[str], say: Callable[[str], None]):
+        from rich.console import Console  # commands that show no table start without it
+        from rich.live import Live
+
         self._hosts, self._names, self._say = hosts, names, say
         self._cells = {(host.id, name): WAITING for host in hosts for name in names}
         self._lock = Lock()
@@ -61,8 +60,10 @@ class Steps:
             listed = "".join(f"\n  {told}" for told in failures)
             raise RemoteError(f"{name} failed on {len(failures)} of {len(hosts)} hosts:{listed}")
 
-    def table(self) -> Table:
-        """How far each host is."""
+    def table(self) -> Any:
+        """How far each host is: a table of rich's."""
+        from rich.table import Table
+
         table = Table("host", *self._names)
         with self._lock:
             for host in self._hosts:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,16 @@ from atomo_cluster.ec2.session import needed_here, proxy
 from atomo_cluster.errors import CloudError, ConfigError
 from atomo_cluster.names import nearest
 
-__all__ = ["cluster_hosts", "host_keys", "inner_network", "owners_hosts", "reach", "select"]
+__all__ = [
+    "addressed",
+    "cluster_hosts",
+    "host_keys",
+    "hosts_of",
+    "inner_network",
+    "owners_hosts",
+    "reach",
+    "select",
+]
 
 LINE: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(\d+))?")
 
@@ -50,16 +60,21 @@ def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
     """Instances as hosts."""
     known = machines(run.aws, [one.type for one in found]) if found else {}
     return [
-        Host(
-            id=one.id,
-            alias=alias(number),
-            role=one.role,
-            address=address(run, one),
-            inside=one.private_ip or one.id,
-            gpus=known[one.type].gpus if one.type in known else 0,
-        )
+        replace(addressed(run, number, one),
+                gpus=known[one.type].gpus if one.type in known else 0)
         for number, one in enumerate(found)
-    ]
+    ]  # fmt: skip
+
+
+def addressed(run: Run, number: int, one: Instance) -> Host:
+    """An instance as a host, as far as it says itself; the master is the first, of number 0."""
+    return Host(
+        id=one.id,
+        alias=alias(number),
+        role=one.role,
+        address=address(run, one),
+        inside=one.private_ip or one.id,
+    )
 
 
 def address(run: Run, one: Instance) -> str:

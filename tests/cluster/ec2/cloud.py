@@ -32,6 +32,7 @@ sys.stdin.read()
 os._exit(0)
 """
 XML = "text/xml"
+LONGEST_S = 300  # of an answer of moto's, where others have the processors
 UBUNTU = "ami-785db401"  # one of moto's images
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
 
@@ -103,7 +104,7 @@ class Moto:
     def reset(self) -> None:
         """Forgets everything."""
         request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=LONGEST_S).close()
 
     def client(self, service: str = "ec2") -> Any:
         """A client that goes past the proxy."""
@@ -225,7 +226,7 @@ class Cloud:
             self.moto.url + path, data=body or None, headers=kept, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:
                 kind = answer.headers.get("Content-Type", XML)
                 more = tuple(
                     (name, answer.headers[name]) for name in KEPT if name in answer.headers
@@ -344,8 +345,11 @@ def describe_instances(cloud: Cloud, words: dict[str, str], body: bytes, forward
 
 
 def create_image(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
-    """Moto takes no tags of the snapshot."""
+    """Moto takes no tags of the snapshot, and gives a name to several images."""
     client = cloud.moto.client()
+    named = [{"Name": "name", "Values": [words["Name"]]}]
+    if client.describe_images(Owners=["self"], Filters=named)["Images"]:
+        return refusal("InvalidAMIName.Duplicate", f"{words['Name']} is in use already")
     tags = [{"Key": key, "Value": value} for key, value in tags_in(words).items()]
     made = client.create_image(InstanceId=words["InstanceId"], Name=words["Name"])["ImageId"]
     (image,) = client.describe_images(ImageIds=[made])["Images"]
@@ -373,6 +377,14 @@ def list_attached(cloud: Cloud, words: dict[str, str], body: bytes, forward: For
 
 def delete_role(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply | None:
     return refusal("DeleteConflict") if words["RoleName"] in cloud.attached else None
+
+
+def part(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply | None:
+    """Moto's server fails where the profile does not have the role."""
+    told = cloud.moto.client("iam").list_instance_profiles()["InstanceProfiles"]
+    have = {one["InstanceProfileName"]: [role["RoleName"] for role in one["Roles"]] for one in told}
+    joined = words["RoleName"] in have.get(words["InstanceProfileName"], [])
+    return None if joined else refusal("NoSuchEntity")
 
 
 def done_in_iam(name: str, inner: str = "") -> Reply:
@@ -434,6 +446,7 @@ OWN = {
     "DetachRolePolicy": detach,
     "ListAttachedRolePolicies": list_attached,
     "DeleteRole": delete_role,
+    "RemoveRoleFromInstanceProfile": part,
     "CreateImage": create_image,
     "DescribeInstances": describe_instances,
     "StartInstances": start_instances,

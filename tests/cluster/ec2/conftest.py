@@ -2,14 +2,13 @@
 
 import io
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from boto3 import client as make_client
+from cluster.ec2.clients import Remembering
 from cluster.ec2.cloud import Cloud, Moto, write_cluster
 from cluster.ec2.lab import Lab
 from cluster.ec2.sshd import why_not
@@ -35,7 +34,7 @@ Ec2 = Callable[..., Result]
 
 @pytest.fixture(scope="session")
 def proxy() -> Iterator[Cloud]:
-    """Moto's server with the proxy before it, which boto3 takes for AWS."""
+    """Moto's server with the proxy before it, which commands take for AWS."""
     server = Moto()
     made = Cloud(server)
     yield made
@@ -44,23 +43,13 @@ def proxy() -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="session")
-def client() -> Callable[..., Any]:
-    """`boto3.client`, which makes each client once: making one takes longer than what it does."""
-    made: dict[tuple[object, ...], Any] = {}
-
-    def remembered(service: str, **how: Any) -> Any:
-        named = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")
-        around = [os.environ.get(name) for name in named]
-        key = (service, how["region_name"], how["endpoint_url"], *around)
-        if key not in made:
-            made[key] = make_client(service, **how)
-        return made[key]
-
-    return remembered
+def clients() -> Remembering:
+    """What makes clients, for all tests."""
+    return Remembering()
 
 
 @pytest.fixture
-def cloud(proxy: Cloud, client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def cloud(proxy: Cloud, clients: Remembering, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """An empty account."""
     proxy.reset()
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
@@ -69,7 +58,7 @@ def cloud(proxy: Cloud, client: Callable[..., Any], monkeypatch: pytest.MonkeyPa
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, "/nowhere")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.setattr("boto3.client", client)
+    monkeypatch.setattr("atomo_cluster.ec2.aws.session", lambda: clients)
     return proxy
 
 

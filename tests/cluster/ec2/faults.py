@@ -31,6 +31,7 @@ from cluster.ec2.cloud import Cloud, Forward, Reply, everything, refusal
 from cluster.ec2.faults_page import BEGIN, END, PAGE, page_of
 from cluster.ec2.faults_rig import COMMANDS, MAX_USD, Ec2, most_usd, ready, rig
 
+from atomo_cluster.ec2.images import named_in
 from atomo_cluster.ec2.tags import IMAGE
 
 __all__ = ["Case", "Outcome", "cases", "outcome"]
@@ -132,8 +133,8 @@ def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
     cloud.acts.clear()
     said, after = done.out + done.err, costing(cloud)
     # What ran before was told of before, unless the command says that it has ended it.
-    ends = tried.ends and (not done.code or after != before)
-    known = frozenset() if ends else before
+    acted = not done.code or after != before
+    known = {one for one in before if not (acted and one.startswith(tried.ends))}
     return Outcome(
         done.code, frozenset(one for one in after - known if one not in said),
         most_usd(cloud, folder), limit(tried.words), said, not done.code or named(case.call, said),
@@ -153,7 +154,7 @@ def limit(words: tuple[str, ...]) -> float:
 def costing(cloud: Cloud) -> frozenset[str]:
     """What the account pays for, and requests that may yet bring it a host.
 
-    Disks that end with a host are told of with it, and so are requests that brought one.
+    What ends with a host or an image is told of with it, and so are requests that brought a host.
     """
     client, ours = cloud.moto.client(), [{"Name": "tag-key", "Values": [IMAGE]}]  # moto has more
     loose = {one["VolumeId"] for one in client.describe_volumes()["Volumes"]
@@ -161,7 +162,8 @@ def costing(cloud: Cloud) -> frozenset[str]:
     requests = client.describe_spot_instance_requests()["SpotInstanceRequests"]
     loose |= {one["SpotInstanceRequestId"] for one in requests if one["State"] == "open"}
     baked = {one["ImageId"] for one in client.describe_images(Filters=ours)["Images"]}
-    baked |= {one["SnapshotId"] for one in client.describe_snapshots(Filters=ours)["Snapshots"]}
+    baked |= {one["SnapshotId"] for one in client.describe_snapshots(Filters=ours)["Snapshots"]
+              if named_in(one) not in baked}  # fmt: skip
     return frozenset(everything(cloud)["instances"] | loose | baked)
 
 

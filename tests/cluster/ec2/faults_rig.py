@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from cluster.ec2.clients import Remembering
 from cluster.ec2.cloud import Cloud, Moto, write_cluster
 from cluster.ec2.faults_supervisor import night
 from cluster.ec2.lab import banner
 from cluster.ec2.sshd import make_key
 
 from atomo_cluster.ec2.tags import HOURS
+from atomo_cluster.errors import INTERRUPTED
 
 __all__ = ["COMMANDS", "MAX_USD", "Ec2", "Result", "Tried", "most_usd", "patches", "ready", "rig"]
 
@@ -28,6 +30,7 @@ KEPT: Final = ("--supervise", "yes", "--results", "s3://results-of-tests/one")
 SUPERVISED: Final = (("launch", "--yes", *KEPT),)
 ASLEEP: Final = (*UP, ("stop_hosts", "--yes"))
 BAKED: Final = (*UP, ("bake", "--yes"))
+HOSTS, IMAGES = ("i-", "sir-", "vol-"), ("ami-", "snap-")
 PRICES: Final = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR: Final = 0.096 + 100 * 0.08 / 730 + 0.005  # of a host, USD
 MAX_USD: Final = 3 * 9.2 * HOUR  # three hosts until fuses of nine hours, and not four of eight
@@ -41,7 +44,7 @@ class Tried:
     words: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
     changes: bool = False
-    ends: bool = False  # it tells of what it could not end
+    ends: tuple[str, ...] = ()  # how what begins that it is to end: it tells of what it could not
 
 
 COMMANDS: Final[dict[str, Tried]] = {
@@ -68,7 +71,7 @@ COMMANDS: Final[dict[str, Tried]] = {
     "stop_hosts": Tried(("stop_hosts", "--yes"), UP, changes=True),
     "start_hosts": Tried(("start_hosts", "--yes"), ASLEEP, changes=True),
     "bake": Tried(("bake", "--yes"), UP, changes=True),
-    "delete_images": Tried(("delete_images", "--yes"), BAKED, changes=True, ends=True),
+    "delete_images": Tried(("delete_images", "--yes"), BAKED, changes=True, ends=IMAGES),
     "list_running_instances": Tried(("list_running_instances",), UP),
     "list_idle_instances": Tried(("list_idle_instances",), UP),
     "run_command": Tried(("run_command", "all", "true"), UP),
@@ -87,16 +90,16 @@ COMMANDS: Final[dict[str, Tried]] = {
     "upload": Tried(("upload", "cluster.yaml", "data"), UP),
     "ssh": Tried(("ssh", "--", "true"), UP),
     "clean_launch_and_run": Tried(
-        ("clean_launch_and_run", "--yes", "--wait", "0"), UP, changes=True, ends=True
+        ("clean_launch_and_run", "--yes", "--wait", "0"), UP, changes=True, ends=HOSTS
     ),
     "clean_launch_and_run --then-shutdown": Tried(
         ("clean_launch_and_run", "--yes", "--wait", "0", "--then-shutdown"),
-        changes=True, ends=True,
+        changes=True, ends=HOSTS,
     ),
-    "supervise": Tried(("supervise",), (("launch", "--yes"),), changes=True, ends=True),
-    "shutdown": Tried(("shutdown", "--yes"), UP, changes=True, ends=True),
-    "shutdown (spot)": Tried(("shutdown", "--yes"), SPOT, changes=True, ends=True),
-    "shutdown (supervised)": Tried(("shutdown", "--yes"), SUPERVISED, changes=True, ends=True),
+    "supervise": Tried(("supervise",), (("launch", "--yes"),), changes=True, ends=HOSTS),
+    "shutdown": Tried(("shutdown", "--yes"), UP, changes=True, ends=HOSTS),
+    "shutdown (spot)": Tried(("shutdown", "--yes"), SPOT, changes=True, ends=HOSTS),
+    "shutdown (supervised)": Tried(("shutdown", "--yes"), SUPERVISED, changes=True, ends=HOSTS),
 }  # fmt: skip
 
 # What a host does that is told this over ssh: $1 is which host, $2 the command.
@@ -143,7 +146,7 @@ def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:
     prepare(cloud, folder)
     for words in COMMANDS[command].before:
         done = ec2(*words)
-        assert done.code == 0, f"{words}: {done.out[-500:]}{done.err}"
+        assert done.code == 0, f"{words}: {done.code} {done.out[-500:]}{done.err}"
     store(cloud, COMMANDS[command].words)
     cloud.calls.clear()
 
@@ -184,7 +187,8 @@ def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
 
 @contextmanager
 def patches(folder: Path) -> Iterator[None]:
-    """Hosts are played, and nobody waits."""
+    """Hosts are played, clients of AWS are made once, and nobody waits."""
+    clients = Remembering()
 
     def words(ssh: object, host: Any, *command: str, terminal: bool = False) -> list[str]:
         return ["bash", str(folder / "host.sh"), host.id, *command]
@@ -195,6 +199,7 @@ def patches(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in {
             "atomo_cluster.ec2.remote.Ssh.words": words,
+            "atomo_cluster.ec2.aws.session": lambda: clients,
             "atomo_cluster.ec2.host_keys.scan": scan,
             "atomo_cluster.ec2.host_keys.resolved": lambda *_: ("", ""),
             "atomo_cluster.ec2.removal.BETWEEN_S": 0.0,
@@ -237,6 +242,8 @@ def rig(folder: Path) -> Iterator[tuple[Ec2, Cloud]]:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = main(list(words))
+        if code == INTERRUPTED:  # which was meant for all of this
+            raise KeyboardInterrupt
         return Result(code, out.getvalue(), err.getvalue())
 
     with ExitStack() as stack:

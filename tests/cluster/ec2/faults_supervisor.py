@@ -22,6 +22,7 @@ from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.handover import handed
 from atomo_cluster.ec2.supervisor.loop import Supervisor
 from atomo_cluster.ec2.supervisor.story import STARTED, Story
+from atomo_cluster.ec2.tags import ROLE, as_dict
 
 __all__ = ["Played", "crew_of", "night", "now"]
 
@@ -74,8 +75,7 @@ def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
         if left.is_file():
             left.unlink()
     crew, job = crew_of(folder, sshless), Played()
-    crew.look(now())
-    cloud.moto.client().terminate_instances(InstanceIds=[crew.hosts[-1].id])
+    cloud.moto.client().terminate_instances(InstanceIds=[living(cloud)["worker"]])
     story = Story(folder / "master" / "story.jsonl", now)
     rules = Rules(max_usd=1e6, max_restarts=100, autostop=timedelta(minutes=30))
     supervisor = Supervisor(rules, job, crew, job, story, lambda: "", now)
@@ -95,8 +95,9 @@ def sshless(run: Run, hosts: Any) -> Any:
     return SimpleNamespace(ssh=SimpleNamespace(run=lambda *_: SimpleNamespace(code=0)))
 
 
-def living(cloud: Cloud) -> list[str]:
-    """The hosts that run."""
+def living(cloud: Cloud) -> dict[str, str]:
+    """A host of each role that runs."""
     wanted = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     batches = cloud.moto.client().describe_instances(Filters=wanted)["Reservations"]
-    return [one["InstanceId"] for batch in batches for one in batch["Instances"]]
+    found = [one for batch in batches for one in batch["Instances"]]
+    return {as_dict(one)[ROLE]: one["InstanceId"] for one in found}

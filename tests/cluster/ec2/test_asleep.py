@@ -147,6 +147,26 @@ def test_a_refusal_changes_nothing_and_a_lost_answer_is_none(ec2, cloud, hosts):
         assert not [one for one in hosts.told if one[1] == "go_on"]
 
 
+def test_hosts_are_named_that_sleep_or_woke_though_aws_says_no_more(ec2, cloud, hosts):
+    cloud.prices = PRICES
+    id = start(cloud, "master")
+    cloud.on("DescribeVolumes", refusal("UnauthorizedOperation"))
+    asleep = ec2("stop_hosts", "--yes")
+    assert asleep.code == 0, asleep.err
+    assert f"stopped: {id}\n" in asleep.out
+    assert "asleep: the disks cost unknown per hour" in asleep.out
+
+    def at_the_end(words, forward):
+        """Refuses the next look but one: the first is the wait for the start."""
+        cloud.on("DescribeInstances", lambda *_: None)
+        cloud.on("DescribeInstances", refusal("UnauthorizedOperation"))
+
+    cloud.on("StartInstances", at_the_end)
+    woken = ec2("start_hosts", "--yes")
+    assert woken.code == 10
+    assert f"started: {id}\n" in woken.out
+
+
 @pytest.mark.slow
 def test_hosts_of_which_some_do_not_stop_are_named(ec2, cloud, hosts):
     ids = up(cloud)

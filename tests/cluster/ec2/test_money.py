@@ -287,6 +287,11 @@ def test_the_fuse_moves_within_the_budget(ec2, cloud, folder, monkeypatch):
     assert dear.code == 12
     assert "the cluster may cost $3.36 until its fuses" in dear.err
     assert not asked
+    cloud.on("CreateTags", refusal("UnauthorizedOperation"))
+    untold = ec2("extend", "9.9", "--max-usd", "3.4")
+    assert untold.code == 10
+    assert "no fuse has moved, whatever `status` says: `extend` again moves them" in untold.err
+    assert not asked
     cloud.on("CreateTags", refusal("RequestLimitExceeded"))
     done = ec2("extend", "9.9", "--max-usd", "3.4", "--json")
     assert done.code == 0, done.err

@@ -68,8 +68,8 @@ def test_hosts_that_have_ended_are_in_the_bill_and_what_is_unknown_stays_so():
     entry = Entry("i-1", "ana", "m5.large", START.isoformat(), FUSE.isoformat(), False, 0.5)
     ended = replace(entry, until=(START + timedelta(hours=1)).isoformat(), ended=True)
     now = START + timedelta(hours=2)
-    assert bill([entry, ended], now) == Bill(1.5, 0.5, 0.5)
-    assert bill([entry], FUSE + timedelta(hours=9)) == Bill(4.0, 0.0, 4.0)  # the fuse has held
+    assert bill([entry, ended], now) == Bill(1.5, 0.5)
+    assert bill([entry], FUSE + timedelta(hours=9)) == Bill(4.0, 0.0)  # the fuse has held
     assert bill([entry, replace(ended, usd_per_hour=None)], now).usd is None
 
 
@@ -122,7 +122,7 @@ class Played:
 
     def bill(self, now):
         hours = (now - START).total_seconds() / 3600
-        return Bill(self.usd_per_hour * hours, self.usd_per_hour, 0.0)
+        return Bill(self.usd_per_hour * hours, self.usd_per_hour)
 
     def replace(self, lost, now):
         self.log.append(f"replace {','.join(lost)}")

@@ -1,8 +1,9 @@
 """AWS says slow down: the tool does, for a while."""
 
-from boto3 import client as make_client
 from botocore.retries.standard import ExponentialBackoff
 from cluster.ec2.cloud import everything, refusal
+
+from atomo_cluster.ec2.aws import session
 
 SLOW_DOWN = refusal("RequestLimitExceeded", "Request limit exceeded.")
 
@@ -11,7 +12,7 @@ def test_throttled_calls_are_repeated_after_growing_waits(ec2, cloud, naps, monk
     # The waits are drawn between zero and their bounds, which are to grow.
     bounds = (20, lambda: 1.0, None, None)
     monkeypatch.setattr(ExponentialBackoff.__init__, "__defaults__", bounds)
-    monkeypatch.setattr("boto3.client", make_client)  # one that knows of these bounds
+    monkeypatch.setattr("atomo_cluster.ec2.aws.session", session)  # clients that know the bounds
     for action in ("RunInstances", "CreateSecurityGroup", "TerminateInstances"):
         cloud.on(action, SLOW_DOWN, times=4)
     done = ec2("launch", "--yes")
@@ -45,7 +46,7 @@ def test_no_credentials_are_named(ec2, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # which remembers credentials
+    session.cache_clear()  # it remembers credentials
     done = ec2("plan")
     assert done.code == 10
     assert "set AWS_PROFILE, or run `aws configure` or `aws sso login`" in done.err

@@ -54,7 +54,7 @@ def test_the_entry_finds_the_environment_of_the_clone(tmp_path):
     )
 
 
-@pytest.mark.parametrize("package", ["boto3", "yaml"])
+@pytest.mark.parametrize("package", ["botocore.config", "yaml"])
 def test_a_missing_package_is_named(ec2, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     done = ec2("plan")

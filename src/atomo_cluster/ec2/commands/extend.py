@@ -72,10 +72,18 @@ def moved(host: Instance, until: datetime) -> Instance:
 
 
 def told(run: Run, later: Sequence[Instance]) -> None:
-    """Tells AWS of the new fuses: before the hosts, so that no bound is ever too low."""
+    """Tells AWS of the new fuses: before the hosts, so that no bound is ever too low.
+
+    Raises:
+        CloudError: AWS does not take it. No host was told, and no fuse has moved.
+    """
     for host in later:
         tag = {"Key": HOURS, "Value": f"{host.max_hours:.4f}"}
-        run.aws.call("ec2.create_tags", Resources=[host.id], Tags=[tag])
+        try:
+            run.aws.call("ec2.create_tags", Resources=[host.id], Tags=[tag])
+        except CloudError as error:
+            raise CloudError(f"{error}; no fuse has moved, whatever `status` says: `extend` again "
+                             "moves them", error.code) from error  # fmt: skip
     try:
         postpone(run.cluster, run.owned.owner, {host.id: host.fuse for host in later})
     except ConfigError as error:  # which is no reason to let hosts end

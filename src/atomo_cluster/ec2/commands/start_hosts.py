@@ -11,6 +11,7 @@ from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
 from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.ledger import file_of
+from atomo_cluster.ec2.plan import beyond
 from atomo_cluster.ec2.pricing import added, money
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
@@ -62,11 +63,8 @@ def show(run: Run, asleep: Sequence[Instance]) -> None:
 
 def check_budget(run: Run, most: float | None) -> None:
     """Raises NotReady where the cluster may cost more than max_usd, or nobody knows."""
-    limit = run.cluster.max_usd
-    if limit is None or (most is not None and most <= limit):
-        return
-    told = f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
-    raise NotReady(f"{told}; `shutdown` ends it, or give another max_usd")
+    if told := beyond(run.cluster.max_usd, most):
+        raise NotReady(f"{told}; `shutdown` ends it, or give another max_usd")
 
 
 def wake(run: Run, asleep: Sequence[Instance]) -> None:
@@ -78,7 +76,9 @@ def wake(run: Run, asleep: Sequence[Instance]) -> None:
         woken(run, asleep, datetime.now(timezone.utc))
     except ConfigError as error:  # which is no reason to leave them asleep
         run.say(f"not written down in {file_of(run.cluster)}: {error}")
-    start(run.aws, run.owned, [one.id for one in asleep])
+    ids = [one.id for one in asleep]
+    start(run.aws, run.owned, ids)
+    run.say(f"started: {', '.join(ids)}")  # whatever AWS says from now on
 
 
 def report(run: Run) -> None:

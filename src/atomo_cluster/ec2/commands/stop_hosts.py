@@ -109,6 +109,7 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
         told_to_aws(run.aws, paused)
     except ClusterError as error:  # which is no reason to say that they run
         run.say(f"`status` will show later fuses than the hosts have: {error}")
+    run.say(f"stopped: {', '.join(host.id for host in hosts)}")  # whatever AWS says from now on
 
 
 def report(run: Run) -> None:
@@ -116,8 +117,8 @@ def report(run: Run) -> None:
     found = instances(run.aws, run.owned)
     show_hosts(run, found)
     asleep = {one.id for one in found if one.state in DOWN}
-    costs = [one for one in noted_costs(run) if one[0] in asleep]
-    hourly = added([usd for _, usd in costs])
+    costs = dict(noted_costs(run))
+    hourly = added([costs.get(id) for id in asleep])
     monthly = None if hourly is None else hourly * MONTH_H
     run.say(f"asleep: the disks cost {money(hourly, 4)} per hour, {money(monthly)} a month, and no "
             "fuse ends them; `start_hosts` wakes them, `shutdown` ends them")  # fmt: skip
@@ -126,8 +127,10 @@ def report(run: Run) -> None:
 
 def noted_costs(run: Run) -> list[tuple[str, float | None]]:
     """What each host costs per hour now; what they have cost is written down."""
+    costs = []
     try:
-        return [(one.id, one.usd_per_hour) for one in with_noted(run, all_costs(run))]
-    except ConfigError as error:  # which is no reason to say that they run
+        costs = all_costs(run)
+        with_noted(run, costs)
+    except (CloudError, ConfigError) as error:  # which is no reason to say that they run
         run.say(f"not written down: {error}")
-        return [(one.id, one.usd_per_hour) for one in all_costs(run)]
+    return [(one.id, one.usd_per_hour) for one in costs]

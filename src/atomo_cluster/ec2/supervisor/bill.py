@@ -4,14 +4,15 @@ It is counted here, on the master: nothing but the hosts themselves is needed fo
 Hosts that have ended are in it, those that EC2 has forgotten as they were written down.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from atomo_cluster.ec2.inventory import LIVE, Instance
-from atomo_cluster.ec2.ledger import Entry
+from atomo_cluster.ec2.ledger import Entry, life
 from atomo_cluster.ec2.pricing import Prices, added
 
-__all__ = ["Bill", "bill", "entries"]
+__all__ = ["Bill", "beside", "bill", "entries"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,6 @@ class Bill:
 
     usd: float | None  # so far
     usd_per_hour: float | None  # now
-    ended_usd: float | None  # the part of `usd` that is of hosts that have ended
 
 
 def entries(
@@ -49,16 +49,19 @@ def bill(known: list[Entry], now: datetime) -> Bill:
     >>> ended = Entry("i-1", "ana", "m5.large", begin, end, True, 0.5)
     >>> runs = Entry("i-2", "ana", "m5.large", begin, "2026-01-01T08:00:00+00:00", False, 0.5)
     >>> bill([ended, runs], datetime.fromisoformat("2026-01-01T03:00:00+00:00"))
-    Bill(usd=2.5, usd_per_hour=0.5, ended_usd=1.0)
+    Bill(usd=2.5, usd_per_hour=0.5)
     """
-    over = [one for one in known if one.ended or datetime.fromisoformat(one.until) <= now]
-    live = [one for one in known if one not in over]
-    ended = added([cost(one, now) for one in over])
+    live = [one for one in known if not one.ended and datetime.fromisoformat(one.until) > now]
     return Bill(
-        usd=added([ended, *(cost(one, now) for one in live)]),
+        usd=added([cost(one, now) for one in known]),
         usd_per_hour=added([one.usd_per_hour for one in live]),
-        ended_usd=ended,
     )
+
+
+def beside(known: list[Entry], running: Sequence[Instance], now: datetime) -> float | None:
+    """What all hosts have cost but those that run, whether or not anybody has seen their ends."""
+    lives = {life(one.id, one.launched.isoformat()) for one in running}
+    return added([cost(one, now) for one in known if life(one.id, one.launched) not in lives])
 
 
 def cost(one: Entry, now: datetime) -> float | None:

@@ -11,16 +11,16 @@ from typing import Final, final
 import atomo_cluster.ec2
 from atomo_cluster.ec2.bootstrap import Site, bootstrap, own_commands
 from atomo_cluster.ec2.inventory import LIVE, Instance, instances
-from atomo_cluster.ec2.ledger import note, noted
+from atomo_cluster.ec2.ledger import Entry, note, noted
 from atomo_cluster.ec2.lifecycle import launch
 from atomo_cluster.ec2.plan import Plan, make_plan
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.supervisor.bill import Bill, bill, entries
-from atomo_cluster.ec2.targets import hosts_of
-from atomo_cluster.errors import CloudError, NotReady
+from atomo_cluster.ec2.supervisor.bill import Bill, beside, bill, entries
+from atomo_cluster.ec2.targets import addressed, hosts_of, reach
+from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 __all__ = ["Crew"]
 
@@ -97,20 +97,26 @@ class Crew:
 
     def bill(self, now: datetime) -> Bill:
         """What the cluster has cost; where AWS does not answer, as far as is written down."""
-        run, owner = self._run, self._run.owned.owner
+        run = self._run
         with suppress(CloudError):
-            found = instances(run.aws, run.owned, [*LIVE, *ENDED])
-            known = self._known({one.type for one in found}, now)
-            settings = run.cluster
-            note(settings, owner, entries(found, known, settings.spot_price, settings.volume_gb,
-                                          now))  # fmt: skip
-        return bill(list(noted(run.cluster, owner).values()), now)
+            self._note(instances(run.aws, run.owned, [*LIVE, *ENDED]), now)
+        return bill(self._noted(), now)
+
+    def _note(self, found: list[Instance], now: datetime) -> None:
+        """Writes down hosts, and the most that an hour of each costs."""
+        settings, known = self._run.cluster, self._known({one.type for one in found}, now)
+        listed = entries(found, known, settings.spot_price, settings.volume_gb, now)
+        with suppress(ConfigError):  # a full disk is no reason to look no further
+            note(settings, self._run.owned.owner, listed)
+
+    def _noted(self) -> list[Entry]:
+        return list(noted(self._run.cluster, self._run.owned.owner).values())
 
     def _known(self, types: set[str], now: datetime) -> Prices:
-        """List prices, which last: they are asked for again after some minutes."""
+        """List prices, which last: where one is unknown, all are asked for again at once."""
         if self._prices is not None:
             asked, known = self._prices
-            if now - asked < PRICES_LAST and types <= set(known.listed):
+            if now - asked < PRICES_LAST and known.tell(types):
                 return known
         self._prices = now, prices(self._run.aws, types, (), ())
         return self._prices[1]
@@ -138,6 +144,7 @@ class Crew:
         found = launch(run.aws, plan, None, run.say)
         self.hosts, fresh = found, {one.id for one in found} - before
         self._unready.write_text(" ".join(fresh))
+        self._note(found, now)  # one of them may end, and AWS not say so for long
         self.set_up(fresh)
         self._unready.unlink()
         return hosts_of(run, found)
@@ -160,7 +167,8 @@ class Crew:
         limit = self._run.cluster.max_usd
         if limit is None:
             return
-        most = added([self.bill(now).ended_usd, plan.total])
+        self.bill(now)
+        most = added([beside(self._noted(), plan.running, now), plan.total])
         if most is None:  # it has said so at the launch, and will again
             raise CloudError("AWS does not say what new hosts would cost")
         if most > limit:
@@ -185,8 +193,12 @@ class Crew:
             return self._burn(roles, error)
 
     def _burn(self, roles: Sequence[str], cause: CloudError) -> list[str]:
-        hosts = [host for host in reversed(hosts_of(self._run, self.hosts)) if host.role in roles]
-        ssh, script = self._site(self._run, hosts).ssh, FUSE.read_bytes()
+        """Needs nothing that AWS would have to answer."""
+        if not self.hosts:  # AWS has never said which there are
+            raise cause
+        known = [addressed(self._run, number, one) for number, one in enumerate(self.hosts)]
+        hosts = [host for host in reversed(known) if host.role in roles]
+        ssh, script = reach(self._run), FUSE.read_bytes()
         told = [ssh.run(host, "sudo -n bash -s -- 0", script, BURN_S) for host in hosts]
         if any(answer.code for answer in told):
             raise cause

@@ -4,6 +4,7 @@ one that is started again, as after a restart of its host, goes on from here.
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -53,13 +54,16 @@ class Story:
         self.events = parsed(path.read_text()) if path.exists() else []
 
     def tell(self, kind: str, text: str) -> None:
-        """Adds an event."""
+        """Adds an event. One that cannot be written is known until the supervisor ends."""
         event = Event(self._now().isoformat(timespec="seconds"), kind, text)
         self.events.append(event)
-        with self._path.open("a") as out:
-            out.write(json.dumps(asdict(event)) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
+        try:
+            with self._path.open("a") as out:
+                out.write(json.dumps(asdict(event)) + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError as error:  # a full disk is no reason not to end hosts
+            sys.stderr.write(f"{self._path}: {error}: {text}\n")
 
     def note(self, text: str) -> None:
         """Adds what is good to know, once in a row."""

@@ -1,0 +1,27 @@
+"""Clients of AWS that are made once: making one takes longer than most of what it does here."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from atomo_cluster.ec2.aws import session
+
+__all__ = ["Remembering"]
+
+AROUND = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")
+
+
+class Remembering:
+    """A session that remembers the clients which it has made, by what they are asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Any] = {}
+
+    def create_client(self, service: str, **how: Any) -> Any:
+        """A client of a service."""
+        around = [os.environ.get(name) for name in AROUND]
+        key = (service, how["region_name"], how["endpoint_url"], *around)
+        if key not in self._made:
+            self._made[key] = session().create_client(service, **how)
+        return self._made[key]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 TOOL = [sys.executable, str(ROOT / "tools" / "virtual_cluster.py")]
 STEP = re.compile(r"step (\d+)/")
 RESTART = "atomo: restart "
-RANK = b"OMPI_COMM_WORLD_RANK"
+RANK, HOST = b"OMPI_COMM_WORLD_RANK", b"PMIX_HOSTNAME"
 LAST_S = 10.0  # for the last lines of a process that has ended
 KINDS = {"": "workers", "images_": "images_used"}  # what is counted, and what of it is used
 CAME_TO = ("late", "refused", "lost", "under_way")
@@ -119,6 +119,14 @@ class Training:
 
     def ranks(self) -> dict[int, int]:
         """The process of each rank that lives."""
+        return {rank: process for rank, (process, _) in self._processes().items()}
+
+    def hosts(self) -> set[str]:
+        """Those that have ranks."""
+        return {host for _, host in self._processes().values()}
+
+    def _processes(self) -> dict[int, tuple[int, str]]:
+        """Process and host of each rank that lives."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has just ended
@@ -130,7 +138,7 @@ class Training:
                         if b"=" in word
                     )
                     if RANK in names:  # mpirun has the same words on its command line
-                        found[int(names[RANK])] = int(entry.name)
+                        found[int(names[RANK])] = int(entry.name), names[HOST].decode()
         return found
 
     def end(self, patience_s: float) -> int | None:

@@ -101,8 +101,8 @@ def torn(scene: Scene, whom: float) -> None:
 
 
 def host(scene: Scene, whom: float) -> str:
-    """A host that is not the launcher's, one with ranks if there is any: since a restart that it did
-    not answer a host may have none, and nothing that is done to it is a fault then.
+    """A host that is not the launcher's, one with ranks if there is any: since a restart that it
+    did not answer a host may have none, and nothing that is done to it is a fault then.
     """
     others = scene.cluster.hosts[1:]
     others = sorted(scene.training.hosts().intersection(others)) or others

@@ -18,7 +18,7 @@ from atomo.errors import DeadlineExpired, PeerLost, TooFewWorkers
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.memory import Residual
-from atomo.transports import network
+from atomo.transports import LocalTransport, network
 from atomo.wire import Bytes, Kind
 
 
@@ -81,6 +81,46 @@ def test_a_silent_worker_is_killed_once_its_time_is_up():
     assert "worker 2 did not answer for 0.05 s, the --timeout, and was killed" in told
     with pytest.raises(PeerLost, match="rank 2 is gone"):  # a zombie that wakes is heard no more
         troupe.transports[2].send(0, one_byte(), "a word")
+
+
+def test_of_several_silent_workers_those_that_are_stuck_are_killed_first(monkeypatch):
+    """The others may have waited for them, and have their time again."""
+    troupe, now, asked = Troupe(workers=3, needed=3, timeout_s=0.05), [0.0], list[int]()
+    troupe.server._members.pace._clock = lambda: now[0]
+    clients = [troupe.client(worker) for worker in (1, 2, 3)]
+    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    for worker in (1, 3):
+        clients[worker - 1].pull()
+    troupe.answer(clients[0], 1)
+
+    def fence(transport: LocalTransport, rank: int, *, if_stuck: bool = False) -> bool:
+        assert if_stuck
+        asked.append(rank)
+        if rank == 2:
+            killed(troupe, rank)
+        else:
+            troupe.answer(clients[rank - 1], rank)  # which waited for the second
+        return True
+
+    monkeypatch.setattr(LocalTransport, "fence", fence)
+    now[0] = 0.06
+    assert [*troupe.server.collect(troupe.sum)] == [1, 3]
+    assert asked == [2, 3]
+    told = " ".join(troupe.server.take_notes())
+    assert "worker [2, 3] did not answer for 0.05 s" in told
+    assert "worker 2 is gone" in told
+    assert "was killed" not in told
+
+
+def test_who_is_silent_again_is_killed_though_nobody_is_stuck():
+    troupe = Troupe(workers=3, needed=3, timeout_s=0.05)
+    one = troupe.client(1)
+    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    one.pull()
+    troupe.answer(one, 1)
+    assert [*troupe.server.collect(troupe.sum)] == [1]
+    told = " ".join(troupe.server.take_notes())
+    assert all(f"worker {one} did not answer for 0.05 s" in told for one in ([2, 3], 2, 3))
 
 
 def one_byte() -> Bytes:

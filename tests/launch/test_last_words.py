@@ -55,7 +55,7 @@ def test_a_job_that_is_gone_before_its_end_has_failed_whatever_mpirun_says(notes
 
 
 def test_a_rank_of_another_host_that_does_not_answer_is_passed_on(notes, tmp_path):
-    silent, asked = Fence(2, 4711, 99), []
+    silent, asked = Fence(2, 4711, 99, False), []
     said = f"print({EVENT_MARK + to_json(silent)!r}, flush=True)"
     line = [sys.executable, "-S", "-c", said]
     assert ended(Supervisor(settings(tmp_path), line, notes, fence=asked.append)) == 5

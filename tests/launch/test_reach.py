@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from jobs import alive, until
 
 from atomo.launch import reach
 from atomo.launch.reach import Reach, is_here, shell
-from atomo.transports.processes import started
+from atomo.transports.processes import Identity, is_stuck, started, status
 
 # In the place of ssh: a host is a folder's file, which says how it answers; it is this machine.
 SSH = """\
@@ -52,17 +53,28 @@ def test_hosts_that_answered_before_and_do_not_now_are_lost(ssh, tmp_path, monke
     found.close()
 
 
+def has_state(pid: int, state: str) -> bool:
+    return status(pid)[0] == state
+
+
 def test_a_stopped_process_of_another_host_is_killed_and_a_stranger_is_not(ssh, tmp_path):
     (tmp_path / "other").touch()
     found = Reach([], ssh)
     for host in ("other", "localhost"):
         process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-        process.send_signal(19)
         since = started(process.pid)
+        known = Identity(process.pid, since)
+        until(partial(has_state, known.pid, "S"), "it to wait for a word")
+        assert not is_stuck(known)
+        found.kill(host, process.pid, since, if_stuck=True)
+        until(lambda: found._kills[-1].poll() is not None, "the command to end")
+        assert alive(process.pid)
+        process.send_signal(19)
+        until(partial(is_stuck, known), "it to stop")
         found.kill(host, process.pid, since + 1)  # the number's earlier owner
         until(lambda: found._kills[-1].poll() is not None, "the command to end")
         assert alive(process.pid)
-        found.kill(host, process.pid, since)
+        found.kill(host, process.pid, since, if_stuck=True)
         assert process.wait() == -9
         assert process.stdin is not None
         process.stdin.close()

@@ -59,7 +59,7 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
 
         def fence(silent: Fence) -> None:
             if hosts:
-                reach.kill(hosts[silent.rank], silent.pid, silent.started)
+                reach.kill(hosts[silent.rank], silent.pid, silent.started, if_stuck=silent.if_stuck)
 
         return Supervisor(chosen, line, display, summary, fence)
 

@@ -20,12 +20,13 @@ SLACK: Final = 5.0
 LEAST_S: Final = 1.0  # for the others, once one has answered
 POLL_S: Final = 0.02
 AGENTS: Final = ("plm_ssh_agent", "plm_rsh_agent")  # what mpirun calls its ssh, now and earlier
-# What has the process's number and began at another time is a stranger's.
+# What has the process's number and began at another time is a stranger's. The states are those of
+# `transports.processes`, which another host would take longer to import than to kill.
 KILL: Final = """\
 import os, sys
-pid, started = map(int, sys.argv[1:])
+pid, started, if_stuck = map(int, sys.argv[1:])
 fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
-if int(fields[19]) == started:
+if int(fields[19]) == started and (fields[0] in "TtD" or not if_stuck):
     os.kill(pid, 9)
 """
 
@@ -63,15 +64,16 @@ class Reach:
         asked = {host: self._start(host, ["true"]) for host in known}
         return frozenset(known) - answering(asked)
 
-    def kill(self, host: str, pid: int, started: int) -> None:
+    def kill(self, host: str, pid: int, started: int, *, if_stuck: bool = False) -> None:
         """Has a process of a host killed, even if it is stopped; does not wait for it.
 
         Args:
             host: where it is.
             pid: its number there.
             started: when it began, in ticks since the host came up.
+            if_stuck: only if it is stopped, or waits for the system.
         """
-        words = [sys.executable, "-S", "-c", KILL, str(pid), str(started)]
+        words = [sys.executable, "-S", "-c", KILL, *map(str, (pid, started, int(if_stuck)))]
         if is_here(host):
             self._kills.append(start(words))
         else:

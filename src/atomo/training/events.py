@@ -165,6 +165,7 @@ class Fence:
     rank: int
     pid: int  # on its host
     started: int  # in ticks since that host came up: who has the number later is another
+    if_stuck: bool  # only if it is stopped, or waits for the system
 
 
 @final

@@ -137,15 +137,20 @@ class Transport(ABC):
         """
         del rank
 
-    def fence(self, rank: int) -> bool:
+    def fence(self, rank: int, *, if_stuck: bool = False) -> bool:
         """Kills a rank that does not answer, even if it is stopped, so that it is gone as if it had
         died. On another host it is gone some time later, or not at all.
+
+        Args:
+            rank: which.
+            if_stuck: only if its process is stopped, or waits for the system: not one that waits
+                for another rank.
 
         Returns:
             Whether it was done or asked for: its process is known, and on this host, or
             `fence_elsewhere` has said who kills it on its own.
         """
-        del rank
+        del rank, if_stuck
         return False
 
     def processor_s(self, rank: int) -> float | None:
@@ -155,11 +160,12 @@ class Transport(ABC):
         del rank
         return None
 
-    def fence_elsewhere(self, ask: Callable[[int, int, int], None]) -> None:
+    def fence_elsewhere(self, ask: Callable[[int, int, int, bool], None]) -> None:
         """Who kills ranks on other hosts.
 
         Args:
-            ask: gets a rank, the number of its process on its host, and when that began.
+            ask: gets a rank, the number of its process on its host, when that began, and whether
+                it is killed only if it is stuck.
         """
         del ask
 

@@ -5,9 +5,11 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
-__all__ = ["Identity", "kill", "own_identity", "runs", "used_s"]
+__all__ = ["Identity", "is_stuck", "kill", "own_identity", "runs", "used_s"]
+
+STUCK: Final = "TtD"  # states: stopped by a signal or a debugger, and in a call that does not end
 
 
 @final
@@ -50,6 +52,11 @@ def used_s(process: Identity) -> float | None:
 def runs(process: Identity) -> bool:
     """Whether a process is there: what has its number and began at another time is a stranger's."""
     return process.started > 0 and started(process.pid) == process.started
+
+
+def is_stuck(process: Identity) -> bool:
+    """Whether a process is stopped, or waits for the system: it cannot do anything by itself."""
+    return runs(process) and "".join(status(process.pid)[:1]) in STUCK
 
 
 def kill(process: Identity) -> None:

@@ -3,8 +3,9 @@
 A worker that is gone is out for the rest of the job: nothing is sent to it, and what it sent and
 nobody has read is dropped. A spare takes its place between two steps, under a rank of its own, so
 that no frame of the one can be taken for one of the other. A worker that does not answer in time is
-killed on its host, and so becomes one that is gone. Nothing is agreed on among the workers, and
-nothing but point-to-point messages is used: those between the living go on undisturbed.
+killed on its host, and so becomes one that is gone; of several at once first those that are stopped
+or stuck, since the others may wait for them, as in a chain. Nothing is agreed on among the workers,
+and nothing but point-to-point messages is used: those between the living go on undisturbed.
 """
 
 import math
@@ -50,6 +51,7 @@ class Members:
         self._transport, self._least, self._timeout_s = transport, least, timeout_s
         self._lost: list[int] = []  # and nobody has asked yet
         self._fenced: set[int] = set()
+        self._spared: set[int] = set()  # who was silent beside others, and was given time again
 
     def check(self) -> None:
         """Raises TooFewWorkers where fewer are left than must be."""
@@ -103,6 +105,7 @@ class Members:
             wait_s = min(most_s, self.pace.patience_s(owing))
             received = self._transport.receive(None, wait_s, what)
             self.pace.hear(received.source)
+            self._spared.discard(received.source)
             message = received
         except PeerLost as lost:
             self._lose(lost)
@@ -143,6 +146,7 @@ class Members:
             raise lost
         self._transport.forget(worker)
         self.pace.lose(worker)
+        self._spared.discard(worker)
         (self.spares if waited else self.living).remove(worker)
         if waited:
             self.notes.append(f"spare {worker} is gone; {len(self.spares)} are left")
@@ -171,10 +175,14 @@ class Members:
                 f"rank {self._transport.rank} waited {self._timeout_s:g} s for {what}; see "
                 "--timeout"
             )
-            survives = self._transport.survives
-            if not survives or self.pace.overdue(due, NEARLY) == self.living:
+            alike = self.pace.overdue(due, NEARLY)
+            if not self._transport.survives or alike == self.living:
                 raise error
-            self._fence(silent, f"did not answer for {self._timeout_s:g} s, the --timeout", error)
+            if len(alike) > 1 and not self._spared.issuperset(alike):
+                self._fence_stuck(alike, error)
+            else:
+                why = f"did not answer for {self._timeout_s:g} s, the --timeout"
+                self._fence(silent, why, error)
         hung = [worker for worker in self.pace.hung(due) if worker not in self._fenced]
         if hung and hung != self.living and self._transport.survives:
             soon_s = self.pace.soon_s
@@ -182,6 +190,18 @@ class Members:
                 f"showed no sign of life for {soon_s:.3g} s, as long as many of its gradients take"
             )
             self._fence(hung, why, None)
+
+    def _fence_stuck(self, workers: Sequence[int], error: DeadlineExpired) -> None:
+        """Has those killed that do nothing by themselves; the others have their time again."""
+        for worker in workers:
+            if not self._transport.fence(worker, if_stuck=True):
+                raise error
+            self.pace.expect(worker)
+        self._spared.update(workers)
+        self.notes.append(
+            f"worker {[*workers]} did not answer for {self._timeout_s:g} s, the --timeout; who of "
+            "them is stopped or stuck is killed first, as others may wait for it"
+        )
 
     def _fence(self, workers: Sequence[int], why: str, error: DeadlineExpired | None) -> None:
         """Has workers killed; who cannot be raises `error`, where there is one."""

@@ -29,7 +29,7 @@ from atomo.transports.mpi.messages import (
     Translated,
     tells_of_death,
 )
-from atomo.transports.processes import Identity, kill, runs, used_s
+from atomo.transports.processes import Identity, is_stuck, kill, runs, used_s
 from atomo.wire import Bytes
 
 __all__ = ["MpiTransport"]
@@ -65,7 +65,7 @@ class MpiTransport(Transport):
         self.survives = processes is not None
         # Ranks in containers may share the host's name, and not its processes.
         self._seen = {one for one in here if processes is not None and runs(processes[one])}
-        self._ask: Callable[[int, int, int], None] | None = None
+        self._ask: Callable[[int, int, int, bool], None] | None = None
         self._channels: list[MpiTransport] = []
         self._lane: MpiLane | None = None
         self.sent_bytes = self.received_bytes = 0
@@ -179,15 +179,16 @@ class MpiTransport(Transport):
         self._drop_arriving(rank)
         self._drop_leaving(rank)
 
-    def fence(self, rank: int) -> bool:
+    def fence(self, rank: int, *, if_stuck: bool = False) -> bool:
         if self._processes is None:
             return False
         process = self._processes[rank]
         if rank in self._seen:
-            kill(process)
-            self._gone.add([rank])  # MPI does not tell of one that had ended by itself
+            if not if_stuck or is_stuck(process) or not runs(process):
+                kill(process)
+                self._gone.add([rank])  # MPI does not tell of one that had ended by itself
         elif self._ask is not None:
-            self._ask(rank, process.pid, process.started)
+            self._ask(rank, process.pid, process.started, if_stuck)
         else:
             return False
         return True
@@ -196,7 +197,7 @@ class MpiTransport(Transport):
         known = self._processes is not None and rank in self._seen
         return used_s(self._processes[rank]) if self._processes and known else None
 
-    def fence_elsewhere(self, ask: Callable[[int, int, int], None]) -> None:
+    def fence_elsewhere(self, ask: Callable[[int, int, int, bool], None]) -> None:
         self._ask = ask
 
     def _arrived(self, source: int | None, doing: str) -> Message | None:

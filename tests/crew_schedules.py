@@ -1,7 +1,8 @@
-"""Random schedules of ranks without a master that die at any message, over the in-process
-transport. All who are left must come to the same weights, bit for bit, with the same steps of the
-same ranks; what each of them computed must be in these steps or in its memory; and each gradient
-and each image must be used or be lost with the dead.
+"""Random schedules of ranks without a master that die at any message, and of spares that take
+their places or die too, over the in-process transport. All who are left must come to the same
+weights, bit for bit, with the same steps of the same ranks; what each of them computed must be in
+these steps or in its memory; each gradient and each image must be used or be lost with the dead;
+and no place stays free while a spare waits.
 
     python tests/crew_schedules.py --schedules 5000 --seed 0
 
@@ -12,7 +13,7 @@ import argparse
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import torch
 from mortal import Mortal
@@ -32,12 +33,15 @@ from atomo.memory import Residual
 from atomo.transports import Transport, network
 from atomo.wire import Compression
 
-__all__ = ["Ship", "check", "scheduled"]
+__all__ = ["Came", "Ship", "check", "play", "scheduled"]
 
 OWN = 6  # entries of each rank
-MOST = 5  # ranks
+MOST = 5  # ranks that take part at a time
+SPARES = 2
+ROWS = MOST + SPARES
 IMAGES = 60  # of a step: five, four, three and two ranks get as many each, and seven would not
-PARAMETERS = [("w", Size((MOST, OWN))), ("v", Size((MOST, OWN)))]
+PARAMETERS = [("w", Size((ROWS, OWN))), ("v", Size((ROWS, OWN)))]
+ENTRIES = 2 * ROWS * OWN
 WAYS = (
     (Allgather, "sgd"),
     (Allgather, "topk(ratio=0.2)"),
@@ -51,29 +55,57 @@ WAYS = (
 class Log:
     """What a rank came to."""
 
-    weights: Tensor = field(default_factory=lambda: torch.zeros(2 * MOST * OWN))
-    counted: list[tuple[int, ...]] = field(default_factory=list)  # by step
-    computed: Tensor = field(default_factory=lambda: torch.zeros(2 * MOST * OWN))
-    given: Tensor = field(default_factory=lambda: torch.zeros(2 * MOST * OWN))
+    weights: Tensor = field(default_factory=lambda: torch.zeros(ENTRIES))
+    before: int = 0  # steps that were taken when it began
+    counted: list[tuple[int, ...]] = field(default_factory=list)  # by step since
+    shared: list[tuple[int, ...]] = field(default_factory=list)  # the same, with the dead
+    computed: Tensor = field(default_factory=lambda: torch.zeros(ENTRIES))
+    given: Tensor = field(default_factory=lambda: torch.zeros(ENTRIES))
+    notes: list[str] = field(default_factory=list)
+    waited: bool = False  # to the end
     too_few: bool = False
     over: bool = False
 
+    @property
+    def done(self) -> int:
+        """How many steps count."""
+        return self.before + len(self.counted)
+
+
+@dataclass(frozen=True)
+class Came:
+    """What schedules came to."""
+
+    died: int = 0
+    lost: int = 0  # gradients
+    joined: int = 0
+    died_waiting: int = 0
+    died_joined: int = 0
+
+    def __add__(self, other: "Came") -> "Came":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Came(*(one + two for one, two in pairs))
+
 
 class Ship:
-    """Ranks whose gradient is in their own entries alone."""
+    """Ranks whose gradient is in their own entries alone, and spares that become such ranks."""
 
-    def __init__(self, ranks: int, steps: int, way: int, seed: int, least: int = 1) -> None:
+    def __init__(
+        self, ranks: int, steps: int, way: int, seed: int, least: int = 1, spares: int = 0
+    ) -> None:
         self.kind, code = WAYS[way]
         # One matrix in each of two buckets; no shape here is large enough to be coded by itself.
-        self.buckets = plan(PARAMETERS, make_codec(code), megabytes(130e-6))
-        self.wires = network(ranks)
+        self.buckets = plan(PARAMETERS, make_codec(code), megabytes(180e-6))
+        self.wires = network(ranks + spares)
         self.ends: list[Transport] = [*self.wires]
         self.ranks, self.steps, self.seed, self.least = ranks, steps, seed, least
-        self.logs = [Log() for _ in range(ranks)]
-        self.memories = [Residual() for _ in range(ranks)]
+        self.everyone = range(ranks + spares)
+        self.deaths: dict[int, int] = {}  # by rank, the step in which it dies
+        self.kills: dict[int, int] = {}  # by spare, the step at whose beginning it dies
+        self.logs = [Log() for _ in self.everyone]
+        self.memories = [Residual() for _ in self.everyone]
         self.states: list[dict[int, dict[str, Tensor]]] = []
         self.books: list[tuple[int, int, int, int, int, int]] = []
-        self.crews: list[Crew | None] = [None] * ranks
 
     def sail(self, rank: int) -> None:
         """A rank from its first step to the end, or to its death."""
@@ -90,26 +122,50 @@ class Ship:
 
     def _sail(self, rank: int) -> None:
         crew = Crew(self.ends[rank], self.ranks, self.least, IMAGES, PATIENCE_S)
-        self.crews[rank] = crew
         direct, log, memory = Direct(crew.circle, PATIENCE_S), self.logs[rank], self.memories[rank]
         compressor = Compressor(memory, Compression(codec="none"), rank + 1, seed=0)
         pipeline = Pipeline(direct, compressor, self.kind(direct, compressor))
         communicator = Surviving(crew, direct, pipeline)
+        if crew.waits and not self._begin(crew, log):
+            return
         try:
-            for step in range(1, self.steps + 1):
+            for step in range(log.before + 1, self.steps + 1):
+                self._meet(step, crew, log)
                 self._step(rank, step, crew, communicator)
+                log.notes += crew.take_notes()
                 if step % 3 == 0:
                     self._save(crew, step, log)
         except TooFewWorkers:
             log.too_few = True
-        self._save(crew, len(log.counted), log)
+        self._save(crew, log.done, log)
         crew.end()
+        log.notes += crew.take_notes()
         log.over = True
 
+    def _begin(self, crew: Crew, log: Log) -> bool:
+        """Waits for a place; whether it came."""
+        dealt = crew.wait()
+        if dealt is None:
+            log.waited = log.over = True
+            return False
+        log.before, log.weights = dealt.step, dealt.state["weights"].clone()
+        return True
+
+    def _meet(self, step: int, crew: Crew, log: Log) -> None:
+        if crew.rank == 0:
+            for rank in (one for one, when in self.kills.items() if when == step):
+                self.wires[rank].leave(137)
+        joined = crew.meet(step)
+        if joined and crew.rank == 0:
+            crew.give(joined, {"weights": log.weights}, step - 1)
+
     def _step(self, rank: int, step: int, crew: Crew, communicator: Surviving) -> None:
-        log, out = self.logs[rank], torch.empty(2 * MOST * OWN)
+        log, out = self.logs[rank], torch.empty(ENTRIES)
         communicator.begin(step, self.buckets, out)
-        sharing = crew.sharers(step)
+        if self.deaths.get(rank) == step:
+            self.wires[rank].leave(137)
+            raise PeerLost(rank, "dying, itself")
+        sharing = crew.division.sharers(step)
         images = len(part(IMAGES, sharing.index(rank), len(sharing)))
         gradient = self.gradient(rank, step)
         log.computed += gradient
@@ -122,9 +178,10 @@ class Ship:
         whole = sum(one.images for one in reports.values())
         log.given += out * self.own(rank) * (whole / images)
         log.counted.append(tuple(reports))
+        log.shared.append(sharing)
         assert {*reports} <= {*sharing}, (self.seed, step)
         if rank == 0:
-            one, two = crew.balances(step, reports)
+            one, two = crew.division.balances(step, reports)
             self.books.append((one.asked, one.used, one.lost, two.asked, two.used, two.lost))
 
     def _save(self, crew: Crew, step: int, log: Log) -> None:
@@ -132,14 +189,14 @@ class Ship:
 
     def own(self, rank: int) -> Tensor:
         """1 in the entries of a rank."""
-        mask = torch.zeros(MOST, OWN)
+        mask = torch.zeros(ROWS, OWN)
         mask[rank] = 1.0
         return mask.flatten().repeat(2)
 
     def gradient(self, rank: int, step: int) -> Tensor:
         """Of a rank and a step: small integers, which sums keep exactly."""
         generator = torch.Generator().manual_seed(1000 * self.seed + 10 * step + rank)
-        drawn = torch.randint(-8, 9, (2 * MOST * OWN,), generator=generator)
+        drawn = torch.randint(-8, 9, (ENTRIES,), generator=generator)
         return drawn.float() * self.own(rank)
 
     def kept(self, rank: int) -> Tensor:
@@ -151,31 +208,44 @@ class Ship:
 
 
 def scheduled(seed: int) -> Ship:
-    """Ranks of whom some die, each after so many messages."""
+    """Ranks of whom some die, each after so many messages, or while they wait."""
     dice = random.Random(seed)
-    ranks, steps = dice.randint(2, MOST), dice.randint(1, 5)
-    least = dice.choice((1, 1, 2, 3))
-    ship = Ship(ranks, steps, dice.randrange(len(WAYS)), seed, min(least, ranks))
+    ranks, steps = dice.randint(2, MOST), dice.randint(1, 7)
+    spares, least = dice.randint(0, SPARES), dice.choice((1, 1, 2, 3))
+    ship = Ship(ranks, steps, dice.randrange(len(WAYS)), seed, min(least, ranks), spares)
     for rank in dice.sample(range(1, ranks), dice.randint(1, ranks - 1)):
         ship.ends[rank] = Mortal(ship.wires[rank], dice.randint(0, 5 * ranks * steps))
+    for rank in range(ranks, ranks + spares):
+        match dice.randrange(4):
+            case 0:
+                ship.ends[rank] = Mortal(ship.wires[rank], dice.randint(0, 5 * ranks))
+            case 1:
+                ship.kills[rank] = dice.randint(1, steps)
     return ship
 
 
-def check(seed: int) -> tuple[int, int]:
-    """Plays a schedule to its end, and asserts that it went as it must; how many ranks died, and
-    how many gradients were lost with them.
-    """
-    ship = scheduled(seed)
-    bodies: list[Callable[[], object]] = [lambda r=r: ship.sail(r) for r in range(ship.ranks)]  # type: ignore[misc]
+def play(ship: Ship) -> None:
+    """Runs all ranks to their ends."""
+    bodies: list[Callable[[], object]] = [lambda r=r: ship.sail(r) for r in ship.everyone]  # type: ignore[misc]
     together(bodies, lambda: ship.wires[0].abort(1))
+
+
+def check(seed: int) -> Came:
+    """Plays a schedule to its end, and asserts that it went as it must; what it came to."""
+    ship = scheduled(seed)
+    play(ship)
     left = [rank for rank, log in enumerate(ship.logs) if log.over]
     first = ship.logs[0]
     assert 0 in left, seed
-    assert {*range(ship.ranks)} - {*left} == {r for r in range(ship.ranks) if ship._is_dead(r)}
+    assert {*ship.everyone} - {*left} == {r for r in ship.everyone if ship._is_dead(r)}
+    check_places(ship)
     for rank in left:
         log = ship.logs[rank]
+        if log.waited:
+            continue
         assert log.weights.equal(first.weights), (seed, rank)
-        assert (log.counted, log.too_few) == (first.counted, first.too_few), (seed, rank)
+        since = first.counted[log.before :], first.shared[log.before :], first.too_few
+        assert (log.counted, log.shared, log.too_few) == since, (seed, rank)
         error = (log.given + ship.kept(rank) - log.computed).abs().max()
         assert error < 1e-3, (seed, rank, error)
     assert first.too_few or len(first.counted) == ship.steps, seed
@@ -188,7 +258,17 @@ def check(seed: int) -> tuple[int, int]:
     for states in ship.states:
         if states:
             assert all(state["weights"].equal(states[0]["weights"]) for state in states.values())
-    return ship.ranks - len(left), lost
+    joined = {rank for who in first.shared for rank in who if rank >= ship.ranks}
+    dead_spares = {rank for rank in ship.everyone[ship.ranks :] if rank not in left}
+    parts = len(dead_spares - joined), len(dead_spares & joined)
+    return Came(len(ship.everyone) - len(left), lost, len(joined), *parts)
+
+
+def check_places(ship: Ship) -> None:
+    """Asserts that who has waited to the end did so because all places were taken in each step."""
+    first = ship.logs[0]
+    if any(log.waited for log in ship.logs) and not first.too_few:
+        assert {len(sharing) for sharing in first.shared} == {ship.ranks}, ship.seed
 
 
 def main() -> None:
@@ -199,8 +279,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(options.seed, options.seed + options.schedules)
-    died, lost = (sum(one) for one in zip(*map(check, seeds), strict=True))
-    sys.stdout.write(f"{len(seeds)} schedules: {died} ranks died, {lost} gradients were lost\n")
+    came = sum(map(check, seeds), Came())
+    sys.stdout.write(
+        f"{len(seeds)} schedules: {came.died} ranks died, {came.lost} gradients were lost; "
+        f"{came.joined} spares joined, of which {came.died_joined} died, and {came.died_waiting} "
+        "died before\n"
+    )
 
 
 if __name__ == "__main__":

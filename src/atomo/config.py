@@ -36,6 +36,7 @@ from atomo.roles import (
     check_limits,
     check_memory,
     check_roles,
+    check_scales,
     check_spares,
     check_way_down,
     fitted_codec,
@@ -207,9 +208,7 @@ class Settings:
     min_workers: int = option(
         0, "how many workers must be left for the run to go on; 0: half of them"
     )
-    spares: int = option(
-        0, "with a master: processes beyond --n that wait, and take the places of workers that die"
-    )
+    spares: int = option(0, "processes beyond --n that wait, and take the places of those that die")
     max_strikes: int = option(
         3, "with a master: frames of a worker in a row that are refused before it is dropped"
     )
@@ -224,7 +223,7 @@ class Settings:
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
         check_least(self.n, self.comm_type, self.min_workers, self.hierarchical)
-        check_spares(self.comm_type, self.spares)
+        check_spares(self.comm_type, self.hierarchical, self.spares)
         check_way_down(self.comm_type, self.down)
         check_hierarchy(self.comm_type, self.hierarchical)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
@@ -273,6 +272,7 @@ class Settings:
         for one in codecs:
             check_fits(one, memory)
         check_memory(memory, self.comm_type)
+        check_scales(codecs, self.comm_type, self.spares)
         check_clip(self.clip_grad, memory)
         check_precision(self.precision, self.enable_gpu)
         return replace(

@@ -1,8 +1,10 @@
 """Which processes of a job train: all of them, or all but a master."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from atomo.codecs import Codec
+from atomo.codecs.shared import shared
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS, REPEATING
 from atomo.downlink import AUTO
 from atomo.errors import ConfigError
@@ -16,6 +18,7 @@ __all__ = [
     "check_limits",
     "check_memory",
     "check_roles",
+    "check_scales",
     "check_spares",
     "check_way_down",
     "fitted_codec",
@@ -96,11 +99,9 @@ def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: 
     """Raises ConfigError for more workers that must be left than there are."""
     workers = trainers(processes, comm_type)
     if not outlives(comm_type, hierarchical) and min_workers not in (0, workers):
-        how = "" if canonical_hierarchy(hierarchical) == FLAT else f" --hierarchical {hierarchical}"
         raise ConfigError(
-            f"--min-workers {min_workers}: with --comm-type {comm_type}{how} all {workers} "
-            "processes are needed for every step; give 0, or --comm-type "
-            f"{', '.join((PARAMETER_SERVER, *REPEATING))}"
+            f"--min-workers {min_workers}: with --comm-type {comm_type}{how_of(hierarchical)} all "
+            f"{workers} processes are needed for every step; give 0, or --comm-type {outliving()}"
         )
     if min_workers > workers:
         less = " less the master" if has_master(comm_type) else ""
@@ -110,13 +111,36 @@ def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: 
         )
 
 
-def check_spares(comm_type: str, spares: int) -> None:
+def check_spares(comm_type: str, hierarchical: str, spares: int) -> None:
     """Raises ConfigError for spares that have no place to take."""
-    if spares and not has_master(comm_type):
+    if spares and not outlives(comm_type, hierarchical):
         raise ConfigError(
-            f"--spares {spares}: with --comm-type {comm_type} nobody takes the place of who died; "
-            f"give 0, or --comm-type {PARAMETER_SERVER}"
+            f"--spares {spares}: with --comm-type {comm_type}{how_of(hierarchical)} nobody takes "
+            f"the place of who died; give 0, or --comm-type {outliving()}"
         )
+
+
+def check_scales(codecs: Iterable[Codec[Any]], comm_type: str, spares: int) -> None:
+    """Raises ConfigError for spares beside codecs whose scale all ranks agree on: without a master
+    they do not go on without those of them who die.
+    """
+    for codec in codecs if spares and not has_master(comm_type) else ():
+        if shared(codec):
+            raise ConfigError(
+                f"--spares {spares}: with --comm-type {comm_type} and {codec}, on whose scale all "
+                "ranks agree, nobody takes the place of who died; give 0, another codec, or "
+                f"--comm-type {PARAMETER_SERVER}"
+            )
+
+
+def how_of(hierarchical: str) -> str:
+    """A hierarchy, as it was given; empty: there is none."""
+    return "" if canonical_hierarchy(hierarchical) == FLAT else f" --hierarchical {hierarchical}"
+
+
+def outliving() -> str:
+    """The ways to average that go on where a rank dies."""
+    return ", ".join((PARAMETER_SERVER, *REPEATING))
 
 
 def check_limits(comm_type: str, step_timeout: float, grace: float, num_aggregate: int) -> None:

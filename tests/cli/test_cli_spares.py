@@ -1,4 +1,6 @@
-"""A real job in which spares take the places of workers that die, at its start and in a step."""
+"""Real jobs in which spares take the places of those that die: with a master at the start and in a
+step, without one in a step.
+"""
 
 import json
 import re
@@ -6,7 +8,7 @@ import re
 import pytest
 from jobs import faults, run
 
-from atomo.training.checkpoint import latest
+from atomo.training.checkpoint import latest, load
 
 LOADING = """
 import os, signal
@@ -49,3 +51,34 @@ def test_spares_take_the_places_of_workers_that_die_at_the_start_and_in_a_step(t
         1,
         2,
     )  # one, if the first death was known by then
+
+
+REPLICA = """
+import os, signal
+from atomo.training.replica import Replica
+original = Replica.take_step
+def planted(self, **asks):
+    if self.step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, **asks)
+Replica.take_step = planted
+"""
+
+
+@pytest.mark.slow
+def test_a_spare_takes_the_place_of_a_rank_that_dies_without_a_master(tmp_path):
+    words = ["train", "--n=3", "--spares=1", "--comm-type=Allgather", "--network=FC"]
+    words += ["--batch-size=8", "--threads=1", "--evaluator=none", "--code=qsgd"]
+    words += ["--max-steps=6", "--eval-freq=2", "--max-restarts=0", f"--train-dir={tmp_path}/run"]
+    environment = faults(tmp_path / "faults", {2: REPLICA})
+    code, output = run(words, tmp_path / "log", env=environment)
+    assert code == 0, output  # 8 where the hashes of the weights differ, at any checkpoint
+    assert "3 workers + 1 spare, Allgather" in output
+    assert "rank 3, a spare, takes part from step 4 on" in output
+    lines = [*map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())]
+    asked = [(line["step"], line["asked"], line["workers"], line["lost"]) for line in lines]
+    assert asked == [(n, 3, 3 - lost, lost) for n, lost in enumerate((0, 0, 1, 0, 0, 0), 1)]
+    for line in lines:
+        assert line["images_asked"] == line["images_used"] + line["images_lost"] == 24, line
+    assert len(load(tmp_path / "run", 6).workers) == 3
+    assert re.search(r"gradients +.*18: 17 used, 0 late, 1 lost", output), output

@@ -1,9 +1,11 @@
-"""Ranks without a master that die at any moment: those that are left take the same steps, of the
-same ranks, and each gradient counts once.
+"""Ranks without a master that die at any moment, and spares that take their places: those that are
+left take the same steps, of the same ranks, and each gradient counts once.
 """
 
+from dataclasses import replace
+
 import pytest
-from crew_schedules import WAYS, Ship, check
+from crew_schedules import WAYS, Came, Ship, check, play
 from mortal import Mortal
 from selection import slow_but
 from support import together
@@ -11,22 +13,26 @@ from support import together
 from atomo.comm_types import REDUCTIONS, REPEATING
 from atomo.communicators import Reduction, Report
 from atomo.communicators.crew.frames import (
+    bare,
     read_standing,
     read_verdict,
     standing_frame,
     verdict_frame,
 )
-from atomo.communicators.crew.standing import Standing, Verdict, judge
+from atomo.communicators.crew.notes import notes_of
+from atomo.communicators.crew.standing import Standing, Verdict, filled, judge
 from atomo.errors import FrameError
+from atomo.wire import Kind
 
 REPORTS = {rank: Report(float(rank), 2.0, 3.0, 0.1, 0.2, 0.3, 0.4) for rank in range(4)}
 
 
 def test_random_schedules(everything):
     seeds = range(60 if everything else 20)
-    died, lost = (sum(one) for one in zip(*map(check, seeds), strict=True))
+    came = sum(map(check, seeds), Came())
     # Some die where their gradient is in no step, and some where it is.
-    assert died > lost > 5
+    assert came.died > came.lost > 5
+    assert min(came.joined, came.died_joined, came.died_waiting) > 0
 
 
 @pytest.mark.parametrize("way", slow_but([1, 3], range(len(WAYS))))
@@ -34,7 +40,7 @@ def test_random_schedules(everything):
 def test_a_step_goes_on_with_those_who_are_left(way, breaths):
     ship = Ship(4, steps=3, way=way, seed=0)
     ship.ends[2] = Mortal(ship.wires[2], breaths)
-    together([lambda r=r: ship.sail(r) for r in range(4)], lambda: ship.wires[0].abort(1))
+    play(ship)
     first = ship.logs[0]
     assert [2 in counted for counted in first.counted] == sorted(
         (2 in counted for counted in first.counted), reverse=True
@@ -47,6 +53,66 @@ def test_a_step_goes_on_with_those_who_are_left(way, breaths):
     assert all(ship.logs[rank].weights.equal(first.weights) for rank in (1, 3))
 
 
+@pytest.mark.parametrize("way", slow_but([1, 3], range(len(WAYS))))
+def test_a_spare_takes_the_place_of_the_dead_from_the_next_step_on(way):
+    ship = Ship(3, steps=6, way=way, seed=0, least=3, spares=3)
+    ship.deaths, ship.kills = {2: 2, 4: 4}, {3: 2}
+    play(ship)
+    first = ship.logs[0]
+    assert first.counted == [(0, 1, 2), (0, 1), (0, 1, 4), (0, 1), (0, 1, 5), (0, 1, 5)]
+    assert [book[:3] for book in ship.books] == [
+        (3, len(who), 3 - len(who)) for who in first.counted
+    ]
+    assert first.notes.pop(first.notes.index("spare 3 is gone; 2 are left"))  # whenever it is heard
+    assert first.notes == [
+        "rank 2 is gone; 2 of 3 ranks go on, and a spare takes its place from step 3 on",
+        "rank 4, a spare, takes part from step 3 on",
+        "rank 4 is gone; 2 of 3 ranks go on, and a spare takes its place from step 5 on",
+        "rank 5, a spare, takes part from step 5 on",
+    ]
+    for rank in (1, 5):
+        assert ship.logs[rank].weights.equal(first.weights)
+
+
+def test_a_spare_that_dies_as_it_joins_is_a_death_as_any_other():
+    ship = Ship(3, steps=5, way=0, seed=0, spares=2)
+    ship.deaths = {2: 2}
+    ship.ends[3] = Mortal(ship.wires[3], 1)  # it hears of its place, and says nothing any more
+    play(ship)
+    assert ship.logs[0].counted == [(0, 1, 2), (0, 1), (0, 1), (0, 1, 4), (0, 1, 4)]
+    assert [book[:3] for book in ship.books[2:4]] == [(3, 2, 1), (3, 3, 0)]
+
+
+def test_those_who_wait_count_among_those_who_must_be_left():
+    ship = Ship(3, steps=5, way=0, seed=0, least=3, spares=1)
+    ship.deaths = {2: 2, 1: 3}
+    play(ship)
+    first = ship.logs[0]
+    assert (first.counted, first.too_few) == ([(0, 1, 2), (0, 1)], True)
+    assert ship.logs[3].counted == []
+    assert ship.logs[3].weights.equal(first.weights)
+
+
+def test_no_place_goes_to_who_died_before_all_met():
+    ship = Ship(3, steps=5, way=0, seed=0, least=3, spares=1)
+    ship.deaths, ship.kills = {2: 2}, {3: 3}
+    play(ship)
+    assert [ship.logs[rank].counted for rank in (0, 1)] == [[(0, 1, 2), (0, 1)]] * 2
+    assert [ship.logs[rank].too_few for rank in (0, 1)] == [True, True]
+    told = ship.logs[0].notes
+    assert told[1:] == ["spare 3 is gone; 0 are left"], told
+
+
+def test_nothing_is_sent_for_spares_while_nobody_dies():
+    ships = Ship(3, steps=3, way=1, seed=0), Ship(3, steps=3, way=1, seed=0, spares=2)
+    for ship in ships:
+        play(ship)
+    told = [[wire.sent_bytes for wire in ship.wires[:3]] for ship in ships]
+    end = bare(Kind.STOP, 3, 0).size
+    assert told[1] == [told[0][0] + 2 * end, *told[0][1:]]
+    assert [wire.sent_bytes for wire in ships[1].wires[3:]] == [0, 0]
+
+
 def test_what_one_who_is_left_has_taken_all_take():
     standings = {0: Standing(3, {}), 2: Standing(4, REPORTS), 3: Standing(3, {})}
     verdict = judge(standings)
@@ -54,15 +120,31 @@ def test_what_one_who_is_left_has_taken_all_take():
     assert verdict.reports == REPORTS
 
 
+def test_those_who_wait_take_the_places_that_are_free_the_lowest_rank_first():
+    verdict = judge({0: Standing(4, {}), 2: Standing(4, {})}, waiting=[5, 6], edge=5)
+    assert (verdict.edge, verdict.waiting) == (5, (5, 6))
+    assert filled(verdict, places=3) == replace(verdict, members=(0, 2, 5), waiting=(6,))
+    assert filled(verdict, places=5) == replace(verdict, members=(0, 2, 5, 6), waiting=())
+    assert filled(verdict, places=2) == verdict
+
+
+def test_no_more_places_are_promised_than_spares_wait():
+    verdict = Verdict(4, {}, (0,), 6, (3,))
+    assert [note.split(", and ")[1] for note in notes_of((0, 1, 2), verdict, 3)] == [
+        "a spare takes its place from step 6 on",
+        "share its part of each step from step 6 on",
+    ]
+
+
 def test_standings_and_verdicts_travel():
-    standing, verdict = Standing(7, REPORTS), Verdict(7, REPORTS, (0, 2, 3))
+    standing, verdict = Standing(7, REPORTS), Verdict(7, REPORTS, (0, 2), 9, (3,))
     assert read_standing(standing_frame(standing, 1, 2), 4) == standing
     assert read_verdict(verdict_frame(verdict, 2), 4) == verdict
     assert read_standing(standing_frame(Standing(0, {}), 0, 1), 4) == Standing(0, {})
     with pytest.raises(FrameError):
         read_verdict(verdict_frame(verdict, 2), 3)
     with pytest.raises(FrameError, match=r"different ones in 0\.\.3 are due, in order"):
-        read_verdict(verdict_frame(Verdict(7, REPORTS, (2, 0)), 2), 4)
+        read_verdict(verdict_frame(Verdict(7, REPORTS, (2, 0), 9), 2), 4)
 
 
 def test_those_that_repeat_are_those_that_take_back():

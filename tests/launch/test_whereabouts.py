@@ -38,4 +38,9 @@ def test_where_slots_do_not_suffice_there_are_fewer_workers(tmp_path):
     spared = fitted(replace(chosen, n=4, spares=2, num_aggregate=3), {"b"})
     assert (spared.n, spared.spares) == (3, 0)  # whoever waits goes first
     assert fitted(replace(chosen, n=3, spares=2, num_aggregate=2), {"c"}).spares == 1
-    assert fitted(replace(chosen, comm_type="Allgather", num_aggregate=0), {"b"}).n == 5
+    without = replace(chosen, comm_type="Allgather", num_aggregate=0)
+    assert fitted(without, {"b"}).n == 5
+    assert [fitted(replace(without, n=3, spares=2), away).spares for away in ({"b"}, {"c"})] == [
+        0,
+        1,
+    ]

@@ -1,8 +1,13 @@
-"""Whole runs without a master in which ranks die: those that are left go on, alike in every bit."""
+"""Whole runs without a master in which ranks die: those that are left go on, alike in every bit,
+and so do spares that take the places of the dead.
+"""
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -14,17 +19,38 @@ from support import settings, together
 from atomo.errors import PeerLost, TooFewWorkers
 from atomo.training import replicated
 from atomo.training.checkpoint import load, steps
-from atomo.training.events import Caution, Ended, Event
+from atomo.training.events import Caution, Ended, Event, Started
 from atomo.training.job import Job, make_job
 from atomo.training.rank import make_end
+from atomo.training.replica import Taken
+from atomo.training.replicated import Replicated
 from atomo.training.ways import cautions_of, make_crew
-from atomo.transports import Transport, network
+from atomo.transports import LocalTransport, Transport, network
 
 STEPS = 8
 
 
-def trained(folder: Path, breaths: dict[int, int], **changes: object) -> list[Event]:
-    """A run of four ranks, of whom some die after so many messages; what it told."""
+def dies_at(end: object, step: int, wire: LocalTransport) -> None:
+    """Has a rank die once its step begins."""
+    assert isinstance(end, Replicated)
+    replica, plain = end._replica, end._replica.take_step
+
+    def planted(**asks: Any) -> Taken:
+        if replica.step + 1 == step:
+            wire.leave(137)
+            raise PeerLost(wire.rank, "dying, itself")
+        return plain(**asks)
+
+    replica.take_step = planted  # type: ignore[method-assign]
+
+
+def trained(
+    folder: Path,
+    breaths: Mapping[int, int],
+    deaths: Mapping[int, int] = MappingProxyType({}),
+    **changes: object,
+) -> list[Event]:
+    """A run of four ranks, of whom some die after so many messages, or at a step; what it told."""
     common = {"n": 4, "network": SMALL, "batch_size": 8, "max_steps": STEPS, "eval_freq": 3}
     chosen = settings(folder, **(common | changes))
     wires, told = network(chosen.processes), list[Event]()
@@ -34,10 +60,12 @@ def trained(folder: Path, breaths: dict[int, int], **changes: object) -> list[Ev
 
     def body(transport: Transport, job: Job) -> None:
         end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)
+        if transport.rank in deaths:
+            dies_at(end, deaths[transport.rank], wires[transport.rank])
         try:
             end.run()
         except PeerLost as lost:
-            if transport is wires[transport.rank] or lost.rank not in (transport.rank, -1):
+            if transport.rank not in (*breaths, *deaths) or lost.rank not in (transport.rank, -1):
                 raise
 
     # One after the other: threads have one generator for the initial weights.
@@ -52,6 +80,13 @@ CASES = [
     {"comm_type": "Allreduce", "code": "bf16", "memory": "residual"},
     {"comm_type": "Allgather", "code": "svd(rank=2)", "fusion": "layer"},
     {"comm_type": "Allreduce", "code": "sgd"},
+]
+
+
+SPARED = [
+    {"comm_type": "Allgather", "code": "dgc(ratio=0.1)", "ema_decay": 0.9},
+    {"comm_type": "Allreduce", "code": "bf16", "memory": "residual", "optimizer": "adam"},
+    {"comm_type": "Allgather", "code": "qsgd", "network": "networks:normed", "weight_decay": 0.01},
 ]
 
 
@@ -87,6 +122,39 @@ def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
     assert steps(tmp_path)[-1] == STEPS
 
 
+@pytest.mark.parametrize("case", slow_but(SPARED[:1], SPARED), ids=str)
+def test_a_spare_goes_on_with_what_all_have(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)  # which fails where hashes differ
+    told = trained(tmp_path, {}, {2: 2, 1: 4}, n=3, spares=3, max_steps=6, **case)
+    assert told[-1] == Ended(6, "done")
+    assert [event.spares for event in told if isinstance(event, Started)] == [3]
+    notes = [event.text for event in told if isinstance(event, Caution)]
+    assert [note for note in notes if "takes part" in note] == [
+        "rank 3, a spare, takes part from step 3 on",
+        "rank 4, a spare, takes part from step 5 on",
+    ]
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    assert [(line["asked"], line["workers"], line["lost"]) for line in lines] == [
+        (3, 3 - lost, lost) for lost in (0, 1, 0, 1, 0, 0)
+    ]
+    for line in lines:
+        assert line["images_asked"] == line["images_used"] + line["images_lost"] == 3 * 8
+    assert len(load(tmp_path, 6).workers) == 3
+
+
+def test_too_few_in_the_step_in_which_a_spare_joins_are_an_end_as_any_other(tmp_path):
+    dead = r"rank \[1, 2\] of 4 died, which leaves 2; --min-workers is 3; the checkpoint of step 2"
+    asked = {"n": 3, "spares": 1, "min_workers": 3, "eval_freq": 1}
+    with pytest.raises(TooFewWorkers, match=dead):
+        trained(tmp_path, {}, {2: 2, 1: 3}, comm_type="Allgather", code="dgc", **asked)
+    assert len(load(tmp_path, 2).workers) == 2  # one of them is the spare
+
+
+def test_spares_of_a_run_in_which_nobody_dies_are_sent_home(tmp_path):
+    case = {"comm_type": "Allreduce", "code": "sgd", "n": 2, "spares": 2, "max_steps": 2}
+    assert trained(tmp_path, {}, **case)[-1] == Ended(2, "done")
+
+
 def test_a_run_that_nobody_outlives_says_so_where_fewer_should_go_on(tmp_path):
     asked = {"n": 4, "network": SMALL, "comm_type": "Allgather", "min_workers": 3}
     for changes, told in (({}, True), ({"min_workers": 0}, False), ({"min_workers": 4}, False)):
@@ -94,3 +162,7 @@ def test_a_run_that_nobody_outlives_says_so_where_fewer_should_go_on(tmp_path):
         assert make_crew(job, network(4)[1]) is not None
         found = cautions_of(job, None)
         assert any("the death of any process ends this run" in one for one in found) == told
+    wire = network(5)[1]
+    wire.survives = False
+    job = make_job(settings(tmp_path, **(asked | {"spares": 1})), 5)
+    assert cautions_of(job, make_crew(job, wire))[0].startswith("--spares 1: the death of any")

@@ -51,8 +51,10 @@ def collect(
 
 
 def deal(transport: Transport, states: Sequence[State], step: int) -> None:
-    """Gives each other rank its own of `states`, which has rank 0's first."""
-    for rank in range(1, transport.size):
+    """Gives each other rank its own of `states`, which has rank 0's first; those that there is none
+    for get nothing.
+    """
+    for rank in range(1, len(states)):
         header = Header(Kind.STATE, step, rank + 1)
         frame = state_frame(header, states[rank])
         transport.send(rank, frame, f"where to begin for rank {rank}")

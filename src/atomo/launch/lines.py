@@ -151,10 +151,10 @@ def step_line(event: StepDone, last_step: int, samples: str) -> str:
 
 def processes_text(event: Started) -> str:
     """Who takes part."""
+    spares = f" + {event.spares} spare{'s' * (event.spares > 1)}" if event.spares else ""
     if event.comm_type == PARAMETER_SERVER:
-        spares = f" + {event.spares} spare{'s' * (event.spares > 1)}" if event.spares else ""
         return f"1 master + {event.workers} workers{spares}"
-    return f"{event.workers} workers, {event.comm_type}"
+    return f"{event.workers} workers{spares}, {event.comm_type}"
 
 
 def back_text(step: StepDone) -> str:

@@ -62,7 +62,7 @@ def fitted(settings: Settings, away: Collection[str]) -> Settings:
     """The settings with no more ranks than there are slots on the hosts that are not away, spares
     being the first that there are fewer of.
 
-    Without a master all ranks are needed.
+    Without a master all ranks are needed, but for the spares.
 
     Raises:
         ConfigError: so few workers are left that the run must not go on.
@@ -71,9 +71,11 @@ def fitted(settings: Settings, away: Collection[str]) -> Settings:
     if not hosts:
         return settings
     slots = [host.slots for host in left(hosts, away)]
-    if None in slots or not has_master(settings.comm_type):
+    if None in slots:
         return settings
     room = sum(filter(None, slots))
+    if not has_master(settings.comm_type):
+        return replace(settings, spares=min(settings.spares, max(0, room - settings.n)))
     n = min(settings.n, room)
     if n - 1 < settings.least_workers:
         raise ConfigError(

@@ -4,7 +4,7 @@ Nothing is stretched, cut or converted to fit. What a memory has nothing of is n
 nothing of a parameter before its first gradient.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ __all__ = [
     "check_kept",
     "check_tensor",
     "check_worker",
+    "exchange_in",
     "kept_buffers",
     "load_model",
     "without_exchange",
@@ -97,3 +98,8 @@ def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:
 def without_exchange(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What a checkpoint keeps of an optimiser, less what is a communicator's."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(EXCHANGE)}
+
+
+def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What ranks beside rank 0 know of an exchange, which a checkpoint keeps as one."""
+    return {n: held for state in states for n, held in state.items() if n.startswith(EXCHANGE)}

@@ -4,7 +4,7 @@ All ranks begin alike, average alike and step alike, so that their weights stay 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from atomo.communicators import Exchanged, Report
 from atomo.communicators.crew import Crew
+from atomo.training.average import without_average
+from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import EXCHANGE, load_model, without_exchange
 from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED
@@ -21,11 +23,12 @@ from atomo.training.job import Job
 from atomo.training.one_thread import on_one_thread
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
+from atomo.training.resume import hosts_in, spread
 from atomo.training.ways import make_ways
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
 
-__all__ = ["Replica", "Taken"]
+__all__ = ["Replica", "Taken", "beginnings"]
 
 REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # in reports as their numbers; the last goes first
 MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
@@ -85,7 +88,7 @@ class Replica:
         self.ways.memory.at_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         if self._crew:
-            self._passes.share([1 + rank for rank in self._crew.sharers(step)])
+            self._passes.share([1 + rank for rank in self._crew.division.sharers(step)])
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
         told = done.loss, done.correct, done.samples, *times, done.square
@@ -134,6 +137,12 @@ class Replica:
         exchange = self.ways.state_dict()
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
+    def snapshot(self) -> dict[str, Tensor]:
+        """What a rank that joins now begins with: what all have alike, and this one's batch-norm
+        statistics. Of a memory it has nothing.
+        """
+        return joined(self.model_state(), without_average(self.optimizer_state()), {})
+
     def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
         """Goes on after `step` with a state that `joined` made.
 
@@ -150,6 +159,22 @@ class Replica:
         self._optimizer.load_state_dict(without_exchange(without_damping(optimizer)))
         own = self.ways.without_others(under(WORKER, state))
         restore(own, self.ways.memory, self._passes.model)
+
+
+def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:
+    """What each rank begins with: where a checkpoint ends, or anew.
+
+    Args:
+        snapshot: the checkpoint; None: there is none.
+        hosts: of each rank, by its first.
+    """
+    if snapshot is None:
+        return [{} for _ in hosts]
+    workers: Sequence[Mapping[str, Tensor]] = snapshot.workers or [{}]
+    own = spread(workers, hosts, hosts_in(snapshot))
+    shared = without_average(snapshot.optimizer)
+    first = joined(snapshot.model, snapshot.optimizer, own[0])
+    return [first, *(joined(snapshot.model, shared, state) for state in own[1:])]
 
 
 def joined(

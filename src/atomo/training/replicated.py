@@ -9,19 +9,17 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from atomo.communicators.rooted import collect, deal, take
+from atomo.communicators.rooted import Dealt, collect, deal, take
 from atomo.errors import TooFewWorkers
 from atomo.training.alike import check_alike
-from atomo.training.average import without_average
 from atomo.training.cadence import Cadence
 from atomo.training.checkpoint import Snapshot
-from atomo.training.contents import EXCHANGE, without_exchange
+from atomo.training.contents import exchange_in, without_exchange
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
-from atomo.training.replica import Replica, Taken, joined
-from atomo.training.resume import hosts_in, spread
+from atomo.training.replica import Replica, Taken, beginnings
 from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.ways import cautions_of, make_crew
 from atomo.training.worker_lines import WorkerLines
@@ -30,6 +28,7 @@ from atomo.transports import Transport
 __all__ = ["Replicated"]
 
 COMPARE_EVERY: Final = 50  # steps
+NEVER: Final = -1
 
 Done = Callable[[StepDone], None]
 Write = Callable[[Sequence[Mapping[str, Tensor]], bool], None]
@@ -78,9 +77,18 @@ class Replicated:
         """
         if self._transport.rank == 0:
             return self._lead()
-        dealt = take(self._transport, self._timeout_s)
+        dealt = self._dealt()
+        if dealt is None:
+            self._leave()
+            return DONE
         self._begin(dealt.step, dealt.state)
         return self._train(lambda done: None, lambda states, last: None)
+
+    def _dealt(self) -> Dealt | None:
+        """Where this rank begins; None: it has waited for a place until the run was over."""
+        if self._crew and self._crew.waits:
+            return self._crew.wait()
+        return take(self._transport, self._timeout_s)
 
     def _lead(self) -> str:
         """Trains, and keeps the folder."""
@@ -107,15 +115,8 @@ class Replicated:
 
     def _deal(self, snapshot: Snapshot | None) -> None:
         """Has all ranks begin where a checkpoint ends, or anew."""
-        if snapshot is None:
-            states: list[dict[str, Tensor]] = [{}] * self._transport.size
-        else:
-            workers: Sequence[Mapping[str, Tensor]] = snapshot.workers or [{}]
-            own = spread(workers, self._replica.ways.hosts.of, hosts_in(snapshot))
-            shared = without_average(snapshot.optimizer)
-            states = [joined(snapshot.model, shared, state) for state in own]
-            states[0] = joined(snapshot.model, snapshot.optimizer, own[0])
         step = snapshot.step if snapshot else 0
+        states = beginnings(snapshot, self._replica.ways.hosts.of)
         self._begin(step, states[0])
         deal(self._transport, states, step)
 
@@ -123,8 +124,10 @@ class Replicated:
         self._replica.restore(step, state)
         if self._crew:
             self._crew.go_on_after(step)
-        # What was continued from another folder is not in this one yet.
-        self._saved = step if self._job.resume == "auto" else -1
+        # What was continued from another folder is not in this one yet, and who has waited cannot
+        # say what was.
+        waited = self._transport.rank >= self._job.workers
+        self._saved = step if self._job.resume == "auto" and not waited else NEVER
 
     def _train(self, done: Done, write: Write) -> str:
         """Takes steps until there are none left, or a rank asks for an end; says which.
@@ -161,7 +164,7 @@ class Replicated:
 
     def _leave(self) -> None:
         """After the last step."""
-        if self._crew:
+        if self._crew and not self._crew.waits:
             self._crew.end()
         (self._crew.circle if self._crew else self._transport).drain(self._timeout_s)
         self._replica.close()
@@ -182,21 +185,32 @@ class Replicated:
             )
         return "no step was taken yet"
 
+    def _meet(self) -> None:
+        """Before a step: those who wait take the places of the dead."""
+        joined = self._crew.meet(self.step + 1) if self._crew else ()
+        if self._crew and joined:
+            if self._keeper:
+                self._crew.give(joined, self._replica.snapshot(), self.step)
+            self._saved = self._compared = NEVER  # as for those who join, so that all do the same
+            self._tell_notes()
+
     def _take_step(self, done: Done) -> Taken:
         """Takes a step."""
+        self._meet()
         transport = self._transport
         before = transport.sent_bytes, transport.received_bytes
         asks = INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
         taken = self._replica.take_step(ending=asks, saving=self._asks_to_save())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
-        books = self._crew.balances(self.step, taken.exchanged.reports) if self._crew else ()
+        crew, reports = self._crew, taken.exchanged.reports
+        books = crew.division.balances(self.step, reports) if crew else ()
         dense = dense_bytes(self._job)
         step = self._progress.done(Step(self.step, *parts, sent, received, dense, *books))
         done(step)
         self._tell_notes()
         # All ranks must know before a step that it is the last one: so it is the one after this.
-        is_whole = self._crew is None or self._crew.is_whole
+        is_whole = crew is None or crew.is_whole
         self._drifted = is_whole and self._watch.drifts(step) and self._can_save()
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
@@ -234,11 +248,6 @@ class Replicated:
         if self._crew:
             return self._crew.collect(state, self.step, what)
         return dict(enumerate(collect(self._transport, state, self.step, self._timeout_s, what)))
-
-
-def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What ranks beside rank 0 know of an exchange, which a checkpoint keeps as one."""
-    return {n: held for state in states for n, held in state.items() if n.startswith(EXCHANGE)}
 
 
 def dense_bytes(job: Job) -> int:

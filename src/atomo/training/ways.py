@@ -65,13 +65,14 @@ class Ways:
 
 
 def make_crew(job: Job, transport: Transport) -> Crew | None:
-    """Who takes part, where that may change; None: a death ends the job.
+    """Who takes part, where that may change, or where some wait; None: a death ends the job.
 
     What all ranks agree on before they encode is not agreed on anew by those who are left.
     """
     s = job.settings
     agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
-    if agrees or not transport.survives or not outlives(s.comm_type, s.hierarchical):
+    may_change = transport.survives or s.spares > 0
+    if agrees or not may_change or not outlives(s.comm_type, s.hierarchical):
         return None
     return Crew(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
 
@@ -79,10 +80,14 @@ def make_crew(job: Job, transport: Transport) -> Crew | None:
 def cautions_of(job: Job, crew: Crew | None) -> list[str]:
     """What to say of a run that should go on where a worker dies, and does not."""
     s = job.settings
-    if crew is not None or not s.min_workers or s.least_workers == job.workers:
+    fewer = s.min_workers and s.least_workers < job.workers
+    if (crew is not None and crew.circle.survives) or not (fewer or s.spares):
         return []
+    asked = (
+        f"--spares {s.spares}" if s.spares else f"--min-workers {s.min_workers} of {job.workers}"
+    )
     return [
-        f"--min-workers {s.min_workers} of {job.workers}: the death of any process ends this run, "
+        f"{asked}: the death of any process ends this run, "
         "as nothing here tells the others of it, or its codec has all of them agree on a scale; "
         "`atomo train` and `mpirun --with-ft ulfm` of Open MPI 5 do the former"
     ]

@@ -85,9 +85,9 @@ class Kind(IntEnum):
     CHAIN = 17  # master to worker: so many of my frames come from this rank and go on to that one
     MEMBERS = 18  # master to worker: from this step on, these workers share the samples of a step
     BROKEN = 19  # rank to rank and to the master: what was to come down a chain does not come
-    RECALL = 20  # rank 0 to a rank: a rank is gone; say where you stand
+    RECALL = 20  # rank 0 to a rank: who takes part changes; say where you stand
     STANDING = 21  # rank to rank 0: what it has of the last step and of the open one
-    VERDICT = 22  # rank 0 to a rank: which steps count, and who goes on
+    VERDICT = 22  # rank 0 to a rank: which steps count, and who takes part, and who waits
     EPOCH = 23  # rank to rank: what follows is of this epoch
 
 

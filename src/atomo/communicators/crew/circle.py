@@ -44,7 +44,9 @@ class Circle(Transport):
         """By rank, what came of it for checkpoints, in any epoch: none is sent twice."""
         self.standings: dict[int, Bytes] = {}
         """By rank, those that came and were not asked for yet."""
-        self.local_index, self.local_size = whole.local_index, whole.local_size
+        # Alike on all ranks, also on those that join: what they exchange depends on it.
+        one_host = whole.local_size == whole.size
+        self.local_index, self.local_size = whole.local_index, len(members) if one_host else 1
         self.survives, self.interrupts = whole.survives, True
         self._interrupted = False
         self._gone: set[int] = set()
@@ -120,7 +122,7 @@ class Circle(Transport):
         try:
             self._whole.send(rank, data, what)
         except PeerLost as lost:
-            if lost.rank != rank or rank == LEADER:
+            if lost.rank != rank or self._ends(lost):
                 raise
 
     def hear(self, rank: int, what: str) -> bool:
@@ -132,10 +134,30 @@ class Circle(Transport):
         try:
             self.sort(self._whole.receive(rank, self._timeout_s, f"{what} of rank {rank}"))
         except PeerLost as lost:
-            if lost.rank != rank or rank == LEADER:
+            if lost.rank != rank or self._ends(lost):
                 raise
             return False
         return True
+
+    def look(self) -> None:
+        """Takes in all that has come by now, and who is gone."""
+        while True:
+            try:
+                self.sort(self._whole.receive(None, 0.0, "what has come"))
+            except DeadlineExpired:
+                return
+            except PeerLost as lost:
+                self._miss(lost)
+                self._whole.forget(lost.rank)
+
+    def idle(self, what: str) -> Bytes:
+        """The next message of rank 0, for which this rank waits as long as that lives, and leaves
+        the core to others.
+
+        Raises:
+            PeerLost: it is gone.
+        """
+        return self._whole.rest(LEADER, what).data
 
     def listen(self, what: str) -> Bytes:
         """Waits for the next message of rank 0 that is neither of a step nor of an epoch.
@@ -174,6 +196,15 @@ class Circle(Transport):
         self.members, self._interrupted = tuple(members), False
         self.enter(self.epoch + 1, members)
 
+    def join(self, epoch: int, members: Sequence[int]) -> None:
+        """Takes part from an epoch on, as one of these members."""
+        self.epoch = epoch - 1
+        self.turn(members)
+
+    def is_gone(self, rank: int) -> bool:
+        """Whether this rank has heard of the death of that one."""
+        return rank in self._gone
+
     def enter(self, epoch: int, others: Sequence[int]) -> None:
         """Has these know that what comes from here on is of that epoch."""
         self.epoch = epoch
@@ -190,10 +221,15 @@ class Circle(Transport):
 
     def _miss(self, lost: PeerLost) -> None:
         """Takes in a death. Raises it where it ends the job."""
-        if lost.rank in (LEADER, self._whole.rank) or lost.rank < 0:
+        if self._ends(lost):
             raise lost
         self._gone.add(lost.rank)
         if lost.rank in self.members:
             self._interrupted = True
         else:
             self._whole.forget(lost.rank)  # it waited, or takes part no more
+
+    def _ends(self, lost: PeerLost) -> bool:
+        """Whether a death ends the job."""
+        fatal = lost.rank in (LEADER, self._whole.rank) or lost.rank < 0
+        return fatal or not self.survives

@@ -9,10 +9,11 @@ from torch import Tensor
 from atomo.codecs import Field
 from atomo.communicators.crew.standing import Reports, Standing, Verdict
 from atomo.communicators.report import Report
+from atomo.communicators.state import read_state
 from atomo.errors import FrameError
-from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
+from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
 
-__all__ = ["bare", "read_standing", "read_verdict", "standing_frame", "verdict_frame"]
+__all__ = ["bare", "read_standing", "read_verdict", "standing_frame", "state_of", "verdict_frame"]
 
 RAW: Final = Compression(codec="none")
 NUMBERS: Final = Report.field().most[0]  # in a report
@@ -45,6 +46,8 @@ def verdict_frame(verdict: Verdict, epoch: int) -> Bytes:
         torch.tensor([verdict.step]),
         *columns(verdict.reports),
         torch.tensor(verdict.members, dtype=torch.int64),
+        torch.tensor([verdict.edge]),
+        torch.tensor(verdict.waiting, dtype=torch.int64),
     ]
     return pack(Header(Kind.VERDICT, epoch), sections, RAW)
 
@@ -56,8 +59,23 @@ def read_verdict(frame: Bytes, ranks: int) -> Verdict:
         FrameError: it is none for a job of so many ranks.
     """
     one, some = Field(torch.int64, (1,)), Field(torch.int64, (ranks,))
-    step, *told, members = unpack(frame, [one, *fields(ranks), some])
-    return Verdict(number(step), reports(told, ranks), checked(members, ranks))
+    step, *told, members, edge, waiting = unpack(frame, [one, *fields(ranks), some, one, some])
+    who = checked(members, ranks)
+    return Verdict(number(step), reports(told, ranks), who, number(edge), checked(waiting, ranks))
+
+
+def state_of(rank: int, frame: Bytes, step: int, what: str) -> dict[str, Tensor]:
+    """What a rank had after a step.
+
+    Raises:
+        FrameError: this is no frame of that.
+    """
+    if (found := read_header(frame)) != Header(Kind.STATE, step, rank + 1):
+        raise FrameError(
+            f"rank {rank} sent {found.kind.name} of step {found.step} where {what} of step "
+            f"{step} was expected"
+        )
+    return read_state(frame)
 
 
 def number(told: Tensor) -> int:

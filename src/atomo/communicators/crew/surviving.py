@@ -89,7 +89,8 @@ class Surviving(Communicator):
         return None
 
     def _weigh(self) -> None:
-        self._collective.shares = self._crew.shares(self._step)
+        crew = self._crew
+        self._collective.shares = crew.division.shares(self._step, crew.members)
 
     def _tell(self, report: Report) -> Reports:
         """The reports of all: whoever has them knows that all have the mean."""

@@ -143,11 +143,14 @@ def test_a_spare_goes_on_with_what_all_have(case, tmp_path, monkeypatch):
 
 
 def test_too_few_in_the_step_in_which_a_spare_joins_are_an_end_as_any_other(tmp_path):
-    dead = r"rank \[1, 2\] of 4 died, which leaves 2; --min-workers is 3; the checkpoint of step 2"
-    asked = {"n": 3, "spares": 1, "min_workers": 3, "eval_freq": 1}
+    dead = (
+        r"rank \[1, 2, 3\] of 6 died, which leaves 3; --min-workers is 4; the checkpoint of step 2"
+    )
+    asked = {"spares": 2, "min_workers": 4, "eval_freq": 1}
     with pytest.raises(TooFewWorkers, match=dead):
-        trained(tmp_path, {}, {2: 2, 1: 3}, comm_type="Allgather", code="dgc", **asked)
-    assert len(load(tmp_path, 2).workers) == 2  # one of them is the spare
+        trained(tmp_path, {}, {2: 2, 3: 2, 1: 3}, comm_type="Allgather", code="dgc", **asked)
+    # Step 2 was saved once by the two who took it, and again with those who joined.
+    assert len(load(tmp_path, 2).workers) == 3
 
 
 def test_spares_of_a_run_in_which_nobody_dies_are_sent_home(tmp_path):

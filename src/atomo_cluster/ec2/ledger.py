@@ -70,6 +70,8 @@ def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
         price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
         if old is None or not old.ended:
             known[key] = replace(entry, usd_per_hour=price)
+        elif old.usd_per_hour is None:  # or nobody would ever know what all of them have cost
+            known[key] = replace(old, usd_per_hour=price)
     write(file_of(cluster), bounded(list(known.values())))
 
 

@@ -36,8 +36,10 @@ def page_of(found: Sequence[Seen]) -> str:
         cells = [cell([one for one in asking if (one, call, code) in found], asking)
                  for code in shown]  # fmt: skip
         lines.append(f"| {call} | " + " | ".join(cells) + " |")
-    told = f"{len(found)} faults in {len(commands)} commands. After none of them anything ran that "
-    told += "the command had not named, and nowhere could the hosts cost more than `max_usd`."
+    verbs = {one.split()[0] for one in commands}
+    told = f"{len(found)} faults in {len(commands)} uses of {len(verbs)} commands. After none of "
+    told += "them anything ran that the command had not named, and nowhere could the hosts cost "
+    told += "more than `max_usd`."
     return told + "\n\n" + "\n".join(lines) + "\n"
 
 

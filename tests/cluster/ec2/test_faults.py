@@ -3,7 +3,7 @@
 import pytest
 from cluster.ec2.cloud import refusal
 from cluster.ec2.faults import Case, named, outcome
-from cluster.ec2.faults_page import has, in_page, page_of
+from cluster.ec2.faults_page import PAGE, has, in_page, page_of
 from cluster.ec2.faults_rig import COMMANDS, patches, ready
 from cluster.ec2.lab import start
 
@@ -19,6 +19,10 @@ ASK_NOTHING = {"init"}
 
 def test_every_command_that_asks_aws_is_tried():
     assert {name.split()[0] for name in COMMANDS} == set(VERBS) - ASK_NOTHING
+
+
+def test_the_page_has_every_command():
+    assert f" faults in {len(COMMANDS)} uses of " in PAGE.read_text()
 
 
 def test_the_page_has_what_these_commands_change():

@@ -1,5 +1,6 @@
 """`max_usd` where AWS answers nothing for hours, or never says what a host costs."""
 
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -8,6 +9,8 @@ from cluster.ec2.cloud import everything, refusal, write_cluster
 from cluster.ec2.faults_supervisor import Played, crew_of, now
 from cluster.ec2.lab import start
 
+from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.ledger import Entry, note, noted
 from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.loop import Supervisor
@@ -131,6 +134,16 @@ def test_a_price_that_aws_did_not_tell_is_asked_for_at_the_next_look(night, clou
     for _ in range(2):
         assert tonight.crew.bill(tonight.now()).usd == pytest.approx(2 * HOUR / 15, rel=0.05)
     assert cloud.calls.count("GetProducts") == 2 + 3  # and then no more for some minutes
+
+
+def test_the_price_of_a_host_that_has_ended_is_filled_in_later(tmp_path):
+    """One failure just when a host ended must not leave the bill unknown for ever."""
+    begun, settings = now().isoformat(), Cluster(state_dir=str(tmp_path))
+    ended = Entry("i-1", "ana", "m5.large", begun, begun, True, None)
+    later = replace(ended, until=(now() + timedelta(hours=1)).isoformat(), usd_per_hour=0.1)
+    for one in (ended, later, replace(later, usd_per_hour=0.2)):
+        note(settings, "ana", [one])
+    assert list(noted(settings, "ana").values()) == [replace(ended, usd_per_hour=0.1)]
 
 
 def test_a_host_whose_end_nobody_saw_counts_before_another_is_launched(night, cloud, monkeypatch):

@@ -19,11 +19,10 @@ PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the t
     ("launcher", "example"),
     [
         (TORCHRUN, "ddp.py"),
-        (TORCHRUN, "own_loop.py"),
         (TORCHRUN, "with_accelerate.py"),
         (MPIRUN, "own_loop.py"),
     ],
-    ids=["ddp-torchrun", "own_loop-torchrun", "accelerate-torchrun", "own_loop-mpirun"],
+    ids=["ddp-torchrun", "accelerate-torchrun", "own_loop-mpirun"],
 )
 def test_two_ranks_learn_with_a_fraction_of_the_bytes(launcher, example, tmp_path):
     done = subprocess.run(

@@ -5,28 +5,31 @@ import sys
 
 PROGRAM = """
 import atexit
-from pathlib import Path
+import os
+import time
 
 import numpy as np
 import torch.distributed as dist
 
 
-def threads_of_gloo():
-    names = [one.read_text() for one in Path("/proc/self/task").glob("*/comm")]
-    return sum("gloo" in name for name in names)
+def threads():
+    return len(os.listdir("/proc/self/task"))
 
 
 @atexit.register  # before that of our groups, so that it is called after
 def tell():
-    print(others, ours, threads_of_gloo() - others)
+    end = time.monotonic() + 20
+    while threads() > others and time.monotonic() < end:
+        pass  # the system counts one that has ended for a moment still
+    print(ours, threads() - others)
 
 
 from atomo.integrations.collective import TorchCollective
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-others = threads_of_gloo()
+others = threads()
 collective = TorchCollective()
-ours = threads_of_gloo() - others
+ours = threads() - others
 list(collective.gather(np.zeros(9, np.uint8), "bytes"))
 """
 
@@ -36,7 +39,6 @@ def test_its_threads_end_before_the_interpreter():
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=600
     )
-    others, ours, left = map(int, ended.stdout.split())
-    assert others > 0
+    ours, left = map(int, ended.stdout.split())
     assert ours > 0
     assert left == 0

@@ -49,7 +49,7 @@ def main() -> None:
     ranks = options.workers + (options.comm_type == "Bcast")
     words = [f"--n={ranks}", f"--comm-type={options.comm_type}", f"--code={options.code}"]
     words += [f"--network={options.network}", "--threads=1"]
-    words += [f"--max-steps={options.steps}", "--epochs=100000", "--batch-size=16"]
+    words += [f"--max-steps={options.steps}", "--epochs=100000", "--batch-size=16", "--lr=0.005"]
     words += ["--evaluator=none", f"--eval-freq={options.steps}"]
     step, processor = list[float](), list[float]()
     began = time.monotonic()

@@ -43,3 +43,26 @@ def test_nothing_of_a_gradient_is_sent_whose_loss_is_not_finite(tmp_path: Path, 
         passes.run(2)
     assert len(pushed) == count
     passes.close()
+
+
+class Steep(nn.Module):
+    """A network whose loss and gradient are finite, and far too large."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.network(images)
+        return scores * 1e25
+
+
+def test_a_gradient_whose_length_overflows_has_diverged(tmp_path: Path):
+    """Its entries do not, and no worker is to blame."""
+    job = make_job(settings(tmp_path, code="svd"), 3)
+    assert job.damps_at(1)
+    passes = Passes(job, 1, torch.device("cpu"), lambda *_: None)
+    passes.model = Steep(passes.model)
+    with pytest.raises(Diverged, match="the gradient of worker 1 at step 1 is too long; --lr"):
+        passes.run(1)
+    passes.close()

@@ -112,6 +112,8 @@ class Passes:
         loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
         metrics = {} if self._scorer is None else self._scorer.values()
         square = sum((norm**2 for norm in Look(*self._norms).values()), 0.0)
+        if not math.isfinite(square):  # of entries that are: the master would refuse the report
+            raise self._diverged(f"the gradient of worker {self.worker} at step {step} is too long")
         return Outcome(loss, right, samples, square, metrics)
 
     def close(self) -> None:

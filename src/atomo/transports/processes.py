@@ -56,7 +56,7 @@ def runs(process: Identity) -> bool:
 
 def is_stuck(process: Identity) -> bool:
     """Whether a process is stopped, or waits for the system: it cannot do anything by itself."""
-    return runs(process) and "".join(status(process.pid)[:1]) in STUCK
+    return runs(process) and any(state in STUCK for state in status(process.pid)[:1])
 
 
 def kill(process: Identity) -> None:

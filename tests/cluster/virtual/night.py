@@ -129,7 +129,8 @@ class Night:
 
     def events(self) -> list[dict[str, str]]:
         """What the master has told: when, of what kind, and in what words."""
-        return [json.loads(line) for line in self.on(self.master, f"cat ~/{STORY}").splitlines()]
+        told = f"[ ! -e ~/{STORY} ] || cat ~/{STORY}"  # a supervisor that just starts has told nothing
+        return [json.loads(line) for line in self.on(self.master, told).splitlines()]
 
     def story(self, kind: str = "") -> list[str]:
         """The words of a kind."""

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,15 +62,17 @@ collect_ignore = [
     "transports/torch_ranks.py",
 ]
 
-left_out = pytest.StashKey[int]()
+left_out = pytest.StashKey[dict[str, int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
+    parser.addoption("--long", action="store_true", help="run the slow and the long tests too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[left_out] = 0
+    config.option.all |= config.option.long
+    config.stash[left_out] = {}
     gc.disable()  # until all tests are collected: what is made until then stays
     # A shell starts what it puts in the background with SIGINT ignored. Whatever is started here
     # inherits that, and jobs could not be interrupted.
@@ -91,21 +94,25 @@ def group_of(nodeid: str) -> str:
     return next((name for name, places in GROUPS.items() if is_in(nodeid, places)), "")
 
 
-def runs(item: pytest.Item) -> bool:
-    """Whether a test runs: a slow one only if it is asked for."""
-    if item.get_closest_marker("slow") is None and not is_in(item.nodeid, SLOW):
-        return True
+def missing(item: pytest.Item) -> str:
+    """The option for want of which a test does not run; empty: it runs."""
     named = any("::" in word and item.nodeid.startswith(word) for word in item.config.args)
-    return named or bool(item.config.getoption("all"))
+    if item.get_closest_marker("long") is not None:
+        wanted = "long"
+    elif item.get_closest_marker("slow") is not None or is_in(item.nodeid, SLOW):
+        wanted = "all"
+    else:
+        return ""
+    return "" if named or item.config.getoption(wanted) else wanted
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         # An address differs between pytest-xdist's processes, which then run nothing at all.
         raise pytest.UsageError(f"give this test ids without addresses: {odd[0]}")
-    chosen = [item for item in items if runs(item)]
-    config.stash[left_out] = len(items) - len(chosen)
-    items[:] = sorted(chosen, key=turn)
+    missed = Counter(map(missing, items))
+    config.stash[left_out] = {option: missed[option] for option in ("all", "long")}
+    items[:] = sorted((item for item in items if not missing(item)), key=turn)
 
 
 def turn(item: pytest.Item) -> int:
@@ -139,7 +146,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Every process has collected all tests, so any of them knows how many were left out."""
-    node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", {})
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around what prints pytest's closing line
@@ -150,8 +157,11 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         return (yield)
     result = yield
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    if count := config.stash[left_out]:
-        reporter.write_line(f"slow tests left out: {count}; bash tests/run.sh --all runs them too")
+    for option, count in config.stash[left_out].items():
+        if count:
+            kind = {"all": "slow"}.get(option, option)
+            line = f"{kind} tests left out: {count}; bash tests/run.sh --{option} runs them too"
+            reporter.write_line(line)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Which cases of a test run by default, and which with --all alone."""
+"""Which cases of a test run by default, which with --all, and which with --long alone."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,4 +7,16 @@ import pytest
 
 def slow_but(kept: Collection[object], cases: Iterable[object]) -> list[object]:
     """All cases; those that are not `kept` are slow."""
-    return [case if case in kept else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    return marked_but(kept, cases, pytest.mark.slow)
+
+
+def long_but(kept: Collection[object], cases: Iterable[object]) -> list[object]:
+    """All cases; those that are not `kept` are long."""
+    return marked_but(kept, cases, pytest.mark.long)
+
+
+def marked_but(
+    kept: Collection[object], cases: Iterable[object], mark: pytest.MarkDecorator
+) -> list[object]:
+    """All cases; those that are not `kept` have a mark."""
+    return [case if case in kept else pytest.param(case, marks=mark) for case in cases]

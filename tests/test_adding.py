@@ -86,6 +86,7 @@ def test_the_codec_obeys_its_laws_and_the_way_keeps_the_promises_of_the_others(c
     assert passed.count("test_kernel_cast") >= 2
 
 
+@pytest.mark.long
 def test_the_data_set_and_the_codec_train(copy, tmp_path):
     words = "--dataset sides --network FC --code int8 --n 2 --max-steps 60 --evaluator none"
     printed = run(

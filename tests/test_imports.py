@@ -234,6 +234,7 @@ def test_starting_a_rank_waits_for_nothing_as_slow_as_torch_itself():
     run(f"{start}{used}assert not sys.modules.keys() & {slow}")
 
 
+@pytest.mark.slow
 def test_importing_every_module_changes_nothing_and_does_not_start_mpi():
     rooms = {".".join(["atomo", *p.relative_to(PACKAGE).with_suffix("").parts]) for p in MODULES}
     names = sorted(name.removesuffix(".__init__") for name in rooms - {"atomo.__main__"})

@@ -33,6 +33,10 @@ def test_quick(n):
 @pytest.mark.parametrize("n", range(3))
 def test_slow(n):
     note("slow")
+
+@pytest.mark.long
+def test_long():
+    note("long")
 """
 JOB = """
 from test_one import note, pytest
@@ -41,7 +45,13 @@ from test_one import note, pytest
 def test_job(n):
     note("job")
 """
-SETTINGS = "[pytest]\npythonpath = tests\naddopts = --strict-markers\nmarkers =\n    slow: s\n"
+SETTINGS = """[pytest]
+pythonpath = tests
+addopts = --strict-markers
+markers =
+    slow: s
+    long: l
+"""
 # These stand in for the real ones, which take their time; so do plugins that nothing here needs.
 TORCH = "def set_num_threads(n): pass\n"
 CHECKS = "def install(): pass\n"
@@ -74,7 +84,7 @@ def played(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
         cwd=suite, env=os.environ | ALONE, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    end = "\n".join(done.stdout.splitlines()[-2:])
+    end = "\n".join(done.stdout.splitlines()[-3:])
     return end, [line.split() for line in (suite / "log").read_text().splitlines()]
 
 
@@ -84,7 +94,8 @@ TWO = ("-n", "2")
 @pytest.mark.parametrize("processes", [TWO, ()], ids=["two", "one"])
 def test_slow_tests_are_left_out_and_counted(suite, processes):
     end, notes = played(suite, *processes)
-    assert re.search(r"44 passed in .*\nslow tests left out: 4; .*--all", end), end
+    lines = r"44 passed in .*\nslow tests left out: 4; .*--all .*\nlong tests left out: 1; .*--long"
+    assert re.search(lines, end), end
     assert {what for what, _ in notes} == {"quick", "job"}
 
 
@@ -92,9 +103,18 @@ def test_slow_tests_are_left_out_and_counted(suite, processes):
 def test_all_runs_them_and_jobs_take_turns_in_one_process(suite):
     end, notes = played(suite, *TWO, "--all")
     assert "48 passed" in end
-    assert "left out" not in end
+    assert "slow tests" not in end
+    assert "long tests left out: 1" in end
     assert len({process for what, process in notes if what == "job"}) == 1
     assert len({process for _, process in notes}) == 2
+
+
+@pytest.mark.slow
+def test_long_runs_them_all(suite):
+    end, notes = played(suite, *TWO, "--long")
+    assert "49 passed" in end
+    assert "left out" not in end
+    assert {what for what, _ in notes} == {"quick", "slow", "long", "job"}
 
 
 def test_a_slow_test_that_is_named_runs(suite):

@@ -52,7 +52,7 @@ def test_ranks_without_a_master_equal_plain_sgd(tmp_path):
     assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_of_a_language_model_shows_perplexity_that_falls(tmp_path):
     write_text(tmp_path / "ptb")
     words = ["--task=language(hidden=32, layers=1, dropout=0.0, length=14, context=7)"]
@@ -198,6 +198,7 @@ def test_starting_anew_sets_the_earlier_run_aside(tmp_path):
     assert steps(tmp_path / "run.1") == steps(tmp_path / "run") == [2]
 
 
+@pytest.mark.slow
 def test_the_scripts_work_from_elsewhere_and_through_the_published_options(tmp_path):
     """The command of the README, small: every published option, both ways of writing it. Of two
     gradients one closes a step, and the other is late.

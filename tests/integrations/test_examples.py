@@ -19,8 +19,8 @@ PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the t
     ("launcher", "example"),
     [
         (TORCHRUN, "ddp.py"),
-        (TORCHRUN, "with_accelerate.py"),
-        (MPIRUN, "own_loop.py"),
+        pytest.param(TORCHRUN, "with_accelerate.py", marks=pytest.mark.long),
+        pytest.param(MPIRUN, "own_loop.py", marks=pytest.mark.long),
     ],
     ids=["ddp-torchrun", "accelerate-torchrun", "own_loop-mpirun"],
 )

@@ -41,7 +41,7 @@ def test_what_is_not_finite_has_no_rate(way, bad):
 
 
 @each_way
-@pytest.mark.parametrize("count", slow_but([7, 1024], [1, 7, 1024, 3000]))
+@pytest.mark.parametrize("count", slow_but([1024], [1, 7, 1024, 3000]))
 def test_every_entry_is_drawn_as_often_as_its_probability_says(way, count):
     values, draws = normal(count), 4000
     values[0] = 0.0 if count > 1 else 1.0

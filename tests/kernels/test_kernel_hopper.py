@@ -178,7 +178,7 @@ def test_all_kernels_that_are_launched_are_compiled():
     assert {f"{idea}.{name}" for idea in TRITON for name in launched(idea)} == {*KERNELS}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_compile_for_hopper(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(

@@ -50,7 +50,7 @@ def targets(batch) -> tuple[list, list]:
     return images, told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_processes_find_shapes_and_their_outlines(tmp_path):
     write_shapes(tmp_path / "coco")
     values = trained(

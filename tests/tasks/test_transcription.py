@@ -39,7 +39,7 @@ def drawn(samples: int, frames: int, classes: int) -> torch.Tensor:
     return log_softmax(torch.randn(samples, frames, classes, generator=generator), 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_processes_transcribe_tones(tmp_path):
     write_spoken(tmp_path / "vivos")
     given = {"optimizer": "adam", "lr": 0.004, "max_steps": 80, "batch_size": 8, "code": "sgd"}

@@ -36,7 +36,7 @@ def choose(run: Settings) -> list[Chosen | None]:
 
 
 @pytest.mark.parametrize(
-    ("comm_type", "n"), [("Bcast", 3), pytest.param("Allreduce", 2, marks=pytest.mark.slow)]
+    ("comm_type", "n"), [pytest.param("Bcast", 3, marks=pytest.mark.slow), ("Allreduce", 2)]
 )
 def test_all_ranks_come_to_the_same_codecs_within_the_budget(
     tmp_path: Path, comm_type: str, n: int

@@ -1,6 +1,7 @@
 """Combinations that once diverged on defaults train: a slice of `benchmarks/converge.py`."""
 
 import pytest
+from selection import long_but
 from support import run_threads, settings
 
 from atomo.config import Settings
@@ -20,10 +21,11 @@ ONCE = {
     "dgc, in layers": ({"n": 2, "code": "dgc"}, 160, 0.7),
     "dragonn, in layers": ({"n": 2, "code": "dragonn"}, 160, 0.7),
 }
+SOON = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ONCE)
+@pytest.mark.parametrize("what", long_but(SOON, ONCE))
 def test_what_once_diverged_trains(what, tmp_path):
     changes, steps, share = ONCE[what]
     told: list[Event] = []

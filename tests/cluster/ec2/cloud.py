@@ -22,9 +22,17 @@ from urllib.parse import parse_qs
 
 from boto3 import client as make_client
 
+# Of what moto does at every call or reset, none of which anybody looks at, a half is left out: it
+# looks for its modules on the disk, logs, and makes a volume for each of hundreds of images.
 SERVER = """
-import os, sys
+import logging, os, sys
+from moto import backends
+from moto.ec2.models import amis
 from moto.server import ThreadedMotoServer
+modules = [*backends.list_of_moto_modules()]
+backends.list_of_moto_modules = lambda: modules
+amis.load_resource = lambda path: []
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
 server.start()
 print("port", server.get_host_and_port()[1], flush=True)

@@ -129,7 +129,7 @@ class Night:
 
     def events(self) -> list[dict[str, str]]:
         """What the master has told: when, of what kind, and in what words."""
-        told = f"[ ! -e ~/{STORY} ] || cat ~/{STORY}"  # a supervisor that just starts has told nothing
+        told = f"[ ! -e ~/{STORY} ] || cat ~/{STORY}"  # a supervisor that starts has told nothing
         return [json.loads(line) for line in self.on(self.master, told).splitlines()]
 
     def story(self, kind: str = "") -> list[str]:

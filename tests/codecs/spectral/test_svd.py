@@ -77,6 +77,7 @@ def test_unbiased_with_the_closed_form_variance(spec, gradient):
     assert_unbiased(drawn, gradient, variance(values, chances))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large_path")
 def test_a_large_matrix_is_unbiased_with_the_variance_of_its_own_atoms():
     gradient = with_singular_values(12, 24, decaying(12, 1e-2))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from selection import slow_but
+from selection import long_but, slow_but
 from torch.nn import BatchNorm2d, Dropout, Module
 from torch.nn.functional import cross_entropy
 
@@ -91,7 +91,9 @@ def test_every_network_states_its_size():
 
 
 @every_model
-@pytest.mark.parametrize("shape", [MNIST, CIFAR, (2, 40, 35), (3, 130, 128)], ids=str)
+@pytest.mark.parametrize(
+    "shape", long_but([MNIST, CIFAR], [MNIST, CIFAR, (2, 40, 35), (3, 130, 128)]), ids=str
+)
 def test_maps_images_to_a_logit_for_each_class(name, shape):
     if min(shape[1:]) < MODELS[name].smallest:
         with pytest.raises(ConfigError, match=f"{name}: input .* is too small; at least"):

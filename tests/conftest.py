@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +52,9 @@ GROUPS = {
 # which several processes would otherwise do at the same time.
 UNCOMPILED = ("data/", "models/")
 
+# The option that runs what is otherwise left out for a mark.
+ASKED_FOR = {"slow": "all", "long": "long"}
+
 # Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
 collect_ignore = [
     "cuda_ranks.py",
@@ -94,25 +96,26 @@ def group_of(nodeid: str) -> str:
     return next((name for name, places in GROUPS.items() if is_in(nodeid, places)), "")
 
 
-def missing(item: pytest.Item) -> str:
-    """The option for want of which a test does not run; empty: it runs."""
-    named = any("::" in word and item.nodeid.startswith(word) for word in item.config.args)
+def left_out_as(item: pytest.Item) -> str:
+    """The mark for which a test is left out, as it was not asked for; empty: it runs."""
     if item.get_closest_marker("long") is not None:
-        wanted = "long"
+        mark = "long"
     elif item.get_closest_marker("slow") is not None or is_in(item.nodeid, SLOW):
-        wanted = "all"
+        mark = "slow"
     else:
         return ""
-    return "" if named or item.config.getoption(wanted) else wanted
+    named = any("::" in word and item.nodeid.startswith(word) for word in item.config.args)
+    return "" if named or item.config.getoption(ASKED_FOR[mark]) else mark
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         # An address differs between pytest-xdist's processes, which then run nothing at all.
         raise pytest.UsageError(f"give this test ids without addresses: {odd[0]}")
-    missed = Counter(map(missing, items))
-    config.stash[left_out] = {option: missed[option] for option in ("all", "long")}
-    items[:] = sorted((item for item in items if not missing(item)), key=turn)
+    marks = [left_out_as(item) for item in items]
+    config.stash[left_out] = {mark: marks.count(mark) for mark in ASKED_FOR}
+    chosen = [item for item, mark in zip(items, marks, strict=True) if not mark]
+    items[:] = sorted(chosen, key=turn)
 
 
 def turn(item: pytest.Item) -> int:
@@ -157,10 +160,10 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         return (yield)
     result = yield
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    for option, count in config.stash[left_out].items():
+    for mark, count in config.stash[left_out].items():
         if count:
-            kind = {"all": "slow"}.get(option, option)
-            line = f"{kind} tests left out: {count}; bash tests/run.sh --{option} runs them too"
+            option = ASKED_FOR[mark]
+            line = f"{mark} tests left out: {count}; bash tests/run.sh --{option} runs them too"
             reporter.write_line(line)
     return result
 

@@ -7,7 +7,7 @@ import torch
 from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection import long_but, slow_but
+from selection import slow_but
 from ways import every_way, ways
 
 from atomo.codecs.spectral.atoms import probabilities
@@ -41,7 +41,7 @@ def test_what_is_not_finite_has_no_rate(way, bad):
 
 
 @each_way
-@pytest.mark.parametrize("count", long_but([1024], [1, 7, 1024, 3000]))
+@pytest.mark.parametrize("count", slow_but([1024], [1, 7, 1024, 3000]))
 def test_every_entry_is_drawn_as_often_as_its_probability_says(way, count):
     values, draws = normal(count), 4000
     values[0] = 0.0 if count > 1 else 1.0

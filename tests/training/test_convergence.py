@@ -21,11 +21,11 @@ ONCE = {
     "dgc, in layers": ({"n": 2, "code": "dgc"}, 160, 0.7),
     "dragonn, in layers": ({"n": 2, "code": "dragonn"}, 160, 0.7),
 }
-SOON = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk")
+QUICK = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", long_but(SOON, ONCE))
+@pytest.mark.parametrize("what", long_but(QUICK, ONCE))
 def test_what_once_diverged_trains(what, tmp_path):
     changes, steps, share = ONCE[what]
     told: list[Event] = []

@@ -22,8 +22,8 @@ from urllib.parse import parse_qs
 
 from boto3 import client as make_client
 
-# Of what moto does at every call or reset, none of which anybody looks at, a half is left out: it
-# looks for its modules on the disk, logs, and makes a volume for each of hundreds of images.
+# Left out is what moto takes long for at every call or reset, and nobody looks at: it searches the
+# disk for its modules, logs, and makes a volume for each of hundreds of images.
 SERVER = """
 import logging, os, sys
 from moto import backends

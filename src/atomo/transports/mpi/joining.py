@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from atomo.transports.farewell import at_most
+from atomo.transports.mpi.goodbye import all_are_here
 from atomo.transports.mpi.library import MPI
 from atomo.transports.mpi.transport import MpiTransport
 from atomo.transports.processes import Identity, own_identity
@@ -21,18 +22,25 @@ def connect() -> "MpiTransport":
     """Starts MPI and joins the job that this process was launched in."""
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        atexit.register(finalize)
+        survives = outlives_deaths()
+        # What comes last must not be taken for what a run is told meanwhile.
+        atexit.register(finalize, MPI.COMM_WORLD.Dup() if survives else None)
     survives = outlives_deaths()
     return MpiTransport(MPI.COMM_WORLD, ranks_here(), processes() if survives else None)
 
 
-def finalize() -> None:
-    """Ends MPI. Where it is not ended by a death, neither is a wait for who was stopped."""
-    if not outlives_deaths():
+def finalize(world: MPI.Intracomm | None) -> None:
+    """Ends MPI, all ranks together.
+
+    Args:
+        world: of all ranks, where deaths do not end the job, nor then a wait for who was stopped.
+    """
+    if world is None:
         MPI.Finalize()
         return
     with at_most(FAREWELL_S):
-        MPI.Finalize()
+        if all_are_here(world):
+            MPI.Finalize()
 
 
 def outlives_deaths() -> bool:

@@ -12,8 +12,10 @@ Of a seed the schedule is always the same; threads may take turns otherwise.
 import argparse
 import random
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
+from typing import NoReturn
 
 import torch
 from mortal import Mortal
@@ -102,6 +104,10 @@ class Ship:
         self.everyone = range(ranks + spares)
         self.deaths: dict[int, int] = {}  # by rank, the step in which it dies
         self.kills: dict[int, int] = {}  # by spare, the step at whose beginning it dies
+        self.hangs: dict[int, int] = {}  # by rank, the step in which it stops until it is killed
+        self.patience_s = PATIENCE_S
+        self._stopped: dict[int, threading.Event] = {}
+        self.wires[0].fence = self._fence  # type: ignore[method-assign]  # no thread can be stopped
         self.logs = [Log() for _ in self.everyone]
         self.memories = [Residual() for _ in self.everyone]
         self.states: list[dict[int, dict[str, Tensor]]] = []
@@ -117,12 +123,26 @@ class Ship:
             if lost.rank == -1 and not self._is_dead(rank):
                 raise
 
+    def _stop(self, rank: int) -> NoReturn:
+        """Does nothing from here on, until rank 0 has it killed."""
+        stopped = self._stopped.setdefault(rank, threading.Event())
+        stopped.wait(PATIENCE_S)
+        raise PeerLost(rank, "dying, itself")
+
+    def _fence(self, rank: int, *, if_stuck: bool) -> bool:
+        assert if_stuck  # who waits for the one that hangs is silent, too
+        if rank in self._stopped:
+            self.wires[rank].leave(137)
+            self._stopped[rank].set()
+        return True
+
     def _is_dead(self, rank: int) -> bool:
         return rank in self.wires[rank]._wires._dead
 
     def _sail(self, rank: int) -> None:
-        crew = Crew(self.ends[rank], self.ranks, self.least, IMAGES, PATIENCE_S)
-        direct, log, memory = Direct(crew.circle, PATIENCE_S), self.logs[rank], self.memories[rank]
+        crew = Crew(self.ends[rank], self.ranks, self.least, IMAGES, self.patience_s)
+        direct = Direct(crew.circle, self.patience_s)
+        log, memory = self.logs[rank], self.memories[rank]
         compressor = Compressor(memory, Compression(codec="none"), rank + 1, seed=0)
         pipeline = Pipeline(direct, compressor, self.kind(direct, compressor))
         communicator = Surviving(crew, direct, pipeline)
@@ -165,6 +185,8 @@ class Ship:
         if self.deaths.get(rank) == step:
             self.wires[rank].leave(137)
             raise PeerLost(rank, "dying, itself")
+        if self.hangs.get(rank) == step:
+            self._stop(rank)
         sharing = crew.division.sharers(step)
         images = len(part(IMAGES, sharing.index(rank), len(sharing)))
         gradient = self.gradient(rank, step)

@@ -160,13 +160,14 @@ def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_w
 
 
 @pytest.mark.slow
-def test_ranks_without_a_master_go_on_without_those_that_are_killed(tmp_path):
+def test_ranks_without_a_master_go_on_without_those_that_are_stopped_or_killed(tmp_path):
     """One before its step, one that has the mean and was about to say so."""
     report = IN_GATHER.format(what="the report", step=6, fault=KILL)
-    sources = {1: REPLICA.format(fault=KILL), 3: report}
-    words = ["--comm-type=Allreduce", "--n=4", "--min-workers=1", "--fusion=layer"]
+    sources = {1: REPLICA.format(fault=STOP), 3: report}
+    words = ["--comm-type=Allreduce", "--n=4", "--min-workers=1", "--fusion=layer", "--timeout=12"]
     code, output = broken(tmp_path, sources, *words)
     assert code == 0, output
+    assert re.search(r"rank 0 waited 12 s for .*; who is stopped or stuck is killed", output)
     left_behind(tmp_path, output, lost=2)
 
 

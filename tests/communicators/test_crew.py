@@ -53,6 +53,18 @@ def test_a_step_goes_on_with_those_who_are_left(way, breaths):
     assert all(ship.logs[rank].weights.equal(first.weights) for rank in (1, 3))
 
 
+def test_who_is_stopped_is_killed_and_nobody_who_waits_for_it():
+    ship = Ship(4, steps=3, way=3, seed=0, spares=1)
+    ship.hangs, ship.patience_s = {2: 2}, 3.0
+    play(ship)
+    first = ship.logs[0]
+    assert first.counted == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 3, 4)]
+    assert first.notes[0].startswith("rank 0 waited 3 s for bucket 0 of step 2 of rank ")
+    assert first.notes[0].endswith("; see --timeout; who is stopped or stuck is killed")
+    assert len(first.notes) == 3, first.notes
+    assert all(ship.logs[rank].weights.equal(first.weights) for rank in (1, 3, 4))
+
+
 @pytest.mark.parametrize("way", slow_but([1, 3], range(len(WAYS))))
 def test_a_spare_takes_the_place_of_the_dead_from_the_next_step_on(way):
     ship = Ship(3, steps=6, way=way, seed=0, least=3, spares=3)

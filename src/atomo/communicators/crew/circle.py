@@ -8,8 +8,8 @@ at no cost for any other message.
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, final
 
 from atomo.communicators.crew.frames import bare
 from atomo.errors import DeadlineExpired, PeerLost, TransportError
@@ -19,6 +19,10 @@ from atomo.wire import Bytes, Kind, claimed_kind, read_header
 __all__ = ["LEADER", "Circle", "Interrupted"]
 
 LEADER: Final = 0  # whose death nobody survives
+# Who waits for one that hangs waits for so long, or for the --timeout again, until rank 0 has come
+# to the end of its own wait, and has it killed, be it on another host.
+AGAIN_S: Final = 30.0
+T = TypeVar("T")
 
 
 class Interrupted(TransportError):
@@ -44,6 +48,8 @@ class Circle(Transport):
         """By rank, what came of it for checkpoints, in any epoch: none is sent twice."""
         self.standings: dict[int, Bytes] = {}
         """By rank, those that came and were not asked for yet."""
+        self.notes: list[str] = []
+        """What a person should know, until somebody takes it out."""
         # Alike on all ranks, also on those that join: what they exchange depends on it.
         one_host = whole.local_size == whole.size
         self.local_index, self.local_size = whole.local_index, len(members) if one_host else 1
@@ -88,6 +94,9 @@ class Circle(Transport):
     def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
         if source is None:
             raise TransportError(f"{what}: a rank of a circle waits for one other at a time")
+        return self._patiently(lambda wait_s: self._receive(source, wait_s, what), timeout_s)
+
+    def _receive(self, source: int, timeout_s: float, what: str) -> Message:
         rank, end = self.members[source], time.monotonic() + timeout_s
         while (frame := self._next(rank)) is None:
             self._interrupted = self._interrupted or rank in self._gone
@@ -131,8 +140,11 @@ class Circle(Transport):
         Returns:
             Whether it came; not, where that rank is gone.
         """
+        what = f"{what} of rank {rank}"
         try:
-            self.sort(self._whole.receive(rank, self._timeout_s, f"{what} of rank {rank}"))
+            self.sort(
+                self._patiently(lambda s: self._whole.receive(rank, s, what), self._timeout_s)
+            )
         except PeerLost as lost:
             if lost.rank != rank or self._ends(lost):
                 raise
@@ -166,8 +178,8 @@ class Circle(Transport):
             PeerLost: it is gone.
         """
         while True:
-            # Rank 0 waits for others meanwhile, for no longer than the timeout.
-            message = self._whole.receive(LEADER, 2 * self._timeout_s, f"{what} of rank {LEADER}")
+            # Rank 0 waits for others meanwhile, and for the death of one that hangs.
+            message = self._whole.receive(LEADER, 3 * self._timeout_s, f"{what} of rank {LEADER}")
             if claimed_kind(message.data) in (Kind.RECALL, Kind.VERDICT, Kind.STOP):
                 return message.data
             self.sort(message)
@@ -211,6 +223,34 @@ class Circle(Transport):
         for rank in others:
             if rank != self._whole.rank:
                 self.say(rank, bare(Kind.EPOCH, epoch, self._whole.rank), "an epoch")
+
+    def _patiently(self, wait: Callable[[float], T], timeout_s: float) -> T:
+        """Waits, and once more where time is up, while rank 0 has whoever is stopped or stuck
+        killed. Not whoever is silent: it may wait itself, for the one that hangs.
+
+        Args:
+            wait: for so many seconds.
+            timeout_s: the first time.
+
+        Raises:
+            DeadlineExpired: nobody died of it.
+        """
+        try:
+            return wait(timeout_s)
+        except DeadlineExpired as late:
+            if not self.survives or (self._whole.rank == LEADER and not self._fences(late)):
+                raise
+            try:
+                return wait(min(timeout_s, AGAIN_S))
+            except DeadlineExpired:
+                raise late from None
+
+    def _fences(self, late: DeadlineExpired) -> bool:
+        """Has those killed who are stopped or stuck; whether anybody could be asked to."""
+        others = [one for one in self.members if one != LEADER]
+        asked = [self._whole.fence(one, if_stuck=True) for one in others]
+        self.notes.append(f"{late}; who is stopped or stuck is killed")
+        return any(asked)
 
     def _next(self, rank: int) -> Bytes | None:
         """The next frame of a rank that is of this epoch, if one is there."""

@@ -80,7 +80,8 @@ class Crew:
     def take_notes(self) -> list[str]:
         """What became of others since this was last asked."""
         self._notes += self._places.miss(self.circle.is_gone)
-        notes, self._notes = self._notes, []
+        notes, self._notes = self.circle.notes + self._notes, []
+        self.circle.notes.clear()
         return notes
 
     def go_on_after(self, step: int) -> None:

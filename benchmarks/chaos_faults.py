@@ -126,10 +126,10 @@ def fill(scene: Scene, whom: float) -> Undo:
     if scene.disk is None:
         return lambda: None
     path = scene.disk / "filler"
-    with path.open("wb") as file, suppress(OSError):
+    # Not buffered: what a buffer still has where the disk is full is written again by `close`.
+    with path.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(65536))
-            file.flush()
     return path.unlink
 
 

@@ -1,10 +1,13 @@
 """What the ranks of `test_mpi` do: `mpirun -n 3 python mpi_ranks.py NAME ...`."""
 
+import atexit
 import sys
 
 import numpy as np
-from scenarios import PATIENCE_S, SCENARIOS, play
+import pytest
+from scenarios import ENDS, PATIENCE_S, SCENARIOS, play
 
+from atomo.errors import PeerLost
 from atomo.transports import Transport, connect
 from atomo.transports.mpi import MpiTransport
 from atomo.transports.mpi import transport as mpi
@@ -29,6 +32,22 @@ def parts(transport: Transport) -> None:
     mpi.PART, transport._here = whole, here
 
 
+def killed(transport: Transport) -> None:
+    """Rank 2 dies, and the others come to their end."""
+    if transport.rank == 2:
+        transport.leave(1)
+    with pytest.raises(PeerLost):
+        transport.receive(2, PATIENCE_S, "what never comes")
+    transport.forget(2)
+
+
+def tell() -> None:
+    sys.stdout.write(f"MPI's last call was made: {MPI.Is_finalized()}\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
     SCENARIOS["parts"] = (parts,)
+    ENDS["killed"] = (killed,)
+    atexit.register(tell)  # after what `connect` registers
     play(sys.argv[1:], connect("mpi"), MPI.COMM_WORLD.Barrier)

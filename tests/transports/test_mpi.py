@@ -42,6 +42,14 @@ def test_every_rank_is_content_with(name, played):
 
 def test_ranks_that_are_content_end_well(played):
     assert played[0] == 0
+    assert played[1].count("MPI's last call was made: True") == 3
+
+
+def test_once_a_rank_is_dead_nobody_makes_the_last_call_of_mpi(tmp_path):
+    """It waits for ever once all ranks of a host are dead."""
+    _, output = play(["killed"], tmp_path / "log")
+    assert all(f"killed: rank {rank} is content" in output for rank in range(2)), output
+    assert output.count("MPI's last call was made: False") == 2, output
 
 
 def test_an_abort_ends_every_rank_with_its_code(tmp_path):

@@ -20,12 +20,13 @@ FAREWELL_S: Final = 30  # of all ranks, where one may be stopped in the middle o
 
 def connect() -> "MpiTransport":
     """Starts MPI and joins the job that this process was launched in."""
-    if not MPI.Is_initialized():
+    begins = not MPI.Is_initialized()
+    if begins:
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        survives = outlives_deaths()
-        # What comes last must not be taken for what a run is told meanwhile.
-        atexit.register(finalize, MPI.COMM_WORLD.Dup() if survives else None)
     survives = outlives_deaths()
+    if begins:
+        # Its own communicator: a run that is not over must not find what is said in it.
+        atexit.register(finalize, MPI.COMM_WORLD.Dup() if survives else None)
     return MpiTransport(MPI.COMM_WORLD, ranks_here(), processes() if survives else None)
 
 

@@ -70,7 +70,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=600.0, help="no repeat begins after")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside")
-    parser.add_argument("--all", action="store_true", help="the slow tests too: real jobs")
+    parser.add_argument("--all", action="store_true", help="the slow and long tests too: real jobs")
     return parser.parse_args()
 
 
@@ -90,7 +90,7 @@ def once(suite: list[str], *, everything: bool) -> tuple[int, list[str]]:
     """One repeat; how many tests ran, and which failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "--no-header", *suite]
     done = subprocess.run(
-        [*command, *(["--all"] if everything else [])], cwd=ROOT, capture_output=True, text=True,
+        [*command, *(["--long"] if everything else [])], cwd=ROOT, capture_output=True, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     counts = {what: int(number) for number, what in COUNTS.findall(done.stdout)}

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import checks
@@ -11,22 +12,15 @@ import pytest
 
 checks.install()
 
-# Below tests/: where all tests are slow. Elsewhere the mark stands at the test.
-SLOW = (
-    "cluster/virtual/",
-    "cluster/ec2/test_bootstrap.py",
-    "cluster/ec2/test_crew.py",
-    "cluster/ec2/test_document_json.py",
-    "cluster/ec2/test_jobs.py",
-    "cluster/ec2/test_lifecycle.py",
-    "cluster/ec2/test_money.py",
-    "cluster/ec2/test_network.py",
-    "cluster/ec2/test_owner.py",
-    "cluster/ec2/test_remote.py",
-    "cluster/ec2/test_storage.py",
-    "cluster/ec2/test_throttling.py",
-    "cluster/ec2/test_user_data.py",
-)
+
+def places(name: str) -> tuple[str, ...]:
+    """The lines of a file beside this one: how names of tests begin, below tests/."""
+    lines = Path(__file__).with_name(name).read_text().splitlines()
+    return tuple(line for line in lines if not line.startswith("#"))
+
+
+SLOW, LONG = places("slow.txt"), places("long.txt")
+
 # Below tests/: where tests start processes enough for two cores, change the machine, or share what
 # takes longer to start than most of them. One of each group runs at a time; a test is in the first
 # group that has it.
@@ -98,7 +92,7 @@ def group_of(nodeid: str) -> str:
 
 def left_out_as(item: pytest.Item) -> str:
     """The mark for which a test is left out, as it was not asked for; empty: it runs."""
-    if item.get_closest_marker("long") is not None:
+    if item.get_closest_marker("long") is not None or is_in(item.nodeid, LONG):
         mark = "long"
     elif item.get_closest_marker("slow") is not None or is_in(item.nodeid, SLOW):
         mark = "slow"
@@ -112,10 +106,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         # An address differs between pytest-xdist's processes, which then run nothing at all.
         raise pytest.UsageError(f"give this test ids without addresses: {odd[0]}")
+    if not any("::" in word for word in config.args):
+        check_cases([item.nodeid.removeprefix("tests/") for item in items])
     marks = [left_out_as(item) for item in items]
     config.stash[left_out] = {mark: marks.count(mark) for mark in ASKED_FOR}
     chosen = [item for item, mark in zip(items, marks, strict=True) if not mark]
     items[:] = sorted(chosen, key=turn)
+
+
+def check_cases(names: list[str]) -> None:
+    """Raises UsageError where a place is to be some cases of a test that is there and has none."""
+    functions = {name.partition("[")[0] for name in names}
+    for place in SLOW + LONG:
+        is_there = place.partition("[")[0] in functions
+        if is_there and not any(name.startswith(place) for name in names):
+            raise pytest.UsageError(f"no case is {place}, as tests/slow.txt or tests/long.txt says")
 
 
 def turn(item: pytest.Item) -> int:
@@ -172,6 +177,12 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 def everything(pytestconfig: pytest.Config) -> bool:
     """Whether the slow tests run too: what draws until it has drawn enough goes on for longer."""
     return bool(pytestconfig.getoption("all"))
+
+
+@pytest.fixture(scope="session")
+def at_length(pytestconfig: pytest.Config) -> bool:
+    """Whether the long tests run too: what takes CI long goes on for longer still."""
+    return bool(pytestconfig.getoption("long"))
 
 
 @pytest.fixture(autouse=True)

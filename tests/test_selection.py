@@ -63,7 +63,8 @@ def suite(tmp_path: Path) -> Path:
     """A small suite under this one's rules."""
     for name in ("cluster/virtual", "cli"):
         (tmp_path / "tests" / name).mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "tests")
+    for name in ("conftest.py", "slow.txt", "long.txt"):
+        shutil.copy(Path(__file__).with_name(name), tmp_path / "tests")
     (tmp_path / "tests" / "test_one.py").write_text(SUITE)
     (tmp_path / "tests" / "cli" / "test_three.py").write_text(JOB)
     (tmp_path / "tests" / "cluster/virtual" / "test_two.py").write_text(
@@ -125,8 +126,10 @@ def test_a_slow_test_that_is_named_runs(suite):
 
 
 def test_places_with_rules_of_their_own_are_there():
-    for place in {*conftest.SLOW, *sum(conftest.GROUPS.values(), conftest.UNCOMPILED)}:
-        file, _, test = place.partition("::")
+    marked = conftest.SLOW + conftest.LONG
+    assert len({*marked}) == len(marked)
+    for place in {*marked, *sum(conftest.GROUPS.values(), conftest.UNCOMPILED)}:
+        file, _, test = place.partition("[")[0].partition("::")
         path = Path(__file__).parent / file
         assert path.exists(), place
         assert not test or f"def {test}(" in path.read_text(), place

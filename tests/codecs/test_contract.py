@@ -161,8 +161,8 @@ def test_lossless(codec):
 
 
 @obeying(Law.UNBIASED)
-def test_unbiased(codec, everything):
-    count = 2000 if everything else 1000
+def test_unbiased(codec, at_length):
+    count = 2000 if at_length else 1000
     for shape in FEW_SHAPES:
         assert unbiased(draws_at_once(codec, normal(*shape), count), normal(*shape)), shape
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from liar import Liar, honest
+from selection import long_but, slow_but
 from stage import (
     ENTRIES,
     LIES,
@@ -36,7 +37,10 @@ from atomo.transports import Transport, network
 from atomo.wire import Kind, pack, read_header
 
 QUICK = ("topk", "qsgd")
-EVERY = [pytest.param(c, marks=() if c in QUICK else pytest.mark.slow) for c in CODECS]
+# One of each kind of message; natural's has no numbers.
+KINDS = ("atomo", "countsketch", "fourier", "natural", "onebit", "sgd", "sketchml", "terngrad")
+OTHERS = [code for code in CODECS if code not in QUICK + KINDS]
+EVERY = [*slow_but(QUICK, QUICK + KINDS), *long_but((), OTHERS)]
 
 
 @pytest.mark.parametrize("code", EVERY)

@@ -62,7 +62,7 @@ LIGHT = ["LeNet", "FC", "AlexNet", "VGG11", "VGG19_BN", "ResNet18", "ResNet20", 
 
 LIGHTEST = ["LeNet", "FC", "ResNet20", "DenseNet"]
 
-every_model = pytest.mark.parametrize("name", slow_but(LIGHT, MODELS))
+every_model = pytest.mark.parametrize("name", long_but(LIGHT, MODELS))
 light_model = pytest.mark.parametrize("name", slow_but(LIGHTEST, LIGHT))
 
 

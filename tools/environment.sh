@@ -36,10 +36,18 @@ atomo_install() {
       return 2
     }
   fi
-  "$ATOMO_PYTHON" -m pip install --disable-pip-version-check --quiet \
+  # pip would compile some 19,000 files one by one, a good minute, of which few are ever imported.
+  "$ATOMO_PYTHON" -m pip install --disable-pip-version-check --quiet --no-compile \
     --editable "$atomo_root${ATOMO_EXTRAS:+[$ATOMO_EXTRAS]}" >"$log" 2>&1 || {
     cat "$log" >&2
     echo "atomo: the installation failed; its output is above and in $log" >&2
+    return 2
+  }
+  # What every rank imports is compiled here, once: ranks would each do so, and a user who may not
+  # write here every time.
+  env -u PYTHONDONTWRITEBYTECODE "$ATOMO_PYTHON" -c "import atomo.cli.rank" >>"$log" 2>&1 || {
+    cat "$log" >&2
+    echo "atomo: what was installed cannot be imported; why is above and in $log" >&2
     return 2
   }
 }

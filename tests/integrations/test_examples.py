@@ -14,13 +14,13 @@ MPIRUN = [BIN / "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", s
 PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the test images right"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("launcher", "example"),
     [
         (TORCHRUN, "ddp.py"),
-        pytest.param(TORCHRUN, "with_accelerate.py", marks=pytest.mark.long),
-        pytest.param(MPIRUN, "own_loop.py", marks=pytest.mark.long),
+        (TORCHRUN, "with_accelerate.py"),
+        (MPIRUN, "own_loop.py"),
     ],
     ids=["ddp-torchrun", "accelerate-torchrun", "own_loop-mpirun"],
 )

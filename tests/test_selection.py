@@ -79,14 +79,18 @@ def suite(tmp_path: Path) -> Path:
 def played(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
     """What pytest says last, and what the tests noted; from where SIGINT is ignored."""
     (suite / "log").write_text("")
-    line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "pytest"]
-    done = subprocess.run(
-        [*line, "-p", "no:cacheprovider", "-p", "xdist", *words],
-        cwd=suite, env=os.environ | ALONE, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run(suite, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     end = "\n".join(done.stdout.splitlines()[-3:])
     return end, [line.split() for line in (suite / "log").read_text().splitlines()]
+
+
+def run(suite: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    line = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "pytest"]
+    return subprocess.run(
+        [*line, "-p", "no:cacheprovider", "-p", "xdist", *words],
+        cwd=suite, env=os.environ | ALONE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 TWO = ("-n", "2")
@@ -123,6 +127,17 @@ def test_a_slow_test_that_is_named_runs(suite):
     assert "3 passed" in end
     assert "slow tests left out: 1" in end
     assert len(notes) == 3
+
+
+def test_cases_that_have_a_place_are_there(suite):
+    with (suite / "tests" / "long.txt").open("a") as places:
+        places.write("test_one.py::test_quick[3\n")
+    assert " 33 passed" in played(suite)[0]
+    with (suite / "tests" / "slow.txt").open("a") as places:
+        places.write("test_one.py::test_quick[40\n")
+    done = run(suite)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no case is test_one.py::test_quick[40, as tests/slow.txt or" in done.stderr
 
 
 def test_places_with_rules_of_their_own_are_there():

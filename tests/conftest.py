@@ -41,6 +41,7 @@ GROUPS = {
         "integrations/test_fsdp.py",
         "transports/test_torch_distributed.py",
     ),
+    "files": ("test_imports.py",),  # each file is parsed once
 }
 # Below tests/: what needs no compiled loop. It runs while the first of the jobs compiles them all,
 # which several processes would otherwise do at the same time.

@@ -7,6 +7,7 @@ import torch
 from draws import draws, draws_at_once, normal, roundtrip, seeded, unbiased
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import slow_but
 from torch import Size, Tensor
 
 from atomo import codecs
@@ -55,6 +56,10 @@ FEW_SHAPES = [(3, 4), (5, 3, 3, 3)]
 
 CODECS_AND_MORE = [make_codec(spec) for spec in SPECS]
 every_codec = pytest.mark.parametrize("codec", CODECS_AND_MORE, ids=str)
+# For what takes long: other settings than a codec's own are slow.
+mostly_every_codec = pytest.mark.parametrize(
+    "codec", slow_but(CODECS_AND_MORE[: len(CODECS)], CODECS_AND_MORE), ids=str
+)
 
 
 def obeying(law: Law) -> pytest.MarkDecorator:
@@ -142,8 +147,8 @@ def test_zero_stays_zero(codec):
         assert not roundtrip(codec, torch.zeros(shape)).any(), shape
 
 
-@every_codec
-@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e30])
+@mostly_every_codec
+@pytest.mark.parametrize("size", slow_but([1e-42, 1e30], [1e-42, 1e-30, 1e30]))
 def test_tiny_and_huge_stay_finite_and_about_as_large(codec, size):
     for shape in SHAPES:
         gradient = normal(*shape) * size
@@ -227,7 +232,7 @@ def test_what_carries_a_sum_is_fine(codec):
     assert codec.carrier.fine or Law.LOSSLESS in codec.carrier.laws
 
 
-@every_codec
+@mostly_every_codec
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 12), min_size=2, max_size=4).map(tuple),
@@ -280,7 +285,7 @@ def test_adds_with_a_scale(codec):
         torch.testing.assert_close(total, 1 + 0.5 * codec.decode(payload, gradient.shape))
 
 
-@every_codec
+@mostly_every_codec
 def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec):
     for shape in SHAPES:
         size = Size(shape).numel()

@@ -42,9 +42,10 @@ GROUPS = {
         "transports/test_torch_distributed.py",
     ),
     "files": ("test_imports.py",),  # each file is parsed once
+    "loops": ("api/test_api.py",),  # takes every codec once
 }
-# Below tests/: what needs no compiled loop. It runs while the first of the jobs compiles them all,
-# which several processes would otherwise do at the same time.
+# Below tests/: what needs no compiled loop. It runs while the first group compiles them all, which
+# several processes would otherwise do at the same time.
 UNCOMPILED = ("data/", "models/")
 
 # The option that runs what is otherwise left out for a mark.
@@ -125,8 +126,10 @@ def check_cases(names: list[str]) -> None:
 
 
 def turn(item: pytest.Item) -> int:
-    """When a test begins: where one runs at a time, those of the longest group do first."""
-    order = ("faults", "jobs", "ec2", "uncompiled", "ranks")
+    """When a test begins: first what compiles for all others; then, where one runs at a time, those
+    of the longest group.
+    """
+    order = ("loops", "faults", "jobs", "ec2", "uncompiled", "ranks")
     group = "uncompiled" if is_in(item.nodeid, UNCOMPILED) else group_of(item.nodeid)
     return order.index(group) if group in order else len(order)
 

@@ -73,6 +73,48 @@ def planted(self, state):
     {fault}
 Client.send_state = planted
 """
+IN_FORWARD = """
+import torch
+from atomo.training.passes import Passes
+run, forward, at = Passes.run, torch.nn.Linear.forward, [0]
+def noted(self, step):
+    at[0] = step
+    return run(self, step)
+def planted(self, x):
+    if at[0] == 3:
+        {fault}
+    return forward(self, x)
+Passes.run, torch.nn.Linear.forward = noted, planted
+"""
+IN_ENCODING = """
+from atomo.communicators.parameter_server.uplink import Uplink
+original = Uplink._compressed
+def planted(self, *given):
+    frame = original(self, *given)
+    if self._step == 4:
+        {fault}
+    return frame
+Uplink._compressed = planted
+"""
+BEFORE_THE_MASTER_IS_DONE = """
+from atomo.communicators import Client
+original = Client.report
+def planted(self, report):
+    original(self, report)
+    if self._step == 5:
+        {fault}
+Client.report = planted
+"""
+IN_WAITING = """
+from atomo.communicators import Client
+original, asked = Client.pull, []
+def planted(self):
+    asked.append(None)
+    if len(asked) == 6:
+        {fault}
+    return original(self)
+Client.pull = planted
+"""
 
 
 def broken(tmp_path: Path, sources: dict[int, str], *words: str) -> tuple[int, str]:
@@ -141,6 +183,21 @@ def test_workers_that_are_stopped_or_killed_in_the_middle_of_something_are_left_
     assert code == 0, output
     assert "worker 1 did not answer for 15 s, the --timeout, and was killed" in output
     left_behind(tmp_path, output, lost=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(KILL, id="killed"), pytest.param(STOP, id="stopped", marks=pytest.mark.long)],
+)
+def test_a_worker_may_be_lost_wherever_it_is_in_a_step(fault, tmp_path):
+    """One in each place; what is in the middle of a message or a checkpoint is above."""
+    places = IN_FORWARD, IN_ENCODING, BEFORE_THE_MASTER_IS_DONE, IN_WAITING
+    sources = {rank: source.format(fault=fault) for rank, source in enumerate(places, 1)}
+    words = ["--n=6", "--min-workers=1", "--down=updates", "--code=qsgd", "--timeout=15"]
+    code, output = broken(tmp_path, sources, *words)
+    assert code == 0, output
+    left_behind(tmp_path, output, lost=4)
 
 
 @pytest.mark.slow

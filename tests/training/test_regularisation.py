@@ -118,7 +118,7 @@ def test_bf16_is_autocast_around_forward_and_loss(tmp_path):
     assert largest_difference(plain(chosen), model) > 1e-5
 
 
-@pytest.mark.parametrize("first", slow_but([65536.0], [65536.0, 2.0**32]))
+@pytest.mark.parametrize("first", [65536.0, 2.0**32])
 def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overflows(
     first, tmp_path, monkeypatch
 ):

@@ -8,6 +8,7 @@ machine: its length, its depth and its numbers are bounded.
 import ast
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
@@ -24,6 +25,9 @@ LONGEST: Final = 1000  # characters
 DEEPEST: Final = 8  # codecs within each other; each is decoded within the one around it
 LARGEST: Final = 2**63 - 1  # of a whole number
 SHOWN: Final = 80  # characters of what is wrong
+# CPython 3.11 counts the depth of syntax trees for all threads together: where garbage is collected
+# while it makes one and another thread makes one then, `ast.parse` raises SystemError (gh-106905).
+ONE_AT_A_TIME: Final = threading.Lock()
 # All that a specification is made of. No word touches a number or a string: Python's parser would
 # warn of some that do, on a stranger's behalf, and read others as something else.
 WORDS: Final = re.compile(
@@ -64,7 +68,8 @@ def read(text: str) -> ast.expr:
     if not WORDS.fullmatch(text) or deepest(text) > DEEPEST:
         raise malformed(text)
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        with ONE_AT_A_TIME:
+            return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise malformed(text) from None
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from atomo.launch.launcher import Supervisor
 from atomo.launch.streams import EVENT_MARK
+from atomo.launch.supervisor import Supervisor
 from atomo.training.events import Ended, Started, to_json
 
 MUCH_S = 60.0  # for what takes no time

@@ -35,7 +35,7 @@ from atomo.codecs import CODECS
 from atomo.launch.display import Live
 from atomo.launch.lines import Plain
 from atomo.launch.given import given
-from atomo.launch.launcher import Supervisor
+from atomo.launch.supervisor import Supervisor
 from atomo.launch.place import located
 
 words = [f"--code={code}" for code in (*CODECS, "svd(factors=fp16)", "topk(values=qsgd)")]

@@ -11,8 +11,11 @@ import pytest
 from jobs import alive, until
 from support import settings
 
-from atomo.launch import launcher
-from atomo.launch.launcher import Supervisor
+from atomo.launch import supervisor
+from atomo.launch.last_words import FAREWELL
+from atomo.launch.streams import EVENT_MARK
+from atomo.launch.supervisor import Supervisor
+from atomo.training.events import Ended, Met, to_json
 
 # In the place of mpirun: it starts something like ssh, in a process group of its own but with the
 # same output, says what it is told to, and stays.
@@ -36,7 +39,7 @@ class Notes:
         self.at: dict[str, Callable[[], Any]] = {}  # what to do once it is told this
 
     def show(self, event: object) -> None:
-        raise AssertionError(event)
+        assert isinstance(event, Ended)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -48,7 +51,7 @@ class Notes:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    monkeypatch.setattr(launcher, "GRACE_S", 0.2)
+    monkeypatch.setattr(supervisor, "GRACE_S", 0.2)
     return Notes()
 
 
@@ -66,9 +69,34 @@ def test_an_interrupt_sets_a_bound(notes, tmp_path):
     assert "a host may be out of reach" in notes.notes[3]
 
 
-def run(notes: Notes, tmp_path: Path, says: str, *, code: int) -> None:
+def test_ranks_that_do_not_meet_set_a_bound(notes, tmp_path, monkeypatch):
+    """As where mpirun itself hangs, which has been seen."""
+    monkeypatch.setattr(supervisor, "STARTING_S", 0.5)
+    run(notes, tmp_path, "not yet", code=5, timeout=0.1)
+    assert "0.5 s after the start of the job its ranks have not met" in notes.notes[-1]
+
+
+def test_once_they_have_met_they_bound_each_other(notes, tmp_path):
+    line = [sys.executable, "-c", f"print({EVENT_MARK + to_json(Met(3))!r}); print('met')"]
+    job = Supervisor(settings(tmp_path), line, notes)  # type: ignore[arg-type]
+    limits = []
+    notes.at["met"] = lambda: limits.append(job._limit)
+    assert job.run() == 5
+    assert limits == [None]
+
+
+def test_the_end_of_the_run_sets_a_bound_and_the_run_is_a_success(notes, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "LEAVING_S", 0.2)
+    run(notes, tmp_path, EVENT_MARK + to_json(Ended(9, "done")), code=0, timeout=0.3)
+    assert notes.notes[1:] == [
+        "atomo: mpirun has not ended within 0.5 s of the end of the run and is killed", FAREWELL
+    ]  # fmt: skip
+
+
+def run(notes: Notes, tmp_path: Path, says: str, *, code: int, **changes: object) -> None:
     """Runs a job that its mpirun does not end, and checks that nothing is left of it."""
     line = [sys.executable, "-c", MPIRUN, says]
-    assert Supervisor(settings(tmp_path), line, notes).run() == code  # type: ignore[arg-type]
+    chosen = settings(tmp_path, evaluator="none", **changes)
+    assert Supervisor(chosen, line, notes).run() == code  # type: ignore[arg-type]
     child = int(notes.notes[0].split()[1])
     until(lambda: not alive(child), "what mpirun had started to end")

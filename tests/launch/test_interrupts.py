@@ -10,8 +10,8 @@ import pytest
 from fake_job import MUCH_S, Notes, ended, evaluator, mpirun
 from support import settings
 
-from atomo.launch import launcher
-from atomo.launch.launcher import Supervisor
+from atomo.launch import supervisor
+from atomo.launch.supervisor import Supervisor
 
 BEYOND_S = 0.7  # at most, of a random moment: before the start, in the training, after it
 AGAIN_S = 0.3  # until the second press
@@ -19,7 +19,7 @@ AGAIN_S = 0.3  # until the second press
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(launcher, "evaluator_command", lambda chosen: evaluator())
+    monkeypatch.setattr(supervisor, "evaluator_command", lambda chosen: evaluator())
 
 
 def interrupt() -> None:
@@ -51,7 +51,7 @@ def test_one_while_the_evaluator_is_being_started_ends_it(tmp_path, monkeypatch)
         interrupt()
         return evaluator()
 
-    monkeypatch.setattr(launcher, "evaluator_command", command)
+    monkeypatch.setattr(supervisor, "evaluator_command", command)
     assert ended(job) == 130
 
 

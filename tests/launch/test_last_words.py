@@ -9,16 +9,16 @@ from fake_job import Notes, ended, evaluator, mpirun
 from jobs import alive, until
 from support import settings
 
-from atomo.launch import launcher
-from atomo.launch.launcher import Supervisor
+from atomo.launch import supervisor
 from atomo.launch.streams import EVENT_MARK
+from atomo.launch.supervisor import Supervisor
 from atomo.training.events import Fence, to_json
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(launcher, "LOOK_S", 0.05)
-    monkeypatch.setattr(launcher, "evaluator_command", lambda chosen: evaluator())
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.05)
+    monkeypatch.setattr(supervisor, "evaluator_command", lambda chosen: evaluator())
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from atomo.launch.launcher import parsed
 from atomo.launch.streams import EVENT_MARK, Line, Process, forward
+from atomo.launch.supervisor import parsed
 from atomo.training.events import Ended, to_json
 from atomo.training.scoring import Evaluation
 

@@ -14,7 +14,7 @@ from atomo.launch.lines import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK
-from atomo.training.events import Event, Fence, to_json
+from atomo.training.events import Event, Fence, Met, to_json
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched
 
@@ -40,6 +40,7 @@ def main(words: Sequence[str]) -> int:
     tell = teller(as_json, settings) if transport.rank == 0 else (lambda event: None)
     if as_json:  # only a launcher can do something about it
         transport.fence_elsewhere(lambda *process: tell(Fence(*process)))
+        tell(Met(transport.size))
     run_rank(settings, transport, tell, lambda: bool(asked_to_end))
     return 0
 

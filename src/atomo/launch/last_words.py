@@ -3,7 +3,7 @@
 import signal
 from typing import Final
 
-__all__ = ["FAREWELL", "WITHOUT_END", "abandoned", "last_words", "stopped"]
+__all__ = ["FAREWELL", "WITHOUT_END", "abandoned", "apart", "last_words", "lingers", "stopped"]
 
 
 WITHOUT_END: Final = "atomo: the processes of the job are gone before it was at its end"
@@ -37,6 +37,19 @@ def abandoned(name: str, grace_s: float) -> str:
         f"atomo: mpirun has not ended the job within {grace_s:g} s and is killed: a host may be "
         "out of reach, and its ranks may go on for a while"
     )
+
+
+def apart(name: str, seconds: float) -> str:
+    """Of a job whose ranks never met."""
+    return (
+        f"atomo: {seconds:g} s after the start of the job its ranks have not met, and mpirun is "
+        "killed; where it takes them longer to start, raise --timeout"
+    )
+
+
+def lingers(name: str, seconds: float) -> str:
+    """Of an mpirun that outlives its ranks."""
+    return f"atomo: mpirun has not ended within {seconds:g} s of the end of the run and is killed"
 
 
 def stopped(name: str, timeout_s: float) -> str:

@@ -5,9 +5,9 @@ from typing import final
 
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.launch.launcher import Supervisor
 from atomo.launch.mpirun import command
 from atomo.launch.place import claimed, located
+from atomo.launch.supervisor import Supervisor
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, StepDone
 

@@ -15,6 +15,7 @@ __all__ = [
     "Ended",
     "Event",
     "Fence",
+    "Met",
     "ProbedAgain",
     "Saved",
     "Started",
@@ -28,6 +29,14 @@ __all__ = [
 DONE: Final = "done"
 INTERRUPTED: Final = "interrupted"
 DRIFTED: Final = "drifted"  # for a while: the ranks measure again, and go on
+
+
+@final
+@dataclass(frozen=True)
+class Met:
+    """All ranks, spares among them, are there; what follows may have to be measured first."""
+
+    ranks: int
 
 
 @final
@@ -183,8 +192,8 @@ class Ended:
     images_refused: int = 0
 
 
-Event = Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Ended
-KINDS: Final = (Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Ended)
+Event = Met | Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Ended
+KINDS: Final = (Met, Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Ended)
 EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for event in KINDS})
 
 

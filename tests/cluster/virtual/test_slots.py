@@ -8,7 +8,13 @@ import pytest
 from atomo.config import Settings
 from atomo.launch.mpirun import command
 
-SAY_WHERE = ["sh", "-c", "echo $OMPI_COMM_WORLD_RANK $(hostname)"]
+# With MPI: an mpirun of what ends at once may hang (Open MPI 5.0.11, once in some hundred times).
+SAY_WHERE = """
+import socket
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+print(MPI.COMM_WORLD.rank, socket.gethostname(), flush=True)
+"""
 
 
 @pytest.mark.parametrize(
@@ -22,7 +28,7 @@ SAY_WHERE = ["sh", "-c", "echo $OMPI_COMM_WORLD_RANK $(hostname)"]
 def test_ranks_are_dealt_out_within_the_slots(text, where, cluster, tmp_path: Path):
     (tmp_path / "hosts").write_text(text)
     line = command(Settings(n=5, hostfile=str(tmp_path / "hosts")), [])
-    start = line[: line.index(sys.executable)]
-    told = cluster.does("exec", "h1", *start, *SAY_WHERE).splitlines()
+    start = line[: line.index(sys.executable) + 1]
+    told = cluster.does("exec", "h1", *start, "-c", SAY_WHERE).splitlines()
     ranks = sorted(line for line in told if line[:1].isdigit())  # mpirun may have a remark
     assert ranks == [f"{rank} {host}" for rank, host in enumerate(where)]

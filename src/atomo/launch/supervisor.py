@@ -1,0 +1,277 @@
+"""The processes of one run: what they say is shown, and none of them is waited for in vain."""
+
+import json
+import queue
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import final
+
+from atomo.config import Settings
+from atomo.errors import CUT_OFF, INTERRUPTED, TransportError
+from atomo.launch.last_words import (
+    FAREWELL,
+    WITHOUT_END,
+    abandoned,
+    apart,
+    last_words,
+    lingers,
+    stopped,
+)
+from atomo.launch.lines import Display
+from atomo.launch.mpirun import evaluator_command
+from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
+from atomo.launch.summary import Summary
+from atomo.program import handled
+from atomo.training.evaluation import Evaluation
+from atomo.training.events import Ended, Event, Fence, Met, Started, from_json
+
+__all__ = ["Supervisor", "parsed"]
+
+SIGNALLED = 128  # exit codes above it are this plus a signal
+LOOK_S = 1.0  # between two looks at a process that says nothing
+SOON_S = 0.02  # and at one that has said its last
+STARTING_S = 120.0  # that all ranks have at least to start and to meet, on however busy hosts
+LEAVING_S = 60.0  # that they have beside --timeout for their goodbye
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a process is ended that does not get on by itself."""
+
+    seconds: float
+    words: Callable[[str, float], str]  # why, of the process's name and these seconds
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def at(self) -> float:
+        return self.since + self.seconds
+
+
+@final
+class Supervisor:
+    """The processes of one run, and what becomes of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        line: Sequence[str],
+        display: Display,
+        summary: Summary | None = None,
+        fence: Callable[[Fence], None] | None = None,
+    ) -> None:
+        """A run that is not started yet.
+
+        Args:
+            settings: of it.
+            line: the command that starts its ranks.
+            display: shows what they say.
+            summary: takes in what they come to; None: a new one.
+            fence: has a rank killed on its host; None: nobody does.
+        """
+        self.summary = Summary() if summary is None else summary
+        self._settings, self._line, self._display = settings, line, display
+        self._fence = fence
+        self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
+        self._silent: set[str] = set()
+        self._complaints: set[str] = set()
+        self._interrupts = 0
+        self._begun = False  # whether the ranks have met
+        self._cut_off = False  # by an interrupt that the ranks were given no time for
+        self._told: set[str] = set()  # which processes were told to end
+        self._limit: Limit | None = None
+        self._overdue = False  # whether mpirun was ended since it outlived the run
+        self._stopped_since: float | None = None
+        self._ranks: Process | None = None
+        self._evaluator: Process | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was told to end, from here or at the master."""
+        ended = self.summary.ended
+        return self._interrupts > 0 or (ended is not None and ended.reason == "interrupted")
+
+    def run(self) -> int:
+        """Shows what the processes say until all have ended."""
+        with handled(self._interrupt):
+            try:
+                return self._verdict(self._run())
+            finally:  # they have ended, unless nobody can read what they say any more
+                for process in (self._ranks, self._evaluator):
+                    if process is not None:
+                        process.end()
+
+    def _run(self) -> int:
+        self._limit = Limit(max(self._settings.timeout, STARTING_S), apart)
+        self._ranks = Process("ranks", self._line, self._lines)
+        if self._interrupts:
+            self._end_now(self._ranks)
+        code = self._excused(self._follow(self._ranks))
+        if not code and self.summary.ended is None and not self._interrupts:
+            self._display.note(WITHOUT_END)  # mpirun does not always tell that ranks were killed
+            code = TransportError.exit_code
+        self._limit = None  # the evaluator may take its time
+        if self._evaluator is None:
+            return code
+        if code or self._interrupts > 1 or "evaluator" in self._told:
+            self._end_evaluator()
+        return code or self._follow(self._evaluator)
+
+    def _excused(self, code: int) -> int:
+        """A run that is over is a success, although not all could take their leave of MPI."""
+        if self._overdue or (code == CUT_OFF and self.summary.ended is not None):
+            self._display.note(FAREWELL)
+            return 0
+        return code
+
+    def _verdict(self, code: int) -> int:
+        cut_off = self._interrupts > 1 or self._cut_off
+        if cut_off or (self.interrupted and (not code or code > SIGNALLED)):
+            return INTERRUPTED
+        return TransportError.exit_code if code > SIGNALLED else code  # a rank was killed
+
+    def _follow(self, process: Process) -> int:
+        """Shows lines, whoever says them, until this process has ended; its exit code."""
+        while process.name not in self._silent or process.handle.poll() is None:
+            try:
+                line = self._lines.get(timeout=self._patience(process))
+            except queue.Empty:
+                self._look_at(process)
+                continue
+            if line.text is None:
+                self._fell_silent(line.source)
+            else:
+                self._show(line.text)
+        return process.wait()
+
+    def _fell_silent(self, source: str) -> None:
+        """A process is ending. Of one that was killed nobody else says so."""
+        self._silent.add(source)
+        process = self._ranks if source == "ranks" else self._evaluator
+        if process is None or source in self._told:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.handle.wait(LOOK_S)
+        if process.killed_by:
+            self._display.note(last_words(source, process.killed_by, self._settings.train_dir))
+
+    def _patience(self, process: Process) -> float:
+        """Seconds until the next look at a process that says nothing."""
+        look_s = SOON_S if process.name in self._silent else LOOK_S
+        if self._limit is None:
+            return look_s
+        return min(look_s, max(0.0, self._limit.at - time.monotonic()))
+
+    def _look_at(self, process: Process) -> None:
+        """Ends a process that will not end by itself."""
+        now = time.monotonic()
+        if self._limit is not None and now >= self._limit.at:
+            self._overdue = self._limit.words is lingers
+            self._abandon(process, self._limit.words(process.name, self._limit.seconds))
+        elif not process.stopped():
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        elif now - self._stopped_since >= self._settings.timeout:
+            self._abandon(process, stopped(process.name, self._settings.timeout))
+
+    def _expect_end(self) -> None:
+        """From now on mpirun ends the ranks, which takes it for ever if a host has vanished."""
+        self._limit = Limit(GRACE_S, abandoned)
+
+    def _end_now(self, ranks: Process) -> None:
+        self._cut_off = True
+        self._told |= {"ranks", "evaluator"}
+        self._expect_end()
+        self._lines.put(Line("launcher", "interrupted: ending at once ..."))
+        ranks.handle.terminate()
+
+    def _end_evaluator(self) -> None:
+        self._told.add("evaluator")
+        if self._evaluator is not None:  # else it ends as soon as it is there
+            self._expect_end()
+            self._evaluator.handle.terminate()
+
+    def _abandon(self, process: Process, why: str) -> None:
+        """Ends it all on this host."""
+        self._limit = None
+        self._told.add(process.name)
+        self._display.note(why)
+        process.kill()
+
+    def _show(self, text: str) -> None:
+        event = parsed(text)
+        if event is None:
+            self._note(text)
+            return
+        if isinstance(event, Fence):
+            if self._fence is not None:
+                self._fence(event)
+            return
+        if self._limit is not None and self._limit.words is apart:
+            self._limit = None  # they have met, and bound what they wait for each other
+        if isinstance(event, Met):
+            return
+        self.summary.add(event)
+        self._display.show(event)
+        self._begun = self._begun or isinstance(event, Started)
+        # Not before: the mark of an earlier end is gone now, which an evaluator would end at.
+        if isinstance(event, Started) and self._settings.evaluator == "local":
+            self._start_evaluator()
+        elif isinstance(event, Ended) and self._limit is None:
+            self._limit = Limit(self._settings.timeout + LEAVING_S, lingers)
+
+    def _start_evaluator(self) -> None:
+        if self._cut_off:
+            return
+        self._evaluator = Process("evaluator", evaluator_command(self._settings), self._lines)
+        if "evaluator" in self._told:  # an interrupt came while it was being started
+            self._end_evaluator()
+
+    def _note(self, text: str) -> None:
+        """Shows a line. What several ranks have to say, such as a missing file, it shows once."""
+        if text.startswith("atomo: rank "):
+            self._expect_end()
+            complaint = text.split(": ", 2)[-1]
+            if complaint in self._complaints:
+                return
+            self._complaints.add(complaint)
+        self._display.note(text)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-C: once for a checkpoint and a clean end, twice for an end.
+
+        It may come between any two lines of this class: what it finds not there yet is ended by who
+        makes it, and once the training has ended there is only the evaluator to end, also while
+        mpirun, which would pass a signal on to nobody, is still there.
+        """
+        self._interrupts += 1
+        if self._ranks is None:
+            return
+        running = self._ranks.handle.poll() is None
+        trained = not running or self.summary.ended is not None
+        if trained:
+            self._end_evaluator()
+        if running and (self._interrupts > 1 or not self._begun):
+            self._end_now(self._ranks)
+        elif not trained:
+            # Through the queue: the signal may have come in the middle of writing a line.
+            text = "interrupted: finishing the step and writing a checkpoint ..."
+            self._lines.put(Line("launcher", text))
+            # mpirun passes this signal on to every rank, on every host.
+            self._ranks.handle.send_signal(signal.SIGUSR1)
+
+
+def parsed(text: str) -> Event | Evaluation | None:
+    """The record in a line, or None where it is words, or a record that was torn on its way."""
+    if not text.startswith(EVENT_MARK):
+        return None
+    try:
+        values = json.loads(text[1:])
+        return Evaluation(**values) if "event" not in values else from_json(text[1:])
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -77,10 +77,10 @@ def test_ranks_that_do_not_meet_set_a_bound(notes, tmp_path, monkeypatch):
 
 
 def test_once_they_have_met_they_bound_each_other(notes, tmp_path):
-    line = [sys.executable, "-c", f"print({EVENT_MARK + to_json(Met(3))!r}); print('met')"]
+    line = [sys.executable, "-c", f"print({EVENT_MARK + to_json(Met())!r}); print('met')"]
     job = Supervisor(settings(tmp_path), line, notes)  # type: ignore[arg-type]
     limits = []
-    notes.at["met"] = lambda: limits.append(job._limit)
+    notes.at["met"] = lambda: limits.append(job._nearest())
     assert job.run() == 5
     assert limits == [None]
 

@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     tell = teller(as_json, settings) if transport.rank == 0 else (lambda event: None)
     if as_json:  # only a launcher can do something about it
         transport.fence_elsewhere(lambda *process: tell(Fence(*process)))
-        tell(Met(transport.size))
+        tell(Met())
     run_rank(settings, transport, tell, lambda: bool(asked_to_end))
     return 0
 

@@ -80,10 +80,11 @@ class Supervisor:
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
-        self._begun = False  # whether the ranks have met
+        self._begun = False  # whether there was a first step to begin
         self._cut_off = False  # by an interrupt that the ranks were given no time for
         self._told: set[str] = set()  # which processes were told to end
-        self._limit: Limit | None = None
+        self._stage: Limit | None = None  # until the ranks have met, and once the run is over
+        self._limit: Limit | None = None  # since they were told to end, as a signal may tell them
         self._overdue = False  # whether mpirun was ended since it outlived the run
         self._stopped_since: float | None = None
         self._ranks: Process | None = None
@@ -106,7 +107,7 @@ class Supervisor:
                         process.end()
 
     def _run(self) -> int:
-        self._limit = Limit(max(self._settings.timeout, STARTING_S), apart)
+        self._stage = Limit(max(self._settings.timeout, STARTING_S), apart)
         self._ranks = Process("ranks", self._line, self._lines)
         if self._interrupts:
             self._end_now(self._ranks)
@@ -114,7 +115,7 @@ class Supervisor:
         if not code and self.summary.ended is None and not self._interrupts:
             self._display.note(WITHOUT_END)  # mpirun does not always tell that ranks were killed
             code = TransportError.exit_code
-        self._limit = None  # the evaluator may take its time
+        self._stage = self._limit = None  # the evaluator may take its time
         if self._evaluator is None:
             return code
         if code or self._interrupts > 1 or "evaluator" in self._told:
@@ -162,16 +163,19 @@ class Supervisor:
     def _patience(self, process: Process) -> float:
         """Seconds until the next look at a process that says nothing."""
         look_s = SOON_S if process.name in self._silent else LOOK_S
-        if self._limit is None:
-            return look_s
-        return min(look_s, max(0.0, self._limit.at - time.monotonic()))
+        limit = self._nearest()
+        return look_s if limit is None else min(look_s, max(0.0, limit.at - time.monotonic()))
+
+    def _nearest(self) -> Limit | None:
+        limits = [limit for limit in (self._stage, self._limit) if limit is not None]
+        return min(limits, key=lambda limit: limit.at, default=None)
 
     def _look_at(self, process: Process) -> None:
         """Ends a process that will not end by itself."""
-        now = time.monotonic()
-        if self._limit is not None and now >= self._limit.at:
-            self._overdue = self._limit.words is lingers
-            self._abandon(process, self._limit.words(process.name, self._limit.seconds))
+        now, limit = time.monotonic(), self._nearest()
+        if limit is not None and now >= limit.at:
+            self._overdue = limit.words is lingers
+            self._abandon(process, limit.words(process.name, limit.seconds))
         elif not process.stopped():
             self._stopped_since = None
         elif self._stopped_since is None:
@@ -198,7 +202,7 @@ class Supervisor:
 
     def _abandon(self, process: Process, why: str) -> None:
         """Ends it all on this host."""
-        self._limit = None
+        self._stage = self._limit = None
         self._told.add(process.name)
         self._display.note(why)
         process.kill()
@@ -212,9 +216,8 @@ class Supervisor:
             if self._fence is not None:
                 self._fence(event)
             return
-        if self._limit is not None and self._limit.words is apart:
-            self._limit = None  # they have met, and bound what they wait for each other
         if isinstance(event, Met):
+            self._stage = None  # from here on they bound what they wait for each other
             return
         self.summary.add(event)
         self._display.show(event)
@@ -222,8 +225,8 @@ class Supervisor:
         # Not before: the mark of an earlier end is gone now, which an evaluator would end at.
         if isinstance(event, Started) and self._settings.evaluator == "local":
             self._start_evaluator()
-        elif isinstance(event, Ended) and self._limit is None:
-            self._limit = Limit(self._settings.timeout + LEAVING_S, lingers)
+        elif isinstance(event, Ended):
+            self._stage = Limit(self._settings.timeout + LEAVING_S, lingers)
 
     def _start_evaluator(self) -> None:
         if self._cut_off:

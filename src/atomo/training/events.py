@@ -34,9 +34,7 @@ DRIFTED: Final = "drifted"  # for a while: the ranks measure again, and go on
 @final
 @dataclass(frozen=True)
 class Met:
-    """All ranks, spares among them, are there; what follows may have to be measured first."""
-
-    ranks: int
+    """All ranks, spares among them, are there; what begins may have to be measured first."""
 
 
 @final

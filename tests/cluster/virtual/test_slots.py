@@ -8,7 +8,7 @@ import pytest
 from atomo.config import Settings
 from atomo.launch.mpirun import command
 
-# With MPI: an mpirun of what ends at once may hang (Open MPI 5.0.11, once in some hundred times).
+# With MPI: an mpirun of what ends at once was seen to hang (Open MPI 5.0.11).
 SAY_WHERE = """
 import socket
 from mpi4py import MPI

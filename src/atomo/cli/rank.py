@@ -3,7 +3,11 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
 
 from atomo.allocator import keep_freed_memory
 from atomo.arguments import Parser
@@ -14,12 +18,13 @@ from atomo.launch.lines import Plain
 from atomo.launch.place import canonical, inherited
 from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK
-from atomo.training.events import Event, Fence, Met, to_json
+from atomo.training.events import Event, Failed, Fence, Met, to_json
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched
 
 __all__ = ["main"]
 
+ENDING_S: Final = 10.0  # that the launcher has to end a job that failed
 DESCRIPTION = """One rank of a job: rank 0 is the master. Options are those of `atomo train`, and
 --transport X: how ranks reach each other, one of mpi (which mpirun or srun start; the default) and
 torch (torch.distributed over gloo, by torchrun). --n is what the launcher says, if it does."""
@@ -41,7 +46,8 @@ def main(words: Sequence[str]) -> int:
     if as_json:  # only a launcher can do something about it
         transport.fence_elsewhere(lambda *process: tell(Fence(*process)))
         tell(Met())
-    run_rank(settings, transport, tell, lambda: bool(asked_to_end))
+    failed = wait_to_be_ended if as_json else lambda exit_code: None
+    run_rank(settings, transport, tell, lambda: bool(asked_to_end), failed)
     return 0
 
 
@@ -67,8 +73,18 @@ def teller(as_json: bool, settings: Settings) -> Callable[[Event], None]:
     if not as_json:
         return Plain(sys.stdout, settings.log_interval).show
 
-    def write(event: Event) -> None:
-        # One write a line, straight to the pipe, so that lines of several ranks never mix.
-        os.write(1, f"{EVENT_MARK}{to_json(event)}\n".encode())
+    return partial(write, 1)
 
-    return write
+
+def write(file: int, event: Event) -> None:
+    """One write a line, straight to the pipe, so that lines of several ranks never mix."""
+    os.write(file, f"{EVENT_MARK}{to_json(event)}\n".encode())
+
+
+def wait_to_be_ended(exit_code: int) -> None:
+    """Has the launcher end the job. With `--with-ft ulfm` mpirun may hang for ever where several
+    ranks abort at once (Open MPI 5.0.11), and ends with 0 now and then.
+    """
+    with suppress(OSError):  # it is gone
+        write(2, Failed(exit_code))  # where it has said why: lines of one pipe keep their order
+        time.sleep(ENDING_S)

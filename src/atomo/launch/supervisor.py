@@ -28,7 +28,7 @@ from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
 from atomo.program import handled
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Ended, Event, Fence, Met, Started, from_json
+from atomo.training.events import Ended, Event, Failed, Fence, Met, Started, from_json
 
 __all__ = ["Supervisor", "parsed"]
 
@@ -81,6 +81,7 @@ class Supervisor:
         self._complaints: set[str] = set()
         self._interrupts = 0
         self._begun = False  # whether there was a first step to begin
+        self._failed: int | None = None  # the exit code of the first rank that could not go on
         self._cut_off = False  # by an interrupt that the ranks were given no time for
         self._told: set[str] = set()  # which processes were told to end
         self._stage: Limit | None = None  # until the ranks have met, and once the run is over
@@ -111,7 +112,7 @@ class Supervisor:
         self._ranks = Process("ranks", self._line, self._lines)
         if self._interrupts:
             self._end_now(self._ranks)
-        code = self._excused(self._follow(self._ranks))
+        code = self._judged(self._follow(self._ranks))
         if not code and self.summary.ended is None and not self._interrupts:
             self._display.note(WITHOUT_END)  # mpirun does not always tell that ranks were killed
             code = TransportError.exit_code
@@ -122,8 +123,12 @@ class Supervisor:
             self._end_evaluator()
         return code or self._follow(self._evaluator)
 
-    def _excused(self, code: int) -> int:
-        """A run that is over is a success, although not all could take their leave of MPI."""
+    def _judged(self, code: int) -> int:
+        """What mpirun ended with, unless somebody knows better: the rank that failed, or that the
+        run is over and a success, although not all could take their leave of MPI.
+        """
+        if self._failed is not None:
+            return self._failed
         if self._overdue or (code == CUT_OFF and self.summary.ended is not None):
             self._display.note(FAREWELL)
             return 0
@@ -194,6 +199,14 @@ class Supervisor:
         self._lines.put(Line("launcher", "interrupted: ending at once ..."))
         ranks.handle.terminate()
 
+    def _give_up(self, exit_code: int) -> None:
+        """Ends the ranks, since one of them cannot go on; the first knows why."""
+        if self._failed is None and self._ranks is not None:
+            self._failed = exit_code
+            self._told.add("ranks")
+            self._expect_end()
+            self._ranks.handle.terminate()
+
     def _end_evaluator(self) -> None:
         self._told.add("evaluator")
         if self._evaluator is not None:  # else it ends as soon as it is there
@@ -215,6 +228,9 @@ class Supervisor:
         if isinstance(event, Fence):
             if self._fence is not None:
                 self._fence(event)
+            return
+        if isinstance(event, Failed):
+            self._give_up(event.exit_code)
             return
         if isinstance(event, Met):
             self._stage = None  # from here on they bound what they wait for each other

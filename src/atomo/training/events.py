@@ -14,6 +14,7 @@ __all__ = [
     "Caution",
     "Ended",
     "Event",
+    "Failed",
     "Fence",
     "Met",
     "ProbedAgain",
@@ -177,6 +178,14 @@ class Fence:
 
 @final
 @dataclass(frozen=True)
+class Failed:
+    """A rank cannot go on, and the job with it; it has said why, and waits to be ended."""
+
+    exit_code: int
+
+
+@final
+@dataclass(frozen=True)
 class Ended:
     """The run is over."""
 
@@ -190,8 +199,10 @@ class Ended:
     images_refused: int = 0
 
 
-Event = Met | Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Ended
-KINDS: Final = (Met, Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Ended)
+Event = Met | Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Failed | Ended
+KINDS: Final = (
+    Met, Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Failed, Ended
+)  # fmt: skip
 EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for event in KINDS})
 
 

@@ -33,6 +33,7 @@ def run_rank(
     transport: Transport,
     tell: Callable[[Event], None],
     interrupted: Callable[[], bool],
+    failed: Callable[[int], None],
 ) -> None:
     """Runs this rank to the end of the job; an error ends the whole job.
 
@@ -41,6 +42,7 @@ def run_rank(
         transport: connects the ranks.
         tell: gets the events of rank 0.
         interrupted: tells rank 0 to have a checkpoint written, and to end.
+        failed: gets the exit code before this rank aborts the job, once it has said why.
     """
     end: Master | Worker | Replicated | None = None
     step = 0
@@ -66,7 +68,7 @@ def run_rank(
     except Exception as error:
         place = where(settings, transport.rank, step if end is None else end.step)
         alone = isinstance(end, Worker) or (isinstance(end, Replicated) and end.outlives)
-        fail(error, transport, place, alone=alone)
+        fail(error, transport, place, failed, alone=alone)
 
 
 def planned(
@@ -112,7 +114,14 @@ def where(settings: Settings, rank: int, step: int) -> str:
     return f"rank {rank}{role}, " + (f"{at} {step}" if step else "before the first step")
 
 
-def fail(error: Exception, transport: Transport, place: str, *, alone: bool) -> NoReturn:
+def fail(
+    error: Exception,
+    transport: Transport,
+    place: str,
+    failed: Callable[[int], None],
+    *,
+    alone: bool,
+) -> NoReturn:
     """Says what went wrong, once and on this rank, and takes the job down with it.
 
     What no other rank can be expected to meet takes down a worker alone, as a signal would, where
@@ -126,7 +135,9 @@ def fail(error: Exception, transport: Transport, place: str, *, alone: bool) -> 
     if leaves:
         transport.leave(AtomoError.exit_code)
     else:
-        transport.abort(error.exit_code if isinstance(error, AtomoError) else 1)
+        exit_code = error.exit_code if isinstance(error, AtomoError) else 1
+        failed(exit_code)
+        transport.abort(exit_code)
     raise error
 
 

@@ -118,6 +118,7 @@ def test_a_missing_data_set_is_named_once(tmp_path):
     assert output.count(f"MNIST is not in {tmp_path}") == 1
     assert "data_prepare.sh --dataset MNIST" in output
     assert "Traceback" not in output
+    assert "restart" not in output
 
 
 def foreign(folder: Path) -> None:

@@ -15,7 +15,7 @@ from atomo.launch import supervisor
 from atomo.launch.last_words import FAREWELL
 from atomo.launch.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
-from atomo.training.events import Ended, Met, to_json
+from atomo.training.events import Ended, Failed, Met, to_json
 
 # In the place of mpirun: it starts something like ssh, in a process group of its own but with the
 # same output, says what it is told to, and stays.
@@ -60,6 +60,17 @@ def test_a_complaint_of_a_rank_sets_a_bound(notes, tmp_path):
     assert notes.notes[1] == COMPLAINT
     assert "a host may be out of reach" in notes.notes[2]
     assert len(notes.notes) == 3
+
+
+def test_the_code_is_that_of_the_first_rank_that_fails_whatever_mpirun_does(notes, tmp_path):
+    """It hangs, or ends with 0, where several abort at once."""
+    failed = [EVENT_MARK + to_json(Failed(code)) for code in (3, 5)]
+    run(notes, tmp_path, "\n".join([COMPLAINT, *failed]), code=3)
+    assert "a host may be out of reach" in notes.notes[2]
+    forgiving = MPIRUN.replace("signal.SIG_IGN", "lambda number, frame: os._exit(0)")
+    line = [sys.executable, "-c", forgiving, failed[0]]
+    assert Supervisor(settings(tmp_path), line, notes).run() == 3  # type: ignore[arg-type]
+    assert notes.notes[3:] == notes.notes[3:4]  # what it started: no word of the launcher
 
 
 def test_an_interrupt_sets_a_bound(notes, tmp_path):

@@ -95,10 +95,7 @@ def test_an_unknown_command_is_refused(capsys):
 def ended_by(run: Settings, error: type[AtomoError]) -> None:
     """Plays all ranks in threads, until an error of this kind ends the job."""
     transports = network(run.n)
-    bodies = [
-        partial(run_rank, run, one, lambda event: None, lambda: False, lambda exit_code: None)
-        for one in transports
-    ]
+    bodies = [partial(run_rank, run, one, lambda event: None, lambda: False) for one in transports]
     with pytest.raises(error):
         together(bodies, lambda: transports[0].abort(1))
 

@@ -72,7 +72,7 @@ def test_a_spare_serves_with_the_codecs_that_the_others_chose(
     def body(transport: LocalTransport) -> None:
         threading.current_thread().name = f"rank {transport.rank}"
         try:
-            run_rank(run, transport, told.append, lambda: False, lambda exit_code: None)
+            run_rank(run, transport, told.append, lambda: False)
         except ValueError as error:
             assert (transport.rank, str(error)) == (2, DEFECT)  # noqa: PT017  # of a thread
 

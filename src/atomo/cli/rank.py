@@ -46,8 +46,8 @@ def main(words: Sequence[str]) -> int:
     if as_json:  # only a launcher can do something about it
         transport.fence_elsewhere(lambda *process: tell(Fence(*process)))
         tell(Met())
-    failed = wait_to_be_ended if as_json else lambda exit_code: None
-    run_rank(settings, transport, tell, lambda: bool(asked_to_end), failed)
+    failed = [wait_to_be_ended] if as_json else []
+    run_rank(settings, transport, tell, lambda: bool(asked_to_end), *failed)
     return 0
 
 

@@ -33,7 +33,7 @@ def run_rank(
     transport: Transport,
     tell: Callable[[Event], None],
     interrupted: Callable[[], bool],
-    failed: Callable[[int], None],
+    failed: Callable[[int], None] = lambda exit_code: None,
 ) -> None:
     """Runs this rank to the end of the job; an error ends the whole job.
 

@@ -25,7 +25,7 @@ def dump(tmp_path):
     return path
 
 
-@pytest.mark.slow  # it compiles every kernel
+@pytest.mark.long  # it compiles every kernel
 def test_bench_measures_every_codec(dump, capsys):
     assert main(["bench", f"--tensor={dump}", "--json=yes", "--repetitions=1"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

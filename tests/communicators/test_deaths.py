@@ -134,9 +134,10 @@ def test_where_all_are_silent_nobody_is_killed():
     troupe, now = Troupe(workers=2, needed=2, timeout_s=0.05), [0.0]
     # Both are given the step at the same moment, however late threads get their turns.
     troupe.server._members.pace._clock = lambda: now[0]
-    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    troupe.server.broadcast(5, torch.zeros(ENTRIES))
     now[0] = 0.06
-    with pytest.raises(DeadlineExpired, match=r"gradients of worker \[1, 2\] at step 1"):
+    named = r"rank 0 waited 0.05 s for the gradients of worker \[1, 2\] at step 5; see --timeout"
+    with pytest.raises(DeadlineExpired, match=named):
         troupe.server.collect(troupe.sum)
     assert troupe.server.workers == (1, 2)
 

@@ -136,10 +136,10 @@ def turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """More processes than there are cores: those with jobs, of which there are more groups with
-    all tests than without, mostly wait for them.
+    """With all tests more processes than there are cores: those with jobs mostly wait for them.
+    Each takes a while to begin, as it imports everything.
     """
-    return (os.cpu_count() or 1) + (2 if config.getoption("all") else 1)
+    return (os.cpu_count() or 1) + (2 if config.getoption("all") else 0)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -178,12 +178,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def everything(pytestconfig: pytest.Config) -> bool:
-    """Whether the slow tests run too: what draws until it has drawn enough goes on for longer."""
-    return bool(pytestconfig.getoption("all"))
-
-
-@pytest.fixture(scope="session")
 def at_length(pytestconfig: pytest.Config) -> bool:
     """Whether the long tests run too: what takes CI long goes on for longer still."""
     return bool(pytestconfig.getoption("long"))

@@ -292,8 +292,8 @@ print(unfinished, latest(folder))
 """
 
 
-def test_a_saver_killed_anywhere_leaves_whole_checkpoints(everything, tmp_path):
-    rounds = 20 if everything else 10
+def test_a_saver_killed_anywhere_leaves_whole_checkpoints(tmp_path):
+    rounds = 20
     command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(tmp_path / "acknowledged")]
     command.append(str(rounds))
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from fake_job import MUCH_S, Notes, ended, evaluator, mpirun
+from selection import slow_but
 from support import settings
 
 from atomo.launch import supervisor
@@ -55,7 +56,7 @@ def test_one_while_the_evaluator_is_being_started_ends_it(tmp_path, monkeypatch)
     assert ended(job) == 130
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_but(range(4), range(12)))
 def test_one_at_any_moment_ends_the_job_or_a_second_one_does(seed, tmp_path):
     chance = random.Random(seed)
     notes = Notes()

@@ -13,6 +13,7 @@ from atomo.integrations.chunk import Codecs, bucket_of
 from atomo.integrations.ddp import check_bucket, check_model, stride_in
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
+RESUMING = Path(__file__).with_name("resuming.py")
 
 
 @pytest.mark.slow
@@ -31,6 +32,16 @@ def test_three_ranks(tmp_path):
 @pytest.mark.slow
 def test_two_hosts_of_two_ranks(tmp_path):
     run_ranks(SCENARIOS, 4, tmp_path, "hierarchical")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_of_any_codec_has_the_bits_of_one_that_never_stopped(tmp_path):
+    run_ranks(RESUMING, 2, tmp_path, "every")
+
+
+@pytest.mark.long
+def test_a_resume_in_other_settings(tmp_path):
+    run_ranks(RESUMING, 4, tmp_path, "settings")
 
 
 def test_the_bucket_of_a_compiled_reducer_is_refused():

@@ -1,6 +1,7 @@
 """Compressed gradients in PyTorch's DistributedDataParallel: a communication hook."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.hierarchy import canonical_hierarchy
+from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
@@ -113,16 +115,17 @@ def hook_of(
     check_model(ddp)
     parameters = {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
     group = ddp.process_group if process_group is None else process_group
-    exchange = make_exchange(choice, TorchCollective(group, timeout_s), parameters)
-    return exchange, Averaging(scaler).average
+    layout = BucketLayout(parameters)
+    exchange = make_exchange(choice, TorchCollective(group, timeout_s), parameters, layout)
+    return exchange, Averaging(scaler, layout).average
 
 
 @final
 class Averaging:
     """The hook of one DDP."""
 
-    def __init__(self, scaler: GradScaler | None) -> None:
-        self._scaler = scaler
+    def __init__(self, scaler: GradScaler | None, layout: BucketLayout) -> None:
+        self._scaler, self._layout = scaler, layout
         self._scale = 1.0
 
     def average(self, state: Exchange, bucket: GradBucket) -> Future[Tensor]:
@@ -133,7 +136,9 @@ class Averaging:
         buffer = bucket.buffer()
         future: Future[Tensor] = Future(devices=[] if buffer.is_cpu else [buffer.device])
         chunk = chunk_of(bucket, buffer, state)
-        state.submit(chunk, self._scale, bucket.is_last(), lambda: future.set_result(buffer))
+        whole = partial(future.set_result, buffer)
+        for one in self._layout.submissions(chunk, bucket.is_last(), whole):
+            state.submit(one.chunk, self._scale, one.last, one.done)
         finish_with_backward(state)
         return future
 

@@ -14,6 +14,7 @@ from atomo.errors import CheckpointError
 from atomo.integrations.at_once import AtOnce
 from atomo.integrations.averager import Averager
 from atomo.integrations.belt import Belt
+from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.host_averager import HostAverager
 from atomo.integrations.inside import Inside
@@ -38,6 +39,7 @@ class Exchange:
         parameters: Mapping[str, Tensor],
         seat: Seat,
         inside: Inside | None = None,
+        layout: BucketLayout | None = None,
     ) -> None:
         """An exchange.
 
@@ -46,7 +48,9 @@ class Exchange:
             parameters: those of the model, by name.
             seat: of this rank.
             inside: the host of which the averager is for one rank; None: it is for all ranks.
+            layout: the buckets of whoever submits, if they change over a resume.
         """
+        self._layout = layout
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.seat = averager, dict(parameters), seat
         self._stages: Averager | HostAverager | AtOnce = averager
@@ -160,6 +164,8 @@ class Exchange:
         averager = self._averager
         about = averager.dense.state_dict() | {"ranks": ranks, "step": averager.step}
         about |= {"memory": averager.memory.id}
+        if self._layout is not None:
+            about |= self._layout.state_dict()
         # Nothing stands in for what others know: checkpoints take it from any rank that has it.
         return about | self._factors() | {"memories": memories} if self.seat.keeps else about
 
@@ -226,6 +232,8 @@ class Exchange:
         states = [found[str(one)] for one in mine]
         averager.memory.load_state_dict(add_up(states, averager.memory, self._parameters))
         averager.step = state["step"]
+        if self._layout is not None:
+            self._layout.load_state_dict(state)
         if averager.method and FACTORS in state:
             averager.method.load_state_dict(state[FACTORS])
 

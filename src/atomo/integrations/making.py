@@ -15,6 +15,7 @@ from atomo.communicators.hosts import find_hosts
 from atomo.errors import ConfigError
 from atomo.hierarchy import FLAT
 from atomo.integrations.averager import Averager
+from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Codecs
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
@@ -76,9 +77,18 @@ class Choice:
 
 
 def make_exchange(
-    choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]
+    choice: Choice,
+    collective: Collective,
+    parameters: Mapping[str, Tensor],
+    layout: BucketLayout | None = None,
 ) -> Exchange:
     """An exchange of the gradients of these parameters; all ranks must make it alike.
+
+    Args:
+        choice: how they are averaged.
+        collective: the ranks.
+        parameters: by name.
+        layout: the buckets that the first step after a resume has; None: those that it is given.
 
     Raises:
         ConfigError: a name is unknown, a memory does not suit the codec, the parameters are none
@@ -94,9 +104,10 @@ def make_exchange(
     hosts = find_hosts(choice.hierarchical, collective)
     seat = seat_in(hosts, collective.rank)
     if hosts.flat:
-        return Exchange(make_averager(choice, collective, parameters), parameters, seat)
+        averager = make_averager(choice, collective, parameters)
+        return Exchange(averager, parameters, seat, layout=layout)
     inside, between = enter(hosts, collective)
-    return Exchange(make_averager(choice, between, parameters), parameters, seat, inside)
+    return Exchange(make_averager(choice, between, parameters), parameters, seat, inside, layout)
 
 
 def make_averager(

@@ -54,7 +54,7 @@ class Rows(Codec[Sparse]):
         return {"values": self.values}
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
-        matrix = flat(gradient, self.id).view(len(gradient), -1)
+        matrix = flat(gradient, self.id).view(sides(gradient.shape))
         rows = (matrix != 0).any(1).nonzero().squeeze(1)
         found = matrix if len(rows) == len(matrix) else matrix[rows]
         return self.encode_rows(RowGradient(rows, found, matrix.shape), generator)
@@ -77,19 +77,20 @@ class Rows(Codec[Sparse]):
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         values = self.values.fields(torch.Size([shape.numel()]))
-        return *index_fields(shape[0], shape[0]), *values
+        height, _ = sides(shape)
+        return *index_fields(height, height), *values
 
     def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
-        width = shape.numel() // shape[0]
-        count, indices = index_cost(payload, shape[0], width)
+        height, width = sides(shape)
+        count, indices = index_cost(payload, height, width)
         values = self.values.cost(payload.values, torch.Size([max(1, count * width)]))
         return super().cost(payload, shape) + indices + values
 
     def add_decoded(
         self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        height = len(out)
-        matrix = out.view(height, -1) if out.is_contiguous() else out.reshape(height, -1)
+        height, width = sides(out.shape)
+        matrix = out.reshape(height, width)  # a view where `out` is contiguous
         with as_codec_error(self.id):
             rows = to_device(indices_of(payload, height, height), out.device)
             values = self.decoded(payload.values, len(rows), matrix)
@@ -114,3 +115,9 @@ class Rows(Codec[Sparse]):
         values = like.new_zeros(size)
         self.values.add_decoded(coded, values)
         return values.view(rows, -1)
+
+
+def sides(shape: torch.Size) -> tuple[int, int]:
+    """The height and the width of a gradient as rows; a scalar is one row of one entry."""
+    height = shape[0] if shape else 1
+    return height, shape.numel() // height

@@ -17,6 +17,7 @@ from beartype.roar import BeartypeCallHintViolation, BeartypeDecorHintException
 from jaxtyping._storage import pop_shape_memo, push_shape_memo, shape_str
 
 with_shapes = jaxtyping.jaxtyped
+own: set[Any] = set()  # constructors that check their arguments themselves
 
 
 def install() -> None:
@@ -37,6 +38,10 @@ def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     """What stands in `jaxtyping.jaxtyped`'s place: the same checks."""
     if function is None:
         return functools.partial(checked, typechecker=typechecker)
+    if checks_itself(function):
+        own.add(function.__init__)
+    if function in own:
+        return function
     if not inspect.isfunction(function):  # classes, properties: each of their functions comes here
         return with_shapes(function, typechecker=typechecker)
     if not any(has_shapes(annotation) for annotation in function.__annotations__.values()):
@@ -44,6 +49,13 @@ def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
     if computes_sizes(function) or inspect.isgeneratorfunction(function):
         return with_shapes(function, typechecker=typechecker)
     return shapes_from_the_first_call(function, typechecker)
+
+
+def checks_itself(kind: object) -> bool:
+    """Whether it is a codec: its constructor checks the types of settings, in words of its own."""
+    return inspect.isclass(kind) and any(
+        (base.__module__, base.__name__) == ("atomo.codecs.base", "Codec") for base in kind.__mro__
+    )
 
 
 def computes_sizes(function: Any) -> bool:

@@ -19,9 +19,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atomo import codecs, errors
     from atomo.api import average, decode, encode
     from atomo.codecs import CODECS, Codec, Law, make_codec
-    from atomo.errors import AtomoError
+    from atomo.compression import Compression
+    from atomo.errors import (
+        AtomoError,
+        CheckpointError,
+        CodecError,
+        ConfigError,
+        DataError,
+        DeadlineExpired,
+        Diverged,
+        FrameError,
+        PeerLost,
+        ReplicasDiffer,
+        TooFewWorkers,
+        TransportError,
+    )
     from atomo.integrations.accelerate import accelerate_hook
     from atomo.integrations.ddp import ddp_hook
     from atomo.integrations.ddp_buckets import bucket_cap_mb_list
@@ -36,17 +51,31 @@ __all__ = [
     "CODECS",
     "MEMORIES",
     "AtomoError",
+    "CheckpointError",
     "Codec",
+    "CodecError",
+    "Compression",
+    "ConfigError",
+    "DataError",
+    "DeadlineExpired",
+    "Diverged",
+    "FrameError",
     "Law",
     "Memory",
+    "PeerLost",
+    "ReplicasDiffer",
+    "TooFewWorkers",
+    "TransportError",
     "accelerate_hook",
     "add_parser_arguments",
     "average",
     "bucket_cap_mb_list",
+    "codecs",
     "ddp_hook",
     "decode",
     "default_memory",
     "encode",
+    "errors",
     "fsdp_hook",
     "lightning_callback",
     "make_codec",
@@ -59,10 +88,29 @@ __all__ = [
 # Looked up when they are asked for: a command is then ready for Ctrl-C before it imports PyTorch,
 # which takes seconds.
 HOMES = {
+    "codecs": "atomo.codecs",
+    "errors": "atomo.errors",
     **dict.fromkeys(("average", "decode", "encode"), "atomo.api"),
     **dict.fromkeys(("CODECS", "Codec", "Law", "make_codec"), "atomo.codecs"),
     **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
-    "AtomoError": "atomo.errors",
+    **dict.fromkeys(
+        (
+            "AtomoError",
+            "CheckpointError",
+            "CodecError",
+            "ConfigError",
+            "DataError",
+            "DeadlineExpired",
+            "Diverged",
+            "FrameError",
+            "PeerLost",
+            "ReplicasDiffer",
+            "TooFewWorkers",
+            "TransportError",
+        ),
+        "atomo.errors",
+    ),
+    "Compression": "atomo.compression",
     "accelerate_hook": "atomo.integrations.accelerate",
     "bucket_cap_mb_list": "atomo.integrations.ddp_buckets",
     "ddp_hook": "atomo.integrations.ddp",
@@ -75,13 +123,16 @@ HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """A public name, from the room where it lives."""
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(HOMES[name]), name)
+if not TYPE_CHECKING:  # a checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        """A public name, from the room where it lives, or a room."""
+        if name not in HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        room = import_module(HOMES[name])
+        return room if HOMES[name] == f"{__name__}.{name}" else getattr(room, name)
 
 
 def __dir__() -> list[str]:
-    """The public names."""
-    return [*globals(), *HOMES]
+    """The public names, and no others."""
+    return sorted(__all__)

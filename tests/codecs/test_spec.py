@@ -103,7 +103,7 @@ def test_one_thread_at_a_time_has_pythons_parser(monkeypatch):
     monkeypatch.setattr(ast, "parse", watched)
     together([lambda: [make_codec("topk(values=topk)") for _ in range(20)]] * 4)
     assert set(most) == {1}
-    assert len(most) == 80
+    assert len(most) == 160  # the inner codec is a specification of its own
 
 
 def test_what_is_meant_is_read():

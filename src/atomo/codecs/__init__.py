@@ -1,10 +1,46 @@
-"""Gradient codecs, by name. To add one: write its module in its family, then list it in CODECS."""
+"""Gradient codecs, by name. To add one: write its module in its family, then list it in CODECS, and
+its class below, where checkers and editors look for it.
 
-from typing import Any, Final
+Every class is here as well, with its settings as arguments of its constructor:
+
+>>> from atomo import codecs
+>>> codecs.TopK(ratio=0.001, values=codecs.QSGD(bits=2)) == make_codec(
+...     "topk(ratio=0.001, values=qsgd(bits=2))"
+... )
+True
+"""
+
+from typing import TYPE_CHECKING, Any, Final
 
 from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.spec import parse
 from atomo.tables import Table
+
+if TYPE_CHECKING:  # `__getattr__` imports each when it is asked for
+    from atomo.codecs.dense.bf16 import BFloat16 as BFloat16
+    from atomo.codecs.dense.dense import Dense as Dense
+    from atomo.codecs.dense.fp16 import Float16 as Float16
+    from atomo.codecs.levels.natural import Natural as Natural
+    from atomo.codecs.levels.qsgd import QSGD as QSGD
+    from atomo.codecs.levels.terngrad import TernGrad as TernGrad
+    from atomo.codecs.signs.efsignsgd import EFSignSGD as EFSignSGD
+    from atomo.codecs.signs.onebit import OneBit as OneBit
+    from atomo.codecs.signs.signsgd import SignSGD as SignSGD
+    from atomo.codecs.signs.signsgd import Signum as Signum
+    from atomo.codecs.sketches.countsketch import CountSketch as CountSketch
+    from atomo.codecs.sketches.lss import LSS as LSS
+    from atomo.codecs.sketches.sketchml import SketchML as SketchML
+    from atomo.codecs.sparse.chunktopk import ChunkTopK as ChunkTopK
+    from atomo.codecs.sparse.dgc import DGC as DGC
+    from atomo.codecs.sparse.dragonn import Dragonn as Dragonn
+    from atomo.codecs.sparse.randk import RandK as RandK
+    from atomo.codecs.sparse.rows import Rows as Rows
+    from atomo.codecs.sparse.threshold import Threshold as Threshold
+    from atomo.codecs.sparse.topk import TopK as TopK
+    from atomo.codecs.spectral.atomo_auto import Atomo as Atomo
+    from atomo.codecs.spectral.entrywise import Entrywise as Entrywise
+    from atomo.codecs.spectral.fourier import Fourier as Fourier
+    from atomo.codecs.spectral.svd import SVD as SVD
 
 __all__ = ["CODECS", "Codec", "Field", "Law", "Unit", "make_codec"]
 
@@ -51,9 +87,16 @@ def make_codec(spec: str) -> Codec[Any]:
     return parse(spec, CODECS)
 
 
-def __getattr__(name: str) -> Any:
-    """The class of a listed codec: `from atomo.codecs import TopK`."""
-    for codec, place in CODECS.places.items():
-        if place.endswith(f":{name}"):
-            return CODECS[codec]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        """The class of a listed codec: `from atomo.codecs import TopK`."""
+        for codec, place in CODECS.places.items():
+            if place.endswith(f":{name}"):
+                return CODECS[codec]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names: those of all codecs' classes, too."""
+    return sorted([*__all__, *(place.partition(":")[2] for place in CODECS.places.values())])

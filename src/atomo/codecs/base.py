@@ -28,6 +28,7 @@ from atomo.codecs.cost import BESIDE, VISITS, Cost
 from atomo.codecs.laws import Field, Law, Unit
 from atomo.codecs.momentum import Momentum
 from atomo.codecs.rows import RowGradient
+from atomo.codecs.settings import check_types
 from atomo.devices import to_device
 
 __all__ = ["Codec", "Field", "Law", "Unit"]
@@ -72,6 +73,14 @@ class Codec(ABC, Generic[Payload]):
     is, and counts as its float32 copy does, bit for bit."""
     shared_seed: ClassVar[bool] = False
     """Whether all workers of a step must encode with the same seed."""
+
+    def __post_init__(self) -> None:
+        """Checks the types of the settings. A codec that has more to check calls this first.
+
+        Raises:
+            ConfigError: a setting is of another type than its field declares.
+        """
+        check_types(self)
 
     @property
     def sees(self) -> Unit:

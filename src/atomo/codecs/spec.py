@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import accumulate
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final
 
-from atomo.codecs.base import Codec, Unit
+from atomo.codecs.base import Codec
 from atomo.errors import ConfigError
-from atomo.names import nearest, resolve, spelled
+from atomo.names import nearest, resolve
 
 __all__ = ["parse", "read_call"]
 
@@ -104,59 +104,18 @@ def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) 
     match tree:
         case ast.Call():
             return build(tree, codecs, text)
-        case ast.Name(id=name) if known := spelled(name, codecs):
-            return Word(name, codecs[known]())
         case ast.Constant(value=None):
             return "None"
     return literal(tree, text)
 
 
-class Word(str):
-    """A bare word that is also the name of a codec: which of the two, the setting's type says."""
-
-    codec: Codec[Any]
-
-    def __new__(cls, name: str, codec: Codec[Any]) -> "Word":
-        word = super().__new__(cls, name)
-        word.codec = codec
-        return word
-
-
 def construct(codec: type[Codec[Any]], settings: dict[str, object]) -> Codec[Any]:
-    """Builds a codec from its settings, each checked against the type that its field declares."""
-    hints = get_type_hints(codec)
-    known = {field.name: hints[field.name] for field in fields(codec)}  # type: ignore[arg-type]
-    for name, value in settings.items():
+    """Builds a codec from its settings, whose types its constructor checks."""
+    known = [field.name for field in fields(codec)]  # type: ignore[arg-type]
+    for name in settings:
         if name not in known:
             raise ConfigError(f"{codec.id}: unknown setting {name!r}; {nearest(name, known)}")
-        settings[name] = fitted(codec.id, name, value, known[name])
     return codec(**settings)
-
-
-def fitted(codec: str, name: str, value: object, kind: Any) -> object:
-    """`value` as the type that its setting declares; an inner codec where it takes one."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind not in (bool, int, float, str):  # Codec[Any], or Codec[Any] | None
-        return inner_codec(codec, name, value, type(None) in get_args(kind))
-    plain = str(value) if isinstance(value, Word) else value
-    if type(plain) is not kind:
-        raise ConfigError(f"{codec}: {name} must be of type {kind.__name__}, got {value!r}")
-    return plain
-
-
-def inner_codec(codec: str, name: str, value: object, optional: bool) -> Codec[Any] | None:
-    """What a setting takes that is a codec; where it is optional, `none` says that there is none.
-
-    `None`, as Python shows such a codec, says the same.
-    """
-    if optional and value in ("none", "None"):
-        return None
-    inner = value.codec if isinstance(value, Word) else value
-    if not isinstance(inner, Codec) or inner.unit is not Unit.ENTRIES:
-        wanted = "a codec of plain entries" + (", or none" if optional else "")
-        raise ConfigError(f"{codec}: {name} must be {wanted}; got {value}")
-    return inner
 
 
 def literal(tree: ast.expr, text: str) -> object:

@@ -66,6 +66,7 @@ class Natural(Codec[Powers]):
     reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_known(self.id, "coding", self.coding, CODINGS)
 
     @property

@@ -70,6 +70,7 @@ class QSGD(Codec[Levels]):
     reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, least, most in (("bits", 1, 8), ("levels", 0, MOST), ("bucket_size", 0, 2**31)):
             if not least <= getattr(self, name) <= most:
                 raise ConfigError(

@@ -72,6 +72,7 @@ class TernGrad(Codec[Levels]):
     memory: ClassVar[str | None] = "none"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.clip < math.inf:
             raise ConfigError(f"terngrad: clip must be 0 or more, got {self.clip}")
         check_known(self.id, "coding", self.coding, CODINGS)

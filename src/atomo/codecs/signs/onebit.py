@@ -58,6 +58,7 @@ class OneBit(Codec[Halves]):
     reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_known(self.id, "scope", self.scope, SCOPES)
 
     @property

@@ -64,6 +64,7 @@ class CountSketch(Codec[Cells]):
     reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ratio(self.id, self.ratio)
 
     @property

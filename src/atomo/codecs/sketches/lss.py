@@ -72,6 +72,7 @@ class LSS(Codec[Means]):
     unit: ClassVar[Unit] = Unit.ENTRIES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 2 <= self.clusters <= SIDES:
             raise ConfigError(f"lss: clusters must be in 2..{SIDES}, got {self.clusters}")
         if not 1 <= self.buckets <= 2**24:

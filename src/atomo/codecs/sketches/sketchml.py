@@ -79,6 +79,7 @@ class SketchML(Codec[Sketched]):
     unit: ClassVar[Unit] = Unit.ENTRIES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.cells <= quantiles.MOST_SHARE:
             raise ConfigError(
                 f"sketchml: cells must be above 0 and at most {quantiles.MOST_SHARE}, "

@@ -57,6 +57,7 @@ class ChunkTopK(Codec[Sparse]):
     adds_in_turn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ratio(self.id, self.ratio)
         if not 1 <= self.chunk <= LONGEST:
             raise ConfigError(f"chunktopk: chunk must be in 1..{LONGEST}, got {self.chunk}")

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int64
 from atomo.codecs.base import Codec, Unit
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.dense.dense import DENSE
+from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
@@ -69,7 +70,7 @@ class DGC(Selector):
 
     ratio: float = 0.001
     """The share of the entries that is sent. Lower => more compression."""
-    values: Codec[Any] = DENSE
+    values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the values."""
     scope: str = "layer"
     """What `ratio` is a share of: "layer", as published, or "bucket", joined layers in which those
@@ -82,6 +83,7 @@ class DGC(Selector):
     memory: ClassVar[str | None] = "dgc"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ratio(self.id, self.ratio)
         check_known(self.id, "scope", self.scope, SCOPES)
         if self.least < 1:

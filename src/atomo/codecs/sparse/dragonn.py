@@ -63,6 +63,7 @@ class Dragonn(Selector):
     id: ClassVar[str] = "dragonn"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ratio(self.id, self.ratio)
         if self.threshold < 0:
             raise ConfigError(f"dragonn: threshold must be 0 or more, got {self.threshold}")

@@ -66,6 +66,7 @@ class RandK(Codec[Drawn]):
     reads_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ratio(self.id, self.ratio)
 
     @property

@@ -21,6 +21,7 @@ from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import flat
 from atomo.codecs.rows import RowGradient
+from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import Sparse, index_cost, index_fields, indices_of
 from atomo.devices import to_device
 from atomo.errors import CodecError
@@ -36,7 +37,7 @@ LAWS = frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION})
 class Rows(Codec[Sparse]):
     """All that is not zero, in whole rows: what lies along the first dimension is one."""
 
-    values: Codec[Any] = DENSE
+    values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the rows that are sent, joined."""
 
     id: ClassVar[str] = "rows"

@@ -20,6 +20,7 @@ from jaxtyping import Float, Int64
 from atomo.codecs.base import Codec, Law
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.dense.dense import DENSE
+from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import Sparse
 from atomo.codecs.sparse.search import Search, WholeSearch
 from atomo.codecs.sparse.selector import Selector
@@ -43,12 +44,13 @@ class Threshold(Selector):
 
     value: float = 0.001
     """The smallest magnitude that is sent. Higher => more compression."""
-    values: Codec[Any] = DENSE
+    values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the values."""
 
     id: ClassVar[str] = "threshold"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.value < math.inf:
             raise ConfigError(f"threshold: value must be above 0 and finite, got {self.value}")
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int64
 from atomo.codecs.base import Codec, Unit
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.dense.dense import DENSE
+from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
@@ -35,7 +36,7 @@ class TopK(Selector):
 
     ratio: float = 0.01
     """The share of the entries that is sent. Lower => more compression."""
-    values: Codec[Any] = DENSE
+    values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the values."""
     scope: str = "bucket"
     """What `ratio` is a share of: "layer", or "bucket", joined layers in which those with larger
@@ -44,6 +45,7 @@ class TopK(Selector):
     id: ClassVar[str] = "topk"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ratio(self.id, self.ratio)
         check_known(self.id, "scope", self.scope, SCOPES)
 

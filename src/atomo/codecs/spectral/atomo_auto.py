@@ -77,6 +77,7 @@ class Atomo(Codec[Choice]):
     samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_known(self.id, "basis", self.basis, ("auto", *BASES))
         if self.rank < 1:
             raise ConfigError(f"atomo: rank must be >= 1, got {self.rank}")

@@ -66,6 +66,7 @@ class Entrywise(Codec[Sample]):
     adds_in_turn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_budget(self.id, self.budget)
         check_known(self.id, "mode", self.mode, MODES)
 

@@ -62,6 +62,7 @@ class Fourier(Codec[Sample]):
     samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_budget(self.id, self.budget)
         if not 2 <= self.block <= LARGEST_BLOCK:
             raise ConfigError(f"fourier: block must be in 2..{LARGEST_BLOCK}, got {self.block}")

@@ -23,6 +23,7 @@ from atomo.codecs.base import Codec, Field, Law, Unit
 from atomo.codecs.checks import check_known
 from atomo.codecs.cost import FUSED, Cost, number
 from atomo.codecs.flat import flat
+from atomo.codecs.settings import Inner
 from atomo.codecs.spectral.factors import (
     CodedFactors,
     Factors,
@@ -67,7 +68,7 @@ class SVD(Codec[Factors | CodedFactors]):
     sqrt(m + n) is the smaller, an estimate of error for a given number of bytes."""
     selection: str = "sample"
     """"sample" draws atoms, unbiased; "top" takes the `rank` largest, which needs a memory."""
-    factors: Codec[Any] | None = None
+    factors: Inner[Codec[Any] | None] = Inner(None)
     """Codes both factors of the atoms, with draws of their own; none: float32. With a biased one
     nothing can be unbiased, so that the atoms are sent as they are, not over their probabilities,
     and a memory keeps the rest."""
@@ -81,6 +82,7 @@ class SVD(Codec[Factors | CodedFactors]):
     contracting: ClassVar[str] = "selection=top"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rank < 0:
             raise ConfigError(f"svd: rank must be >= 0, got {self.rank}")
         check_known(self.id, "matricisation", self.matricisation, MATRICISATIONS)

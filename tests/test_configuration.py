@@ -105,7 +105,8 @@ def test_a_number_beyond_its_range_is_refused_with_the_reason(name):
     huge = [f"{10**30}"] if whole else ["1e300", "inf"]
     for text in huge:
         with pytest.raises(
-            ConfigError, match=rf"{flag(name)} must be at most .*: {re.escape(bound.why_most)}"
+            ConfigError,
+            match=rf"{flag(name)} must be (at most|below) .*: {re.escape(bound.why_most)}",
         ):
             read(f"{flag(name)}={text}")
     for text in ("-1",) if whole else ("-1", "-inf", "nan"):
@@ -149,6 +150,13 @@ def test_a_learning_rate_that_grows_beyond_float32_is_refused_before_the_first_s
         ("--lr=fast", r"--lr: 'fast' is not a number"),
         ("--nesterov=maybe", r"--nesterov: 'maybe' is neither yes nor no"),
         ("--nesterov=yes --momentum=0", r"--nesterov needs --optimizer sgd and --momentum above"),
+        ("--ema-decay=1", r"--ema-decay must be below 1, got 1.0: the average would never move"),
+        ("--momentum=1", r"--momentum must be below 1, got 1.0"),
+        ("--label-smoothing=1", r"--label-smoothing must be below 1, got 1.0"),
+        ("--resume=", r"--resume is empty; give auto, never, or the folder of a run"),
+        ("--data-dir=", r"--data-dir is empty; give a folder"),
+        ("--lr=-1", r"--lr must be above 0, got -1"),
+        ("--lr -.5", r"--lr must be above 0, got -0.5"),
         ("--blosc-level=10", r"10"),
         ("--blosc-codec=gzip", r"gzip.*known: none, blosclz"),
         ("--svdrank=3", r"unknown option '--svdrank'; did you mean '--svd-rank'\? known: --n,"),
@@ -253,7 +261,19 @@ def test_an_error_longer_than_the_gradient_is_not_fed_back(words, fix, memory):
         ("--code=terngrad", "none"),
         ("--code=signum", "momentum"),
         ("--code=randk(unbiased=False)", "residual"),
+        # README's own line: what loses next to nothing goes without where svd bears none.
+        ("--code-for=bf16:conv1.weight", "none"),
+        ("--code=topk --code-for=bf16:conv1.weight", "dgc"),
+        ("--code-schedule=0:svd;1:fp16", "none"),
+        ("--code-schedule=0:fp16;1:topk", "dgc"),
     ],
 )
 def test_momentum_comes_before_error_feedback(words, memory):
     assert read(*words.split()).resolved().memory == memory
+
+
+def test_codecs_that_no_memory_suits_are_refused_with_the_one_that_was_tried():
+    with pytest.raises(
+        ConfigError, match=r"diverges: .*; --memory auto took dgc, which topk needs"
+    ):
+        read("--code-for=topk: conv1.weight").resolved()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from atomo.arguments import parse
+from atomo.cli import throughput
 from atomo.cli.bench import BenchOptions
 from atomo.cli.evaluate import EvaluateOptions
 from atomo.cli.explain import ExplainOptions
@@ -16,6 +17,7 @@ from atomo.config import Settings
 from atomo.launch.given import given
 from atomo.launch.grid import axes_of, points
 from atomo.launch.place import canonical
+from atomo.setting_effects import EFFECTS
 
 ROOT = Path(__file__).parent.parent
 STARTS = {
@@ -52,7 +54,13 @@ def asked_for(command: str) -> Settings:
     elif name == "sweep":
         axes, words = axes_of(words)
         words += [f"{option}={value}" for option, value in next(iter(points(axes))).items()]
-    return canonical(given(words, name, "").settings)
+    run = given(words, name, "")
+    run.check(no_caution, throughput.EFFECTS if name == "throughput" else EFFECTS)
+    return canonical(run.settings)
+
+
+def no_caution(line: str) -> None:
+    raise AssertionError(f"a command of a page has an option without effect: {line}")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda p: p.stem)
@@ -60,6 +68,14 @@ def test_every_command_of_a_page_is_understood(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for command in commands(page):
         assert asked_for(command).workers >= 1, command
+
+
+def test_codecs_that_readme_gives_by_themselves_go_with_the_defaults():
+    text = (ROOT / "README.md").read_text()
+    told = re.findall(r"`(--code-(?:for|schedule) '[^`]+)`", text)
+    assert len(told) >= 2
+    for words in told:
+        assert asked_for(f"atomo train {words}").memory
 
 
 OTHERS = {

@@ -22,6 +22,7 @@ ORDER = [
     "randomness",
     ("names", "bounds", "surroundings", "quantities"),
     ("arguments", "program", "rates", "setting_bounds", "compression"),
+    "effects",
     "codecs",
     # None of these knows of another.
     ("memory", "wire", "schedule", "recipes", "downlink", "grouping", "hierarchy"),
@@ -32,7 +33,7 @@ ORDER = [
     "coding",
     "config",
     "identity",
-    ("measure", "inspect", "settings_file", "budget"),
+    ("measure", "inspect", "settings_file", "budget", "setting_effects"),
     "models",
     "data",
     "tasks",

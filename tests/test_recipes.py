@@ -53,6 +53,28 @@ def test_flags_go_before_a_recipe_also_where_they_say_the_default():
     assert read(*to_arguments(chosen)) == chosen
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "schedule", "memory"),
+    [
+        ("--recipe=dgc --code=svd", "svd", "", "none"),
+        ("--recipe=dgc --code=dgc(ratio=0.01)", "dgc(ratio=0.01)", "", "dgc"),
+        ("--recipe=dgc --compress-ratio=0.01", "dgc(ratio=0.01)", "", "dgc"),
+        ("--recipe=dgc --code-schedule=", "dgc", "", "dgc"),
+        ("--recipe=dgc --warmup-epochs=1", "dgc", "0: dgc(ratio=0.0316228); 1: dgc", "dgc"),
+        ("--recipe=dgc --code=auto", "auto", "", "auto"),
+        ("--recipe=efsignsgd --code=svd", "svd", "", "none"),
+        ("--recipe=efsignsgd --code=EFsignSGD", "efsignsgd", "", "residual(units=update)"),
+        ("--recipe=qsgd-4bit --quantization-level=8", "qsgd(bits=8)", "", "none"),
+    ],
+)
+def test_what_belongs_to_a_recipes_codec_goes_with_it(words, code, schedule, memory):
+    chosen = read(*words.split())
+    assert chosen.code == code
+    assert chosen.code_schedule == schedule
+    assert chosen.memory == memory
+    assert read(*to_arguments(chosen)) == chosen
+
+
 def test_an_unknown_recipe_gets_the_nearest():
     with pytest.raises(ConfigError, match=r"unknown recipe 'dgs'; did you mean 'dgc'\?"):
         read("--recipe=dgs")

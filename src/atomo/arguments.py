@@ -1,12 +1,13 @@
 """Dataclasses of settings to command lines and back: each field is one option."""
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from dataclasses import field as data_field
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NoReturn, TypeVar, get_args, get_type_hints
 
 from atomo.errors import ConfigError
 from atomo.names import nearest, truth
@@ -15,6 +16,7 @@ from atomo.published import OPTIONS, successor
 __all__ = ["Parser", "flag", "number", "option", "parse", "parser", "to_arguments", "translated"]
 
 S = TypeVar("S")
+NEGATIVE: Final = re.compile(r"-\.?\d")
 
 
 def option(default: Any, text: str) -> Any:
@@ -68,7 +70,7 @@ def parse(
         ConfigError: an option is unknown, or a value is not what it takes.
     """
     options = [flag(field.name) for field in fields(settings)]  # type: ignore[arg-type]
-    ours = translated(words, options)
+    ours = joined(translated(words, options), options)
     # argparse would take `-host` for `-h`, and print the help.
     unknown = [word for word in ours if word[:2] != "--" and successor(word)]
     if not unknown:
@@ -76,8 +78,16 @@ def parse(
         known, unknown = made.parse_known_args(ours)
     if unknown:
         name = unknown[0].partition("=")[0]
-        raise ConfigError(f"unknown option {name!r}; {successor(name) or nearest(name, options)}")
+        raise ConfigError(f"unknown option {name!r}; {hint(name, options)}")
     return (build or settings)(**vars(known))
+
+
+def hint(name: str, options: Sequence[str]) -> str:
+    """Returns the end of an error about an unknown option: what to give in its place."""
+    found = successor(name)
+    known = {*options, "--config"}  # which is read before the settings are
+    foreign = set(re.findall(r"`(--[a-z-]+)", found)) - known
+    return f"of `atomo train`, {found}" if foreign else found or nearest(name, options)
 
 
 def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -87,6 +97,22 @@ def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
     ['--n', '5', '--eval-freq=9']
     """
     return [translation(word, options) for word in words]
+
+
+def joined(words: Sequence[str], options: Sequence[str]) -> list[str]:
+    """A command line with each negative quantity joined to its option: argparse would take `-1gbit`
+    for an option of its own.
+
+    >>> joined(["--bandwidth", "-1gbit", "--json"], ["--bandwidth", "--json"])
+    ['--bandwidth=-1gbit', '--json']
+    """
+    out: list[str] = []
+    for word in words:
+        if NEGATIVE.match(word) and out and out[-1] in options:
+            out[-1] += f"={word}"
+        else:
+            out.append(word)
+    return out
 
 
 def translation(word: str, options: Sequence[str]) -> str:

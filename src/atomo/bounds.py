@@ -12,7 +12,7 @@ __all__ = ["ANY", "COUNT", "IMAGES", "PIXELS", "SECONDS", "THREADS", "Bound", "c
 @final
 @dataclass(frozen=True)
 class Bound:
-    """A range, both ends in it, and the reasons for them."""
+    """A range, both ends in it but for `above` and `below`, and the reasons for them."""
 
     least: int | float
     most: int | float
@@ -20,14 +20,17 @@ class Bound:
     why_most: str = ""
     above: bool = False
     """Whether `least` itself is out of the range."""
+    below: bool = False
+    """True if `most` itself is out of the range."""
 
     def complaint(self, value: int | float) -> str:
         """What is wrong with a value; empty: nothing is. NaN is in no range."""
         if not (value > self.least if self.above else value >= self.least):
             word = "above" if self.above else "at least"
             return f"must be {word} {self.least:g}, got {value}{reason(self.why_least)}"
-        if not value <= self.most:
-            return f"must be at most {self.most:.12g}, got {value}{reason(self.why_most)}"
+        if not (value < self.most if self.below else value <= self.most):
+            word = "below" if self.below else "at most"
+            return f"must be {word} {self.most:.12g}, got {value}{reason(self.why_most)}"
         return ""
 
 

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.codecs import Codec, make_codec
 from atomo.codecs.by_name import ByName
 from atomo.comm_types import COMM_TYPES
 from atomo.errors import ConfigError
-from atomo.memory import Forget, default_memory
+from atomo.memory import Forget, check_fits, default_memory
 from atomo.names import resolve
 from atomo.roles import fitted_codec, own_memory
-from atomo.schedule import Phase, phases, spelled, warm_up_schedule
+from atomo.schedule import Phase, parse_schedule, phases, spelled, warm_up_schedule
 from atomo.setting_checks import wants_gpu
 
 __all__ = [
     "AUTO",
+    "FLAGS",
+    "begins_at_once",
     "check_auto",
+    "check_code",
+    "codecs_text",
+    "final_codec",
     "fitted_by_name",
     "fitted_phases",
     "fitted_schedule",
     "needed_memory",
-    "with_flags",
+    "over_recipe",
 ]
 
 AUTO: Final = "auto"
+# Options that the published scripts have for a setting of the codec, and that setting.
+FLAGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "svd_rank": "rank",
+        "quantization_level": "bits",
+        "bucket_size": "bucket_size",
+        "compress_ratio": "ratio",
+    }
+)
 CHOOSING: Final = ("Bcast", "Allgather", "Allreduce")  # communicators that take several codecs
 
 
@@ -53,6 +68,85 @@ def check_auto(
             "'svd(rank=3)' where they are slow; `atomo throughput` with the same options compares "
             "one with dense gradients"
         )
+
+
+def over_recipe(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a recipe with those that are given in their places.
+
+    A recipe's schedule and memory belong to its codec: another codec, another ratio or a warm-up
+    that is given drops the schedule, and another codec the memory as well.
+    """
+    settings = dict(recipe)
+    own = make_codec(settings["code"])
+    changed = changes(own, given)
+    if changed:
+        settings["code"] = str(replace(own, **changed))  # type: ignore[type-var]
+    code = given.get("code", "")
+    if changed or given.get("warmup_epochs") or (code and not is_codec(code, own)):
+        settings.pop("code_schedule", None)
+    if code and not is_codec(code, own, by_name=True):
+        settings.pop("memory", None)
+    return {**settings, **given}
+
+
+def changes(codec: Codec[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the published flags among the given settings change of a recipe's codec."""
+    known = {} if given.get("code") else {f.name for f in fields(codec)}  # type: ignore[arg-type]
+    said = {setting: given.get(name) for name, setting in FLAGS.items() if setting in known}
+    return {
+        setting: value
+        for setting, value in said.items()
+        if value is not None and value != getattr(codec, setting)
+    }
+
+
+def is_codec(code: str, codec: Codec[Any], *, by_name: bool = False) -> bool:
+    """True if a specification means this codec; by name: its settings may be others."""
+    if code.lower() == AUTO:
+        return False
+    other = make_codec(code)
+    return other.id == codec.id if by_name else other == codec
+
+
+def begins_at_once(planned: Sequence[Phase]) -> bool:
+    """True if a schedule has a codec for the first step, so that `--code` serves in none."""
+    return bool(planned) and planned[0].epoch == 0
+
+
+def check_code(code: str, code_schedule: str) -> None:
+    """Raises ConfigError for a codec that is given beside a schedule in which it never serves."""
+    planned = parse_schedule(code_schedule)
+    if code.lower() == AUTO or not begins_at_once(planned):
+        return
+    if make_codec(code) not in [phase.codec for phase in planned]:
+        raise ConfigError(
+            f"--code {code} serves in no step: --code-schedule {code_schedule!r} begins at epoch "
+            "0; leave out --code, or give --code-schedule '' or one that begins later"
+        )
+
+
+def codecs_text(code: str, code_schedule: str, code_for: str) -> str:
+    """Returns all codecs of a run in words, as its first line has them.
+
+    >>> codecs_text("svd", "0: fp16; 2.5: svd", "bf16: conv1.weight")
+    '0: fp16; 2.5: svd by epoch; bf16: conv1.weight by name'
+    """
+    planned = phases(code, code_schedule)
+    if len(planned) == 1:
+        served = str(planned[0].codec)
+    else:
+        served = "; ".join(f"{phase.epoch:g}: {phase.codec}" for phase in planned) + " by epoch"
+    return f"{served}; {code_for} by name" if code_for else served
+
+
+def final_codec(
+    code: str, said: Mapping[str, int | float | None], code_schedule: str
+) -> Codec[Any]:
+    """Returns the codec of the last step: that of `code` and the flags, or the schedule's last one
+    where its first serves at once.
+    """
+    planned = parse_schedule(code_schedule)
+    return planned[-1].codec if begins_at_once(planned) else with_flags(code, said)
 
 
 def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:
@@ -105,15 +199,45 @@ def fitted_schedule(
 
 
 def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float) -> str:
-    """The memory of the last codec that needs one, of all that a run has.
+    """Returns the memory of the last codec that needs one, among those that all codecs bear.
+
+    Codecs that lose next to nothing come after the others, and go without where another must.
 
     Args:
         codecs: those of its schedule, in order, and of single parameters.
         comm_type: the communicator, which may take a memory of its own.
         momentum: that of the optimiser; 0 where it has none.
+
+    Raises:
+        ConfigError: there is no such memory.
     """
     own = own_memory(comm_type)
     if own is not None:
         return own
-    needed = [default_memory(codec, momentum) for codec in codecs]
-    return next((memory for memory in reversed(needed) if memory != Forget.id), Forget.id)
+    needed = {codec: default_memory(codec, momentum) for codec in reversed(codecs)}
+    wanted = [(memory, codec) for codec, memory in needed.items() if memory != Forget.id]
+    wanted.sort(key=lambda pair: pair[1].fine)  # what loses much comes first
+    borne = next((memory for memory, _ in wanted if all_bear(codecs, memory)), Forget.id)
+    if borne == Forget.id and (starved := [one for _, one in wanted if not one.fine]):
+        raise unborne(codecs, needed[starved[0]], starved[0])
+    return borne
+
+
+def all_bear(codecs: Sequence[Codec[Any]], memory: str) -> bool:
+    """True if no codec is refused with this memory."""
+    try:
+        for codec in codecs:
+            check_fits(codec, memory)
+    except ConfigError:
+        return False
+    return True
+
+
+def unborne(codecs: Sequence[Codec[Any]], memory: str, needs_it: Codec[Any]) -> ConfigError:
+    """Returns the error of a codec that does not bear the memory that another one needs."""
+    try:
+        for codec in codecs:
+            check_fits(codec, memory)
+    except ConfigError as error:
+        return ConfigError(f"{error}; --memory auto took {memory}, which {needs_it} needs")
+    raise AssertionError(f"all codecs bear {memory}")

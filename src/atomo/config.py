@@ -13,12 +13,14 @@ from atomo.codecs import Codec
 from atomo.codecs.by_name import ByName, parse_by_name
 from atomo.coding import (
     AUTO,
+    FLAGS,
     check_auto,
+    final_codec,
     fitted_by_name,
     fitted_phases,
     fitted_schedule,
     needed_memory,
-    with_flags,
+    over_recipe,
 )
 from atomo.comm_types import COMM_TYPES
 from atomo.compression import Compression
@@ -51,6 +53,7 @@ from atomo.setting_checks import (
     MASTER_DEVICES,
     PRECISIONS,
     check_clip,
+    check_folders,
     check_hosts,
     check_precision,
     check_schedule,
@@ -220,6 +223,7 @@ class Settings:
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)  # each alone; below, what contradicts another
         check_hosts(self.hostfile, self.slurm)
+        check_folders(self.data_dir, self.resume)
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
         check_least(self.n, self.comm_type, self.min_workers, self.hierarchical)
@@ -246,8 +250,9 @@ class Settings:
         Raises:
             ConfigError: no recipe has this name, or a setting is out of range.
         """
-        known = RECIPES[resolve("recipe", recipe, RECIPES)].settings if recipe else {}
-        return cls(**{**known, **given})
+        if not recipe:
+            return cls(**given)
+        return cls(**over_recipe(RECIPES[resolve("recipe", recipe, RECIPES)].settings, given))
 
     def resolved(self) -> "Settings":
         """The same run with every name in its canonical form and nothing left to defaults, but for
@@ -261,7 +266,9 @@ class Settings:
             memory = "none" if self.memory == "auto" else self.memory
             plain = replace(self, code=PLAIN, memory=memory).resolved()
             return replace(plain, code=AUTO, memory=AUTO if self.memory == AUTO else plain.memory)
-        codec = fitted_codec(with_flags(self.code, self.codec_flags), self.comm_type)
+        codec = fitted_codec(
+            final_codec(self.code, self.codec_flags, self.code_schedule), self.comm_type
+        )
         planned = fitted_phases(codec, self.code_schedule, self.comm_type)
         by_name = fitted_by_name(self.by_name, self.comm_type)
         codecs = [*(phase.codec for phase in planned), *by_name.codecs]
@@ -323,12 +330,7 @@ class Settings:
     @property
     def codec_flags(self) -> dict[str, int | float | None]:
         """What the published flags say of the codec, by the names of its settings."""
-        return {
-            "rank": self.svd_rank,
-            "bits": self.quantization_level,
-            "bucket_size": self.bucket_size,
-            "ratio": self.compress_ratio,
-        }
+        return {setting: getattr(self, name) for name, setting in FLAGS.items()}
 
     @property
     def measures(self) -> bool:

@@ -12,7 +12,7 @@ __all__ = ["bits_per_second", "seconds", "speed_text"]
 
 SPEEDS: Final[Mapping[str, float]] = MappingProxyType({"kbit": 1e3, "mbit": 1e6, "gbit": 1e9})
 TIMES: Final[Mapping[str, float]] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
-QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]+)\s*")
+QUANTITY: Final = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))\s*([a-zA-Z]+)\s*")
 
 
 def bits_per_second(text: str, name: str) -> float:
@@ -45,9 +45,12 @@ def seconds(text: str, name: str) -> float:
         name: of the option, for the message.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is none, or below 0.
     """
-    return quantity(text, name, TIMES)
+    found = quantity(text, name, TIMES)
+    if found < 0:
+        raise ConfigError(f"{name} must be at least 0, got {text}")
+    return found
 
 
 def quantity(text: str, name: str, units: Mapping[str, float]) -> float:

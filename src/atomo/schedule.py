@@ -65,8 +65,8 @@ def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
             "is --lr-warmup-epochs"
         )
     ratios = warm_up(codec.ratio, epochs)  # type: ignore[attr-defined]
-    warmed = [replace(codec, ratio=float(f"{ratio:.6g}")) for ratio in ratios]  # type: ignore[type-var]
-    return "; ".join(f"{epoch}: {one}" for epoch, one in enumerate(warmed))
+    rising = [replace(codec, ratio=float(f"{ratio:.6g}")) for ratio in ratios[:-1]]  # type: ignore[type-var]
+    return "; ".join(f"{epoch}: {one}" for epoch, one in enumerate([*rising, codec]))
 
 
 def parse_schedule(schedule: str) -> tuple[Phase, ...]:

@@ -9,7 +9,8 @@ from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 
 __all__ = [
-    "AUTO", "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "PRECISIONS", "check_clip", "check_hosts",
+    "AUTO", "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "PRECISIONS", "check_clip", "check_folders",
+    "check_hosts",
     "check_precision", "check_schedule", "master_down", "wants_gpu",
 ]  # fmt: skip
 
@@ -25,6 +26,16 @@ def check_hosts(hostfile: str, slurm: bool) -> None:
     if hostfile and slurm:
         raise ConfigError(
             f"--hostfile {hostfile} and --slurm each say which hosts there are; give one of them"
+        )
+
+
+def check_folders(data_dir: str, resume: str) -> None:
+    """Raises ConfigError for an empty name of a folder, which a path takes for the current one."""
+    if not data_dir.strip():
+        raise ConfigError("--data-dir is empty; give a folder, such as data, or . for this one")
+    if not resume.strip():
+        raise ConfigError(
+            "--resume is empty; give auto, never, or the folder of a run, such as . for this one"
         )
 
 

@@ -74,11 +74,11 @@ def test_a_bad_line_of_a_host_file_is_named(capsys, tmp_path):
         ("--model-dir=x --events=xml", "--events 'xml'; known: text, json"),
         ("--model-dir=x --eval-frq=2", "unknown option '--eval-frq'; did you mean '--eval-freq'?"),
         ("--model-dir=x --poll-interval=0", "poll_interval"),
-        ("--model-dir=x --poll-interval=inf", "poll_interval_s must be at most 10000000, got inf"),
-        ("--model-dir=x --idle-timeout=nan", "idle_timeout_s must be at least 0, got nan"),
+        ("--model-dir=x --poll-interval=inf", "--poll-interval must be at most 10000000, got inf"),
+        ("--model-dir=x --idle-timeout=nan", "--idle-timeout must be at least 0, got nan"),
         ("--model-dir=x --threads=100000", "--threads must be at most 1024, got 100000"),
         ("--model-dir=x --threads=-1", "--threads must be at least 0, got -1"),
-        ("--model-dir=x --eval-batch-size=0", "eval_batch_size must be at least 1, got 0"),
+        ("--model-dir=x --eval-batch-size=0", "--eval-batch-size must be at least 1, got 0"),
     ],
 )
 def test_the_evaluator_refuses_what_it_cannot_do(words, told, capsys):

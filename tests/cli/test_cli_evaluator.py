@@ -94,8 +94,13 @@ def test_it_may_evaluate_only_some_checkpoints_and_says_what_it_cannot_do(capfd,
     for wrong in ("--network=FC", "--dataset=MNIST"):
         assert main(evaluate(folder, wrong)) == 2
         told = capfd.readouterr().err
-        assert "contradicts the checkpoint, which was trained with" in told
+        assert f"{wrong.replace('=', ' ')} contradicts the checkpoint, which was trained" in told
         assert told.count("\n") == 1
+    for wrong in ("--eval-batch-size=0", "--poll-interval=0", "--idle-timeout=-1", "--threads=-1"):
+        assert main(evaluate(folder, wrong)) == 2
+        assert f"atomo evaluate: {wrong.partition('=')[0]} must be" in capfd.readouterr().err
+    assert main(evaluate(folder, "--image-size=9")) == 2
+    assert "--image-size 9: Digits comes in 32x32 only" in capfd.readouterr().err
     assert not evaluated(folder)
     assert main(evaluate(folder, "--eval-freq=3")) == 0
     assert evaluated(folder) == [3, 6, 7]

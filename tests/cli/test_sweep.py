@@ -1,6 +1,7 @@
 """A sweep tries every combination once, goes on where it stopped, and names the best."""
 
 import json
+import re
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -9,7 +10,14 @@ import pytest
 from rich.console import Console
 
 from atomo.cli import main
-from atomo.cli.sweep import advice, name_of, sweep, trial_settings
+from atomo.cli.sweep import (
+    advice,
+    check_grid,
+    name_of,
+    sweep,
+    trial_given,
+    trial_settings,
+)
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError, Diverged
 from atomo.launch.grid import Axis, axes_of, points
@@ -195,3 +203,37 @@ def test_strange_results_are_named(tmp_path):
     (tmp_path / "sweep.jsonl").write_text('{"name": "x"}\n')
     with pytest.raises(CheckpointError, match=r"sweep\.jsonl is not that of a sweep"):
         sweep(planned(tmp_path), tmp_path, write_metrics)
+
+
+def test_all_trials_are_checked_before_the_first_is_run(tmp_path):
+    ran: list[Settings] = []
+    axes, rest = axes_of(["--code=svd; topk; svd(rang=3)", "--network=FC"])
+    cells = {name_of(one): trial_settings(rest, one, tmp_path / "x") for one in points(axes)}
+    with pytest.raises(ConfigError, match=r"^code=svd\(rang=3\): svd: unknown setting 'rang'"):
+        sweep(cells, tmp_path / "x", lambda one: ran.append(one) or 0)
+    assert not ran
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--schedule=step --lr=1,2 --lr-end=0.1", "--lr-end 0.1 has no effect: --schedule cosine"),
+        ("--code=sgd --error-budget=0.1,0.2", "--error-budget 0.1 has no effect"),
+        ("--code=svd;topk(", r"code=topk\(: .*'topk\('"),
+        ("--momentum=0.5,1.5", "--momentum must be below 1, got 1.5"),
+    ],
+)
+def test_a_sweep_refuses_what_no_trial_reads(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *words.split()]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_of_an_option_that_one_trial_reads_nothing_is_said():
+    for codes, lines in (("svd;topk", []), ("svd;qsgd", ["--compress-ratio 0.1 has no effect"])):
+        axes, rest = axes_of([f"--code={codes}", "--compress-ratio=0.1"])
+        told: list[str] = []
+        check_grid({name_of(one): trial_given(rest, one) for one in points(axes)}, told.append)
+        assert [line.partition(":")[0] for line in told] == lines

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from rich.console import Console
@@ -17,10 +18,11 @@ from atomo.arguments import flag, option, parse
 from atomo.bounds import ANY, COUNT, THREADS, Bound, check
 from atomo.cli.gradient_file import gradient_in
 from atomo.codecs import CODECS, make_codec
+from atomo.effects import ALWAYS, Effect, effective
 from atomo.measure import Measurement, measure
 from atomo.training.capture import capture
 
-__all__ = ["BenchOptions", "main"]
+__all__ = ["CAPTURE", "EFFECTS", "BenchOptions", "main", "read_gradient"]
 
 DESCRIPTION = """\
 Measures codecs on a gradient: how long a copy of it takes, and how many of these encoding and
@@ -62,9 +64,28 @@ class BenchOptions:
         check(self, BOUNDS, flag)
 
 
+def taken(options: Any) -> bool:
+    """True if the gradient is taken from a training here, and not read."""
+    return not options.tensor
+
+
+CAPTURE: Final[Mapping[str, Effect[Any]]] = MappingProxyType(
+    dict.fromkeys(
+        ("network", "dataset", "data_dir", "steps"),
+        Effect(taken, "the gradient is that of --tensor {0.tensor}; leave one of them out"),
+    )
+)
+"""Of options that say which gradient to take, in the tables of commands that take one."""
+
+EFFECTS: Final[Mapping[str, Effect[BenchOptions]]] = MappingProxyType(
+    {**dict.fromkeys(("code", "tensor", "repetitions", "threads", "json"), ALWAYS), **CAPTURE}
+)
+
+
 def main(words: Sequence[str]) -> int:
     """Measures and prints."""
-    options = parse(BenchOptions, words, "bench", DESCRIPTION)
+    build = effective(BenchOptions, EFFECTS, "bench")
+    options = parse(BenchOptions, words, "bench", DESCRIPTION, build)
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the ranks of a job do
     specs = [spec for spec in options.code.split(";") if spec.strip()] or list(CODECS)

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ import torch
 
 from atomo.allocator import keep_freed_memory
 from atomo.arguments import flag, option, parse
-from atomo.bounds import THREADS, check
+from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
 from atomo.config import wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.lines import evaluation_line
@@ -28,6 +28,14 @@ __all__ = ["EvaluateOptions", "main"]
 
 EVENTS: Final = ("text", "json", "atomo")
 AUTO: Final = "auto"
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "image_size": PIXELS,
+    "eval_batch_size": IMAGES,
+    "eval_freq": ANY,
+    "poll_interval": SECONDS,
+    "idle_timeout": ANY,
+    "threads": THREADS,
+}
 
 DESCRIPTION = """\
 Evaluates every checkpoint of a run once, in order, as they appear in its folder.
@@ -54,6 +62,9 @@ class EvaluateOptions:
     threads: int = option(0, "compute threads; 0: PyTorch's choice")
     events: str = option("text", "text, json for programs, or atomo: as published")
 
+    def __post_init__(self) -> None:
+        check(self, BOUNDS, flag)
+
 
 def main(words: Sequence[str]) -> int:
     """Evaluates until the run is finished."""
@@ -62,7 +73,6 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
     if options.events not in EVENTS:
         raise ConfigError(f"--events {options.events!r}; known: {', '.join(EVENTS)}")
-    check(options, {"threads": THREADS}, flag)
     if options.threads:
         torch.set_num_threads(options.threads)
     keep_freed_memory()  # each batch needs what the one before it freed

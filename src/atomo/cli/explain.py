@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
 from atomo.arguments import parse
+from atomo.cli.explain_effects import EFFECTS, OF_RUN
 from atomo.cli.explain_options import (
     DESCRIPTION,
     ExplainOptions,
@@ -21,6 +22,7 @@ from atomo.cli.explain_profile import profile_of, setting_of
 from atomo.cli.explain_run import explain_run, like_run_beside
 from atomo.cli.explain_table import document, table, verdict
 from atomo.codecs import make_codec
+from atomo.effects import Effect, effective
 from atomo.errors import ConfigError
 from atomo.launch.probes import probed
 from atomo.models import is_foreign
@@ -50,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     """Measures, predicts and prints."""
     if words and not words[0].startswith("-"):
         if not is_network(words[0]):
-            return explain_run(Path(words[0]), parsed(words[1:]))
+            return explain_run(Path(words[0]), parsed(words[1:], OF_RUN))
         words = ["--network", *words]
     options = like_run_beside(parsed(words))
     setting, measured = (from_probe if options.probe else from_here)(options)
@@ -80,9 +82,12 @@ def is_network(word: str) -> bool:
     return is_foreign(word) and not Path(word).exists()
 
 
-def parsed(words: Sequence[str]) -> ExplainOptions:
+def parsed(
+    words: Sequence[str], effects: Mapping[str, Effect[ExplainOptions]] = EFFECTS
+) -> ExplainOptions:
     """The options. Raises ConfigError for what is wrong with them before anything is measured."""
-    options = parse(ExplainOptions, words, "explain", DESCRIPTION)
+    build = effective(ExplainOptions, effects, "explain")
+    options = parse(ExplainOptions, words, "explain", DESCRIPTION, build)
     if options.png:
         pyplot_for(options.png)
     _ = options.link

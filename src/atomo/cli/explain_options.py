@@ -45,6 +45,7 @@ LOW_RANK: Final = ("PowerSGD", "ACPSGD")
 BOUNDS: Final[Mapping[str, Bound]] = {
     "image_size": PIXELS,
     "batch_size": IMAGES,
+    "svd_rank": ANY,
     "workers": Bound(1, 1_000_000, "somebody must train", "no job has so many"),
     "threads": replace(THREADS, least=1),
     "cores": ANY,

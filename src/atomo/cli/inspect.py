@@ -4,7 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Final
 
 from rich import box
 from rich.console import Console
@@ -12,8 +13,9 @@ from rich.table import Table
 from torch import Tensor
 
 from atomo.arguments import option, parse
-from atomo.cli.bench import BenchOptions, read_gradient
+from atomo.cli.bench import CAPTURE, BenchOptions, read_gradient
 from atomo.codecs import make_codec
+from atomo.effects import ALWAYS, Effect, effective
 from atomo.errors import ConfigError
 from atomo.inspect import (
     Cluster,
@@ -27,7 +29,7 @@ from atomo.inspect import (
 )
 from atomo.plotting import pyplot_for
 
-__all__ = ["InspectOptions", "main"]
+__all__ = ["EFFECTS", "InspectOptions", "main"]
 
 Row = Layer | Cluster | Losses
 
@@ -54,9 +56,15 @@ class InspectOptions:
     png: str = option("", "file for a picture of histograms and spectra; empty: none")
 
 
+EFFECTS: Final[Mapping[str, Effect[InspectOptions]]] = MappingProxyType(
+    {**dict.fromkeys(("tensor", "code", "png"), ALWAYS), **CAPTURE}
+)
+
+
 def main(words: Sequence[str]) -> int:
     """Prints tables and draws a picture."""
-    options = parse(InspectOptions, words, "inspect", DESCRIPTION)
+    build = effective(InspectOptions, EFFECTS, "inspect")
+    options = parse(InspectOptions, words, "inspect", DESCRIPTION, build)
     pyplot = pyplot_for(options.png) if options.png else None
     codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
     shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}

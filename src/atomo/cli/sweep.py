@@ -5,14 +5,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from rich.console import Console
 
+from atomo import setting_effects
+from atomo.arguments import to_arguments
 from atomo.config import Settings
+from atomo.effects import Effect, caution, tell_idle
 from atomo.errors import ConfigError, Diverged
-from atomo.launch.given import given
+from atomo.launch.given import Given, given
 from atomo.launch.grid import axes_of, points
+from atomo.launch.mpirun import command
 from atomo.launch.place import located
 from atomo.launch.sweep import Trial, best, measured, past, remember, results_table
 from atomo.launch.trials import Recorder, run_trial
@@ -31,6 +36,21 @@ between. The best has the lowest training loss; with --evaluator local, the best
 
 Each trial has a folder in --train-dir. The same command goes on where it stopped."""
 
+# Of a run, what trials have no use for.
+EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
+    {
+        **setting_effects.EFFECTS,
+        # `evaluator` is given to every trial, by `trial_given`.
+        "test_batch_size": Effect(
+            lambda settings: settings.evaluator.lower() != "none",
+            "trials are evaluated with --evaluator local alone; give it, or leave this out",
+        ),
+        "log_interval": Effect(
+            lambda settings: False, "trials print no lines of steps; leave it out"
+        ),
+    }
+)
+
 Run = Callable[[Settings], int]
 """Trains, and returns the exit code."""
 
@@ -43,7 +63,9 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError("no option has several values; give some, as in --lr 2^-7..2^-1")
     folder = Path(base.settings.train_dir or default_folder(base.settings, base.name))
     grid = {name_of(point): point for point in points(axes)}
-    planned = {name: trial_settings(rest, point, folder) for name, point in grid.items()}
+    trials_given = {name: trial_given(rest, point) for name, point in grid.items()}
+    check_grid(trials_given, caution("sweep"))
+    planned = {name: placed(one, folder, name) for name, one in trials_given.items()}
     metric = make_task(base.settings.task).metrics[0]
     code, trials = sweep(planned, folder, lambda one: run_trial(one, Recorder()))
     if trials:
@@ -65,10 +87,11 @@ def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int,
     Returns:
         The exit code, and the trials that are done.
     """
+    texts = {name: settings_text(checked(name, settings)) for name, settings in planned.items()}
     folder.mkdir(parents=True, exist_ok=True)
     done, trials = past(folder), list[Trial]()
     for name, settings in planned.items():
-        text = settings_text(located(settings))
+        text = texts[name]
         if text not in done:
             code = run(settings if is_of(text, settings) else replace(settings, resume="never"))
             if code not in (0, Diverged.exit_code):
@@ -81,6 +104,41 @@ def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int,
     return 0, trials
 
 
+def checked(name: str, settings: Settings) -> Settings:
+    """Returns the settings of a trial as its job gets them, checked before any trial is run.
+
+    Raises:
+        ConfigError: a setting does not hold; the message names the trial.
+    """
+    try:
+        found = located(settings)
+        command(found, to_arguments(found))
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    return found
+
+
+def check_grid(trials: Mapping[str, Given], say: Callable[[str], object]) -> None:
+    """Says which options have no effect in any trial.
+
+    Raises:
+        ConfigError: one of them was meant to have one, or a trial's settings contradict each other.
+    """
+    idle: list[dict[str, Effect[Settings]]] = []
+    for name, trial in trials.items():
+        try:
+            trial.check_codes()
+            idle.append(trial.idle(EFFECTS))
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+    shared = set(idle[0]).intersection(*idle)  # what one trial reads is not said of another
+    tell_idle(
+        {name: one for name, one in idle[0].items() if name in shared},
+        next(iter(trials.values())).options,
+        say,
+    )
+
+
 def is_of(text: str, settings: Settings) -> bool:
     """Whether what lies in the folder of a trial, if anything, is of these very settings."""
     kept = Path(settings.train_dir) / SETTINGS_FILE
@@ -89,10 +147,19 @@ def is_of(text: str, settings: Settings) -> bool:
 
 def trial_settings(rest: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
     """The settings of one point of the grid."""
+    return placed(trial_given(rest, point), folder, name_of(point))
+
+
+def placed(trial: Given, folder: Path, name: str) -> Settings:
+    """Returns the settings of a trial in a folder of its own."""
+    return replace(trial.settings, train_dir=str(folder / name))
+
+
+def trial_given(rest: Sequence[str], point: Mapping[str, str]) -> Given:
+    """Returns what one point of the grid gives, as a command line of its own would."""
     evaluator = [] if any(word.startswith("--evaluator") for word in rest) else ["--evaluator=none"]
     words = [*rest, *evaluator, *(f"{option}={value}" for option, value in point.items())]
-    settings = given(words, "sweep", DESCRIPTION).settings
-    return replace(settings, train_dir=str(folder / name_of(point)))
+    return given(words, "sweep", DESCRIPTION)
 
 
 def name_of(point: Mapping[str, str]) -> str:

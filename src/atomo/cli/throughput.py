@@ -4,17 +4,20 @@ import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, final
 
 from rich.console import Console
 from rich.table import Table
 
+from atomo import setting_effects
 from atomo.arguments import Parser, flag, number, translated
 from atomo.bounds import ANY, COUNT, check
 from atomo.config import Settings
+from atomo.effects import Effect, caution
 from atomo.errors import ConfigError
 from atomo.launch.given import given
 from atomo.launch.place import located
@@ -34,6 +37,27 @@ Trains on noise and prints images a second: first dense, then with --code. Optio
 
   atomo throughput --network ResNet50 --batch-size 32 --code dgc --n 3"""
 DENSE: Final = "sgd"
+STEPS: Final[Effect[Settings]] = Effect(
+    lambda settings: False,
+    "--num-warmup-batches and --num-iters times --num-batches-per-iter are the steps; give these",
+    refused=True,
+)
+OWN: Final[Effect[Settings]] = Effect(
+    lambda settings: False,
+    "jobs have folders that are gone afterwards, no evaluator and no lines of steps; leave it out",
+)
+# Of a run, what this command sets itself.
+EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
+    {
+        **setting_effects.EFFECTS,
+        **dict.fromkeys(("max_steps", "epochs"), STEPS),
+        **dict.fromkeys(
+            ("train_dir", "evaluator", "test_batch_size", "eval_freq", "checkpoint_every",
+             "keep_checkpoints", "resume", "log_interval"),
+            OWN,
+        ),
+    }
+)  # fmt: skip
 SURE: Final = 1.96  # standard deviations on either side have 95 % of a normal distribution
 
 
@@ -70,7 +94,9 @@ class Speed:
 def main(words: Sequence[str]) -> int:
     """Measures and prints."""
     plan, rest = planned(words)
-    base = given(["--dataset=Noise", *rest], "throughput", DESCRIPTION).settings
+    run = given(["--dataset=Noise", *rest], "throughput", DESCRIPTION)
+    run.check(caution("throughput"), EFFECTS)
+    base = run.settings
     located(base)  # what is wrong with it is said now, not when the dense run is over
     found = []
     for settings in compared(base):

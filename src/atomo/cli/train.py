@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from atomo.effects import caution
 from atomo.launch.given import given
 from atomo.launch.launcher import launch
 
@@ -23,4 +24,5 @@ checkpoint and ends; twice ends at once."""
 def main(words: Sequence[str]) -> int:
     """Trains, and returns the exit code."""
     run = given(words, "train", DESCRIPTION)
+    run.check(caution("train"))
     return launch(run.settings, Console(), run.name)

@@ -105,6 +105,6 @@ def require_size(name: str, shape: tuple[int, int, int], image_size: int | None)
     _, height, width = shape
     if image_size is not None and (height, width) != (image_size, image_size):
         raise ConfigError(
-            f"image size {image_size}: {name} comes in {height}x{width} only; "
-            "leave it out, or say how to scale it: --task 'images(augment=vit)'"
+            f"--image-size {image_size}: {name} comes in {height}x{width} only; "
+            "leave it out, or have a task scale it: `atomo train --task 'images(augment=vit)'`"
         )

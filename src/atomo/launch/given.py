@@ -1,13 +1,16 @@
 """The settings of a run as a command line and its `--config` files give them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from atomo.arguments import Parser, parse
+from atomo.coding import check_code
 from atomo.config import Settings
+from atomo.effects import Effect, tell_idle, without_effect
 from atomo.launch.slurm import tasks
+from atomo.setting_effects import EFFECTS
 from atomo.settings_file import name_of, read_settings
 from atomo.tasks import chosen
 
@@ -25,6 +28,33 @@ class Given:
     settings: Settings
     name: str
     """Which files it came from, `[cifar.resnet20]+[dgc.wm5]`; empty: from none."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the command line itself says, by field of Settings."""
+
+    def idle(self, table: Mapping[str, Effect[Settings]] = EFFECTS) -> dict[str, Effect[Settings]]:
+        """Returns the options of the command line that have no effect.
+
+        Raises:
+            ConfigError: settings contradict each other.
+        """
+        self.settings.resolved()  # says what is wrong better than an option without effect could
+        return without_effect(self.settings, self.options, table)
+
+    def check_codes(self) -> None:
+        """Raises ConfigError for a --code of the command line that serves in no step."""
+        if "code" in self.options:
+            check_code(self.options["code"], self.settings.code_schedule)
+
+    def check(
+        self, say: Callable[[str], object], table: Mapping[str, Effect[Settings]] = EFFECTS
+    ) -> None:
+        """Says which options of the command line have no effect.
+
+        Raises:
+            ConfigError: one of them was meant to have one, or settings contradict each other.
+        """
+        self.check_codes()
+        tell_idle(self.idle(table), self.options, say)
 
 
 def given(words: Sequence[str], command: str, description: str) -> Given:
@@ -38,11 +68,14 @@ def given(words: Sequence[str], command: str, description: str) -> Given:
     known, options = own.parse_known_args(words)
     files = read_settings(known.config)
 
+    said: dict[str, Any] = {}
+
     def build(**options: Any) -> Settings:
+        said.update(options)
         told = {**files, **options}
         if told.get("slurm") and "n" not in told:  # who asks for tasks wants them all
             told["n"] = tasks() - told.get("spares", 0)
         return chosen(**told)
 
     settings = parse(Settings, options, command, f"{description}\n\n{CONFIG_HELP}", build)
-    return Given(settings, name_of(known.config))
+    return Given(settings, name_of(known.config), said)

@@ -10,6 +10,7 @@ from typing import Final, final
 
 from torch import Tensor
 
+from atomo.coding import AUTO, codecs_text
 from atomo.communicators import Balance
 from atomo.errors import CheckpointError
 from atomo.identity import record
@@ -263,7 +264,7 @@ class Keeper:
         return Started(
             network=s.network,
             dataset=s.dataset,
-            code=s.code,
+            code=AUTO if job.chosen else codecs_text(s.code, s.code_schedule, s.code_for),
             memory=s.memory,
             workers=job.workers,
             parameters=job.entries,

@@ -10,6 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn import Module
 
+from atomo.arguments import flag
 from atomo.errors import CheckpointError, ConfigError
 from atomo.names import fold
 from atomo.tasks import Task, Workload, spec_of
@@ -43,8 +44,8 @@ def agreed(name: str, given: Setting | None, config: Mapping[str, Setting]) -> S
         return trained if given is None else given
     if fold(str(given)) != fold(str(trained)):
         raise ConfigError(
-            f"{name} {given!r} contradicts the checkpoint, which was trained with {trained!r};"
-            f" leave {name} out to evaluate what was trained"
+            f"{flag(name)} {given} contradicts the checkpoint, which was trained with {trained}; "
+            "leave it out to evaluate what was trained"
         )
     return given
 
@@ -65,7 +66,8 @@ def build_subject(
     """
     if not isinstance(network, str) or not isinstance(dataset, str):
         raise ConfigError(
-            f"network {network!r}, dataset {dataset!r}: the checkpoint does not name both; do it"
+            f"the checkpoint names network {network!r} and dataset {dataset!r}; give --network and "
+            "--dataset, both of them"
         )
     if image_size is not None and not isinstance(image_size, int):
         raise ConfigError(f"image_size {image_size!r} in the checkpoint is not a number of pixels")

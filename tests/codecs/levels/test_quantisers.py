@@ -178,6 +178,7 @@ def test_strange_payloads_are_refused_and_leave_the_sum_unchanged(codec):
         "qsgd(bits=0)",
         "qsgd(bits=9)",
         "qsgd(levels=256)",
+        "qsgd(bits=3, levels=3)",
         "qsgd(bucket_size=-1)",
         "qsgd(norm=l3)",
         "qsgd(coding=zip)",

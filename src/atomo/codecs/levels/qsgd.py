@@ -76,6 +76,11 @@ class QSGD(Codec[Levels]):
                 raise ConfigError(
                     f"qsgd: {name} must be in {least}..{most}, got {getattr(self, name)}"
                 )
+        if self.levels and self.bits != QSGD.bits:
+            raise ConfigError(
+                f"qsgd: bits={self.bits} and levels={self.levels} both say how many levels there "
+                f"are, and bits={self.bits} are {2**self.bits - 1}; give one of them"
+            )
         check_known(self.id, "norm", self.norm, NORMS)
         check_known(self.id, "coding", self.coding, CODINGS)
 

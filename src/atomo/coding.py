@@ -129,14 +129,14 @@ def codecs_text(code: str, code_schedule: str, code_for: str) -> str:
     """Returns all codecs of a run in words, as its first line has them.
 
     >>> codecs_text("svd", "0: fp16; 2.5: svd", "bf16: conv1.weight")
-    '0: fp16; 2.5: svd by epoch; bf16: conv1.weight by name'
+    'by epoch 0: fp16; 2.5: svd; by name bf16: conv1.weight'
     """
     planned = phases(code, code_schedule)
     if len(planned) == 1:
         served = str(planned[0].codec)
     else:
-        served = "; ".join(f"{phase.epoch:g}: {phase.codec}" for phase in planned) + " by epoch"
-    return f"{served}; {code_for} by name" if code_for else served
+        served = "by epoch " + "; ".join(f"{phase.epoch:g}: {phase.codec}" for phase in planned)
+    return f"{served}; by name {code_for}" if code_for else served
 
 
 def final_codec(

@@ -73,7 +73,7 @@ def test_a_bad_line_of_a_host_file_is_named(capsys, tmp_path):
         ("", "atomo evaluate: --model-dir is missing"),
         ("--model-dir=x --events=xml", "--events 'xml'; known: text, json"),
         ("--model-dir=x --eval-frq=2", "unknown option '--eval-frq'; did you mean '--eval-freq'?"),
-        ("--model-dir=x --poll-interval=0", "poll_interval"),
+        ("--model-dir=x --poll-interval=0", "--poll-interval"),
         ("--model-dir=x --poll-interval=inf", "--poll-interval must be at most 10000000, got inf"),
         ("--model-dir=x --idle-timeout=nan", "--idle-timeout must be at least 0, got nan"),
         ("--model-dir=x --threads=100000", "--threads must be at most 1024, got 100000"),

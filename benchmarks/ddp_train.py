@@ -108,7 +108,8 @@ def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDa
     elif name == "nothing":
         ddp.register_comm_hook(None, give_back)
     elif name == "atomo":
-        exchange, ours = atomo.ddp_hook(ddp, setting, momentum=momentum)
+        own = momentum if has_momentum(hook, momentum) else 0.0
+        exchange, ours = atomo.ddp_hook(ddp, setting, momentum=own)
         ddp.register_comm_hook(exchange, ours)
     elif name != "none":
         raise SystemExit(f"--hook {hook}: none, nothing, bf16, fp16, powersgd:RANK or atomo:SPEC")

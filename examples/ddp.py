@@ -27,9 +27,9 @@ images = TensorDataset(*data.train.batch(torch.arange(len(data.train))))
 sampler = DistributedSampler(images)
 loader = DataLoader(images, BATCH, sampler=sampler)
 model = DistributedDataParallel(build_model("LeNet", data.input_shape, data.classes))
-state, hook = atomo.ddp_hook(model, CODE)  # 2
-model.register_comm_hook(state, hook)  # 3
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+state, hook = atomo.ddp_hook(model, CODE, optimizer=optimizer)  # 2
+model.register_comm_hook(state, hook)  # 3
 
 for epoch in range(EPOCHS):
     sampler.set_epoch(epoch)

@@ -29,13 +29,13 @@ accelerator = Accelerator(
     dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),  # to go on exactly
     project_config=saving,
 )
-plug = atomo.accelerate_hook(accelerator, CODE)  # 2: before prepare
 
 torch.manual_seed(0)
 data = load_dataset("Digits", Path("data"))
 images = TensorDataset(*data.train.batch(torch.arange(len(data.train))))
 model = build_model("LeNet", data.input_shape, data.classes)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+plug = atomo.accelerate_hook(accelerator, CODE, optimizer=optimizer)  # 2: before prepare
 loader = DataLoader(images, BATCH, shuffle=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 

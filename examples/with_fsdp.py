@@ -34,8 +34,8 @@ sampler = DistributedSampler(images)
 loader = DataLoader(images, BATCH, sampler=sampler)
 model = build_model("LeNet", data.input_shape, data.classes)
 fully_shard(model, mesh=mesh["shard"])
-exchange = atomo.fsdp_hook(model, CODE, mesh["replicate"])
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+exchange = atomo.fsdp_hook(model, CODE, mesh["replicate"], optimizer=optimizer)
 
 for epoch in range(EPOCHS):
     sampler.set_epoch(epoch)

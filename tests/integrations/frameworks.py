@@ -52,7 +52,14 @@ def kept(exchange: Any) -> Tensor:
     return torch.cat([entries[name].flatten() for name in sorted(entries)])
 
 
-def accelerated(code: str | None, handler: bool = True, **options: Any) -> tuple[Any, Any]:
+def heavy(model: nn.Module) -> torch.optim.Optimizer:
+    """An SGD whose momentum and weight decay a memory applies in its place."""
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+
+
+def accelerated(
+    code: str | None, handler: bool = True, optimizer: Any = None, **options: Any
+) -> tuple[Any, Any]:
     """An Accelerator, and the plug."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
@@ -63,7 +70,9 @@ def accelerated(code: str | None, handler: bool = True, **options: Any) -> tuple
     given = [DistributedDataParallelKwargs(bucket_cap_mb=0.001)] if handler else []
     accelerator = Accelerator(cpu=True, kwargs_handlers=given, **options)
     assert accelerator.num_processes == SIZE
-    return accelerator, None if code is None else atomo.accelerate_hook(accelerator, code)
+    if code is None:
+        return accelerator, None
+    return accelerator, atomo.accelerate_hook(accelerator, code, optimizer=optimizer)
 
 
 def accelerate_run(
@@ -74,9 +83,9 @@ def accelerate_run(
     **options: Any,
 ) -> tuple[Tensor, Any]:
     """The weights after all steps, of which the first half may be those of a checkpoint."""
-    accelerator, plug = accelerated(code, **options)
     model, loader = network(), DataLoader(DATA, BATCH)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    optimizer = heavy(model)
+    accelerator, plug = accelerated(code, optimizer=optimizer, **options)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     assert model.bucket_bytes_cap < 2000  # what the handler said
     if resume:
@@ -109,7 +118,8 @@ def accelerate() -> None:
     again, resumed = accelerate_run(CODE, resume=place)
     assert whole.equal(again)
     assert kept(exchange).equal(kept(resumed))
-    assert resumed.state_dict()["step"] == STEPS
+    state = resumed.state_dict()
+    assert (state["step"], state["memory"]) == (STEPS, "dgc")  # momentum moved there
 
     dense = FOLDER / "dense"
     accelerate_run(None, save=dense)
@@ -170,7 +180,8 @@ def trainer_run(folder: Path, code: str | None, resume: bool = False) -> tuple[T
         dataloader_pin_memory=False,
     )
     examples = [{"images": image, "labels": label} for image, label in DATA]
-    trainer = Trainer(Classifier(), arguments, train_dataset=examples)
+    model = Classifier()
+    trainer = Trainer(model, arguments, train_dataset=examples, optimizers=(heavy(model), None))
     plug = None if code is None else atomo.trainer_hook(trainer, code)
     trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{HALF}") if resume else None)
     assert trainer.state.global_step == STEPS
@@ -186,6 +197,7 @@ def trainer() -> None:
     folder = FOLDER / "trainer"
     whole, exchange = trainer_run(folder, CODE)
     again, resumed = trainer_run(folder, CODE, resume=True)
+    assert resumed.state_dict()["memory"] == "dgc"
     assert not whole.equal(plain)
     assert whole.equal(again)
     assert kept(exchange).equal(kept(resumed))
@@ -207,7 +219,7 @@ def lightning_run(
             return cross_entropy(self.network(batch[0]), batch[1])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.2)
+            return heavy(self)
 
     callbacks: list[Any] = [] if code is None else [atomo.lightning_callback(code)]
     if save:
@@ -240,6 +252,7 @@ def lightning() -> None:
     assert exchange.stats.ratio > 2
     saved = FOLDER / "lightning" / "epoch=0.ckpt"
     again, resumed = lightning_run(CODE, resume=saved)
+    assert resumed.state_dict()["memory"] == "dgc"
     assert whole.equal(again)
     assert kept(exchange).equal(kept(resumed))
 

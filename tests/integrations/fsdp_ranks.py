@@ -68,9 +68,14 @@ def hooked(replicas: int, code: str, **settings: Any) -> tuple[Network, Any]:
     return model, atomo.fsdp_hook(model, code, mesh["replicate"], **settings)
 
 
-def train(model: Network, steps: range = range(STEPS), **options: Any) -> list[float]:
+def train(
+    model: Network,
+    steps: range = range(STEPS),
+    optimizer: torch.optim.Optimizer | None = None,
+    **options: Any,
+) -> list[float]:
     """Steps with this rank's own images, which a teacher has labelled; the losses."""
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    optimizer, losses = optimizer or torch.optim.SGD(model.parameters(), lr=0.5), []
     for step in steps:
         generator = torch.Generator().manual_seed(100 * step + RANK)
         images = torch.randn(32, 32, generator=generator)
@@ -113,6 +118,26 @@ def equals_hsdp() -> None:
     assert whole(plain.parameters()).equal(whole(model.parameters()))
     assert exchange.stats.steps == len(few)
     assert exchange.stats.sent_bytes >= exchange.stats.dense_bytes > 0
+
+
+def heavy(model: nn.Module) -> torch.optim.Optimizer:
+    """An SGD whose momentum and weight decay a memory can apply."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def momentum() -> None:
+    """Momentum and weight decay in a memory are plain SGD's where nothing is late."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    plain, model = sharded(mesh), sharded(mesh["shard"])
+    optimizer = heavy(model)
+    replicas = mesh["replicate"]
+    atomo.fsdp_hook(model, "sgd", replicas, memory="dgc", optimizer=optimizer)
+    assert optimizer.param_groups[0]["weight_decay"] == 0
+    few = range(4)
+    losses, expected = train(model, few, optimizer), train(plain, few, heavy(plain))
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+    words, other = "applies none of it: give momentum to the optimizer", sharded(mesh["shard"])
+    expect(ConfigError, words, lambda: atomo.fsdp_hook(other, "qsgd", replicas, momentum=0.9))
 
 
 def trains_and_resumes() -> None:
@@ -231,7 +256,7 @@ dist.init_process_group(
     "gloo", f"file://{FOLDER / 'store'}", timedelta(seconds=300), rank=RANK, world_size=SIZE
 )
 SCENARIOS = (
-    equals_hsdp, trains_and_resumes, accumulates, chunked, unused, refuses,
+    equals_hsdp, momentum, trains_and_resumes, accumulates, chunked, unused, refuses,
     refuses_before_it_makes_groups, refuses_at_work,
 )  # fmt: skip
 for scenario in SCENARIOS:

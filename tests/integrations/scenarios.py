@@ -3,6 +3,7 @@
 import copy
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -248,6 +249,75 @@ def amp() -> None:
     _, state, scales = amp_run(1024.0, spoilt=3)
     assert scales == [1024.0] * 3 + [512.0] * 3
     assert (state.stats.skipped, state.stats.steps) == (1, 6)
+
+
+def heavy(model: nn.Module) -> torch.optim.Optimizer:
+    """An SGD whose momentum and weight decay a memory can apply."""
+    settings = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
+    return torch.optim.SGD(model.parameters(), lr=0.05, **settings)
+
+
+def heavy_run(
+    code: str | None, scale: float = 0.0, micro: int = 1, view: bool = False, **settings: Any
+) -> Tensor:
+    """The weights after steps of `heavy`, whose momentum moves where there is a code."""
+    options = {**SMALL, "gradient_as_bucket_view": view}
+    ddp = DistributedDataParallel(network(), **options)
+    optimizer = heavy(ddp)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=bool(scale))
+    if code:
+        hook = atomo.ddp_hook(ddp, code, optimizer=optimizer, scaler=scaler, **settings)
+        ddp.register_comm_hook(*hook)
+        assert optimizer.param_groups[0]["momentum"] == 0
+    for number, (images, labels) in enumerate(batches(8)):
+        last = (number + 1) % micro == 0
+        with nullcontext() if last else ddp.no_sync():
+            spoilt = torch.inf if scale and number == 3 and RANK == 0 else 1.0
+            scaler.scale(cross_entropy(ddp(images), labels) * spoilt).backward()
+        if last:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    check_alike(ddp)
+    return flat(ddp)
+
+
+def momentum() -> None:
+    """Momentum and weight decay in a memory are plain SGD's where nothing is late; and those of
+    `wrap_optimizer` elsewhere.
+    """
+    for settings in ({}, {"micro": 2, "view": True}, {"scale": 1024.0}):
+        moved = heavy_run("sgd", memory="dgc", **settings)
+        torch.testing.assert_close(moved, heavy_run(None, **settings), rtol=1e-5, atol=1e-6)
+    code = "svd(rank=2, selection=top)"  # sees a matrix at a time, whatever the buckets
+    model = network()
+    optimizer = atomo.wrap_optimizer(heavy(model), model, code)
+    for images, labels in batches(8):
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    assert optimizer.exchange.state_dict()["memory"] == "dgc"
+    assert heavy_run(code).equal(flat(model))
+    if SIZE == 4:
+        moved = heavy_run("sgd", memory="dgc", hierarchical=2)
+        torch.testing.assert_close(moved, heavy_run(None), rtol=1e-5, atol=1e-6)
+    one_hook()
+
+
+def one_hook() -> None:
+    """A model has one hook; a rank warns of momentum that works against a memory, once."""
+    ddp, state = wrapped(network(), "topk(ratio=0.05)", SMALL)
+    assert re.fullmatch(r"Exchange\(topk\(ratio=0.05\), memory residual, .*\)", repr(state))
+    expect(ConfigError, "has a communication hook already", lambda: atomo.ddp_hook(ddp, "topk"))
+    optimizer = sgd(ddp, 0.9)
+    for number, (images, labels) in enumerate(batches(2)):
+        step(ddp, images, labels)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            optimizer.step()
+        said = [str(one.message) for one in seen]
+        assert len(said) == (RANK == 0 and number == 0), said
+        assert all("give optimizer=... to the hook" in one for one in said)
 
 
 def methods() -> None:

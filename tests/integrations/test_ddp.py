@@ -20,7 +20,7 @@ RESUMING = Path(__file__).with_name("resuming.py")
 def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
     names = ["gathers", "equals_ddp", "trains", "layouts", "channels_last", "unused", "joins"]
     errors = ["not_finite", "too_late"]  # come out of backward on all ranks
-    run_ranks(SCENARIOS, 2, tmp_path, *names, "amp", "methods", "resumes", *errors)
+    run_ranks(SCENARIOS, 2, tmp_path, *names, "amp", "momentum", "methods", "resumes", *errors)
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_three_ranks(tmp_path):
 
 @pytest.mark.slow
 def test_two_hosts_of_two_ranks(tmp_path):
-    run_ranks(SCENARIOS, 4, tmp_path, "hierarchical")
+    run_ranks(SCENARIOS, 4, tmp_path, "hierarchical", "momentum")
 
 
 @pytest.mark.slow

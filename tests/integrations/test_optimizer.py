@@ -51,7 +51,8 @@ def test_momentum_moves_only_where_the_memory_applies_it():
     assert moved.exchange.state_dict()["memory"] == "dgc"
     _, [left, _] = on_ranks(2, "qsgd", steps(2, 1), momentum_sgd)
     assert left.param_groups[0]["momentum"] == 0.9
-    _, [asked, _] = on_ranks(2, "topk", steps(2, 1), momentum_sgd, memory="residual")
+    with pytest.warns(UserWarning, match="memory='auto' moves it into the memory"):
+        _, [asked, _] = on_ranks(2, "topk", steps(2, 1), momentum_sgd, memory="residual")
     assert asked.param_groups[0]["momentum"] == 0.9
 
 

@@ -1,10 +1,12 @@
 """Hugging Face Accelerate, and the Trainer of transformers, which is made of it."""
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
@@ -22,6 +24,7 @@ def accelerate_hook(
     accelerator: Any,
     code: str | Codec[Any],
     *,
+    optimizer: Optimizer | None = None,
     memory: str = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
@@ -35,7 +38,7 @@ def accelerate_hook(
     """Compresses the gradients of all models that an Accelerator prepares from now on.
 
         accelerator = Accelerator()
-        plug = atomo.accelerate_hook(accelerator, "topk(ratio=0.01)")
+        plug = atomo.accelerate_hook(accelerator, "topk(ratio=0.01)", optimizer=optimizer)
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     On every rank, before `prepare`. `save_state` and `load_state` then have what every rank keeps
@@ -43,11 +46,16 @@ def accelerate_hook(
     begin with nothing. Mixed precision, `accumulate`, clipping, and what `kwargs_handlers` say of
     DistributedDataParallel stay as they are. One process alone has nothing to average.
 
+    The momentum and the weight decay of `optimizer` move into the memory, as with `ddp_hook`. So do
+    those of an optimiser that is prepared before its model: no other one is known when the hook is
+    made.
+
     Args:
         accelerator: whose processes average.
+        optimizer: the one that steps the model, prepared or not.
         code: a codec, or its specification such as "svd(rank=3)".
         memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        momentum: as of `ddp_hook`.
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
@@ -68,19 +76,24 @@ def accelerate_hook(
     choice = Choice(
         code, memory, momentum, nesterov, seed, compression, dense=dense, hierarchical=hosts
     )
-    plug = Plug(choice, timeout_s)
-    plug_in(accelerator, plug)
+    plug = Plug(choice, timeout_s, optimizer)
+    plug_in(accelerator, plug, lambda: [*accelerator._optimizers])
     return plug
 
 
-def plug_in(accelerator: Any, plug: Plug) -> None:
+def plug_in(accelerator: Any, plug: Plug, optimizers: Callable[[], Sequence[object]]) -> None:
     """Has an Accelerator attach a plug to the models that it prepares, and save its state.
+
+    Args:
+        accelerator: whose processes average.
+        plug: for its models.
+        optimizers: those that there are when a model is prepared.
 
     Raises:
         ConfigError: as of `accelerate_hook`.
     """
     check(accelerator)
-    accelerator.ddp_handler = Handler(accelerator, plug)
+    accelerator.ddp_handler = Handler(accelerator, plug, optimizers)
 
     def save(models: list[Any], weights: list[Any], folder: str) -> None:
         save_folder(plug, Path(folder))
@@ -120,8 +133,10 @@ class Handler:
     An Accelerator finds handlers by their exact class, so that no subclass of it would be taken.
     """
 
-    def __init__(self, accelerator: Any, plug: Plug) -> None:
-        self._accelerator, self._plug = accelerator, plug
+    def __init__(
+        self, accelerator: Any, plug: Plug, optimizers: Callable[[], Sequence[object]]
+    ) -> None:
+        self._accelerator, self._plug, self._optimizers = accelerator, plug, optimizers
         self._given = accelerator.ddp_handler
 
     def to_kwargs(self) -> dict[str, Any]:
@@ -130,7 +145,7 @@ class Handler:
 
     def register_comm_hook(self, model: DistributedDataParallel) -> None:
         """Called for each model, when it was wrapped."""
-        self._plug.attach(model, self._accelerator.scaler)
+        self._plug.attach(model, self._accelerator.scaler, self._optimizers())
 
 
 def save_folder(plug: Plug, folder: Path) -> None:

@@ -16,6 +16,7 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
 from atomo.devices import to_host
 from atomo.integrations.chunk import Chunk, Codecs, bucket_of, spread, taken
+from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.means import decode_frames
 from atomo.integrations.scales import agree
@@ -52,6 +53,7 @@ class Averager:
         skips: bool,
         method: PowerSGD | ACPSGD | None = None,
         dense: Dense = NEVER,
+        decay: Decay = NO_DECAY,
     ) -> None:
         """An averager at step 0.
 
@@ -63,11 +65,12 @@ class Averager:
                 not finite; then all ranks get NaN, and every memory is as it was before the step.
             method: sums in rounds of its own what the codec stands for; None: frames are gathered.
             dense: in which steps all travels dense.
+            decay: the weight decay that gradients get before the memory sees them.
         """
         self.stats = Stats()
         self.step = 0
         self.memory, self.codecs, self.dense = compressor.memory, codecs, dense
-        self.collective, self.method = collective, method
+        self.collective, self.method, self._decay = collective, method, decay
         self._at_first = way_of(Codecs(DENSE), compressor)
         self._later = way_of(codecs, compressor, method)
         self._snapshots = skips and type(self.memory) is not Forget
@@ -97,6 +100,7 @@ class Averager:
                 # A gradient that spoils the step may be the last one to come.
                 factors = self.method.state_dict() if self.method else {}
                 self._before = self.memory.state_dict(), factors
+            self._decay.add_to(chunk.gradients, scale)
             self._held.append((chunk, scale))
             if self.memory.needs_norm and not last:
                 return []

@@ -1,8 +1,8 @@
 """Compressed gradients in PyTorch's DistributedDataParallel: a communication hook."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.autograd import Variable
 from torch.distributed import ProcessGroup
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
@@ -22,10 +23,13 @@ from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.momentum_watch import MomentumWatch
+from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.wire import Compression
 
-__all__ = ["Hook", "ddp_hook", "hook_of"]
+__all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
 
+ADVICE: Final = "give optimizer=... to the hook, with memory='auto', which moves it into the memory"
 Hook = Callable[[Exchange, GradBucket], Future[Tensor]]
 
 
@@ -33,6 +37,7 @@ def ddp_hook(
     ddp: DistributedDataParallel,
     code: str | Codec[Any],
     *,
+    optimizer: Optimizer | None = None,
     memory: str = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
@@ -48,29 +53,33 @@ def ddp_hook(
     """What `ddp.register_comm_hook` takes: gradients are compressed, and averaged bit for bit
     alike on all ranks.
 
-        state, hook = atomo.ddp_hook(ddp, "topk(ratio=0.01)", memory="residual")
+        state, hook = atomo.ddp_hook(ddp, "topk(ratio=0.01)", optimizer=optimizer)
         ddp.register_comm_hook(state, hook)
 
-    The same on every rank, which all must make. Each bucket is encoded, gathered and decoded in
+    Where nobody asks for the state, `ddp.register_comm_hook(*atomo.ddp_hook(...))` is enough. The
+    same on every rank, which all must make. Each bucket is encoded, gathered and decoded in
     threads while the backward pass goes on; errors come out of `backward()`.
 
     A gradient that is zero throughout, as DDP has it of parameters that were not used, takes no
     part: its memory is left alone. On ranks that have `join`ed that is all of them; the average is
     over all ranks, as with DDP's `divide_by_initial_world_size`.
 
-    Momentum on top of error feedback pushes on where nothing is left to feed back. SGD with
-    momentum is best given `momentum=0` there and its momentum here, where "auto" then takes a
-    memory that applies it before the codec chooses ("dgc"), as a run of `atomo train` does. Adam,
-    SGD without momentum, and codecs that drop little need nothing of the kind.
+    SGD's momentum on top of error feedback repeats updates that the memory has already delivered.
+    With `optimizer`, "auto" then takes a memory that applies momentum before the codec ("dgc"), and
+    momentum and weight decay move there, as with `wrap_optimizer`: the optimiser's groups have
+    neither afterwards, its `state_dict` has both. Without, a warning says so at the first step of
+    such an SGD.
 
     Args:
         ddp: the wrapped model; parameters that need a gradient are those it has now.
+        optimizer: the one that steps these parameters; any of torch.optim, with all its groups.
         code: a codec, or its specification such as "svd(rank=3)"; or "powersgd(rank=4)" and
             "acpsgd(rank=4)", which sum factors in rounds of their own; or
             "chunked(ratio=0.01, chunk=64)", `chunktopk` of the chunks that all ranks agree on.
         memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
             `default_memory` of the codec and `momentum`.
-        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        momentum: applied by a memory that takes momentum, where no `optimizer` is given; the
+            optimiser then has none.
         nesterov: whether that is Nesterov's.
         process_group: of whose ranks; None: of DDP's. A group of its own is made like it. PyTorch
             numbers groups, so where it is only a part of all ranks, the others must make as many.
@@ -91,13 +100,14 @@ def ddp_hook(
         `stats` are bytes and seconds; and the hook.
 
     Raises:
-        ConfigError: a name is unknown, a memory does not suit the codec, or the ranks do not say
-            the same.
+        ConfigError: a name is unknown, a memory does not suit the codec or does not apply the
+            momentum, the model has a hook already, or the ranks do not say the same.
     """
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
     choice = Choice(code, memory, momentum, nesterov, seed, compression, skips, dense, hosts)
-    return hook_of(ddp, choice, scaler if skips else None, process_group, timeout_s)
+    enabled, optimizers = scaler if skips else None, given_optimizers(choice, optimizer)
+    return hook_of(ddp, choice, enabled, process_group, timeout_s, optimizers)
 
 
 def hook_of(
@@ -106,26 +116,48 @@ def hook_of(
     scaler: GradScaler | None,
     process_group: ProcessGroup | None,
     timeout_s: float | None,
+    optimizers: Sequence[Optimizer] = (),
+    advice: str = ADVICE,
 ) -> tuple[Exchange, Hook]:
-    """`ddp_hook`, with what all ranks must have in common in one value.
+    """Makes the hook of `ddp_hook`, with the settings that all ranks have in common in one value.
+
+    Args:
+        ddp: the wrapped model.
+        choice: how gradients are averaged.
+        scaler: of the loss, if it is scaled.
+        process_group: as of `ddp_hook`.
+        timeout_s: as of `ddp_hook`.
+        optimizers: those whose momentum may move into the memory.
+        advice: for a warning about an SGD whose momentum works against the memory.
 
     Raises:
         ConfigError: as of `ddp_hook`.
     """
     check_model(ddp)
-    parameters = {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
+    parameters = averaged_by(ddp)
+    choice, moved = move_momentum(choice, optimizers, parameters.values())
     group = ddp.process_group if process_group is None else process_group
     layout = BucketLayout(parameters)
-    exchange = make_exchange(choice, TorchCollective(group, timeout_s), parameters, layout)
-    return exchange, Averaging(scaler, layout).average
+    collective, decay = TorchCollective(group, timeout_s), moved.decay(parameters)
+    exchange = make_exchange(choice, collective, parameters, layout, decay)
+    moved.take()
+    watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), advice)
+    return exchange, Averaging(scaler, layout, watch).average
+
+
+def averaged_by(ddp: DistributedDataParallel) -> dict[str, Tensor]:
+    """The parameters whose gradients DDP averages, by name."""
+    return {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
 
 
 @final
 class Averaging:
     """The hook of one DDP."""
 
-    def __init__(self, scaler: GradScaler | None, layout: BucketLayout) -> None:
-        self._scaler, self._layout = scaler, layout
+    def __init__(
+        self, scaler: GradScaler | None, layout: BucketLayout, watch: MomentumWatch | None
+    ) -> None:
+        self._scaler, self._layout, self._watch = scaler, layout, watch
         self._scale = 1.0
 
     def average(self, state: Exchange, bucket: GradBucket) -> Future[Tensor]:
@@ -147,6 +179,8 @@ def check_model(ddp: object) -> None:
     """Raises ConfigError for what takes no hook."""
     if not isinstance(ddp, DistributedDataParallel):
         raise ConfigError(f"a DistributedDataParallel is needed, not a {type(ddp).__name__}")
+    if getattr(ddp, "_comm_hooks", ()):  # PyTorch has no public way to read them
+        raise ConfigError("the DistributedDataParallel has a communication hook already: give one")
 
 
 def check_bucket(bucket: object) -> None:

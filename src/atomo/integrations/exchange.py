@@ -40,6 +40,7 @@ class Exchange:
         seat: Seat,
         inside: Inside | None = None,
         layout: BucketLayout | None = None,
+        about: str = "",
     ) -> None:
         """An exchange.
 
@@ -49,8 +50,9 @@ class Exchange:
             seat: of this rank.
             inside: the host of which the averager is for one rank; None: it is for all ranks.
             layout: the buckets of whoever submits, if they change over a resume.
+            about: the codec and the memory, as `repr` has them.
         """
-        self._layout = layout
+        self._layout, self._about = layout, about
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.seat = averager, dict(parameters), seat
         self._stages: Averager | HostAverager | AtOnce = averager
@@ -80,6 +82,12 @@ class Exchange:
     def idle(self) -> bool:
         """Whether nothing was submitted since `finish`."""
         return not self._pending
+
+    def __repr__(self) -> str:
+        """The codec, the memory, the ratio so far, and the ranks."""
+        stats = self.stats
+        sent = f"{stats.ratio:.1f}x fewer bytes in {stats.steps} steps"
+        return f"Exchange({self._about}, {sent}, rank {self.rank} of {self.size})"
 
     def at_rate(self, rate: float) -> None:
         """Tells the learning rate of the next step to a memory in units of the update."""

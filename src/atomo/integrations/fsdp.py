@@ -1,23 +1,29 @@
 """Compressed gradients between the replicas of a model that FSDP2 has sharded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
+from atomo.integrations.ddp import ADVICE
+from atomo.integrations.decay import local
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.fsdp_checks import check_choice, check_meshes, sharded_parameters
 from atomo.integrations.fsdp_shards import cut_up, sharded_modules, shards_of
 from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.momentum_watch import MomentumWatch
+from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.integrations.sharded import ShardedExchange
-from atomo.memory import kind_of
 from atomo.wire import Compression
 
 __all__ = ["fsdp_hook"]
@@ -28,6 +34,7 @@ def fsdp_hook(
     code: str | Codec[Any],
     replicas: DeviceMesh,
     *,
+    optimizer: Optimizer | None = None,
     memory: str = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
@@ -41,7 +48,8 @@ def fsdp_hook(
 
         mesh = init_device_mesh("cuda", (hosts, 8), mesh_dim_names=("replicate", "shard"))
         fully_shard(model, mesh=mesh["shard"])
-        exchange = atomo.fsdp_hook(model, "topk(ratio=0.01)", mesh["replicate"])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        exchange = atomo.fsdp_hook(model, "topk", mesh["replicate"], optimizer=optimizer)
 
     In the place of `fully_shard(model, mesh=mesh)`, whose all-reduce between replicas is dense. As
     there, FSDP2 gathers weights and reduce-scatters gradients among the ranks that share a replica,
@@ -59,8 +67,9 @@ def fsdp_hook(
         code: a codec, or its specification such as "svd(rank=3)".
         replicas: the ranks that hold this one's shard, one of each replica: a mesh of one
             dimension.
+        optimizer: the one that steps the model; as of `ddp_hook`.
         memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        momentum: as of `ddp_hook`.
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
@@ -79,17 +88,27 @@ def fsdp_hook(
     """
     dense = Dense(dense_below, dense_steps)
     choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
-    check_choice(choice)
+    optimizers = given_optimizers(choice, optimizer)
     parameters, modules = sharded_parameters(model), sharded_modules(model)
+    choice, moved = move_momentum(choice, optimizers, parameters.values())
+    check_choice(choice)
     group = check_meshes(parameters, replicas).get_group()
-    rows = {name: one.to_local().detach() for name, one in parameters.items()}
-    here = {name: one for name, one in rows.items() if one.numel()}
-    exchange = make_exchange(choice, TorchCollective(group, timeout_s), here)
+    here = {name: rows for name, one in parameters.items() if (rows := local(one)).numel()}
+    collective = TorchCollective(group, timeout_s)
+    exchange = make_exchange(choice, collective, here, decay=moved.decay(parameters))
+    moved.take()
+    watch = None if moved else MomentumWatch(choice, dist.get_rank(), parameters.values(), ADVICE)
+    register(modules, parameters, Steps(exchange, watch))
+    return ShardedExchange(exchange, parameters, choice.memory_kind.vectors)
+
+
+def register(
+    modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: "Steps"
+) -> None:
+    """Has each module hand over its gradients."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
-    steps = Steps(exchange)
     for number, module in enumerate(modules):
         module.set_all_reduce_hook(Averaging(steps, module, number, names).average)
-    return ShardedExchange(exchange, parameters, kind_of(choice.memory_spec).vectors)
 
 
 @final
@@ -112,8 +131,8 @@ class Averaging:
 class Steps:
     """The averages of all modules, of which those of one backward pass are a step."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange, self._begun = exchange, False
+    def __init__(self, exchange: Exchange, watch: MomentumWatch | None) -> None:
+        self._exchange, self._watch, self._begun = exchange, watch, False
 
     def average(self, chunk: Chunk) -> None:
         """Averages one module's gradients."""

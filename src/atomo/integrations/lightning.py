@@ -45,10 +45,13 @@ def lightning_callback(
     begins with nothing. Its `precision`, `accumulate_grad_batches` and clipping stay as they are.
     One process alone has nothing to average.
 
+    Momentum and weight decay of an SGD, which `configure_optimizers` has made when `fit` begins,
+    move into the memory, as with `ddp_hook`; where they cannot, a warning says why.
+
     Args:
         code: a codec, or its specification such as "svd(rank=3)".
         memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        momentum: as of `ddp_hook`.
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
@@ -69,7 +72,8 @@ def lightning_callback(
     choice = Choice(
         code, memory, momentum, nesterov, seed, compression, dense=dense, hierarchical=hosts
     )
-    return kind_of(package())(Plug(choice, timeout_s))
+    plug = Plug(choice, timeout_s)
+    return kind_of(package())(plug)
 
 
 def package() -> str:
@@ -104,7 +108,8 @@ def kind_of(name: str) -> Any:
             self._together = True
             if trainer.world_size > 1:
                 scaler = getattr(trainer.precision_plugin, "scaler", None)
-                self.exchange = self._plug.attach(wrapped(trainer.strategy), scaler)
+                ddp = wrapped(trainer.strategy)
+                self.exchange = self._plug.attach(ddp, scaler, trainer.optimizers)
             self._load()
 
         def on_train_batch_start(self, trainer: Any, *about: Any) -> None:

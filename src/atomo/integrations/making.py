@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from atomo.codecs import Codec
+from atomo.codecs import Codec, Law
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.hosts import find_hosts
@@ -17,12 +17,13 @@ from atomo.hierarchy import FLAT
 from atomo.integrations.averager import Averager
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Codecs
+from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
 from atomo.integrations.methods import Meant, Method, read_code
 from atomo.integrations.seat import seat_in
-from atomo.memory import canonical, check_fits, default_memory, make_memory
+from atomo.memory import Memory, canonical, check_fits, default_memory, kind_of, make_memory
 from atomo.wire import Compression
 
 __all__ = ["Choice", "make_exchange"]
@@ -68,6 +69,54 @@ class Choice:
         own = None if self.method is None else self.method.memory
         return canonical(own or default_memory(self.codec, self.momentum))
 
+    @property
+    def memory_kind(self) -> type[Memory]:
+        """The class of the memory."""
+        return kind_of(self.memory_spec)
+
+    @property
+    def delays(self) -> bool:
+        """True if error feedback sends late what the optimizer's momentum would then repeat."""
+        drops = not self.codec.fine and Law.LOSSLESS not in self.codec.laws
+        return self.method is None and self.memory_kind.feeds_back and drops
+
+    @property
+    def has_momentum(self) -> bool:
+        """True if the memory applies momentum, so that the optimizer must not."""
+        kind = self.memory_kind
+        return bool(self.momentum) if kind.takes_momentum else kind.has_momentum
+
+    def check(self) -> None:
+        """Raises ConfigError for settings that contradict each other; all doors call it."""
+        check_fits(self.codec, self.memory_spec)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.nesterov and not self.momentum:
+            raise ConfigError("nesterov=True needs momentum above 0")
+        if self.momentum and not self.memory_kind.takes_momentum:
+            raise ConfigError(
+                f"momentum={self.momentum:g}: memory {self.memory_spec} with {self.meant} applies "
+                f"none of it: {self._place_of_momentum}"
+            )
+
+    @property
+    def _place_of_momentum(self) -> str:
+        """The setting that applies the momentum which the memory does not take."""
+        if self.memory_kind.has_momentum:
+            return f"give memory='{self.memory_kind.id}(beta={self.momentum:g})'"
+        if self.delays and self.codec.shared_seed:
+            return "give momentum=0, since momentum repeats what blind draws send late"
+        if self.delays:
+            return "give memory='dgc', which applies momentum before the codec"
+        return f"give momentum to the optimizer, as in SGD(..., momentum={self.momentum:g})"
+
+    @property
+    def about(self) -> str:
+        """The codec, the memory and the momentum in words."""
+        momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
+        applied = f" with {momentum}" if self.momentum else ""
+        return f"{self.meant}, memory {self.memory_spec}{applied}"
+
     def __str__(self) -> str:
         """What all ranks must have in common."""
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
@@ -81,14 +130,16 @@ def make_exchange(
     collective: Collective,
     parameters: Mapping[str, Tensor],
     layout: BucketLayout | None = None,
+    decay: Decay = NO_DECAY,
 ) -> Exchange:
     """An exchange of the gradients of these parameters; all ranks must make it alike.
 
     Args:
-        choice: how they are averaged.
+        choice: how gradients are averaged.
         collective: the ranks.
         parameters: by name.
         layout: the buckets that the first step after a resume has; None: those that it is given.
+        decay: the weight decay that gradients get before memories see them.
 
     Raises:
         ConfigError: a name is unknown, a memory does not suit the codec, the parameters are none
@@ -99,19 +150,20 @@ def make_exchange(
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
             raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
-    check_fits(choice.codec, choice.memory_spec)
+    choice.check()
     check_alike(choice, collective, parameters)
     hosts = find_hosts(choice.hierarchical, collective)
     seat = seat_in(hosts, collective.rank)
     if hosts.flat:
-        averager = make_averager(choice, collective, parameters)
-        return Exchange(averager, parameters, seat, layout=layout)
-    inside, between = enter(hosts, collective)
-    return Exchange(make_averager(choice, between, parameters), parameters, seat, inside, layout)
+        averager, inside = make_averager(choice, collective, parameters, decay), None
+    else:
+        inside, between = enter(hosts, collective)
+        averager = make_averager(choice, between, parameters, decay)
+    return Exchange(averager, parameters, seat, inside, layout, choice.about)
 
 
 def make_averager(
-    choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]
+    choice: Choice, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
 ) -> Averager:
     """What averages over a collective."""
     size, momentum, nesterov = collective.size, choice.momentum, choice.nesterov
@@ -120,7 +172,7 @@ def make_averager(
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
     method = None if choice.method is None else choice.method(collective, compressor)
     codecs = Codecs(choice.codec, choice.dense.rules(parameters), choice.meant.chunked)
-    return Averager(codecs, compressor, collective, choice.skips, method, choice.dense)
+    return Averager(codecs, compressor, collective, choice.skips, method, choice.dense, decay)
 
 
 def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:

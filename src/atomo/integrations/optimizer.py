@@ -1,7 +1,7 @@
 """Any optimiser, stepping with the average of all ranks' compressed gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,14 @@ from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.job import join_job
 from atomo.integrations.making import Choice, make_exchange
-from atomo.integrations.moved import Moved, move_momentum
+from atomo.integrations.momentum_watch import MomentumWatch
+from atomo.integrations.moved import inner_optimizer, move_momentum
 from atomo.integrations.replicas import replicate
 from atomo.wire import Compression
 
 __all__ = ["AveragedOptimizer", "wrap_optimizer"]
+
+ADVICE: Final = "memory='auto' moves it into the memory, which applies it before the codec"
 
 
 def wrap_optimizer(
@@ -53,7 +56,7 @@ def wrap_optimizer(
     momentum and weight decay are what they were, with one exception. Momentum on top of error
     feedback diverges; so where "auto" finds momentum and a codec that needs a memory, or where the
     memory applies momentum, it is moved there, and weight decay with it: the groups then have
-    neither. Wrap an optimiser before its state is loaded.
+    neither, and `state_dict` has both.
 
     Args:
         optimizer: of parameters of `model`, with all its groups.
@@ -88,12 +91,14 @@ def wrap_optimizer(
         dense=dense,
         hierarchical=hosts,
     )
-    choice, moved = move_momentum(choice, optimizer)
+    choice, moved = move_momentum(choice, [inner_optimizer(optimizer)], parameters.values())
     ranks = join_job(timeout_s) if collective is None else collective
-    exchange = make_exchange(choice, ranks, parameters)
+    exchange = make_exchange(choice, ranks, parameters, decay=moved.decay(parameters))
+    moved.take()
     replicate(model, ranks)
     buckets = grouped(parameters, choice.codec, bucket_mb)
-    return AveragedOptimizer(optimizer, exchange, buckets, moved, scaler if skips else None)
+    watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), ADVICE)
+    return AveragedOptimizer(optimizer, exchange, buckets, watch, scaler if skips else None)
 
 
 @final
@@ -108,13 +113,13 @@ class AveragedOptimizer(Optimizer):
         optimizer: Optimizer,
         exchange: Exchange,
         buckets: Sequence[Mapping[str, Tensor]],
-        moved: Moved,
+        watch: MomentumWatch | None,
         scaler: GradScaler | None,
     ) -> None:
         # Not Optimizer's own, which would make groups and state that nobody uses.
         self.optimizer = optimizer
         self.exchange = exchange
-        self._buckets, self._moved, self._scaler = buckets, moved, scaler
+        self._buckets, self._watch, self._scaler = buckets, watch, scaler
         self._averaged = False
 
     def __getattr__(self, name: str) -> Any:
@@ -134,7 +139,6 @@ class AveragedOptimizer(Optimizer):
         scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         for number, bucket in enumerate(self._buckets):
             gradients = {name: gradient_of(parameter) for name, parameter in bucket.items()}
-            self._moved.add_decay(bucket, gradients, scale)
             last = number + 1 == len(self._buckets)
             self.exchange.submit(Chunk(number, gradients), scale, last, lambda: None)
         self.exchange.finish()

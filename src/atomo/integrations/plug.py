@@ -1,16 +1,20 @@
 """The hook, at whatever models a framework wraps in DistributedDataParallel."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
-from atomo.integrations.ddp import hook_of
+from atomo.errors import ConfigError
+from atomo.integrations.ddp import ADVICE, averaged_by, hook_of
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
+from atomo.integrations.moved import given_optimizers, inner_optimizer, move_momentum
 
 __all__ = ["Plug", "warn_of_nothing"]
 
@@ -28,8 +32,20 @@ class Socket:
 class Plug:
     """What a framework is given, once: it hooks each model when the framework has wrapped it."""
 
-    def __init__(self, choice: Choice, timeout_s: float | None) -> None:
+    def __init__(self, choice: Choice, timeout_s: float | None, optimizer: object = None) -> None:
+        """A plug without models yet.
+
+        Args:
+            choice: how gradients are averaged.
+            timeout_s: the longest wait for another rank, seconds.
+            optimizer: whose momentum moves into the memory; None: those that the framework has.
+
+        Raises:
+            ConfigError: settings contradict each other.
+        """
+        choice.check()
         self._choice, self._timeout_s = choice, timeout_s
+        self._given = given_optimizers(choice, optimizer)
         self._sockets: list[Socket] = []
 
     @property
@@ -37,15 +53,27 @@ class Plug:
         """Of each model, in the order in which they were wrapped: statistics and states."""
         return [socket.exchange for socket in self._sockets]
 
-    def attach(self, ddp: DistributedDataParallel, scaler: GradScaler | None) -> Exchange:
+    def attach(
+        self,
+        ddp: DistributedDataParallel,
+        scaler: GradScaler | None,
+        optimizers: Iterable[object] = (),
+    ) -> Exchange:
         """Hooks a model; every rank does so, in the same order. What it kept before, it keeps.
+
+        Args:
+            ddp: the model.
+            scaler: of the loss.
+            optimizers: those that the framework has, of this model or another.
 
         Raises:
             ConfigError: as of `ddp_hook`.
         """
         skips = scaler is not None and scaler.is_enabled()
         choice = replace(self._choice, skips=skips)
-        exchange, hook = hook_of(ddp, choice, scaler if skips else None, None, self._timeout_s)
+        movable, advice = self._movable(ddp, optimizers)
+        enabled = scaler if skips else None
+        exchange, hook = hook_of(ddp, choice, enabled, None, self._timeout_s, movable, advice)
         ddp.register_comm_hook(exchange, hook)
         for number, socket in enumerate(self._sockets):
             if socket.model is ddp.module:  # wrapped anew: another fit, or a smaller batch
@@ -55,10 +83,31 @@ class Plug:
         self._sockets.append(Socket(ddp.module, exchange))
         return exchange
 
+    def _movable(
+        self, ddp: DistributedDataParallel, optimizers: Iterable[object]
+    ) -> tuple[list[Optimizer], str]:
+        """The optimisers whose momentum may move, and what a warning says where there are none."""
+        if self._given or self._choice.momentum:
+            return self._given, ADVICE
+        parameters = averaged_by(ddp).values()
+        try:
+            found = [inner_optimizer(one) for one in optimizers]
+            own = [one for one in found if steps(one, parameters)]
+            move_momentum(self._choice, own, parameters)
+        except ConfigError as error:  # nobody asked for it: training goes on
+            return [], f"it does not move into the memory: {error}"
+        return own, ADVICE
+
     def at_rate(self, rate: float) -> None:
         """Tells the learning rate of the next step to memories in units of the update."""
         for exchange in self.exchanges:
             exchange.at_rate(rate)
+
+
+def steps(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
+    """True if an optimiser steps one of these parameters."""
+    stepped = {one for group in optimizer.param_groups for one in group["params"]}
+    return not stepped.isdisjoint(parameters)
 
 
 def warn_of_nothing(where: object) -> None:

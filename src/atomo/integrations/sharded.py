@@ -47,6 +47,9 @@ class ShardedExchange:
         """What it has cost this rank so far: bytes, ratio, seconds."""
         return self._exchange.stats
 
+    def __repr__(self) -> str:
+        return f"Sharded{self._exchange!r}"
+
     def at_rate(self, rate: float) -> None:
         """Tells the learning rate of the next step to a memory in units of the update."""
         self._exchange.at_rate(rate)

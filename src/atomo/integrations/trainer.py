@@ -6,7 +6,10 @@ from typing import Any
 
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError
-from atomo.integrations.accelerate import accelerate_hook, load_folder, save_folder
+from atomo.hierarchy import canonical_hierarchy
+from atomo.integrations.accelerate import load_folder, plug_in, save_folder
+from atomo.integrations.dense import Dense
+from atomo.integrations.making import Choice
 from atomo.integrations.plug import Plug
 from atomo.wire import Compression
 
@@ -38,11 +41,14 @@ def trainer_hook(
     in `output_dir` must be named in `TrainingArguments(resume_from_checkpoint=...)` too: the
     Trainer tells nobody else what its `train` was given.
 
+    Momentum and weight decay of an SGD, which the Trainer has made when it wraps the model, move
+    into the memory, as with `ddp_hook`; where they cannot, a warning says why.
+
     Args:
         trainer: whose model is trained.
         code: a codec, or its specification such as "svd(rank=3)".
         memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: what a memory that applies momentum applies; the optimiser then has none.
+        momentum: as of `ddp_hook`.
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
@@ -58,19 +64,12 @@ def trainer_hook(
     Raises:
         ConfigError: as of `accelerate_hook`.
     """
-    plug = accelerate_hook(
-        trainer.accelerator,
-        code,
-        memory=memory,
-        momentum=momentum,
-        nesterov=nesterov,
-        dense_below=dense_below,
-        dense_steps=dense_steps,
-        hierarchical=hierarchical,
-        seed=seed,
-        compression=compression,
-        timeout_s=timeout_s,
+    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    choice = Choice(
+        code, memory, momentum, nesterov, seed, compression, dense=dense, hierarchical=hosts
     )
+    plug = Plug(choice, timeout_s)
+    plug_in(trainer.accelerator, plug, lambda: [one] if (one := trainer.optimizer) else [])
     trainer.add_callback(callback_of(plug))
     return plug
 

@@ -33,6 +33,8 @@ class Memory(ABC):
     """Error feedback: whether it sends later what was not sent, or did not count."""
     has_momentum: ClassVar[bool] = False
     """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
+    takes_momentum: ClassVar[bool] = False
+    """True if it applies the momentum that `make_memory` is given, and not one of its own."""
     decay_has_momentum: ClassVar[bool] = False
     """Whether the optimiser gives weight decay the momentum that it does not give the gradient."""
     vectors: ClassVar[tuple[str, ...]] = ("",)

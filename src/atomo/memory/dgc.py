@@ -40,6 +40,7 @@ class MomentumCorrection(Memory):
     id: ClassVar[str] = "dgc"
     feeds_back: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
+    takes_momentum: ClassVar[bool] = True
     decay_has_momentum: ClassVar[bool] = True
     vectors: ClassVar[tuple[str, ...]] = (UNSENT, VELOCITY)
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({"masking": bool, "clip": float})

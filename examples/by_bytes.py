@@ -5,7 +5,7 @@ feedback), with momentum before the codec. An unbiased one has none; its steps a
 much as its noise makes gradients longer. A real job replaces the list of bytes by whatever carries
 them.
 
-python examples/by_bytes.py [CODE]
+.venv/bin/python examples/by_bytes.py [CODE]
 """
 # ruff: noqa: T201
 

@@ -1,6 +1,6 @@
 """Bytes and error of each codec on a real gradient: LeNet on 64 handwritten digits.
 
-python examples/compare_codecs.py [CODE ...]
+.venv/bin/python examples/compare_codecs.py [CODE ...]
 """
 # ruff: noqa: T201
 

@@ -1,6 +1,6 @@
 """PyTorch's DistributedDataParallel with compressed gradients: three lines more than without.
 
-torchrun --nproc-per-node 2 examples/ddp.py [CODE]
+.venv/bin/torchrun --nproc-per-node 2 examples/ddp.py [CODE]
 """
 # ruff: noqa: T201
 

@@ -1,6 +1,6 @@
 """Your own tensors to bytes and back, with no training run around them.
 
-python examples/one_shot.py
+.venv/bin/python examples/one_shot.py
 """
 # ruff: noqa: T201
 

@@ -1,7 +1,7 @@
 """Compression in a training loop of your own: the optimiser averages gradients over all ranks.
 
-torchrun --nproc-per-node 2 examples/own_loop.py [CODE]
-mpirun -n 2 python examples/own_loop.py [CODE]
+.venv/bin/torchrun --nproc-per-node 2 examples/own_loop.py [CODE]
+.venv/bin/mpirun --oversubscribe -n 2 .venv/bin/python examples/own_loop.py [CODE]
 
 Without a launcher it is one rank.
 """

@@ -1,8 +1,9 @@
 """Hugging Face Accelerate with compressed gradients: two lines more than without.
 
-torchrun --nproc-per-node 2 examples/with_accelerate.py [CODE]
+.venv/bin/torchrun --nproc-per-node 2 examples/with_accelerate.py [CODE]
 
-Every epoch is saved; a second start goes on from the last one. `pip install 'atomo[accelerate]'`.
+Every epoch is saved; a second start goes on from the last one. It needs the extra:
+`.venv/bin/pip install -e '.[accelerate]'`.
 """
 # ruff: noqa: T201
 

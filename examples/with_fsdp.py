@@ -1,6 +1,6 @@
 """FSDP2 with several replicas, whose gradients are compressed between them.
 
-torchrun --nproc-per-node 4 examples/with_fsdp.py [CODE]
+.venv/bin/torchrun --nproc-per-node 4 examples/with_fsdp.py [CODE]
 
 Each host would be a replica: its ranks share the weights over fast links, and what travels between
 hosts is compressed.

@@ -1,8 +1,8 @@
 """Lightning with compressed gradients: one callback.
 
-python examples/with_lightning.py [CODE]
+.venv/bin/python examples/with_lightning.py [CODE]
 
-Lightning starts two processes. `pip install 'atomo[lightning]'`.
+Lightning starts two processes. It needs the extra: `.venv/bin/pip install -e '.[lightning]'`.
 """
 # ruff: noqa: T201
 

@@ -183,6 +183,14 @@ def at_length(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("long"))
 
 
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """The wheel in an environment of its own: `wheels.Installed`."""
+    from wheels import Installed  # imports what is to be checked, which is set up later
+
+    return Installed(tmp_path_factory.mktemp("installed"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Several ranks share two cores in these tests, and a thread each is what they get."""

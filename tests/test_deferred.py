@@ -26,6 +26,7 @@ import gc
 import sys
 from atomo.cli import main
 
+assert main(["--version"]) == 0
 assert main(["train", "--network", "LeNett"]) == 2
 assert main(["sweep", "--lr", "1,2", "--code", "svd(rank=x)"]) == 2
 assert main(["throughput", "--code", "topc"]) == 2

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from wheels import sources
 
 from atomo.arguments import parse
 from atomo.cli import throughput
@@ -14,10 +16,16 @@ from atomo.cli.explain import ExplainOptions
 from atomo.cli.inspect import InspectOptions
 from atomo.cli.throughput import planned
 from atomo.config import Settings
+from atomo.distribution import EXTRAS
 from atomo.launch.given import given
 from atomo.launch.grid import axes_of, points
 from atomo.launch.place import canonical
 from atomo.setting_effects import EFFECTS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 STARTS = {
@@ -76,6 +84,69 @@ def test_codecs_that_readme_gives_by_themselves_go_with_the_defaults():
     assert len(told) >= 2
     for words in told:
         assert asked_for(f"atomo train {words}").memory
+
+
+LAUNCHED = re.compile(r"^(?:\S*/)?(?:mpirun|torchrun) .*(?:-m atomo|examples/).*$", re.MULTILINE)
+
+
+def test_ranks_are_started_by_commands_that_a_clone_has():
+    """A clone's first script makes .venv, and nothing puts it on the path."""
+    texts = [*PAGES, *(ROOT / "examples").glob("*.py")]
+    told = [line for page in texts for line in LAUNCHED.findall(joined(page))]
+    assert len(told) > 5
+    for line in told:
+        assert re.match(
+            r"\.venv/bin/(mpirun .*--oversubscribe .*\.venv/bin/python|torchrun) ", line
+        )
+
+
+# Our name, with no path before it: an index of packages has somebody else's under it.
+INDEX = re.compile(r"pip3? install\b[^\n`;|&]*?[\s'\"]atomo(?![\w./-])")
+EXTRA = re.compile(r"pip3? install\b[^\n`;|&]*?[\s'\"][./][\w./-]*\[([\w, ]+)\]")
+INSTALL = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/", "src/", "examples/",
+           "configs/", "tools/", "benchmarks/", "tests/integrations", "tests/tasks",
+           "tests/models")  # fmt: skip
+
+
+def whole(text: str) -> str:
+    """A text with the strings of its programs whole that stand on several lines."""
+    return re.sub(r"[\"']\s*\n\s*f?[\"']", "", text.replace("\\\n", " "))
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wrong"),
+    [
+        ("pip install atomo", True),
+        ("`pip install 'atomo[accelerate]'`", True),
+        ('x/bin/pip install -U "atomo==0.1"', True),
+        ("pip install 'atomo @ git+https://example.org'", True),
+        ('"pip install "\n    f"atomo[text]"', True),
+        ("pip install -e '.[text]'", False),
+        ("pip install '/path/to/atomo[text]'", False),
+        ("pip install dist/atomo-0.1.0-py3-none-any.whl", False),
+        ("`pip install jiwer`, or Atomo's extra of `atomo`", False),
+    ],
+)
+def test_what_would_come_from_an_index_is_found(line, is_wrong):
+    assert bool(INDEX.search(whole(line))) == is_wrong
+
+
+def test_no_line_has_us_installed_from_an_index_and_every_extra_is_there():
+    """Until the distribution has a name of its own, it comes from a checkout or a wheel."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name in sorted(name for name in sources() if name.startswith(INSTALL)):
+        if not name.endswith((".png", ".npz", ".gz")):
+            text = whole((ROOT / name).read_text(errors="replace"))
+            assert not INDEX.search(text), f"{name}: {INDEX.findall(text)}"
+            for found in EXTRA.findall(text):
+                named = {*found.replace(" ", "").split(",")}
+                assert named <= {*extras["optional-dependencies"]}, f"{name}: {found}"
+
+
+def test_messages_name_the_packages_of_the_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, package in EXTRAS.items():
+        assert extras["optional-dependencies"][extra] == [package]
 
 
 OTHERS = {

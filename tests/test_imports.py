@@ -16,7 +16,7 @@ PACKAGE = Path(atomo.__file__).parent
 
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
-    "devices",
+    ("devices", "distribution"),
     ("errors", "kernels", "allocator", "collector", "published", "tables", "deferred"),
     "plotting",
     "randomness",
@@ -51,7 +51,10 @@ LEVEL = {
     for room in ([rooms] if isinstance(rooms, str) else rooms)
 }
 # These serve any training, not only ours.
-APART = {"models": {"errors", "names", "tables"}, "data": {"errors", "names", "tables"}}
+APART = {
+    "models": {"distribution", "errors", "names", "tables"},
+    "data": {"errors", "names", "tables"},
+}
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -157,3 +157,14 @@ def test_the_published_command_of_dgc_is_what_it_was():
     assert (chosen.network, chosen.epochs, chosen.memory) == ("ResNet20", 200, "dgc")
     assert chosen.peak_lr == pytest.approx(0.8)
     assert chosen.code_schedule.startswith("0: dgc(ratio=0.316228, values=fp16); 1: dgc(ratio=0.1,")
+
+
+def test_published_files_are_found_from_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = read("--config", "configs/cifar/resnet20.toml", "configs/dgc/wm5.toml")
+    assert (chosen.network, chosen.warmup_epochs) == ("ResNet20", 5)
+    with pytest.raises(ConfigError, match=r"configs/dgc/wm6.toml: .* did you mean 'configs/dgc/wm"):
+        read("--config", "configs/dgc/wm6.toml")
+    (tmp_path / "configs/dgc").mkdir(parents=True)
+    written(tmp_path / "configs/dgc", "lr = 7\n", "wm5.toml")
+    assert read("--config", "configs/dgc/wm5.toml").lr == 7  # one's own goes first

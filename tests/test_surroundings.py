@@ -18,7 +18,7 @@ from atomo.program import dispatch
 def act(name, words):
     sys.stdout.write("a line\\n" * 100_000)
     return 0
-sys.exit(dispatch("p", {"print": ""}, str, act, sys.argv[1:]))
+sys.exit(dispatch("p", {"print": ""}, str, str, act, sys.argv[1:]))
 """
 
 

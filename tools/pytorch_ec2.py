@@ -20,7 +20,8 @@ def main() -> int:
     if missing and OURS.exists() and Path(sys.executable).absolute() != OURS.absolute():
         os.execv(OURS, [str(OURS), __file__, *sys.argv[1:]])
     if missing:
-        told = f"{', '.join(missing)}: missing; pip install boto3 pyyaml rich"
+        brings = f"{sys.executable} -m pip install boto3 pyyaml rich"
+        told = f"{', '.join(missing)}: missing; `{brings}` brings them"
         sys.stderr.write(f"pytorch_ec2.py: {told}\n")
         return 2
     sys.path.insert(0, str(ROOT / "src"))  # the commands of this checkout, installed or not

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atomo.api import average, decode, encode
     from atomo.codecs import CODECS, Codec, Law, make_codec
     from atomo.compression import Compression
+    from atomo.distribution import __version__
     from atomo.errors import (
         AtomoError,
         CheckpointError,
@@ -66,6 +67,7 @@ __all__ = [
     "ReplicasDiffer",
     "TooFewWorkers",
     "TransportError",
+    "__version__",
     "accelerate_hook",
     "add_parser_arguments",
     "average",
@@ -111,6 +113,7 @@ HOMES = {
         "atomo.errors",
     ),
     "Compression": "atomo.compression",
+    "__version__": "atomo.distribution",
     "accelerate_hook": "atomo.integrations.accelerate",
     "bucket_cap_mb_list": "atomo.integrations.ddp_buckets",
     "ddp_hook": "atomo.integrations.ddp",

@@ -1,9 +1,9 @@
 """Pictures: matplotlib where it is installed, asked for before any work is done."""
 
-import sys
 from pathlib import Path
 from types import ModuleType
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError
 
 __all__ = ["pyplot_for"]
@@ -19,7 +19,7 @@ def pyplot_for(picture: str) -> ModuleType:
         import matplotlib
     except ImportError as error:
         raise ConfigError(
-            f"--png needs matplotlib; `{sys.executable} -m pip install matplotlib` brings it"
+            f"--png needs matplotlib; `{install_command('plot')}` brings it"
         ) from error
     matplotlib.use("agg")
     from matplotlib import pyplot

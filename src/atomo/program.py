@@ -22,6 +22,7 @@ def dispatch(
     program: str,
     commands: Mapping[str, str],
     usage: Callable[[], str],
+    versions: Callable[[], str],
     act: Callable[[str, list[str]], int],
     arguments: Sequence[str] | None,
 ) -> int:
@@ -31,6 +32,7 @@ def dispatch(
         program: its name, for messages.
         commands: what there is, by name.
         usage: what `--help` says.
+        versions: the line that `--version` prints.
         act: runs the command of a name with what follows it.
         arguments: the command line; None: that of this process.
     """
@@ -39,6 +41,9 @@ def dispatch(
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
         return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        sys.stdout.write(f"{versions()}\n")
+        return 0
     name, *rest = words
     if name not in commands:
         sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")

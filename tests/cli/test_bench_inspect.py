@@ -13,6 +13,7 @@ from torch import Generator
 
 from atomo.cli import main
 from atomo.codecs import CODECS, make_codec
+from atomo.distribution import install_command
 from atomo.inspect import Cluster, Layer, Losses, clusters, layers, losses
 
 
@@ -69,7 +70,7 @@ def test_inspect_explains_its_columns(dump, capsys):
 def test_a_picture_asks_for_matplotlib_before_any_work(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["inspect", "--tensor=/nowhere.safetensors", "--png=g.png"]) == 2
-    assert f"`{sys.executable} -m pip install matplotlib`" in capsys.readouterr().err
+    assert f"`{install_command('plot')}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """What is wrong with a command ends it with the promised exit code and a line that says so."""
 
 import os
+import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from jobs import run
 from support import run_threads, settings, together
 
+import atomo
 from atomo.cli import main
 from atomo.config import Settings
 from atomo.errors import AtomoError, CheckpointError, ConfigError
@@ -92,6 +95,18 @@ def test_an_unknown_command_is_refused(capsys):
     assert main(["--help"]) == 0
 
 
+def test_the_release_is_the_one_that_is_installed(capsys):
+    for word in ("--version", "-V"):
+        assert main([word]) == 0
+        told = capsys.readouterr().out
+        assert told.startswith(f"atomo {atomo.__version__}, Python {platform.python_version()}")
+        assert f", torch {torch.__version__.partition('+')[0]}" in told
+    assert (
+        f'\nversion = "{atomo.__version__}"\n'
+        in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    )
+
+
 def ended_by(run: Settings, error: type[AtomoError]) -> None:
     """Plays all ranks in threads, until an error of this kind ends the job."""
     transports = network(run.n)
@@ -113,7 +128,7 @@ def test_a_missing_data_set_is_named_once(tmp_path):
     code, output = run(words, tmp_path / "log")
     assert code == 3
     assert output.count(f"MNIST is not in {tmp_path}") == 1
-    assert "data_prepare.sh --dataset MNIST" in output
+    assert f"{sys.executable} -m atomo prepare --dataset MNIST" in output
     assert "Traceback" not in output
     assert "restart" not in output
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 from pathlib import Path
 
 import pytest
-from jobs import alive, descendants, run, started, until
+from jobs import Job, alive, descendants, run, started, until
 from networks import SMALL
 from support import largest_difference, plain_sgd, run_threads, settings
 from tasks.real_format import write_text
@@ -81,15 +83,26 @@ def test_an_interrupt_ends_ranks_without_a_master_at_the_same_step(tmp_path):
     assert len(load(tmp_path / "run", mark.step).workers) == 2
 
 
+def documented_ranks() -> list[str]:
+    """The README's line that starts ranks without a launcher, in this environment."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    [line] = re.findall(r"^(\S*mpirun .* -m atomo rank .*)$", text, re.MULTILINE)
+    return [word.replace(".venv/", f"{sys.prefix}/") for word in shlex.split(line)]
+
+
 @pytest.mark.slow
 def test_mpi_and_threads_give_the_same_bits_and_so_do_updates_and_weights(tmp_path):
-    words = ["--code=svd(selection=top)", "--svd-rank=2", "--n=4", "--max-steps=6"]
+    words = ["--code=svd(selection=top)", "--svd-rank=2", "--max-steps=6", "--fusion-mb=0.5"]
     words += ["--down=updates"]  # the threads are one host, where weights come down
-    code, output = run(train(tmp_path / "mpi", *words, "--fusion-mb=0.5"), tmp_path / "log")
-    assert code == 0, output
+    [_, *options] = train(tmp_path / "mpi", *words)
+    job = Job([*documented_ranks(), *options], tmp_path / "log")
+    try:
+        assert job.ends() == 0, job.output
+    finally:
+        job.kill()
     run_threads(
         settings(
-            tmp_path / "threads", n=4, network="FC", batch_size=8, code="svd(selection=top)",
+            tmp_path / "threads", n=3, network="FC", batch_size=8, code="svd(selection=top)",
             svd_rank=2, max_steps=6, fusion_mb=0.5,
         )
     )  # fmt: skip

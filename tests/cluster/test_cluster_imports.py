@@ -12,7 +12,6 @@ import atomo_cluster.errors
 
 PACKAGE = Path(atomo_cluster.__file__).parent
 LIBRARY = Path(atomo.__file__).parent
-ROOT = PACKAGE.parents[1]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # A room may import those before it.
 ALONE = {"virtual": ["errors"]}  # runs where there is nothing but a Python
@@ -68,11 +67,6 @@ def test_help_loads_neither_the_heavy_nor_what_acts(words):
     code = "from contextlib import suppress\nfrom atomo_cluster.ec2.cli import main\n"
     found = loaded(f"{code}with suppress(SystemExit): main({words!r})")
     assert not found & (HEAVY | LATE)
-
-
-def test_the_wheel_has_both_packages():
-    text = (ROOT / "pyproject.toml").read_text()
-    assert 'packages = ["src/atomo", "src/atomo_cluster"]' in text
 
 
 def codes(module):

@@ -12,7 +12,7 @@ from scipy.io import savemat
 from atomo.data import load_dataset
 from atomo.data.imagenet_archives import ARCHIVES, CLASSES, KIT, TRAIN, TRUTH, VAL
 from atomo.data.prepare import prepare
-from atomo.errors import DataError
+from atomo.errors import ConfigError, DataError
 
 FOLDERS = ("n02", "n01")  # of classes 1 and 2: numbers do not follow names
 LABELS = (2, 1, 1)
@@ -103,7 +103,6 @@ def test_damaged_archives_leave_no_half_of_a_data_set(spoil, told, archives):
 
 
 def test_without_archives_it_says_what_to_put_where(tmp_path):
-    said: list[str] = []
-    prepare(["ImageNet"], tmp_path, said.append)
-    assert said[0].startswith("ImageNet cannot be downloaded. ")
-    assert f"{VAL}, {KIT}) in {tmp_path}/imagenet, for `atomo prepare`" in said[0]
+    with pytest.raises(ConfigError, match=r"^ImageNet cannot be downloaded\. ") as caught:
+        prepare(["ImageNet"], tmp_path, pytest.fail)
+    assert f"{VAL}, {KIT}) in {tmp_path}/imagenet, for `atomo prepare`" in str(caught.value)

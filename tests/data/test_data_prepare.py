@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import shutil
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -9,6 +10,7 @@ from threading import Thread
 import pytest
 from torchvision import datasets
 
+from atomo.cli import main
 from atomo.data import DATASETS, load_dataset
 from atomo.data.prepare import prepare
 from atomo.errors import ConfigError, DataError
@@ -124,16 +126,25 @@ def test_a_folder_that_cannot_be_written_is_named(mirror, monkeypatch, tmp_path)
         prepare(["MNIST"], tmp_path, lambda line: None)
 
 
-def test_what_cannot_be_fetched_is_explained(tmp_path, write_tree):
-    said = []
-    prepare(["digits", "ImageNet", "Folder"], tmp_path, said.append)
-    assert said[0] == "Digits: already there and sound; left alone"
-    assert said[1].startswith("ImageNet cannot be downloaded. ")
-    assert f"image-net.org gives out to those who register, in {tmp_path}/imagenet/" in said[1]
-    assert f"put training images in {tmp_path}/train/CLASS/" in said[2]
+def test_what_cannot_be_fetched_is_refused_once_all_else_is_there(tmp_path, write_tree, capsys):
+    words = ["--dataset", "ImageNet", "Folder", "digits", "--data-dir", str(tmp_path)]
+    assert main(["prepare", *words]) == ConfigError.exit_code
+    said = capsys.readouterr()
+    assert said.out == "Digits: already there and sound; left alone\n"
+    assert said.err.startswith("atomo prepare: ImageNet cannot be downloaded. ImageNet is not in")
+    assert f"image-net.org gives out to those who register, in {tmp_path}/imagenet/" in said.err
+    assert f"Folder cannot be downloaded. Folder is not in {tmp_path}" in said.err
+    assert f"put training images in {tmp_path}/train/CLASS/" in said.err
     write_tree(tmp_path)
-    prepare(["folder"], tmp_path, said.append)
-    assert said[3] == "Folder: already there and sound; left alone"
+    assert main(["prepare", "--dataset", "folder", "--data-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "Folder: already there and sound; left alone\n"
+
+
+def test_what_was_put_there_by_hand_and_is_damaged_is_no_error_of_settings(tmp_path, write_tree):
+    write_tree(tmp_path)
+    shutil.rmtree(next((tmp_path / "test").iterdir()))
+    with pytest.raises(DataError, match=r"^(?!.*cannot be downloaded)"):
+        prepare(["Folder"], tmp_path, pytest.fail)
 
 
 def test_an_unknown_name_is_refused_before_anything_is_fetched(tmp_path):

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import pickle  # the format of the original CIFAR batches
+import sys
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_what_is_missing_says_where_it_was_looked_for_and_what_to_do(name, tmp_p
     message = str(caught.value)
     assert f"{name} is not in {tmp_path} (looked for {tmp_path}/" in message
     assert "put " in message
-    command = f"bash data_prepare.sh --dataset {name} --data-dir {tmp_path}"
+    command = f"`{sys.executable} -m atomo prepare --dataset {name} --data-dir {tmp_path}`"
     assert (command in message) == (name not in {"ImageNet", "Folder"})
 
 
@@ -141,7 +142,7 @@ def test_digits_are_the_originals_between_which_it_interpolates(tmp_path):
 
 def test_without_scikit_learn_the_digits_say_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("atomo.data.digits.find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install scikit-learn"):
+    with pytest.raises(DataError, match="-m pip install scikit-learn"):
         load_dataset("Digits", tmp_path)
 
 

@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).with_name("frameworks.py")
 
 
 def needs(package: str, extra: str) -> pytest.MarkDecorator:
-    why = f"needs {package}: `pip install 'atomo[{extra}]'` has it"
+    why = f"needs {package}: `.venv/bin/pip install -e '.[{extra}]'` has it"
     return pytest.mark.skipif(find_spec(package) is None, reason=why)
 
 

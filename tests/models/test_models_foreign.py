@@ -126,5 +126,7 @@ def test_looking_at_a_network_draws_nothing():
 
 def test_without_timm_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigError, match="networks of timm need the package timm"):
+    with pytest.raises(
+        ConfigError, match=r"networks of timm need the package timm .*-m pip install 'timm"
+    ):
         network_named("timm:vit_tiny")

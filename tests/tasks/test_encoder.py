@@ -16,7 +16,7 @@ from atomo.tasks import Workload, make_task
 from atomo.tasks.encoder.folder import OFFLINE
 
 SMALL = "encoder(folder='tiny', length=64)"
-WITHOUT = "needs the extra atomo[text]: pip install transformers"
+WITHOUT = "needs transformers: `.venv/bin/pip install -e '.[text]'` has it"
 
 
 @pytest.fixture

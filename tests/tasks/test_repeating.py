@@ -20,7 +20,7 @@ def write_sentences(root: Path) -> None:
 
 
 def write_encoder(root: Path) -> None:
-    pytest.importorskip("transformers", reason="needs the extra atomo[text]")
+    pytest.importorskip("transformers", reason="needs transformers: the extra text has it")
     write_sentences(root)
     words = [word for known in real_format.WORDS.values() for word in known]
     real_format.write_encoder(root / "tiny", [*real_format.COMMON, *words])

@@ -1,5 +1,6 @@
 """Sentences: what is read, what the network sees of it, and that it is learnt."""
 
+import re
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ from sklearn.metrics import f1_score
 from tasks.real_format import write_sentences
 from tasks.training import trained
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.classes import FScorer
@@ -60,7 +62,7 @@ def test_vectors_are_where_the_network_begins(corpus):
     assert {(1.0, 2.0, 3.0, 4.0), tuple(torch.tensor([0.5, -1, 1e-3, 0]).tolist())} <= rows
 
 
-WITHOUT = "needs the extra atomo[text]: pip install transformers"
+WITHOUT = "needs transformers: `.venv/bin/pip install -e '.[text]'` has it"
 
 
 def test_a_tokeniser_divides_words(corpus):
@@ -85,9 +87,8 @@ def test_what_is_no_tokeniser_is_named(corpus, monkeypatch):
     (corpus / "bad.json").write_text("{}")
     with monkeypatch.context() as context:
         context.setitem(sys.modules, "tokenizers", None)
-        with pytest.raises(
-            ConfigError, match=r"bad.json needs the package tokenizers .*atomo\[text"
-        ):
+        told = rf"bad.json needs the package tokenizers .*`{re.escape(install_command('text'))}`"
+        with pytest.raises(ConfigError, match=told):
             opened(corpus, "text(tokenizer='bad.json')")
     pytest.importorskip("tokenizers", reason=WITHOUT)
     with pytest.raises(DataError, match=r"bad.json is no tokeniser of `tokenizers`: "):

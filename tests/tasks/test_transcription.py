@@ -215,5 +215,5 @@ def test_what_is_wrong_with_data_is_named(folder, monkeypatch):
     with pytest.raises(DataError, match=r"SPK_002\.wav has more than 16000 samples, which is 1 s"):
         opened(folder, "transcription(seconds=1)").test.batch(torch.arange(3))
     monkeypatch.setattr(word_errors, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="need the package jiwer"):
+    with pytest.raises(ConfigError, match=r"need the package jiwer.*-m pip install 'jiwer"):
         opened(folder)

@@ -6,6 +6,7 @@ from typing import Final
 
 from atomo.collector import import_for_good
 from atomo.deferred import defer
+from atomo.distribution import versions
 from atomo.program import dispatch
 
 __all__ = ["main"]
@@ -31,7 +32,7 @@ LAUNCHERS: Final = frozenset({"train", "sweep", "throughput"})
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code (`atomo.errors` lists them)."""
-    return dispatch("atomo", COMMANDS, usage, act, arguments)
+    return dispatch("atomo", COMMANDS, usage, versions, act, arguments)
 
 
 def act(name: str, words: list[str]) -> int:
@@ -46,4 +47,5 @@ def usage() -> str:
     """What `atomo --help` says."""
     lines = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
     return "\n".join(["usage: atomo COMMAND [OPTION ...]", "", *lines, "",
-                      "`atomo COMMAND --help` lists the options of a command.", ""])  # fmt: skip
+                      "`atomo COMMAND --help` lists the options of a command; `atomo --version`",
+                      "names the release.", ""])  # fmt: skip

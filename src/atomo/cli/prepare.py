@@ -12,7 +12,8 @@ __all__ = ["main"]
 
 DEFAULT = ("MNIST", "Cifar10", "Cifar100", "SVHN")
 DESCRIPTION = """\
-Downloads data sets and verifies them. What is there already is left alone.
+Downloads data sets and verifies them. What is there already is left alone. Where one is
+missing that cannot be downloaded, it says which files to put where, and ends with exit code 2.
 
   atomo prepare
   atomo prepare --dataset MNIST --dataset Cifar10 --data-dir /nfs/data"""

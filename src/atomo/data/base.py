@@ -7,6 +7,8 @@ So it does not matter how a batch is divided between workers, nor what was asked
 
 from __future__ import annotations
 
+import shlex
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from jaxtyping import Float, Int64
 
 from atomo.errors import ConfigError, DataError
 
-__all__ = ["Dataset", "Source", "Split", "missing", "require_size"]
+__all__ = ["Dataset", "DatasetMissing", "Source", "Split", "missing", "require_size"]
 
 
 class Split(ABC):
@@ -86,14 +88,19 @@ class Source:
     """Makes it from archives that were put into a data directory; whether they are there."""
 
 
-def missing(source: Source, data_dir: Path, looked: Sequence[str]) -> DataError:
+class DatasetMissing(DataError):
+    """A data set is in none of the places where it is looked for."""
+
+
+def missing(source: Source, data_dir: Path, looked: Sequence[str]) -> DatasetMissing:
     """The error for a data set that is not there."""
     remedy = "put " + source.by_hand.format(data_dir=data_dir)
     if source.fetch:
-        command = f"bash data_prepare.sh --dataset {source.name} --data-dir {data_dir}"
+        words = ["atomo", "prepare", "--dataset", source.name, "--data-dir", str(data_dir)]
+        command = shlex.join([sys.executable, "-m", *words])
         remedy = f"`{command}` fetches it where there is a network; otherwise {remedy}"
     places = "; ".join(looked)
-    return DataError(f"{source.name} is not in {data_dir} (looked for {places}): {remedy}")
+    return DatasetMissing(f"{source.name} is not in {data_dir} (looked for {places}): {remedy}")
 
 
 def require_size(name: str, shape: tuple[int, int, int], image_size: int | None) -> None:

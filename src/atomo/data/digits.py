@@ -5,6 +5,7 @@ pixels with values 0 to 16.
 """
 
 import gzip
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -52,7 +53,10 @@ def shipped() -> Path:
     """The file of scikit-learn, found without an import of it."""
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise DataError("Digits needs scikit-learn, which ships them: pip install scikit-learn")
+        raise DataError(
+            "Digits needs scikit-learn, which ships them: "
+            f"{sys.executable} -m pip install scikit-learn"
+        )
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
         raise DataError(f"Digits: scikit-learn has no {path}; another release of it may")

@@ -6,8 +6,8 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from atomo.data import DATASETS
-from atomo.data.base import Source
-from atomo.errors import DataError
+from atomo.data.base import DatasetMissing, Source
+from atomo.errors import ConfigError, DataError
 from atomo.names import resolve
 
 __all__ = ["prepare"]
@@ -19,7 +19,7 @@ def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
     """Sees to it that `load_dataset` will find each of these data sets in `data_dir`.
 
     One that is there and sound is left alone. One whose archives are there is unpacked (ImageNet);
-    one that cannot be downloaded is explained.
+    one that cannot be downloaded has to be put there by hand.
 
     Args:
         names: keys of `DATASETS`, in any case, with or without `-` and `_`.
@@ -27,15 +27,29 @@ def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
         report: takes a line of text about each data set.
 
     Raises:
-        ConfigError: a name is unknown; nothing has been fetched then.
+        ConfigError: a name is unknown, and nothing has been fetched; or a data set that cannot be
+            downloaded is not there, and all others are.
         DataError: there is no network, or what arrived or lies there is damaged.
     """
+    by_hand: list[str] = []
     for name in [resolve("data set", name, DATASETS) for name in names]:
-        prepare_one(DATASETS[name], data_dir, report)
+        try:
+            prepare_one(DATASETS[name], data_dir, report)
+        except DatasetMissing as problem:
+            if DATASETS[name].fetch:  # what was downloaded is not it
+                raise
+            by_hand.append(f"{name} cannot be downloaded. {problem}")
+    if by_hand:
+        raise ConfigError("; ".join(by_hand))
 
 
 def prepare_one(source: Source, data_dir: Path, report: Report) -> None:
-    """Fetches one data set if it is not there."""
+    """Fetches one data set if it is not there.
+
+    Raises:
+        DatasetMissing: it is not there, and cannot be downloaded.
+        DataError: it is damaged, or the download fails.
+    """
     try:
         source.load(data_dir, None)
     except DataError as problem:
@@ -44,8 +58,7 @@ def prepare_one(source: Source, data_dir: Path, report: Report) -> None:
             report(f"{source.name}: unpacked in {data_dir}")
             return
         if not source.fetch:
-            report(f"{source.name} cannot be downloaded. {problem}")
-            return
+            raise
         fetch(source, source.fetch, data_dir, problem)
         source.load(data_dir, None)
         report(f"{source.name}: downloaded to {data_dir} and verified")

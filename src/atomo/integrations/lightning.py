@@ -8,6 +8,7 @@ from typing import Any, Final
 from torch.nn.parallel import DistributedDataParallel
 
 from atomo.codecs import Codec
+from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.dense import Dense
@@ -20,7 +21,6 @@ __all__ = ["lightning_callback"]
 
 PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")  # the same, under two names
 KEY: Final = "atomo"  # not the name of a class: checkpoints outlive it
-EXTRA: Final = "`pip install 'atomo[lightning]'`, or `.venv/bin/pip install lightning`"
 
 
 def lightning_callback(
@@ -84,7 +84,9 @@ def package() -> str:
         except ImportError:
             continue
         return name
-    raise ConfigError(f"the callback needs the package lightning; an extra has it: {EXTRA}")
+    raise ConfigError(
+        f"the callback needs the package lightning; `{install_command('lightning')}` brings it"
+    )
 
 
 @cache

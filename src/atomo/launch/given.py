@@ -9,6 +9,7 @@ from atomo.arguments import Parser, parse
 from atomo.coding import check_code
 from atomo.config import Settings
 from atomo.effects import Effect, tell_idle, without_effect
+from atomo.launch.config_files import config_file
 from atomo.launch.slurm import tasks
 from atomo.setting_effects import EFFECTS
 from atomo.settings_file import name_of, read_settings
@@ -17,7 +18,8 @@ from atomo.tasks import chosen
 __all__ = ["CONFIG_HELP", "Given", "given"]
 
 CONFIG_HELP = """\
---config FILE.toml ...: settings from files; later ones win, and options win over all."""
+--config FILE.toml ...: settings from files; later ones win, and options win over all.
+The published ones, configs/..., are found from every folder."""
 
 
 @final
@@ -66,7 +68,7 @@ def given(words: Sequence[str], command: str, description: str) -> Given:
     own = Parser(prog=f"atomo {command}", add_help=False, allow_abbrev=False)
     own.add_argument("--config", nargs="+", action="extend", type=Path, default=[])
     known, options = own.parse_known_args(words)
-    files = read_settings(known.config)
+    files = read_settings([config_file(path) for path in known.config])
 
     said: dict[str, Any] = {}
 

@@ -16,6 +16,7 @@ from typing import Any, Final, final
 
 import torch
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.models.builder import Shape
 from atomo.names import spelled
@@ -62,7 +63,8 @@ def timm() -> Any:
         return import_module("timm")
     except ImportError as error:
         raise ConfigError(
-            f"networks of timm need the package timm ({error}); `pip install timm`"
+            f"networks of timm need the package timm ({error}); "
+            f"`{install_command('timm')}` brings it"
         ) from error
 
 

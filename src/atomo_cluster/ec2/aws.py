@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from io import BufferedIOBase
@@ -135,7 +136,9 @@ class Aws:
         try:
             from botocore.config import Config
         except ModuleNotFoundError:
-            raise ConfigError("boto3 is missing; pip install boto3") from None
+            raise ConfigError(
+                f"boto3 is missing; `{sys.executable} -m pip install boto3` brings it"
+            ) from None
         attempts = 2 if service in ADVISORY else ATTEMPTS
         patient = Config(
             retries={"mode": "standard", "total_max_attempts": attempts},

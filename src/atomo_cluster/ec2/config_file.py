@@ -1,6 +1,7 @@
 """Settings of a cluster from a YAML file and the command line, and the file that `init` writes."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from pathlib import Path
@@ -14,7 +15,7 @@ from atomo_cluster.names import nearest
 __all__ = ["DEFAULT_FILE", "add_settings", "load", "template"]
 
 DEFAULT_FILE: Final = Path("cluster.yaml")
-MISSING: Final = "PyYAML is missing; pip install pyyaml"
+MISSING: Final = f"PyYAML is missing; `{sys.executable} -m pip install pyyaml` brings it"
 SECTIONS: Final[Mapping[str, str]] = {
     "name": "Who and where",
     "method": "What is launched",

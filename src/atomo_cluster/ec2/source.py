@@ -13,7 +13,10 @@ from atomo_cluster.errors import ConfigError
 __all__ = ["archive", "checkout", "packed"]
 
 MARK: Final = "tools/remote_script.sh"
-LEFT_OUT: Final = {".venv", ".git", "runs", "data", "__pycache__", ".pytest_cache", ".mypy_cache"}
+# As .gitignore has it: these beside the scripts, where packages may have the same names,
+LEFT_OUT: Final = {".venv", ".git", "runs", "clusters", "cluster.yaml", "data", "dist"}
+# and these wherever they are.
+CACHES: Final = {"__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 LARGEST: Final = 200 * 2**20
 
 
@@ -69,5 +72,10 @@ def names(root: Path) -> list[str]:
         done = subprocess.run(words, capture_output=True, check=True)
         return [name for name in done.stdout.decode().split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
-        found = (path.relative_to(root) for path in sorted(root.rglob("*")))
-        return [str(path) for path in found if not LEFT_OUT & set(path.parts)]
+        paths = (path.relative_to(root) for path in sorted(root.rglob("*")))
+        return [str(path) for path in paths if not left_out(path)]
+
+
+def left_out(path: Path) -> bool:
+    """True if a path of the checkout is what a run, a cluster or a tool leaves behind."""
+    return path.parts[0] in LEFT_OUT or not CACHES.isdisjoint(path.parts)

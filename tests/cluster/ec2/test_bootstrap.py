@@ -204,6 +204,16 @@ def test_what_git_ignores_is_not_copied():
     assert not any(name.startswith((".venv/", ".git/", "runs/")) for name in listed)
 
 
+def test_without_git_packages_are_copied_whatever_their_names(tmp_path):
+    taken = {"src/atomo/data/mnist.py", "src/atomo/kernels/clusters/way.py", "configs/a.toml"}
+    left = {"data/mnist/images", "clusters/lab/hosts", "cluster.yaml", "runs/x/log",
+            "src/atomo/__pycache__/data.pyc", "dist/atomo.whl"}  # fmt: skip
+    for name in taken | left:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert {name for name in names(tmp_path) if (tmp_path / name).is_file()} == taken
+
+
 @pytest.fixture
 def fleet(ec2, cloud, folder, checkout, monkeypatch):
     """One sshd that stands for every instance, whatever its address."""

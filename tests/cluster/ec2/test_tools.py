@@ -48,10 +48,8 @@ def test_the_entry_finds_the_environment_of_the_clone(tmp_path):
     assert done.stdout == f"ours: {entry} plan --json\n"
     missing = run(sys.executable, "-I", "-S", entry, ATOMO_VENV=str(tmp_path / "none"))
     assert missing.returncode == 2
-    assert (
-        "pytorch_ec2.py: boto3, yaml, rich: missing; pip install boto3 pyyaml rich"
-        in missing.stderr
-    )
+    told = f"boto3, yaml, rich: missing; `{sys.executable} -m pip install boto3 pyyaml rich` brings"
+    assert f"pytorch_ec2.py: {told} them\n" == missing.stderr
 
 
 @pytest.mark.parametrize("package", ["botocore.config", "yaml"])
@@ -59,7 +57,7 @@ def test_a_missing_package_is_named(ec2, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     done = ec2("plan")
     assert done.code == 2
-    assert "is missing; pip install " in done.err
+    assert f"is missing; `{sys.executable} -m pip install " in done.err
 
 
 @pytest.fixture

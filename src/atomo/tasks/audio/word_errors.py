@@ -11,6 +11,7 @@ from typing import Final, final
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.tasks.audio.alphabet import Alphabet
 from atomo.tasks.audio.ctc import CTC, greedy
@@ -27,7 +28,8 @@ def require_jiwer() -> None:
     """Raises ConfigError where the package that counts errors is missing."""
     if find_spec("jiwer") is None:
         raise ConfigError(
-            "word error rates need the package jiwer, which is not here; `pip install jiwer`"
+            "word error rates need the package jiwer, which is not here; "
+            f"`{install_command('audio')}` brings it"
         )
 
 

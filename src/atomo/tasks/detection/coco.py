@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError
 
 __all__ = ["pycocotools"]
@@ -19,5 +20,5 @@ def pycocotools(module: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"--task detection needs the package pycocotools ({error}); "
-            "`pip install 'atomo[detection]'` or `pip install pycocotools`"
+            f"`{install_command('detection')}` brings it"
         ) from error

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 import torch
 from torch.nn import Module
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
-from atomo.tasks.text.tokens import EXTRA
 
 __all__ = ["read_encoder", "read_tokeniser"]
 
@@ -94,7 +94,8 @@ def transformers(folder: Path) -> Any:
         library: Any = import_module("transformers")
     except ImportError as error:
         raise ConfigError(
-            f"encoders need the package transformers ({error}); an extra has it: {EXTRA}"
+            f"encoders need the package transformers ({error}); "
+            f"`{install_command('text')}` brings it"
         ) from error
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()

@@ -5,13 +5,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
 
-__all__ = ["EXTRA", "Split", "splitter"]
+__all__ = ["Split", "splitter"]
 
 Split = Callable[[str], list[str]]
-
-EXTRA = "`pip install 'atomo[text]'`, or `.venv/bin/pip install transformers`"
 
 
 def splitter(path: Path | None) -> Split:
@@ -42,7 +41,7 @@ def loaded(path: Path) -> Any:
         package: Any = import_module("tokenizers")
     except ImportError as error:
         raise ConfigError(
-            f"{path} needs the package tokenizers ({error}); an extra has it: {EXTRA}"
+            f"{path} needs the package tokenizers ({error}); `{install_command('text')}` brings it"
         ) from error
     try:
         return package.Tokenizer.from_file(str(path))

@@ -1,0 +1,38 @@
+"""Configuration files by name: `configs/...` is found from every folder, and once installed."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from atomo.errors import ConfigError
+from atomo.names import nearest
+
+__all__ = ["config_file", "published"]
+
+FOLDER: Final = "configs"
+
+
+def config_file(given: Path) -> Path:
+    """The file that `--config` names: as it is given, or else the published one of this name.
+
+    Raises:
+        ConfigError: no file is there, and no published one has this name.
+    """
+    if given.exists() or given.parts[:1] != (FOLDER,):
+        return given  # whoever reads it says what is wrong with it
+    if (found := root() / given).is_file():
+        return found
+    raise ConfigError(
+        f"--config {given}: there is no such file; {nearest(str(given), published())}"
+    )
+
+
+def published() -> list[str]:
+    """The names of the published files, such as configs/cifar/resnet20.toml."""
+    return sorted(str(path.relative_to(root())) for path in (root() / FOLDER).rglob("*.toml"))
+
+
+def root() -> Path:
+    """The folder that has `configs/`: the installed package, or the checkout around it."""
+    package = Path(str(files("atomo")))
+    return package if (package / FOLDER).is_dir() else package.parents[1]

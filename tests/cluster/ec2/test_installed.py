@@ -1,0 +1,11 @@
+"""EC2's commands where Atomo is installed without its checkout."""
+
+from cluster.ec2.conftest import Ec2
+from wheels import Installed
+
+
+def test_the_command_of_the_wheel_plans(ec2: Ec2, installed: Installed, folder):
+    config = str(folder / "cluster.yaml")
+    told = ec2("plan", "--config", config)
+    assert installed.run("pytorch_ec2.py", "plan", "--config", config) == told.out
+    assert "2 workers" in told.out

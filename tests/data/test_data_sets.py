@@ -97,7 +97,7 @@ def test_what_is_missing_says_where_it_was_looked_for_and_what_to_do(name, tmp_p
 
 @pytest.mark.parametrize("name", ["Digits", "MNIST", "Cifar10", "Cifar100", "SVHN"])
 def test_a_data_set_of_one_size_comes_in_no_other(name, tmp_path):
-    with pytest.raises(ConfigError, match=f"image size 224: {name} comes in"):
+    with pytest.raises(ConfigError, match=f"--image-size 224: {name} comes in"):
         load_dataset(name, tmp_path, image_size=224)
 
 

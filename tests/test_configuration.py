@@ -173,10 +173,10 @@ def test_what_is_wrong_is_named(words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--memory=residual --code=terngrad(scale=shared)", r"goes with --memory none, not resid"),
+        ("--memory=residual --code=terngrad(scale=shared)", r"goes with memory none, not resid"),
         (
             "--code-schedule=0:terngrad(scale=shared);1:dgc",
-            r"--code terngrad\(scale=shared\) goes with --memory none, not dgc",
+            r"code terngrad\(scale=shared\) goes with memory none, not dgc",
         ),
     ],
 )
@@ -234,18 +234,21 @@ def test_what_a_run_is_cannot_change_when_it_continues(name, tmp_path):
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        ("--code=svd", r"--code svd\(selection=top\)"),
-        ("--code=randk", r"--code randk\(unbiased=False\)"),
-        ("--code=entrywise", "--memory none"),
-        ("--code=fourier", "--memory none"),
-        ("--code=atomo", "--memory none"),
-        ("--code=countsketch", "--memory none"),
-        ("--code=sgd --code-schedule=1:svd", "--memory none"),
+        ("--code=svd", r"code svd\(selection=top\)"),
+        ("--code=randk", r"code randk\(unbiased=False\)"),
+        ("--code=entrywise", "memory none"),
+        ("--code=fourier", "memory none"),
+        ("--code=atomo", "memory none"),
+        ("--code=countsketch", "memory none"),
+        ("--code=qsgd(bits=3)", "memory none"),
+        ("--code=terngrad", "memory none"),
+        ("--code=signum", "memory none"),
+        ("--code=sgd --code-schedule=1:svd", "memory none"),
     ],
 )
 @pytest.mark.parametrize("memory", ["residual", "dgc"])
 def test_an_error_longer_than_the_gradient_is_not_fed_back(words, fix, memory):
-    with pytest.raises(ConfigError, match=f"with --memory {memory} diverges: .*{fix}"):
+    with pytest.raises(ConfigError, match=f"with memory {memory} diverges: .*{fix}"):
         read(*words.split(), f"--memory={memory}").resolved()
 
 

@@ -40,7 +40,6 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"code": "qsgd", "memory": "residual"}, "adds up the errors of an unbiased codec"),
         ({"code": "topk", "memory": "residual"}, "--memory dgc, .* or --momentum 0"),
         ({"code": "randk(unbiased=False)"}, "sends an entry when it is drawn.*--momentum 0"),
         ({"code": "signsgd"}, "every weight moves by --lr at every step, and 0.02 is long"),

@@ -14,7 +14,7 @@ from atomo.api.limits import MOST_BYTES, MOST_ENTRIES, Limits
 from atomo.codecs import Codec, Law
 from atomo.codecs.small import DENSE_BELOW
 from atomo.errors import CodecError, FrameError
-from atomo.memory import Memory
+from atomo.memory import Memory, check_fits
 from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
 from atomo.wire.frame import read_description
 
@@ -45,11 +45,13 @@ def encode(
             model are, what a training run sends dense: biases and norms, below 8192 entries.
 
     Raises:
-        ConfigError: `code` is no codec.
+        ConfigError: `code` is no codec, or not one that the memory suits.
         CodecError: what was given is no dense tensor of floating point with at least one entry and
             at most 16 dimensions, or holds what the codec cannot carry; the seed is none.
     """
     codec, generator, batch = as_codec(code), seeded(seed), as_tensors(tensors)
+    if memory is not None:
+        check_fits(codec, memory)
     single = isinstance(tensors, Tensor)
     below = (0 if single else DENSE_BELOW) if dense_below is None else max(0, index(dense_below))
     about = Description(codec, single, tuple((one.dtype, one.shape) for one in batch), below)

@@ -15,11 +15,12 @@ codec is tested the moment it is listed in `codecs/__init__.py`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -31,8 +32,10 @@ from atomo.codecs.rows import RowGradient
 from atomo.codecs.settings import check_types
 from atomo.devices import to_device
 
-__all__ = ["Codec", "Field", "Law", "Unit"]
+__all__ = ["CONTRACTED", "Codec", "Field", "Law", "Unit"]
 
+CONTRACTED: Final = math.nextafter(1.0, 0.0)
+"""The error bound of a contraction of which no more is known."""
 Payload = TypeVar("Payload")
 
 
@@ -50,9 +53,6 @@ class Codec(ABC, Generic[Payload]):
     fine: ClassVar[bool] = False
     """Whether it sends nearly all of every gradient, so that error feedback delays next to
     nothing."""
-    samples: ClassVar[bool] = False
-    """Whether it sends a few atoms or sums for all, scaled up where it is unbiased: its errors are
-    then longer than the gradient, and no memory may feed them back."""
     contracting: ClassVar[str] = ""
     """The setting that makes it a contraction where it is unbiased, if it has one."""
     votes: ClassVar[bool] = False
@@ -96,6 +96,18 @@ class Codec(ABC, Generic[Payload]):
     @abstractmethod
     def laws(self) -> frozenset[Law]:
         """The laws that this configuration obeys."""
+
+    @property
+    def error_bound(self) -> float:
+        """The proved upper bound of E|C(g) - g|^2 / |g|^2, whatever g is; infinity: none is known.
+
+        Squares are those of the Euclidean norm, or of the largest magnitude. Error feedback keeps
+        e' = g + e - C(g + e), so that |e'| <= sqrt(bound) (|g| + |e|): what is kept is bounded
+        where this is below 1, and may grow at every step where it is not.
+        """
+        if Law.LOSSLESS in self.laws:
+            return 0.0
+        return CONTRACTED if Law.CONTRACTION in self.laws else math.inf
 
     @abstractmethod
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Payload:

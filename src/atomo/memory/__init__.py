@@ -1,5 +1,6 @@
 """What a worker keeps back, by name. To add one: write its module, then list it in MEMORIES."""
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -55,28 +56,34 @@ def default_memory(codec: Codec[Any], momentum: float = 0.0) -> str:
     return MomentumCorrection.id if before else Residual.id
 
 
-def check_fits(codec: Codec[Any], memory: str) -> None:
+def check_fits(codec: Codec[Any], memory: "str | Memory") -> None:
     """Refuses a memory that a codec cannot work with.
 
-    Workers agree on the scale of their gradients, so these must be what they encode. And the error
-    of an unbiased sample is longer than the gradient: fed back, it grows at every step.
+    Workers agree on the scale of their gradients, so these must be what they encode. And errors
+    that may be as long as what is encoded can grow at every step where they are fed back.
 
     Raises:
         ConfigError: this memory would add to the gradients, or feed such an error back.
     """
-    kind = kind_of(memory)
+    kind = kind_of(memory) if isinstance(memory, str) else type(memory)
     if shared(codec) and kind is not Forget:
-        raise ConfigError(f"--code {codec!s} goes with --memory none, not {kind.id}")
-    if kind.feeds_back and codec.samples and Law.UNBIASED in codec.laws:
+        raise ConfigError(f"code {codec!s} goes with memory none, not {kind.id}")
+    if kind.feeds_back and codec.error_bound >= 1:
         raise ConfigError(
-            f"--code {codec!s} with --memory {kind.id} diverges: it is unbiased, and its error is "
-            f"longer than the gradient, and adds up when fed back; give --memory none{other(codec)}"
+            f"code {codec!s} with memory {kind.id} diverges: its error, squared, may be "
+            f"{times(codec.error_bound)} the gradient's square, and adds up when fed back; give "
+            f"memory none{other(codec)}"
         )
 
 
+def times(bound: float) -> str:
+    """The size of an error in words."""
+    return f"{bound:.3g} times" if bound < math.inf else "any multiple of"
+
+
 def other(codec: Codec[Any]) -> str:
-    """The setting that makes a sampling codec one that a memory suits, as a way out."""
-    return f", or --code {codec.id}({codec.contracting})" if codec.contracting else ""
+    """The setting of a codec that makes it one whose errors may be fed back, as a way out."""
+    return f", or code {codec.id}({codec.contracting})" if codec.contracting else ""
 
 
 def kind_of(spec: str) -> type[Memory]:

@@ -45,11 +45,6 @@ def told(cause: Cause, settings: Settings) -> str:
     return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
-def noise_fed_back(s: Settings) -> bool:
-    """What an unbiased codec adds at random is no debt, yet the memory pays it back."""
-    return kind_of(s.memory).feeds_back and any(one.noisy and not one.fine for one in s.codecs)
-
-
 def blind_feedback(s: Settings) -> bool:
     """An entry waits for its draw, n / k steps, and what waited comes at once."""
     drawn = any(one.shared_seed and not one.noisy for one in s.codecs)
@@ -90,12 +85,6 @@ def late_feedback(s: Settings) -> bool:
 
 
 CAUSES: Final = (
-    Cause(
-        noise_fed_back,
-        "error feedback (--memory {memory}) adds up the errors of an unbiased codec ({code}); give "
-        "--memory none",
-        known=True,
-    ),
     Cause(
         blind_feedback,
         "{code} sends an entry when it is drawn, with all that waited there, and --momentum "

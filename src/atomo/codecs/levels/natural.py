@@ -73,6 +73,12 @@ class Natural(Codec[Powers]):
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
 
+    @property
+    def error_bound(self) -> float:
+        # Of x = 2^e (1 + p) the upper power has the probability p, and p (1 - p) / (1 + p)^2 is
+        # largest at p = 1/3.
+        return 1 / 8
+
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Powers:
         values, seed, shift = flat(gradient, self.id), draw_seed(generator), 0
         exponents, signs, largest = powers.pack_powers(values, seed)

@@ -4,7 +4,7 @@ For a bucket v of n entries with norm r, and s levels above zero, let a = |v_i| 
 sent as its sign and the level floor(a) + 1 with probability a - floor(a), else floor(a), and is
 decoded to sign * level * r / s.
 
-Law: unbiased, with a variance of at most min(n / s^2, sqrt(n) / s) ||v||^2 a bucket (l2 norm).
+Law: unbiased, with a variance of at most min(n / (4 s^2), sqrt(n) / s) ||v||^2 a bucket.
 Bits: 4.06 an entry packed by default, 1.8 when coded; 32 for each norm.
 
 Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -87,6 +87,16 @@ class QSGD(Codec[Levels]):
     @property
     def laws(self) -> frozenset[Law]:
         return frozenset({Law.UNBIASED})
+
+    @property
+    def error_bound(self) -> float:
+        # With f_i the fraction of |v_i| s / r the variance is (r / s)^2 sum f_i (1 - f_i). Each
+        # term is at most 1/4 and at most |v_i| s / r, of which the sum is at most sqrt(n) s; r is
+        # at most |v|.
+        entries, most = self.bucket_size or math.inf, self.most
+        bound = min(entries / (4 * most**2), math.sqrt(entries) / most)
+        # No entry moves by more than r / s, which is the largest magnitude over s.
+        return min(bound, 1 / most**2) if self.norm == "max" else bound
 
     @property
     def most(self) -> int:

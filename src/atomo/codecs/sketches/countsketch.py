@@ -59,7 +59,6 @@ class CountSketch(Codec[Cells]):
     id: ClassVar[str] = "countsketch"
     payload: ClassVar[type[Cells]] = Cells
     unit: ClassVar[Unit] = Unit.ENTRIES
-    samples: ClassVar[bool] = True
     shared_seed: ClassVar[bool] = True
     reads_half: ClassVar[bool] = True
 

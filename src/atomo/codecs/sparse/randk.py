@@ -60,7 +60,6 @@ class RandK(Codec[Drawn]):
     payload: ClassVar[type[Drawn]] = Drawn
     unit: ClassVar[Unit] = Unit.ENTRIES
     leaves_entries: ClassVar[bool] = True
-    samples: ClassVar[bool] = True
     contracting: ClassVar[str] = "unbiased=False"
     shared_seed: ClassVar[bool] = True
     reads_half: ClassVar[bool] = True

@@ -51,6 +51,10 @@ class Rows(Codec[Sparse]):
         return self.values.laws & LAWS
 
     @property
+    def error_bound(self) -> float:
+        return self.values.error_bound
+
+    @property
     def inner(self) -> Mapping[str, Codec[Any]]:
         return {"values": self.values}
 

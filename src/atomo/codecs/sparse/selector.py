@@ -6,6 +6,7 @@ contract, unless what codes the values may throw these farther off than zero is.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import CONTRACTED, Codec, Field, Law, Unit
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
@@ -69,6 +70,11 @@ class Selector(Codec[Sparse]):
     @property
     def laws(self) -> frozenset[Law]:
         return self.coded_by.laws & {Law.CONTRACTION}
+
+    @property
+    def error_bound(self) -> float:
+        # Of the entries that are sent a part is lost, and of the others all.
+        return CONTRACTED if self.coded_by.error_bound < 1 else math.inf
 
     @property
     def inner(self) -> Mapping[str, Codec[Any]]:

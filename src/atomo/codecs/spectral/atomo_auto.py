@@ -74,7 +74,6 @@ class Atomo(Codec[Choice]):
     id: ClassVar[str] = "atomo"
     payload: ClassVar[type[Choice]] = Choice
     unit: ClassVar[Unit] = Unit.MATRIX
-    samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

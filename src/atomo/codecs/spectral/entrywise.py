@@ -62,7 +62,6 @@ class Entrywise(Codec[Sample]):
     id: ClassVar[str] = "entrywise"
     payload: ClassVar[type[Sample]] = Sample
     unit: ClassVar[Unit] = Unit.ENTRIES
-    samples: ClassVar[bool] = True
     adds_in_turn: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -59,7 +59,6 @@ class Fourier(Codec[Sample]):
     id: ClassVar[str] = "fourier"
     payload: ClassVar[type[Sample]] = Sample
     unit: ClassVar[Unit] = Unit.ENTRIES
-    samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

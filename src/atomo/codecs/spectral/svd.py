@@ -76,7 +76,6 @@ class SVD(Codec[Factors | CodedFactors]):
     id: ClassVar[str] = "svd"
     payload: ClassVar[type[Factors]] = Factors
     unit: ClassVar[Unit] = Unit.MATRIX
-    samples: ClassVar[bool] = True
     joins: ClassVar[bool] = True
     gathers: ClassVar[bool] = True
     contracting: ClassVar[str] = "selection=top"

@@ -20,7 +20,7 @@ ORDER = [
     ("errors", "kernels", "allocator", "collector", "published", "tables", "deferred"),
     "plotting",
     "randomness",
-    ("names", "bounds", "surroundings", "quantities"),
+    ("names", "bounds", "surroundings", "quantities", "visible", "file_limit"),
     ("arguments", "program", "rates", "setting_bounds", "compression"),
     "effects",
     "codecs",

@@ -49,6 +49,9 @@ KNOWN = "from atomo.errors import CodecError; raise CodecError('planted')"
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 SILENCE = "import threading; threading.Event().wait()"
 STOP = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+QUIT = "raise SystemExit(3)"
+LONG = "raise ValueError('x' * 5_000_000)"
 MID_SEND = """
 from atomo.communicators.parameter_server.uplink import Uplink
 original = Uplink._send
@@ -187,17 +190,29 @@ def test_workers_that_are_stopped_or_killed_in_the_middle_of_something_are_left_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault",
-    [pytest.param(KILL, id="killed"), pytest.param(STOP, id="stopped", marks=pytest.mark.long)],
+    ("faults", "words"),
+    [
+        pytest.param([QUIT, KILL, INTERRUPT, LONG], ("--timeout=300",), id="ended"),
+        pytest.param([STOP] * 4, ("--timeout=15",), id="stopped", marks=pytest.mark.long),
+    ],
 )
-def test_a_worker_may_be_lost_wherever_it_is_in_a_step(fault, tmp_path):
-    """One in each place; what is in the middle of a message or a checkpoint is above."""
+def test_a_worker_may_be_lost_wherever_it_is_in_a_step(faults, words, tmp_path):
+    """One in each place; what is in the middle of a message or a checkpoint is above. However it
+    ends, nobody waits for it: a single wait would be told.
+    """
     places = IN_FORWARD, IN_ENCODING, BEFORE_THE_MASTER_IS_DONE, IN_WAITING
-    sources = {rank: source.format(fault=fault) for rank, source in enumerate(places, 1)}
-    words = ["--n=6", "--min-workers=1", "--down=updates", "--code=qsgd", "--timeout=15"]
-    code, output = broken(tmp_path, sources, *words)
+    sources = {
+        rank: source.format(fault=fault)
+        for rank, (source, fault) in enumerate(zip(places, faults, strict=True), 1)
+    }
+    given = ["--n=6", "--min-workers=1", "--down=updates", "--code=qsgd", *words]
+    code, output = broken(tmp_path, sources, *given)
     assert code == 0, output
     left_behind(tmp_path, output, lost=4)
+    if STOP not in faults:
+        assert "did not answer" not in output
+        assert "atomo: lost rank 1 (worker), step 3: Traceback" in output
+        assert "(worker), step 5: this process was interrupted (SIGINT)" in output
 
 
 @pytest.mark.slow

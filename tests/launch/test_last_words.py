@@ -36,8 +36,12 @@ def at(notes: Notes, text: str, job: Supervisor, process: str, number: int) -> N
     notes.then = send
 
 
+ENDLESS = 10**9  # steps
+
+
 def test_a_killed_mpirun(notes, tmp_path):
-    job = Supervisor(settings(tmp_path, evaluator="none"), mpirun(until=tmp_path / "never"), notes)
+    line = mpirun(steps=ENDLESS, step_s=0.01)
+    job = Supervisor(settings(tmp_path, evaluator="none"), line, notes)
     at(notes, "step 1", job, "_ranks", signal.SIGKILL)
     assert ended(job) == 5
     assert "mpirun was killed by signal 9 (Killed)" in notes.notes[-1]
@@ -73,17 +77,36 @@ def test_a_killed_evaluator_is_named_at_once_and_the_training_goes_on(notes, tmp
             gone.touch()  # not before: mpirun outlives its evaluator
 
     notes.then = act
-    assert ended(job) == 5
+    assert ended(job) == 0  # 5 would start the whole job again
     assert any(f"`atomo evaluate --model-dir {tmp_path}`" in note for note in notes.notes)
     assert notes.trained
 
 
-@pytest.mark.parametrize("process", ["_ranks", "_evaluator"])
-def test_a_stopped_process_is_killed_when_its_time_is_up(process, notes, tmp_path):
-    until = tmp_path / "never" if process == "_ranks" else None
-    job = Supervisor(settings(tmp_path, timeout=0.3), mpirun(until=until), notes)
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("raise SystemExit(4)", "the evaluator ended with exit code 4; the training does not need"),
+        ("import os; os.kill(os.getpid(), 2)", "the evaluator was killed by signal 2 (Interrupt)"),
+        ("import os; os.kill(os.getpid(), 15)", "the evaluator was killed by signal 15"),
+    ],
+)
+def test_however_an_evaluator_ends_the_run_ends_as_it_would_without(
+    end, told, notes, tmp_path, monkeypatch
+):
+    failing = [sys.executable, "-S", "-c", end]
+    monkeypatch.setattr(supervisor, "evaluator_command", lambda chosen: failing)
+    assert ended(Supervisor(settings(tmp_path), mpirun(), notes)) == 0
+    (line,) = (note for note in notes.notes if note.startswith("atomo: the evaluator"))
+    assert told in line
+    assert f"`atomo evaluate --model-dir {tmp_path}`" in line
+
+
+@pytest.mark.parametrize(("process", "code"), [("_ranks", 5), ("_evaluator", 0)])
+def test_a_stopped_process_is_killed_when_its_time_is_up(process, code, notes, tmp_path):
+    line = mpirun(steps=ENDLESS, step_s=0.01) if process == "_ranks" else mpirun()
+    job = Supervisor(settings(tmp_path, timeout=0.3), line, notes)
     at(notes, "evaluating for ever", job, process, signal.SIGSTOP)
-    assert ended(job) == 5
+    assert ended(job) == code
     told = notes.notes[-1]
     assert "was stopped (SIGSTOP) for 0.3 s, the --timeout, and is killed" in told
     assert ("mpirun" if process == "_ranks" else "the evaluator") in told

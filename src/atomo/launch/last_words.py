@@ -3,11 +3,29 @@
 import signal
 from typing import Final
 
-__all__ = ["FAREWELL", "WITHOUT_END", "abandoned", "apart", "last_words", "lingers", "stopped"]
+from atomo.file_limit import file_limit
+
+__all__ = [
+    "FAREWELL",
+    "NO_ROOM_FOR_MPI",
+    "WITHOUT_END",
+    "abandoned",
+    "afterwards",
+    "apart",
+    "ended_words",
+    "last_words",
+    "lingers",
+    "refused",
+    "stopped",
+]
 
 
 WITHOUT_END: Final = "atomo: the processes of the job are gone before it was at its end"
 
+NO_ROOM_FOR_MPI: Final = (
+    "no file may have more than {bytes:,} bytes here (ulimit -f), and MPI and checkpoints take "
+    "larger ones; raise it with `ulimit -f unlimited`"
+)
 
 FAREWELL: Final = (
     "atomo: all is written; MPI did not end within its time, since a process is stopped or gone, "
@@ -15,17 +33,43 @@ FAREWELL: Final = (
 )
 
 
+def afterwards(code: int) -> str:
+    """Of a process that was lost once the run was over."""
+    return f"atomo: all is written; the job ended with exit code {code} after that"
+
+
+def refused(code: int, mpi_args: str) -> str:
+    """Of an mpirun that starts no rank, and has said why."""
+    given = f" and --mpi-args {mpi_args!r}" if mpi_args else ""
+    return (
+        f"atomo: mpirun ended with exit code {code} before any rank was there; what it says above "
+        f"is about its arguments, so the job is not started again: see the hosts{given}"
+    )
+
+
 def last_words(name: str, number: int, train_dir: str) -> str:
     """What to know of a process that signal `number` has killed, and what to do now."""
     killed = f"was killed by signal {number} ({signal.strsignal(number)})"
     if name == "evaluator":
-        return (
-            f"atomo: the evaluator {killed}; the training does not need it. What it has not "
-            f"evaluated, `atomo evaluate --model-dir {train_dir}` does"
-        )
+        return f"atomo: the evaluator {killed}; {without_evaluator(train_dir)}"
+    if number == signal.SIGXFSZ:
+        return f"atomo: mpirun {killed}: {NO_ROOM_FOR_MPI.format(bytes=file_limit() or 0)}"
     return (
         f"atomo: mpirun {killed}, by hand or by the system when memory ran out, and its ranks with "
         "it; the same command with the same --train-dir continues from the last checkpoint"
+    )
+
+
+def ended_words(code: int, train_dir: str) -> str:
+    """Of an evaluator that has failed by itself, and may have said why."""
+    return f"atomo: the evaluator ended with exit code {code}; {without_evaluator(train_dir)}"
+
+
+def without_evaluator(train_dir: str) -> str:
+    """What becomes of the evaluations, and how they are made up for."""
+    return (
+        "the training does not need it. What it has not evaluated, "
+        f"`atomo evaluate --model-dir {train_dir}` does"
     )
 
 
@@ -52,10 +96,11 @@ def lingers(name: str, seconds: float) -> str:
     return f"atomo: mpirun has not ended within {seconds:g} s of the end of the run and is killed"
 
 
-def stopped(name: str, timeout_s: float) -> str:
+def stopped(name: str, timeout_s: float, train_dir: str) -> str:
     """Of a process that was stopped and not continued."""
     process = "the evaluator" if name == "evaluator" else "mpirun"
+    after = f"; {without_evaluator(train_dir)}" if name == "evaluator" else ""
     return (
         f"atomo: {process} was stopped (SIGSTOP) for {timeout_s:g} s, the --timeout, and is "
-        "killed; `kill -CONT` in time lets it go on"
+        f"killed; `kill -CONT` in time lets it go on{after}"
     )

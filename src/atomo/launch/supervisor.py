@@ -12,27 +12,19 @@ from types import FrameType
 from typing import final
 
 from atomo.config import Settings
-from atomo.errors import CUT_OFF, INTERRUPTED, TransportError
-from atomo.launch.last_words import (
-    FAREWELL,
-    WITHOUT_END,
-    abandoned,
-    apart,
-    last_words,
-    lingers,
-    stopped,
-)
+from atomo.errors import INTERRUPTED, TransportError
+from atomo.launch.last_words import abandoned, apart, ended_words, last_words, lingers, stopped
 from atomo.launch.lines import Display
 from atomo.launch.mpirun import evaluator_command
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
+from atomo.launch.verdict import SIGNALLED, Seen, judged
 from atomo.program import handled
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Ended, Event, Failed, Fence, Met, Started, from_json
 
 __all__ = ["Supervisor", "parsed"]
 
-SIGNALLED = 128  # exit codes above it are this plus a signal
 LOOK_S = 1.0  # between two looks at a process that says nothing
 SOON_S = 0.02  # and at one that has said its last
 STARTING_S = 120.0  # that all ranks have at least to start and to meet, on however busy hosts
@@ -80,6 +72,7 @@ class Supervisor:
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
+        self._met = False  # whether all ranks were there
         self._begun = False  # whether there was a first step to begin
         self._failed: int | None = None  # the exit code of the first rank that could not go on
         self._cut_off = False  # by an interrupt that the ranks were given no time for
@@ -113,25 +106,27 @@ class Supervisor:
         if self._interrupts:
             self._end_now(self._ranks)
         code = self._judged(self._follow(self._ranks))
-        if not code and self.summary.ended is None and not self._interrupts:
-            self._display.note(WITHOUT_END)  # mpirun does not always tell that ranks were killed
-            code = TransportError.exit_code
         self._stage = self._limit = None  # the evaluator may take its time
-        if self._evaluator is None:
-            return code
-        if code or self._interrupts > 1 or "evaluator" in self._told:
-            self._end_evaluator()
-        return code or self._follow(self._evaluator)
+        if self._evaluator is not None:
+            if code or self._interrupts > 1 or "evaluator" in self._told:
+                self._end_evaluator()
+            self._follow(self._evaluator)  # whose end, whatever it is, is no failure of the run
+        return code
 
     def _judged(self, code: int) -> int:
-        """What mpirun ended with, unless somebody knows better: the rank that failed, or that the
-        run is over and a success, although not all could take their leave of MPI.
-        """
-        if self._failed is not None:
-            return self._failed
-        if self._overdue or (code == CUT_OFF and self.summary.ended is not None):
-            self._display.note(FAREWELL)
-            return 0
+        """The exit code of the training, and a line that says so where it is not mpirun's."""
+        seen = Seen(
+            failed=self._failed,
+            ended=self.summary.ended is not None,
+            met=self._met,
+            complained=bool(self._complaints),
+            told="ranks" in self._told or self._interrupts > 0,
+            overdue=self._overdue,
+            mpi_args=self._settings.mpi_args,
+        )
+        code, words = judged(code, seen)
+        if words:
+            self._display.note(words)
         return code
 
     def _verdict(self, code: int) -> int:
@@ -155,7 +150,9 @@ class Supervisor:
         return process.wait()
 
     def _fell_silent(self, source: str) -> None:
-        """A process is ending. Of one that was killed nobody else says so."""
+        """A process is ending. Of one that was killed nobody else says so, and of an evaluator
+        that failed nobody else says what it has not done.
+        """
         self._silent.add(source)
         process = self._ranks if source == "ranks" else self._evaluator
         if process is None or source in self._told:
@@ -164,6 +161,9 @@ class Supervisor:
             process.handle.wait(LOOK_S)
         if process.killed_by:
             self._display.note(last_words(source, process.killed_by, self._settings.train_dir))
+        elif source == "evaluator" and process.handle.returncode:
+            code, folder = process.handle.returncode, self._settings.train_dir
+            self._display.note(ended_words(code, folder))
 
     def _patience(self, process: Process) -> float:
         """Seconds until the next look at a process that says nothing."""
@@ -186,7 +186,8 @@ class Supervisor:
         elif self._stopped_since is None:
             self._stopped_since = now
         elif now - self._stopped_since >= self._settings.timeout:
-            self._abandon(process, stopped(process.name, self._settings.timeout))
+            timeout, folder = self._settings.timeout, self._settings.train_dir
+            self._abandon(process, stopped(process.name, timeout, folder))
 
     def _expect_end(self) -> None:
         """From now on mpirun ends the ranks, which takes it for ever if a host has vanished."""
@@ -233,7 +234,7 @@ class Supervisor:
             self._give_up(event.exit_code)
             return
         if isinstance(event, Met):
-            self._stage = None  # from here on they bound what they wait for each other
+            self._met, self._stage = True, None  # from here on they bound their waits themselves
             return
         self.summary.add(event)
         self._display.show(event)

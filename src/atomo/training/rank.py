@@ -3,13 +3,14 @@
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
 import torch
 
 from atomo.config import Settings, wants_gpu
-from atomo.errors import AtomoError, ConfigError
+from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.roles import has_master
 from atomo.setting_checks import AUTO, CPU
 from atomo.training.choosing import choose_codecs
@@ -24,6 +25,7 @@ from atomo.training.spared import spared
 from atomo.training.watched import UNWATCHED, Watched
 from atomo.training.worker import Worker
 from atomo.transports import Transport
+from atomo.visible import cut, visible
 
 __all__ = ["run_rank"]
 
@@ -36,6 +38,9 @@ def run_rank(
     failed: Callable[[int], None] = lambda exit_code: None,
 ) -> None:
     """Runs this rank to the end of the job; an error ends the whole job.
+
+    Whatever ends it is told at once: a `SystemExit` of a model, or the `KeyboardInterrupt` of a
+    signal that this process alone got, would else be noticed by the others after their timeout.
 
     Args:
         settings: the resolved settings, the same on every rank.
@@ -65,10 +70,9 @@ def run_rank(
                 end = None  # what it held is in a checkpoint, and a probe needs the room
                 job = legs.after(job, step, reason)
         transport.drain(settings.timeout)
-    except Exception as error:
+    except BaseException as error:
         place = where(settings, transport.rank, step if end is None else end.step)
-        alone = isinstance(end, Worker) or (isinstance(end, Replicated) and end.outlives)
-        fail(error, transport, place, failed, alone=alone)
+        fail(error, transport, place, failed, alone=concerns_one(error, end, transport.rank))
 
 
 def planned(
@@ -114,8 +118,18 @@ def where(settings: Settings, rank: int, step: int) -> str:
     return f"rank {rank}{role}, " + (f"{at} {step}" if step else "before the first step")
 
 
+def concerns_one(error: BaseException, end: Master | Worker | Replicated | None, rank: int) -> bool:
+    """True if no other rank can be expected to meet this error, and the others can do without this
+    rank.
+    """
+    if isinstance(error, KeyboardInterrupt):  # a signal to this process, as any that kills it
+        return rank > 0
+    alone = isinstance(end, Worker) or (isinstance(end, Replicated) and end.outlives)
+    return alone and not isinstance(error, AtomoError)
+
+
 def fail(
-    error: Exception,
+    error: BaseException,
     transport: Transport,
     place: str,
     failed: Callable[[int], None],
@@ -127,18 +141,35 @@ def fail(
     What no other rank can be expected to meet takes down a worker alone, as a signal would, where
     the others survive that.
     """
-    known = isinstance(error, AtomoError)
-    text = str(error) if known else "".join(traceback.format_exception(error))
-    leaves = alone and not known and transport.survives
-    sys.stderr.write(f"atomo: {'lost ' * leaves}{place}: {text.rstrip()}\n")
-    sys.stderr.flush()
+    leaves = alone and transport.survives
+    # Bounded: mpirun takes seconds to pass on megabytes, and nobody hears of the end before.
+    text = visible(cut(reason_of(error).rstrip()))
+    with suppress(OSError):  # who reads it may be gone
+        sys.stderr.write(f"atomo: {'lost ' * leaves}{place}: {text}\n")
+        sys.stderr.flush()
     if leaves:
         transport.leave(AtomoError.exit_code)
     else:
-        exit_code = error.exit_code if isinstance(error, AtomoError) else 1
+        exit_code = exit_code_of(error)
         failed(exit_code)
         transport.abort(exit_code)
     raise error
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a rank ends: a sentence, or the traceback of a defect."""
+    if isinstance(error, AtomoError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "this process was interrupted (SIGINT)"
+    return "".join(traceback.format_exception(error))
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a job that an error ends; not the one that a `SystemExit` asks for."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return error.exit_code if isinstance(error, AtomoError) else AtomoError.exit_code
 
 
 def sums_on_gpus(settings: Settings) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, final
 
 from atomo.errors import CheckpointError
+from atomo.file_limit import file_limit
 
 __all__ = [
     "PATIENCE_S",
@@ -136,9 +137,17 @@ def explained(path: Path, needed: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror} ({needed} bytes needed, {free(path.parent)}"
-            " free); the checkpoints already written are intact"
+            f"cannot write {path}: {error.strerror} ({needed} bytes needed, {room(path, error)}); "
+            "the checkpoints already written are intact"
         ) from error
+
+
+def room(path: Path, error: OSError) -> str:
+    """The bytes that there were for a file that cannot be written."""
+    limit = file_limit()
+    if error.errno == errno.EFBIG and limit is not None:
+        return f"{limit} allowed by `ulimit -f`"
+    return f"{free(path.parent)} free"
 
 
 def free(folder: Path) -> str:

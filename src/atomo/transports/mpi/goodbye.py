@@ -48,15 +48,14 @@ def hand_over(word: Bytes, to: Iterable[int], world: MPI.Intracomm) -> None:
 def take(word: Bytes, sources: Iterable[int], world: MPI.Intracomm) -> list[int]:
     """Waits for the word of each of some ranks, or for its death; who lives, in their order."""
 
-    def has_come(source: int) -> bool | None:
+    def has_come(source: int) -> bool:
         try:
-            return Deadline(FOREVER_S).poll(lambda: world.Iprobe(source))
+            Deadline(FOREVER_S).poll(lambda: world.Iprobe(source))
+            world.Recv(word, source)  # at once: it may die after its word, and this would fail
         except MPI.Exception as error:
             if not tells_of_death(error):
                 raise
             return False
+        return True
 
-    here = [source for source in sources if has_come(source)]
-    for source in here:
-        world.Recv(word, source)
-    return here
+    return [source for source in sources if has_come(source)]

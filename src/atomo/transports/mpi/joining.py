@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import signal
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,8 @@ def finalize(world: MPI.Intracomm | None) -> None:
     Args:
         world: of all ranks, where deaths do not end the job, nor then a wait for who was stopped.
     """
+    # All is done: who left without a goodbye now would only have the others wait for it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if world is None:
         MPI.Finalize()
         return

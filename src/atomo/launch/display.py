@@ -23,6 +23,7 @@ from atomo.launch.summary import STRAGGLES, Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Ended, Event, ProbedAgain, Started, StepDone, Storage
+from atomo.visible import visible
 
 __all__ = ["Live"]
 
@@ -65,7 +66,7 @@ class Live:
                 self._phase = f"{event.reason}; the evaluator finishes"
 
     def note(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(Text(visible(line)))
 
     def close(self) -> None:
         ended = self._summary.ended

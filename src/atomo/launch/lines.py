@@ -22,6 +22,7 @@ from atomo.training.events import (
     StepDone,
     Storage,
 )
+from atomo.visible import visible
 
 __all__ = [
     "Display",
@@ -101,7 +102,7 @@ class Plain:
 
     def note(self, line: str) -> None:
         with unless_full():
-            self._out.write(line + "\n")
+            self._out.write(visible(line) + "\n")
             self._out.flush()
 
     def close(self) -> None:

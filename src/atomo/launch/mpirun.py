@@ -21,6 +21,7 @@ from atomo.roles import outlives
 
 __all__ = ["command", "evaluator_command", "split"]
 
+VERSION_S = 60.0  # in which mpirun says what it is, on however busy a host
 FAULT_TOLERANT: Final = 5  # the first Open MPI whose jobs outlive a rank
 # In an allocation of one of these mpirun takes its hosts, also where it is told of none.
 ALLOCATIONS: Final = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs"}
@@ -94,7 +95,14 @@ def watchful(mpi_args: str) -> list[str]:
 
 def version() -> int:
     """The major version of Open MPI; 0: this mpirun is another's."""
-    said = subprocess.run([find_mpirun(), "--version"], capture_output=True, text=True, check=False)
+    asked = [find_mpirun(), "--version"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=VERSION_S)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"`{' '.join(asked)}` has not answered within {VERSION_S:g} s: no job can be started "
+            "with it; another mpirun on the PATH, or a file system that answers, helps"
+        ) from error
     found = re.search(r"\(Open MPI\) (\d+)\.", said.stdout)
     return int(found[1]) if found else 0
 

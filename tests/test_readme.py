@@ -111,6 +111,20 @@ def test_the_sample_is_a_run_of_todays_network_and_data(tmp_path):
     assert f" on {len(data.test)} images" in sample
 
 
+def test_what_is_gained_and_lost_was_measured():
+    """Each figure of the first table and of its footnote is one of the results."""
+    results = (ROOT / "docs" / "results.md").read_text()
+    table = README.read_text().split("What you gain:")[1].split("- **")[0]
+    figures = re.findall(r"\d+\.\d+", table)
+    assert len(figures) > 20
+    assert all(re.search(rf"(?<![\d.]){re.escape(one)}(?!\d)", results) for one in figures), figures
+    for line in table.splitlines():
+        if line.startswith("| PowerSGD"):  # what is beside PyTorch's is the same method
+            assert re.search(r"PowerSGD --svd-rank 4|powersgd\(rank=4\)", line.split("|")[4]), line
+        elif line.startswith("| ") and "`" in line:
+            assert line.split("|")[3].strip() == "none", line
+
+
 @pytest.mark.parametrize("name", [*COMMANDS, *CODECS, *MEMORIES, *MODELS, *DATASETS])
 def test_the_readme_knows_every_name(name):
     assert re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", README.read_text()), f"{name} is not there"

@@ -49,6 +49,9 @@ def main() -> None:
         print(lines_of(options.out / f"{comm_type}-auto-0"), flush=True)
 
 
+UNBOUND = "--auto-share=1e6"  # few steps stand for many
+
+
 def run(options: argparse.Namespace, comm_type: str, code: str, turn: int) -> list[float]:
     """Seconds of the steps of one job."""
     folder = options.out / f"{comm_type}-{''.join(c for c in code if c.isalnum())}-{turn}"
@@ -58,6 +61,7 @@ def run(options: argparse.Namespace, comm_type: str, code: str, turn: int) -> li
         "--comm-type", comm_type, "--code", code, "--max-steps", str(options.steps),
         "--eval-freq", "100000", "--evaluator", "none", "--threads", "1",
         "--train-dir", str(folder.absolute()), *options.options,
+        *([UNBOUND] if code == "auto" else []),
     ]  # fmt: skip
     there = [sys.executable, CLUSTER, "exec", "h1"] if options.hosts else []
     hosts = ["--hostfile", str(ROOT / options.hosts)] if options.hosts else []

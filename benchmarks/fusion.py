@@ -68,6 +68,8 @@ def steps_ms(options: argparse.Namespace, code: str, way: str) -> list[float]:
             "batch-size": options.batch_size, "max-steps": options.steps, "code": code,
             "fusion": way, "evaluator": "none", "eval-freq": 100_000, "train-dir": folder,
         }  # fmt: skip
+        if way == "auto":
+            words["auto-share"] = 1e6  # few steps stand for many
         flags = [f"--{name}={value}" for name, value in words.items()]
         done = subprocess.run(
             [sys.executable, "-m", "atomo", "train", *flags],

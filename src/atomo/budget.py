@@ -14,7 +14,7 @@ from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.memory import Forget, kind_of
 
-__all__ = ["Family", "families"]
+__all__ = ["LOSSLESS", "Family", "families"]
 
 LOSSLESS: Final = "sgd"
 PLAIN: Final = ("bf16", "natural", "qsgd", "svd(rank=8)", "svd(rank=3)")

@@ -136,6 +136,9 @@ class Settings:
     error_budget: float | None = option(
         None, "what --code auto may lose: squared error of the mean gradient over its square"
     )
+    auto_share: float = option(
+        0.1, "of the expected time of a run, that --code auto and --fusion auto may measure for"
+    )
     code_schedule: str = option("", "codecs by epoch: 'EPOCH: CODEC; EPOCH: CODEC'; empty: --code")
     code_for: str = option(
         "", "codecs of single parameters: 'CODEC: NAME NAME*; CODEC: NAME'; the rest: --code"

@@ -17,7 +17,7 @@ __all__ = ["IDENTITY", "UNSAID", "check_identity", "record"]
 LAUNCH_ONLY: Final = {
     "hostfile", "slurm", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
     "log_format", "min_workers", "spares", "max_strikes", "max_restarts", "checkpoint_every",
-    "cuda_aware_mpi",
+    "cuda_aware_mpi", "auto_share",
 }  # fmt: skip
 # What a run must have in common with a checkpoint that it continues from.
 IDENTITY: Final = (

@@ -31,6 +31,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "lr_gamma": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow", above=True),
     "lr_end": Bound(0, 1, why_most="schedules fall; --lr-shrinkage may grow"),
     "error_budget": Bound(0, 1e6, "no codec adds accuracy", "more is no bound"),
+    "auto_share": Bound(0, 1e6, why_most="as long as measuring takes, in any run"),
     "warmup_epochs": Bound(0, 100, why_most="each epoch of a warm-up has a codec of its own"),
     "svd_rank": ANY,
     "quantization_level": COUNT,

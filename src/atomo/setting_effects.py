@@ -121,6 +121,11 @@ EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
             asks=lambda value: value is not None,
         ),
         "compress_ratio": of_codec("ratio"),
+        "auto_share": Effect(
+            lambda s: s.measures,
+            "nothing is measured without --code auto or --fusion auto; leave it out",
+            asks=lambda value: value is not None,
+        ),
         "svd_rank": of_codec("rank"),
         "quantization_level": of_codec("bits"),
         "bucket_size": of_codec("bucket_size"),

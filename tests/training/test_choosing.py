@@ -1,6 +1,7 @@
 """`--code auto`: all ranks come to the same codecs, which a run that continues finds again."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,12 +24,12 @@ SAID = {"network": "LeNet", "dataset": "Digits", "comm_type": "Bcast", "n": 3, "
 CHOSEN = Chosen(CODES, "none", 0.05, 0.1, 0.0041, 0.0123, 2.5, SAID)
 
 
-def choose(run: Settings) -> list[Chosen | None]:
+def choose(run: Settings, note: Callable[[str], object] = lambda text: None) -> list[Chosen | None]:
     """What each rank comes to."""
     transports, found = network(run.n), [None] * run.n
 
     def body(rank: int) -> None:
-        found[rank] = choose_codecs(run, transports[rank])
+        found[rank] = choose_codecs(run, transports[rank], note=note)
 
     ranks = range(run.n)
     together([lambda rank=rank: body(rank) for rank in ranks], lambda: transports[0].abort(1))
@@ -42,8 +43,12 @@ def test_all_ranks_come_to_the_same_codecs_within_the_budget(
     tmp_path: Path, comm_type: str, n: int
 ) -> None:
     run = settings(tmp_path, code="auto", memory="none", comm_type=comm_type, n=n, error_budget=0.4)
-    first, *others = choose(run)
+    notes: list[str] = []
+    first, *others = choose(run, notes.append)
     assert first is not None
+    assert not first.why
+    assert len(notes) == 1  # of rank 0
+    assert notes[0].startswith("auto: measures codecs for at most 5 min, ")
     assert others == [first] * (n - 1)
     assert first.error <= first.budget == 0.4
     # Real steps may prefer what is predicted to take longer.

@@ -1,6 +1,6 @@
 """Plans that are tried in real steps: which, by whom, and without a trace."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -41,18 +41,18 @@ def names(plans: list[Contender]) -> str:
 
 def test_what_may_turn_out_best_is_tried_and_what_the_others_are_held_against() -> None:
     times = {"a": 0.2, "b": 0.12, "c": 0.1, "d": 0.13, "e": 0.14, "f": 0.15, "g": 0.9}
-    near = [plan(name, time) for name, time in times.items()]
+    near = [plan(name, time, code=name) for name, time in times.items()]
     assert names(worth_trying(near)) == "abcde"  # in their order, the first in spite of better ones
-    assert names(worth_trying([plan("a", 0.3), *near[1:4]])) == "bcd"  # too far off
+    assert names(worth_trying([plan("a", 0.3, code="a"), *near[1:4]])) == "bcd"  # too far off
     assert worth_trying(near[2:3]) == worth_trying([near[2], near[6]]) == []  # nothing to compare
 
 
 def test_steps_that_take_long_are_tried_with_fewer_plans() -> None:
-    slow = [plan(name, time) for name, time in zip("abc", (0.5, 0.4, 0.3), strict=True)]
+    slow = [plan(name, time, code=name) for name, time in zip("abc", (0.5, 0.4, 0.3), strict=True)]
     assert names(worth_trying(slow)) == "abc"
-    slow = [plan(one.name, 1.5 * one.predicted_s) for one in slow]
-    assert names(worth_trying(slow)) == "bc"
-    assert worth_trying([plan(one.name, 10 * one.predicted_s) for one in slow]) == []
+    slow = [replace(one, predicted_s=1.5 * one.predicted_s) for one in slow]
+    assert names(worth_trying(slow)) == "ac"  # the first is what the others are held against
+    assert worth_trying([replace(one, predicted_s=10 * one.predicted_s) for one in slow]) == []
 
 
 def test_the_first_and_the_fastest_have_more_turns() -> None:

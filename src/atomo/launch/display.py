@@ -22,7 +22,16 @@ from atomo.launch.lines import (
 from atomo.launch.summary import STRAGGLES, Summary
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Caution, Ended, Event, ProbedAgain, Started, StepDone, Storage
+from atomo.training.events import (
+    Caution,
+    Ended,
+    Event,
+    Measuring,
+    ProbedAgain,
+    Started,
+    StepDone,
+    Storage,
+)
 from atomo.visible import visible
 
 __all__ = ["Live"]
@@ -60,7 +69,7 @@ class Live:
                 self.note(f"caution: {event.text}")
             case Storage():
                 self.note(f"storage: {event.text}")
-            case ProbedAgain():
+            case Measuring() | ProbedAgain():
                 self.note(event.text)
             case Ended():
                 self._phase = f"{event.reason}; the evaluator finishes"

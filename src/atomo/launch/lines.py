@@ -16,6 +16,7 @@ from atomo.training.events import (
     Caution,
     Ended,
     Event,
+    Measuring,
     ProbedAgain,
     Saved,
     Started,
@@ -93,7 +94,7 @@ class Plain:
                 self.note(f"caution: {event.text}")
             case Storage():
                 self.note(f"storage: {event.text}")
-            case ProbedAgain():
+            case Measuring() | ProbedAgain():
                 self.note(event.text)
             case Saved():
                 self.note(f"checkpoint {event.manifest}")

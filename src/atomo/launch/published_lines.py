@@ -4,7 +4,7 @@ from typing import Final, final
 
 from atomo.launch.lines import Output, unless_full
 from atomo.training.evaluation import Evaluation
-from atomo.training.events import Caution, Event, ProbedAgain, StepDone, Storage
+from atomo.training.events import Caution, Event, Measuring, ProbedAgain, StepDone, Storage
 
 __all__ = ["PublishedLines", "published_evaluation"]
 
@@ -26,7 +26,7 @@ class PublishedLines:
                 self.note(published_evaluation(event))
             case Caution():
                 self.note(f"caution: {event.text}")
-            case ProbedAgain():
+            case Measuring() | ProbedAgain():
                 self.note(event.text)
             case Storage():
                 self.note(f"storage: {event.text}")

@@ -38,6 +38,10 @@ class Together:
             found.append(np.frombuffer(data.tobytes(), NUMBER)[1:].tolist())
         return found
 
+    def told(self, mine: bool) -> bool:
+        """Returns what rank 0 says, on all ranks."""
+        return bool(self.share([float(mine)], "an answer")[0][0])
+
     def begin(self) -> None:
         """Returns on all ranks at nearly the same time."""
         self.share([], "the begin of a measurement")

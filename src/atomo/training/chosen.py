@@ -14,7 +14,7 @@ from atomo.training.plan_records import continued, in_force, moved, with_earlier
 from atomo.training.run_folder import Staging
 from atomo.training.trials import Trial, listed
 
-__all__ = ["Chosen", "keep_chosen", "kept_chosen"]
+__all__ = ["Chosen", "keep_chosen", "kept_chosen", "length_said", "said"]
 
 CHOSEN_FILE: Final = "auto.json"
 SAID: Final = ("network", "dataset", "comm_type", "n", "batch_size", "error_budget")
@@ -42,11 +42,13 @@ class Chosen:
     """The first step that it serves in."""
     trials: tuple[Trial, ...] = ()
     """Of it, first, and of others that were tried; empty: none were."""
+    why: str = ""
+    """Why nothing was measured, and every gradient is dense; empty: it was."""
 
     def differs(self, settings: Settings, hosts: tuple[str, ...]) -> str:
         """What it is no answer to, of what these settings ask on these hosts; empty: nothing."""
-        asked = said(settings)
-        for name, value in asked.items():
+        for name in dict.fromkeys((*SAID, *self.said)):
+            value = getattr(settings, name, None)
             if self.said.get(name) != value:
                 return f"it is of {flag(name)} {self.said.get(name)}, and not {value}"
         if settings.memory not in ("auto", self.memory):
@@ -77,6 +79,8 @@ class Chosen:
     @property
     def text(self) -> str:
         """One line."""
+        if self.why:
+            return f"auto: all dense, memory {self.memory}: the run is {self.why}"
         parts = [
             f"{count} tensor{'s' * (count > 1)} {code}"
             for code, count in counted(self.codes).items()
@@ -92,6 +96,11 @@ class Chosen:
 def said(settings: Settings) -> dict[str, Any]:
     """What a choice depends on, of the settings."""
     return {name: getattr(settings, name) for name in SAID}
+
+
+def length_said(settings: Settings) -> dict[str, Any]:
+    """What else a choice depends on that was made since the run is short."""
+    return {name: getattr(settings, name) for name in ("epochs", "max_steps", "auto_share")}
 
 
 def counted(codes: Mapping[str, str]) -> dict[str, int]:

@@ -16,6 +16,7 @@ __all__ = [
     "Event",
     "Failed",
     "Fence",
+    "Measuring",
     "Met",
     "ProbedAgain",
     "Saved",
@@ -36,6 +37,14 @@ DRIFTED: Final = "drifted"  # for a while: the ranks measure again, and go on
 @dataclass(frozen=True)
 class Met:
     """All ranks, spares among them, are there; what begins may have to be measured first."""
+
+
+@final
+@dataclass(frozen=True)
+class Measuring:
+    """The ranks are about to measure what serves, or do not since the run is too short."""
+
+    text: str
 
 
 @final
@@ -199,9 +208,12 @@ class Ended:
     images_refused: int = 0
 
 
-Event = Met | Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Failed | Ended
+Event = (
+    Met | Measuring | Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Failed
+    | Ended
+)  # fmt: skip
 KINDS: Final = (
-    Met, Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Failed, Ended
+    Met, Measuring, Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Failed, Ended
 )  # fmt: skip
 EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for event in KINDS})
 

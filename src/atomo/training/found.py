@@ -39,11 +39,15 @@ class Found:
     """The first step that it serves in."""
     trials: tuple[Trial, ...] = ()
     """Of it, first, and of others that were tried; empty: none were."""
+    why: str = ""
+    """Why nothing was measured, and the messages are the default's; empty: it was."""
 
     @property
     def text(self) -> str:
         """One line."""
         many = len(self.cuts)
+        if self.why:
+            return f"fusion {self.way}: {many} message{'s' * (many > 1)}: the run is {self.why}"
         return (
             f"fusion {self.way}: {many} message{'s' * (many > 1)}, predicted "
             f"{1e3 * self.exchange_s:.1f} ms from the begin of the backward pass to the mean "
@@ -73,6 +77,7 @@ class Found:
                 hosts=tuple(map(str, values.get("hosts", ()))),
                 since=whole(values.get("since", 1)),
                 trials=(*map(Trial.read, values.get("trials", ())),),
+                why=str(values.get("why", "")),
             )  # fmt: skip
         except (KeyError, TypeError, ConfigError) as error:
             raise ValueError(str(error)) from error

@@ -21,17 +21,18 @@ from atomo.fusion import shapes
 from atomo.fusion.buckets import MOST
 from atomo.fusion.flow import Flow
 from atomo.fusion.searches import SEARCHES, within
-from atomo.grouping import Grouping, cut_at
+from atomo.grouping import Grouping, cut_at, megabytes
 from atomo.planning import Costs, Setting
 from atomo.planning.prediction import flow_of, predict
 from atomo.probing import Probed
 from atomo.schedule import phases
+from atomo.training.allowance import Allowance, TimeLeft
 from atomo.training.found import Found
 from atomo.training.job import Job, make_stages, own_codecs
-from atomo.training.kept_fusion import find_kept, job_hash
+from atomo.training.kept_fusion import find_kept, job_hash, short_hash
 from atomo.training.plan_records import continued
-from atomo.training.rehearsal import Contender, join_rehearsal, rehearse
-from atomo.training.telling import names_of_hosts
+from atomo.training.rehearsal import Contender, join_rehearsal, rehearse, time_steps
+from atomo.training.telling import hear, names_of_hosts, tell
 from atomo.training.trial import probe_job
 from atomo.training.trials import Trial
 from atomo.transports import Transport
@@ -44,6 +45,7 @@ REPETITIONS: Final = 2
 TRIED: Final = "auto"  # the others are what somebody published: theirs as they found them
 OTHERS: Final = (Grouping("one"), Grouping("bytes", 4.0), Grouping("layer"))
 UNDER_WAY: Final = 8  # messages
+ENTRY_BYTES: Final = 4
 
 
 def fused(
@@ -51,6 +53,7 @@ def fused(
     transport: Transport,
     device: torch.device,
     say: Callable[[str], object] = lambda why: None,
+    note: Callable[[str], object] = lambda text: None,
 ) -> Job:
     """The same job with its messages. All ranks call it together.
 
@@ -59,6 +62,7 @@ def fused(
         transport: connects the ranks.
         device: where this rank computes.
         say: told, on rank 0, why messages that are known do not serve.
+        note: told, on rank 0, how long measuring may take, before it begins.
 
     Raises:
         CheckpointError: what the folder keeps of the messages cannot be read.
@@ -74,7 +78,7 @@ def fused(
     kept = find_kept(settings, job, hosts, say) if transport.rank == FIRST else None
     found, cuts = kept, rank.told(kept.cuts if kept else ())
     if not cuts:  # there are none yet
-        found = rank.found()
+        found = rank.found(note)
         cuts = rank.told(found.cuts if found else ())
     chosen = replace(settings, fusion=str(cut_at(cuts)))
     stages = make_stages(chosen, draft.model, draft.steps_per_epoch)
@@ -106,25 +110,75 @@ class Rank:
         timeout_s = self.draft.settings.timeout
         return tuple(int(cut) for cut in take(self.transport, timeout_s).state[CUTS])
 
-    def found(self) -> Found | None:
-        """Measures, with all others; rank 0 decides what they come to."""
+    def found(self, note: Callable[[str], object]) -> Found | None:
+        """Measures, with all others; rank 0 decides what they come to, unless the run is short."""
         began = time.perf_counter()
-        probed = self.probed()
+        allowance, overhead_s = self.allowed()
+        if self.way != TRIED or self.agreed(allowance, note):
+            found = self.measured(TimeLeft(allowance.limit_s), overhead_s)
+        else:
+            found = self.unmeasured(allowance)
         if self.transport.rank != FIRST:
-            if self.way == TRIED:
-                join_rehearsal(self.draft, self.transport, self.device)
             return None
-        setting, costs = probed.setting(self.draft.workers), self.costs(probed)
-        found = searched(self.draft, self.way, setting, costs)
-        if self.way == TRIED:
-            plans = partitions(self.draft, setting, costs, found)
-            trials = rehearse(self.draft, self.transport, self.device, [*plans.values()])
-            found = after_trials(found, plans, trials, flow_of(setting, costs, self.comm_type))
         _, done = continued(self.draft.settings) or (None, 0)
         took_s = time.perf_counter() - began
-        return replace(
-            found, took_s=took_s, numbers=probed.numbers, hosts=self.hosts, since=done + 1
+        return replace(found, took_s=took_s, hosts=self.hosts, since=done + 1)
+
+    def allowed(self) -> tuple[Allowance, float]:
+        """What measuring may take, on rank 0, and the seconds of a trial beside its steps. Steps
+        are timed unless their codecs were chosen just now.
+        """
+        began, job, s = time.perf_counter(), self.draft, self.draft.settings
+        _, done = continued(s) or (None, 0)
+        steps, chosen = job.last_step - done, job.chosen
+        if chosen and (step_s := job.expected_s or chosen.dense_s):
+            return Allowance(step_s, steps, s.auto_share, chosen.took_s), 0.0
+        if self.way != TRIED:
+            return Allowance(0.0, steps, s.auto_share), 0.0
+        if self.transport.rank != FIRST:
+            join_rehearsal(job, self.transport, self.device)
+            return Allowance(0.0, steps, s.auto_share), 0.0
+        plan = Contender("layer", str(main_codec(job)), s.code_for, s.memory, "layer", 0.0)
+        step_s, overhead_s = time_steps(job, self.transport, self.device, plan)
+        spent_s = time.perf_counter() - began
+        return Allowance(step_s, steps, s.auto_share, spent_s), overhead_s
+
+    def agreed(self, allowance: Allowance, note: Callable[[str], object]) -> bool:
+        """True if there is time to measure, by what rank 0 knows."""
+        timeout_s = self.draft.settings.timeout
+        if self.transport.rank != FIRST:
+            return bool(hear(self.transport, timeout_s)["measures"])
+        if allowance.pays:
+            note(f"fusion {self.way}: {allowance.text('messages')}")
+        tell(self.transport, {"measures": allowance.pays})
+        self.transport.drain(timeout_s)
+        return allowance.pays
+
+    def measured(self, left: TimeLeft, overhead_s: float) -> Found:
+        """What all ranks find; on all but rank 0 without what trials say of it."""
+        probed = self.probed()
+        setting, costs = probed.setting(self.draft.workers), self.costs(probed)
+        found = searched(self.draft, self.way, setting, costs)
+        if self.way == TRIED and self.transport.rank != FIRST:
+            join_rehearsal(self.draft, self.transport, self.device)
+        elif self.way == TRIED:
+            plans = partitions(self.draft, setting, costs, found)
+            some = [*plans.values()]
+            trials = rehearse(self.draft, self.transport, self.device, some, left, overhead_s)
+            found = after_trials(found, plans, trials, flow_of(setting, costs, self.comm_type))
+        return replace(found, numbers=probed.numbers)
+
+    def unmeasured(self, allowance: Allowance) -> Found:
+        """The messages of the default."""
+        sizes = [ENTRY_BYTES * shape.numel() for _, shape in reversed(shapes(self.draft.model))]
+        entries = tuple(size // ENTRY_BYTES for size in sizes)
+        settings = self.draft.settings
+        cuts = within(megabytes(settings.fusion_mb).cuts(sizes), entries, MOST)
+        job, why = (
+            short_hash(job_hash(self.draft, self.way), settings),
+            allowance.refusal("messages"),
         )
+        return Found(self.way, cuts, job, 0.0, 0.0, 0.0, 0.0, (), why=why)
 
     def probed(self) -> Probed:
         """What all ranks find."""

@@ -35,6 +35,12 @@ def job_hash(job: Job, way: str) -> str:
     return xxhash.xxh3_64_hexdigest("\n".join(said).encode())
 
 
+def short_hash(job: str, settings: Settings) -> str:
+    """Of what a default was taken for since the run is short: a longer one is measured."""
+    length = settings.epochs, settings.max_steps, settings.auto_share
+    return xxhash.xxh3_64_hexdigest(f"{job} {length}".encode())
+
+
 def find_kept(
     settings: Settings,
     job: str,
@@ -60,7 +66,10 @@ def find_kept(
     found = read_found(path, step)
     if found is None:
         return None
-    other = "" if found.job == job else "it is of other codecs, another network or other settings"
+    wanted = short_hash(job, settings) if found.why else job
+    other = (
+        "" if found.job == wanted else "it is of other codecs, another network or other settings"
+    )
     if not (why := other or moved(found.hosts, hosts)):
         return found
     say(f"{path} does not serve this job: {why}; messages are measured and found anew")

@@ -18,13 +18,15 @@ from atomo.planning import Costs, Setting
 from atomo.planning.losses import Losses, measure_losses
 from atomo.probing import Together
 from atomo.roles import has_master
+from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job
-from atomo.training.trial import probe_job
+from atomo.training.trial import in_time, probe_job
 from atomo.transports import Transport
 
 __all__ = ["Measured", "measure"]
 
 REPETITIONS: Final = 2
+HALF: Final = 0.5  # of the time, that codecs' costs may take
 
 
 @final
@@ -46,6 +48,7 @@ def measure(
     *,
     under_way: int = 1,
     losses: bool = True,
+    left: TimeLeft | None = None,
 ) -> Measured:
     """Measures with all other ranks, which agree on it.
 
@@ -56,28 +59,38 @@ def measure(
         codecs: all that may be chosen.
         under_way: messages of a step at once.
         losses: whether to measure what they lose.
+        left: time for all this, by rank 0's clock; only the first codecs are measured that it
+            suffices for, one at least.
     """
     name = job.settings.comm_type
     reduction = "Allgather" if name == PARAMETER_SERVER else name  # a master has what they gather
     ways = [(codec, reduction) for codec in codecs]
-    found = probe_job(job, transport, device, ways, REPETITIONS, under_way=under_way)
+    half = left and TimeLeft(HALF * left.seconds)  # the rest is for what follows
+    found = probe_job(job, transport, device, ways, REPETITIONS, under_way=under_way, left=half)
     gradient = found.profile.gradient
-    lost = agreed_losses(job, transport, codecs, gradient) if losses else ()
-    costs = tuple(one for _, one in found.costs)
+    costed = codecs[: len(found.costs)]
+    lost = agreed_losses(job, transport, costed, gradient, left) if losses else ()
+    costs = tuple(one for _, one in found.costs[: len(lost) or None])
     return Measured(found.setting(job.workers), costs, lost, found.numbers)
 
 
 def agreed_losses(
-    job: Job, transport: Transport, codecs: Sequence[Codec[Any]], gradient: dict[str, Tensor]
+    job: Job,
+    transport: Transport,
+    codecs: Sequence[Codec[Any]],
+    gradient: dict[str, Tensor],
+    left: TimeLeft | None = None,
 ) -> tuple[Losses, ...]:
-    """The mean over the workers, each with its own gradient."""
+    """The mean over the workers, each with its own gradient, of the first codecs at least."""
     master = has_master(job.settings.comm_type)
     worker = transport.rank + (not master)
     tensors = len(gradient)
-    mine = [0.0] * (len(codecs) * tensors)
-    if worker:
-        mine = [e for codec in codecs for e in measure_losses(codec, gradient, worker).errors]
-    rows = Together(Direct(transport, job.settings.timeout)).share(mine, "what codecs lose")
+    together = Together(Direct(transport, job.settings.timeout))
+    mine: list[float] = []
+    for codec in in_time(together, codecs, left):
+        mine += measure_losses(codec, gradient, worker).errors if worker else [0.0] * tensors
+    rows = together.share(mine, "what codecs lose")
+    codecs = codecs[: len(mine) // tensors]
     workers = torch.tensor(rows[len(rows) - job.workers :], dtype=torch.float64)
     errors = workers.mean(0).view(len(codecs), tensors).tolist()
     return tuple(Losses.of(codec, tuple(row)) for codec, row in zip(codecs, errors, strict=True))

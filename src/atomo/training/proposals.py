@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, final
 
-from atomo.budget import Family
+from atomo.budget import LOSSLESS, Family
 from atomo.codecs import Codec
 from atomo.codecs.small import goes_dense
 from atomo.config import Settings
@@ -37,29 +38,36 @@ class Proposal:
 
 
 def codecs_of(some: Sequence[Family]) -> list[Codec[Any]]:
-    """All that are measured, each once."""
-    return [*dict.fromkeys(codec for family in some for codec in family.codecs)]
+    """All that are measured, each once; those of each family in turn, since time may be short."""
+    turns = zip_longest(*(family.codecs for family in some))
+    return [*dict.fromkeys(codec for turn in turns for codec in turn if codec is not None)]
 
 
-def promising(proposals: Sequence[Proposal]) -> Proposal:
-    """The best prediction; or the first, which is dense, where that gains next to nothing on it."""
+def promising(proposals: Sequence[Proposal], worth: float = WORTH) -> Proposal:
+    """The best prediction; or the first, which is dense, where that gains next to nothing on it.
+
+    Args:
+        proposals: the first of them dense.
+        worth: dense steps in the time of one, from which on it gains.
+    """
     first = proposals[0]
     best = min(proposals, key=lambda one: one.chosen.step_s)
-    return best if best.chosen.step_s * WORTH < first.chosen.step_s else first
+    return best if best.chosen.step_s * worth < first.chosen.step_s else first
 
 
 def proposed(settings: Settings, some: Sequence[Family], found: Measured) -> list[Proposal]:
     """Dense gradients; and of each family the fastest choice, and each of its codecs for all
     tensors, as far as errors keep within the budget.
     """
-    proposer = Proposer(settings, found, codecs_of(some))
+    proposer = Proposer(settings, found)
     every = [proposer.dense(some[0])]
     for family in some:
         every += proposer.of(family)
     unlike: dict[tuple[tuple[str, ...], str], Proposal] = {}
     for one in every:
         codes = tuple(one.chosen.codes.values())
-        unlike.setdefault((codes, "" if one.name == DENSE else one.chosen.memory), one)
+        dense = all(code == LOSSLESS for code in codes)  # whose memory keeps nothing back
+        unlike.setdefault((codes, "" if dense else one.chosen.memory), one)
     return [*unlike.values()]
 
 
@@ -67,9 +75,9 @@ def proposed(settings: Settings, some: Sequence[Family], found: Measured) -> lis
 class Proposer:
     """Makes them from what was measured."""
 
-    def __init__(self, settings: Settings, found: Measured, codecs: Sequence[Codec[Any]]) -> None:
+    def __init__(self, settings: Settings, found: Measured) -> None:
         self._settings, self._found = settings, found
-        self._at = {codec: number for number, codec in enumerate(codecs)}
+        self._at = {costs.spec: number for number, costs in enumerate(found.costs)}
         # Messages that are searched for are found once the codecs are known.
         self._grouping = None if settings.grouping.searched else settings.grouping
         self._dense_s = 0.0
@@ -92,7 +100,7 @@ class Proposer:
         yield self._proposal(named("mixed", family), family, family.codecs, best)
 
     def _candidate(self, codec: Codec[Any]) -> Candidate:
-        at, workers = self._at[codec], self._found.setting.workers
+        at, workers = self._at[str(codec)], self._found.setting.workers
         return Candidate(self._found.costs[at], self._found.losses[at].of_mean(workers))
 
     def _alone(self, codec: Codec[Any]) -> Choice:

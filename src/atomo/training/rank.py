@@ -15,7 +15,7 @@ from atomo.roles import has_master
 from atomo.setting_checks import AUTO, CPU
 from atomo.training.choosing import choose_codecs
 from atomo.training.cores import share_of_cores
-from atomo.training.events import Caution, Event
+from atomo.training.events import Caution, Event, Measuring
 from atomo.training.fused import fused
 from atomo.training.job import Job, make_job
 from atomo.training.legs import Legs
@@ -86,10 +86,13 @@ def planned(
     def say(why: str) -> None:
         tell(Caution(why))
 
-    chosen = choose_codecs(settings, transport, say)
+    def note(text: str) -> None:
+        tell(Measuring(text))
+
+    chosen = choose_codecs(settings, transport, say, note)
     settings = chosen.applied(settings) if chosen else settings
     draft = replace(make_job(settings, transport.size), chosen=chosen)
-    return fused(draft, transport, device, say)
+    return fused(draft, transport, device, say, note)
 
 
 def make_end(

@@ -8,6 +8,7 @@ among them.
 
 import gc
 import math
+import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ import torch
 
 from atomo.probing import untouched
 from atomo.roles import has_master
+from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job, make_stages
 from atomo.training.leader import Leader
 from atomo.training.replica import Replica
@@ -25,7 +27,9 @@ from atomo.training.trials import Trial, Turns, median_of, winner_first
 from atomo.training.worker import Worker
 from atomo.transports import Transport
 
-__all__ = ["Contender", "join_rehearsal", "rehearse"]
+__all__ = ["DENSE", "Contender", "join_rehearsal", "rehearse", "time_steps"]
+
+DENSE: Final = "sgd"  # the codec of a plan in which nothing is compressed
 
 FURTHEST: Final = 2.5  # times the best prediction; the worst ever seen was off by 2.2
 MOST: Final = 5  # plans
@@ -50,9 +54,20 @@ class Contender:
     fusion: str
     predicted_s: float
 
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What tells it from other plans; a memory does not where every gradient is dense."""
+        dense = self.code == DENSE and not self.code_for
+        return (self.code, self.code_for, "" if dense else self.memory, self.fusion)
+
 
 def rehearse(
-    draft: Job, transport: Transport, device: torch.device, plans: Sequence[Contender]
+    draft: Job,
+    transport: Transport,
+    device: torch.device,
+    plans: Sequence[Contender],
+    left: TimeLeft | None = None,
+    overhead_s: float = 0.0,
 ) -> tuple[Trial, ...]:
     """Rank 0's part; all others call `join_rehearsal`.
 
@@ -61,29 +76,58 @@ def rehearse(
         transport: connects the ranks; nothing is under way.
         device: where this rank computes.
         plans: first the one to be had where others gain next to nothing on it.
+        left: time for it; None: as much as it takes.
+        overhead_s: of a turn, beside its steps.
 
     Returns:
         What became of each plan that was tried, the one to take first; none where only one of them
         promises anything, or steps take too long to try them.
     """
-    chosen = worth_trying(plans)
+    left = TimeLeft(math.inf) if left is None else left
+    chosen = worth_trying(plans, min(LONGEST_S, left.seconds), overhead_s)
     turns: list[Turns] = [[] for _ in chosen]
-
-    def play(places: Sequence[int], times: int) -> None:
-        some = [chosen[at] for at in places]
+    rounds, longest_s = 0, 0.0
+    while chosen and rounds < TURNS + FINAL_TURNS and left.fits(longest_s):
+        places = range(len(chosen)) if rounds < TURNS else finalists(turns)
+        began_s, some = left.elapsed_s, [chosen[at] for at in places]
         steps = steps_of(min(plan.predicted_s for plan in chosen))
-        tell(transport, {"plans": [*map(asdict, some)], "steps": steps, "turns": times})
-        transport.drain(draft.settings.timeout)
-        taken = turns_taken(draft, transport, device, some, steps, times)
-        for at, found in zip(places, taken, strict=True):
+        for at, found in zip(places, played(draft, transport, device, some, steps), strict=True):
             turns[at] += found
+        rounds, longest_s = rounds + 1, max(longest_s, left.elapsed_s - began_s)
+    ended(draft, transport)
+    if rounds <= TURNS:  # too few of them to tell a gain from chance
+        return ()
+    return winner_first([(plan.name, plan.predicted_s) for plan in chosen], turns)
 
-    if chosen:
-        play(range(len(chosen)), TURNS)
-        play(finalists(turns), FINAL_TURNS)
+
+def time_steps(
+    draft: Job, transport: Transport, device: torch.device, plan: Contender
+) -> tuple[float, float]:
+    """Rank 0's part of one turn by one plan; all others call `join_rehearsal`.
+
+    Returns:
+        Seconds of a step, and of all else that a turn takes.
+    """
+    began = time.perf_counter()
+    ((found,),) = played(draft, transport, device, [plan], LEAST_STEPS)
+    ended(draft, transport)
+    step_s = median_of([found])
+    return step_s, max(0.0, time.perf_counter() - began - (1 + LEAST_STEPS) * step_s)
+
+
+def played(
+    draft: Job, transport: Transport, device: torch.device, plans: Sequence[Contender], steps: int
+) -> list[Turns]:
+    """A turn by each plan, which all other ranks join in."""
+    tell(transport, {"plans": [*map(asdict, plans)], "steps": steps, "turns": 1})
+    transport.drain(draft.settings.timeout)
+    return turns_taken(draft, transport, device, plans, steps, 1)
+
+
+def ended(draft: Job, transport: Transport) -> None:
+    """Tells all other ranks that no plan is left to try."""
     tell(transport, {"plans": []})
     transport.drain(draft.settings.timeout)
-    return winner_first([(plan.name, plan.predicted_s) for plan in chosen], turns)
 
 
 def join_rehearsal(draft: Job, transport: Transport, device: torch.device) -> None:
@@ -93,23 +137,37 @@ def join_rehearsal(draft: Job, transport: Transport, device: torch.device) -> No
         turns_taken(draft, transport, device, plans, told["steps"], told["turns"])
 
 
-def worth_trying(plans: Sequence[Contender]) -> list[Contender]:
-    """Those that may turn out to be the best, as many of them as there is time for."""
+def worth_trying(
+    plans: Sequence[Contender], limit_s: float = LONGEST_S, overhead_s: float = 0.0
+) -> list[Contender]:
+    """Those that may turn out to be the best, as many of them as there is time for; of plans that
+    change the same, the first.
+    """
+    plans = distinct(plans)
     limit = FURTHEST * min(plan.predicted_s for plan in plans)
     near = [plan for plan in plans if plan.predicted_s <= limit]
     # The first has a place before better predictions: it is what they are held against.
     kept = [*near[:1], *sorted(near[1:], key=lambda plan: plan.predicted_s)][:MOST]
-    kept.sort(key=lambda plan: plan.predicted_s)
-    while kept and least_s(kept) > LONGEST_S:
-        kept.pop()
+    base, *others = kept
+    others.sort(key=lambda plan: plan.predicted_s)
+    while others and least_s([base, *others], overhead_s) > limit_s:
+        others.pop()
+    kept = [base, *others]
     return [plan for plan in plans if plan in kept] if len(kept) > 1 else []
 
 
-def least_s(plans: Sequence[Contender]) -> float:
+def distinct(plans: Sequence[Contender]) -> list[Contender]:
+    """Plans without those that change the same as one before them."""
+    unlike: dict[tuple[str, ...], Contender] = {}
+    for plan in plans:
+        unlike.setdefault(plan.changes, plan)
+    return [*unlike.values()]
+
+
+def least_s(plans: Sequence[Contender], overhead_s: float = 0.0) -> float:
     """What all turns are predicted to take, with the fewest steps of a turn."""
-    times = sorted(plan.predicted_s for plan in plans)
-    steps = TURNS * sum(times) + FINAL_TURNS * sum(times[:FINALISTS])
-    return (1 + LEAST_STEPS) * steps
+    times = sorted((1 + LEAST_STEPS) * plan.predicted_s + overhead_s for plan in plans)
+    return TURNS * sum(times) + FINAL_TURNS * sum(times[:FINALISTS])
 
 
 def finalists(turns: Sequence[Turns]) -> list[int]:

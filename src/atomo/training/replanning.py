@@ -127,6 +127,8 @@ def rehearsed(
     from now on.
     """
     plans = [stays.contender(BEFORE, job), best.contender(AFTER, job)]
+    if plans[0].changes == plans[1].changes:
+        return stays, best, False
     trials = {one.name: one for one in rehearse(job, transport, device, plans)}
     if not trials:
         return stays, best, best.step_s * WORTH < stays.step_s

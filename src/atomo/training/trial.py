@@ -1,9 +1,9 @@
 """What a job is made of, measured by all its ranks before its first step."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from jaxtyping import Float
@@ -24,12 +24,15 @@ from atomo.probing import (
 )
 from atomo.probing.passes import Push
 from atomo.roles import has_master
+from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
 from atomo.transports import Transport
 
-__all__ = ["JobTrial", "probe_job"]
+__all__ = ["JobTrial", "in_time", "probe_job"]
+
+Work = TypeVar("Work")
 
 Way = tuple[Codec[Any], str]
 """A codec, and the reduction that it goes with."""
@@ -74,6 +77,19 @@ class JobTrial:
         self._push(bucket, flat)
 
 
+def in_time(together: Together, works: Iterable[Work], left: TimeLeft | None) -> Iterator[Work]:
+    """Yields pieces of work, alike on all ranks, while rank 0 has time for another that takes as
+    long as the longest so far; one at least.
+    """
+    longest_s = 0.0
+    for number, work in enumerate(works):
+        if left is not None and not together.told(number == 0 or left.fits(longest_s)):
+            return
+        began_s = left.elapsed_s if left else 0.0
+        yield work
+        longest_s = max(longest_s, (left.elapsed_s if left else 0.0) - began_s)
+
+
 def probe_job(
     job: Job,
     transport: Transport,
@@ -83,6 +99,7 @@ def probe_job(
     *,
     comm_types: Collection[str] = (),
     under_way: int = 1,
+    left: TimeLeft | None = None,
 ) -> Probed:
     """Measures passes, codecs and links on all ranks at once, which agree on what they found: but
     for the gradient, which is each rank's own, it is alike on all of them.
@@ -97,6 +114,8 @@ def probe_job(
         times: how often everything is timed.
         comm_types: whose links; none: the job's.
         under_way: of how many messages at once the latency of a link is that of one.
+        left: by rank 0's clock, time for the costs: those of the first ways that it suffices for,
+            one at least; None: of all.
 
     Raises:
         ConfigError: a codec does not go with its reduction.
@@ -111,7 +130,7 @@ def probe_job(
         costs = tuple(
             (way, measure_together(together, codec, way, profile, times, s.compression,
                                    master=master))
-            for codec, way in ways
+            for codec, way in in_time(together, ways, left)
         )  # fmt: skip
     trial.close()
     names = links_for(comm_types or (s.comm_type,), [one for _, one in costs])

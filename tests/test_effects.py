@@ -55,6 +55,7 @@ READ = {
     "lr_by_epoch": ("yes", "--schedule=step", ""),
     "error_budget": ("0.1", "--code=auto", ""),
     "compress_ratio": ("0.01", "--code=topk", "--code=svd"),
+    "auto_share": ("0.5", "--fusion=auto", ""),
     "svd_rank": ("2", "", "--code=qsgd"),
     "quantization_level": ("4", "--code=qsgd", "--code=qsgd(levels=3)"),
     "bucket_size": ("256", "--code=qsgd", "--code-schedule=0:qsgd"),

@@ -11,6 +11,7 @@ from typing import Final
 from atomo.errors import INTERRUPTED, AtomoError
 from atomo.names import nearest
 from atomo.surroundings import furnish, silence_output
+from atomo.visible import visible
 
 __all__ = ["NO_ROOM", "dispatch", "handled"]
 
@@ -53,7 +54,7 @@ def dispatch(
         sys.stdout.flush()  # here, where it may fail, and not at the very end
         return code
     except AtomoError as error:
-        sys.stderr.write(f"{program} {name}: {error}\n")
+        sys.stderr.write(f"{program} {name}: {visible(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

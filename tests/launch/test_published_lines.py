@@ -69,6 +69,12 @@ def test_the_results_of_a_checkpoint_are_in_percent():
     assert "Average loss: nan" in out.getvalue().splitlines()[2]
 
 
+def test_control_characters_of_others_are_shown() -> None:
+    out = io.StringIO()
+    PublishedLines(out).note("rank 1: \x1b[2Jgone")
+    assert out.getvalue() == "rank 1: \\x1b[2Jgone\n"
+
+
 def test_the_evaluator_alone_prints_them_too(tmp_path, capfd):
     run_threads(settings(tmp_path, network="FC", code="sgd", max_steps=2))
     assert main(["evaluate", f"--model-dir={tmp_path}", "--events=atomo"]) == 0

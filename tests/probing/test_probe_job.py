@@ -10,8 +10,8 @@ import pytest
 
 from atomo.cli.explain_options import ExplainOptions, ways_of
 from atomo.cli.probe import probed_as
-from atomo.errors import ConfigError, TransportError
-from atomo.launch.probes import probed, subject_of
+from atomo.errors import ConfigError, DeadlineExpired, TransportError
+from atomo.launch.probes import probed, run_here, subject_of
 from atomo.planning import Link, predict
 from atomo.probing import Probed, links, write_probe
 from atomo.transports import network
@@ -83,3 +83,9 @@ def test_a_probe_that_failed_is_no_probe(tmp_path: Path) -> None:
     asked = replace(OPTIONS, probe=str(tmp_path / "probe.json"))
     with pytest.raises(TransportError, match="exit code 3 and wrote no"):
         probed(asked, [], lambda line: 3)
+
+
+def test_a_probe_that_does_not_end_is_ended() -> None:
+    with pytest.raises(DeadlineExpired, match=r"not ended within 0\.1 s, and was ended: sleep 600"):
+        run_here(["sleep", "600"], longest_s=0.1)
+    assert run_here(["false"]) == 1

@@ -23,6 +23,7 @@ from atomo.launch.streams import EVENT_MARK
 from atomo.training.evaluation import Evaluation
 from atomo.training.evaluator import EvaluatorSettings, Missed, evaluate
 from atomo.training.ownership import LEASE_S
+from atomo.visible import visible
 
 __all__ = ["EvaluateOptions", "main"]
 
@@ -133,7 +134,7 @@ def reporter(events: str) -> Callable[[Evaluation | Missed], None]:
 
     def report(result: Evaluation | Missed) -> None:
         if isinstance(result, Missed):
-            line = f"step {result.step}: {result.why}; not evaluated"
+            line = visible(f"step {result.step}: {result.why}; not evaluated")
         elif events == "atomo":
             line = published_evaluation(result)
         elif events == "json":

@@ -94,7 +94,7 @@ class Live:
         latest = self._summary.evaluation
         foot = foot_text(latest) if latest else "not evaluated yet"
         title = f"atomo · {started.network} on {started.dataset} · {started.code} · {self._phase}"
-        return Panel(body, title=title, subtitle=foot, width=self._width())
+        return Panel(body, title=Text(visible(title)), subtitle=Text(foot), width=self._width())
 
     def _width(self) -> int:
         return max(1, self._console.width - len(ECHO))

@@ -1,13 +1,15 @@
 """Probes: a short job that writes one, or the file of an earlier one of the same hosts."""
 
+import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.errors import ConfigError, TransportError
+from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.launch.hosts import assign, read_hosts
 from atomo.launch.mpirun import starting
 from atomo.probing import Probed, Subject, read_probe
@@ -15,6 +17,8 @@ from atomo.probing import Probed, Subject, read_probe
 __all__ = ["Asked", "probed", "subject_of"]
 
 HERE = "this host"
+PROBE_S = 3600.0  # in which a job has measured every codec, over however slow a link
+END_S = 10.0  # in which mpirun ends its ranks on every host
 Run = Callable[[Sequence[str]], int]
 """Runs a command line to its end; its exit code."""
 
@@ -43,8 +47,30 @@ class Asked(Protocol):
     def probe(self) -> str: ...
 
 
-def run_here(line: Sequence[str]) -> int:
-    return subprocess.run(line, check=False).returncode
+def run_here(line: Sequence[str], longest_s: float = PROBE_S) -> int:
+    """Runs a job beside this process, and returns its exit code.
+
+    Raises:
+        DeadlineExpired: the job has not ended within `longest_s`, and is ended.
+    """
+    with subprocess.Popen(line) as job:
+        try:
+            return job.wait(longest_s)
+        except subprocess.TimeoutExpired as error:
+            raise DeadlineExpired(
+                f"the probe has not ended within {longest_s:g} s, and was ended: {shlex.join(line)}"
+            ) from error
+        finally:
+            end(job)
+
+
+def end(job: "subprocess.Popen[bytes]") -> None:
+    """Ends a job that still runs: first in a way that lets it end its own processes."""
+    if job.poll() is None:
+        job.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(END_S)
+        job.kill()
 
 
 def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -> Probed:
@@ -58,7 +84,7 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
     Raises:
         DataError: the file is damaged.
         ConfigError: it is of something else, or lacks a codec.
-        TransportError: the job failed; it has said why.
+        TransportError: the job failed, and has said why; or it did not end.
     """
     path = Path(asked.probe)
     if not path.exists():

@@ -5,6 +5,7 @@ from typing import Final, final
 from atomo.launch.lines import Output, unless_full
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, Measuring, ProbedAgain, StepDone, Storage
+from atomo.visible import visible
 
 __all__ = ["PublishedLines", "published_evaluation"]
 
@@ -33,7 +34,7 @@ class PublishedLines:
 
     def note(self, line: str) -> None:
         with unless_full():
-            self._out.write(line + "\n")
+            self._out.write(visible(line) + "\n")
             self._out.flush()
 
     def close(self) -> None:

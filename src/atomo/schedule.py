@@ -14,7 +14,7 @@ from atomo.codecs import Codec, make_codec
 from atomo.codecs.sparse.dgc import warm_up
 from atomo.errors import ConfigError
 
-__all__ = ["Phase", "parse_schedule", "phases", "spelled", "warm_up_schedule"]
+__all__ = ["Phase", "parse_schedule", "phases", "spelled", "step_phases", "warm_up_schedule"]
 
 
 @final
@@ -67,6 +67,26 @@ def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
     ratios = warm_up(codec.ratio, epochs)  # type: ignore[attr-defined]
     rising = [replace(codec, ratio=float(f"{ratio:.6g}")) for ratio in ratios[:-1]]  # type: ignore[type-var]
     return "; ".join(f"{epoch}: {one}" for epoch, one in enumerate([*rising, codec]))
+
+
+def step_phases(schedule: str) -> tuple[Phase, ...]:
+    """The phases of `STEP: CODEC; STEP: CODEC`, as hooks have them, which know no epochs.
+
+    >>> [int(phase.epoch) for phase in step_phases("0: fp16; 100: sgd")]
+    [0, 100]
+
+    Raises:
+        ConfigError: the schedule cannot be read, goes back in time, or has a fraction of a step.
+    """
+    try:
+        planned = parse_schedule(schedule)
+    except ConfigError as error:
+        words = str(error).replace("--code-schedule", "code_schedule").replace("EPOCH", "STEP")
+        raise ConfigError(words.replace("epoch", "step")) from None
+    for phase in planned:
+        if not phase.epoch.is_integer():
+            raise ConfigError(f"code_schedule: {phase.epoch:g} is no whole number of steps")
+    return planned
 
 
 def parse_schedule(schedule: str) -> tuple[Phase, ...]:

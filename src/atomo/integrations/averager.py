@@ -54,6 +54,7 @@ class Averager:
         method: PowerSGD | ACPSGD | None = None,
         dense: Dense = NEVER,
         decay: Decay = NO_DECAY,
+        schedule: Sequence[tuple[int, Codecs]] = (),
     ) -> None:
         """An averager at step 0.
 
@@ -66,13 +67,15 @@ class Averager:
             method: sums in rounds of its own what the codec stands for; None: frames are gathered.
             dense: in which steps all travels dense.
             decay: the weight decay that gradients get before the memory sees them.
+            schedule: codecs that encode in the place of `codecs`, each from a step on, in order.
         """
         self.stats = Stats()
         self.step = 0
         self.memory, self.codecs, self.dense = compressor.memory, codecs, dense
         self.collective, self.method, self._decay = collective, method, decay
         self._at_first = way_of(Codecs(DENSE), compressor)
-        self._later = way_of(codecs, compressor, method)
+        later = [(0, codecs), *schedule]
+        self._later = [(begin, way_of(one, compressor, method)) for begin, one in later]
         self._snapshots = skips and type(self.memory) is not Forget
         self._skips = skips
         self._before: Before | None = None
@@ -164,7 +167,9 @@ class Averager:
     @property
     def _way(self) -> Way:
         """Of this step."""
-        return self._at_first if self.dense.covers(self.step) else self._later
+        if self.dense.covers(self.step):
+            return self._at_first
+        return next(way for begin, way in reversed(self._later) if begin <= self.step)
 
     def _tell_norm(self) -> None:
         norms = [torch.linalg.vector_norm(g, dtype=torch.float32) / of

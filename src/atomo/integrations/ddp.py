@@ -45,6 +45,7 @@ def ddp_hook(
     scaler: GradScaler | None = None,
     dense_below: int = 0,
     dense_steps: int = 0,
+    code_schedule: str = "",
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -89,6 +90,8 @@ def ddp_hook(
             a gradient is an error.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        code_schedule: codecs that follow `code`, each from a step on, such as
+            "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -105,7 +108,9 @@ def ddp_hook(
     """
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
-    choice = Choice(code, memory, momentum, nesterov, seed, compression, skips, dense, hosts)
+    choice = Choice(
+        code, memory, momentum, nesterov, seed, compression, skips, dense, hosts, code_schedule
+    )
     enabled, optimizers = scaler if skips else None, given_optimizers(choice, optimizer)
     return hook_of(ddp, choice, enabled, process_group, timeout_s, optimizers)
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from torch import Tensor
 
 from atomo.codecs import Codec, Law
+from atomo.coding import needed_memory
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.hosts import find_hosts
@@ -24,9 +25,12 @@ from atomo.integrations.inside import enter
 from atomo.integrations.methods import Meant, Method, read_code
 from atomo.integrations.seat import seat_in
 from atomo.memory import Memory, canonical, check_fits, default_memory, kind_of, make_memory
+from atomo.schedule import Phase, step_phases
 from atomo.wire import Compression
 
 __all__ = ["Choice", "make_exchange"]
+
+GATHERS: Final = "Allgather"  # the communicator whose memories hooks have
 
 
 @final
@@ -45,6 +49,18 @@ class Choice:
     dense: Dense = NEVER
     hierarchical: str = FLAT
     """Which ranks count as one host, as `canonical_hierarchy` spells it."""
+    schedule: str = ""
+    """The codecs that follow, each with the step from which it encodes."""
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The codecs of the schedule, with the step at which each begins."""
+        return step_phases(self.schedule)
+
+    @property
+    def codecs(self) -> list[Codec[Any]]:
+        """All codecs that encode at some step."""
+        return [self.codec, *(phase.codec for phase in self.phases)]
 
     @cached_property
     def meant(self) -> Meant:
@@ -67,6 +83,8 @@ class Choice:
         if self.memory != "auto":
             return canonical(self.memory)
         own = None if self.method is None else self.method.memory
+        if self.phases:
+            return canonical(own or needed_memory(self.codecs, GATHERS, self.momentum))
         return canonical(own or default_memory(self.codec, self.momentum))
 
     @property
@@ -77,7 +95,7 @@ class Choice:
     @property
     def delays(self) -> bool:
         """True if error feedback sends late what the optimizer's momentum would then repeat."""
-        drops = not self.codec.fine and Law.LOSSLESS not in self.codec.laws
+        drops = any(not one.fine and Law.LOSSLESS not in one.laws for one in self.codecs)
         return self.method is None and self.memory_kind.feeds_back and drops
 
     @property
@@ -88,7 +106,9 @@ class Choice:
 
     def check(self) -> None:
         """Raises ConfigError for settings that contradict each other; all doors call it."""
-        check_fits(self.codec, self.memory_spec)
+        self._check_schedule()
+        for codec in self.codecs:
+            check_fits(codec, self.memory_spec)
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.nesterov and not self.momentum:
@@ -97,6 +117,15 @@ class Choice:
             raise ConfigError(
                 f"momentum={self.momentum:g}: memory {self.memory_spec} with {self.meant} applies "
                 f"none of it: {self._place_of_momentum}"
+            )
+
+    def _check_schedule(self) -> None:
+        if self.phases and (self.method or self.meant.chunked):
+            raise ConfigError(f"code_schedule goes with codecs, not with {self.meant}")
+        if self.phases and not self.phases[0].epoch:
+            raise ConfigError(
+                f"code_schedule begins at step 0, so that {self.meant} never encodes: begin it "
+                f"later, or give code='{self.phases[0].codec}' and the rest as the schedule"
             )
 
     @property
@@ -115,14 +144,20 @@ class Choice:
         """The codec, the memory and the momentum in words."""
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
         applied = f" with {momentum}" if self.momentum else ""
-        return f"{self.meant}, memory {self.memory_spec}{applied}"
+        return f"{self._encoders}, memory {self.memory_spec}{applied}"
+
+    @property
+    def _encoders(self) -> str:
+        """The codecs in words."""
+        later = "".join(f"; from step {one.epoch:g} {one.codec}" for one in self.phases)
+        return f"{self.meant}{later}"
 
     def __str__(self) -> str:
         """What all ranks must have in common."""
         momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
         kept = f"memory {self.memory_spec}, {momentum}, seed {self.seed}, {self.dense}"
         hosts = f", hierarchical {self.hierarchical}" if self.hierarchical != FLAT else ""
-        return f"{self.meant}, {kept}{hosts}"
+        return f"{self._encoders}, {kept}{hosts}"
 
 
 def make_exchange(
@@ -171,8 +206,11 @@ def make_averager(
     compression = choice.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
     method = None if choice.method is None else choice.method(collective, compressor)
-    codecs = Codecs(choice.codec, choice.dense.rules(parameters), choice.meant.chunked)
-    return Averager(codecs, compressor, collective, choice.skips, method, choice.dense, decay)
+    rules = choice.dense.rules(parameters)
+    codecs = Codecs(choice.codec, rules, choice.meant.chunked)
+    later = [(int(phase.epoch), Codecs(phase.codec, rules)) for phase in choice.phases]
+    skips, dense = choice.skips, choice.dense
+    return Averager(codecs, compressor, collective, skips, method, dense, decay, later)
 
 
 def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:

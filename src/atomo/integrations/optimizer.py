@@ -39,6 +39,7 @@ def wrap_optimizer(
     scaler: GradScaler | None = None,
     dense_below: int = 0,
     dense_steps: int = 0,
+    code_schedule: str = "",
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -68,6 +69,8 @@ def wrap_optimizer(
         scaler: where the loss is scaled; then call `average` before `scaler.step`.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        code_schedule: codecs that follow `code`, each from a step on, such as
+            "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -90,6 +93,7 @@ def wrap_optimizer(
         skips=skips,
         dense=dense,
         hierarchical=hosts,
+        schedule=code_schedule,
     )
     choice, moved = move_momentum(choice, [inner_optimizer(optimizer)], parameters.values())
     ranks = join_job(timeout_s) if collective is None else collective

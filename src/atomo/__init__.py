@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atomo import codecs, errors
-    from atomo.api import average, decode, encode
+    from atomo.api import Encoder, average, decode, encode
     from atomo.codecs import CODECS, Codec, Law, make_codec
     from atomo.compression import Compression
     from atomo.distribution import __version__
@@ -60,6 +60,7 @@ __all__ = [
     "DataError",
     "DeadlineExpired",
     "Diverged",
+    "Encoder",
     "FrameError",
     "Law",
     "Memory",
@@ -92,7 +93,7 @@ __all__ = [
 HOMES = {
     "codecs": "atomo.codecs",
     "errors": "atomo.errors",
-    **dict.fromkeys(("average", "decode", "encode"), "atomo.api"),
+    **dict.fromkeys(("Encoder", "average", "decode", "encode"), "atomo.api"),
     **dict.fromkeys(("CODECS", "Codec", "Law", "make_codec"), "atomo.codecs"),
     **dict.fromkeys(("MEMORIES", "Memory", "default_memory", "make_memory"), "atomo.memory"),
     **dict.fromkeys(

@@ -21,6 +21,8 @@ class Compression:
     shuffle: str = "byte"
 
     def __post_init__(self) -> None:
+        if type(self.level) is not int:
+            raise ConfigError(f"blosc level must be a whole number, got {self.level!r}")
         if self.codec not in CODECS:
             raise ConfigError(f"blosc codec {self.codec!r}; known: {', '.join(CODECS)}")
         if self.shuffle not in SHUFFLES:

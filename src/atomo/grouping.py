@@ -56,7 +56,7 @@ def equal_bytes(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
 def unknown(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
     """Sizes do not say. Raises ConfigError."""
     del sizes, amount
-    raise ConfigError("--fusion auto and mergecomp are found where a job starts, and nowhere else")
+    raise ConfigError("fusion auto and mergecomp are found where a job starts, and nowhere else")
 
 
 @final
@@ -110,7 +110,7 @@ class Grouping:
         """
         if self.ends and sizes and self.ends[-1] != len(sizes):
             raise ConfigError(
-                f"--fusion {self}: the last cut is the number of parameters, {len(sizes)} of them"
+                f"fusion {self}: the last cut is the number of parameters, {len(sizes)} of them"
             )
         if self.ends:
             return self.ends if sizes else ()
@@ -137,7 +137,7 @@ def cut_at(ends: Sequence[int]) -> Grouping:
         ConfigError: these numbers do not increase from 1.
     """
     if not ends or any(after <= before for before, after in pairwise((0, *ends))):
-        raise ConfigError(f"--fusion {CUTS}:{','.join(map(str, ends))}: numbers increase from 1")
+        raise ConfigError(f"fusion {CUTS}:{','.join(map(str, ends))}: numbers increase from 1")
     return Grouping(CUTS, ends=tuple(ends))
 
 
@@ -162,7 +162,7 @@ def read_cuts(text: str, said: str | None) -> Grouping:
     words = (said or "").split(",")
     if not all(word.isdecimal() and len(word) < MOST_DIGITS for word in words):
         raise ConfigError(
-            f"--fusion {text!r}: {CUTS} needs how many parameters are sent by the end of each "
+            f"fusion {text!r}: {CUTS} needs how many parameters are sent by the end of each "
             f"message, the last one first as in a backward pass, e.g. {CUTS}:3,7,12"
         )
     return cut_at([int(word) for word in words])
@@ -186,17 +186,15 @@ def grouping(text: str) -> Grouping:
         return read_cuts(text, said)
     if not way.amount:
         if said is not None:
-            raise ConfigError(f"--fusion {text!r}: {name} takes no number")
+            raise ConfigError(f"fusion {text!r}: {name} takes no number")
         return Grouping(name)
     try:
         amount = float(said or "")
     except ValueError:
         raise ConfigError(
-            f"--fusion {text!r}: {name} needs its number of {way.amount}, e.g. {name}:4"
+            f"fusion {text!r}: {name} needs its number of {way.amount}, e.g. {name}:4"
         ) from None
     if not 0 < amount < 1e6 or (way.whole and amount % 1):
         kind = "a whole number from 1" if way.whole else "a number above 0"
-        raise ConfigError(
-            f"--fusion {text!r}: the number of {way.amount} is {kind} to below 1000000"
-        )
+        raise ConfigError(f"fusion {text!r}: the number of {way.amount} is {kind} to below 1000000")
     return Grouping(name, amount)

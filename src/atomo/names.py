@@ -7,9 +7,19 @@ from collections.abc import Iterable
 from atomo.errors import ConfigError
 from atomo.published import NAMES
 
-__all__ = ["nearest", "resolve", "spelled", "truth"]
+__all__ = ["described", "nearest", "resolve", "spelled", "truth"]
 
+SHOWN = 60  # characters of a value in an error
 YES, NO = ("yes", "true", "1", "on"), ("no", "false", "0", "off", "")
+
+
+def described(value: object) -> str:
+    """A value and its type, for an error.
+
+    >>> described(1.5)
+    '1.5 of type float'
+    """
+    return f"{repr(value)[:SHOWN]} of type {type(value).__name__}"
 
 
 def truth(word: str) -> bool:

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.codecs.base import Codec
 from atomo.errors import ConfigError
-from atomo.names import nearest, resolve
+from atomo.names import described, nearest, resolve
 
 __all__ = ["parse", "read_call"]
 
@@ -25,6 +26,11 @@ LONGEST: Final = 1000  # characters
 DEEPEST: Final = 8  # codecs within each other; each is decoded within the one around it
 LARGEST: Final = 2**63 - 1  # of a whole number
 SHOWN: Final = 80  # characters of what is wrong
+IN_ROUNDS: Final[Mapping[str, str]] = MappingProxyType(
+    {"powersgd": "PowerSGD", "acpsgd": "ACPSGD", "chunked": "Chunked"}
+)
+"""Methods of several rounds between ranks, which are no codecs, and their `--comm-type`."""
+NAME: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(|$)", re.ASCII)
 # CPython 3.11 counts the depth of syntax trees for all threads together: where garbage is collected
 # while it makes one and another thread makes one then, `ast.parse` raises SystemError (gh-106905).
 ONE_AT_A_TIME: Final = threading.Lock()
@@ -46,7 +52,30 @@ def parse(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]:
         ConfigError: the text is no specification, no codec has this name, or it does not take
             these settings.
     """
+    if unbalanced(text) and (called := NAME.match(text)):
+        codec_named(called[1], codecs)  # who misspells a name is told of that, not of the bracket
     return build(read(text), codecs, text)
+
+
+def unbalanced(text: object) -> bool:
+    """True if brackets of a text of acceptable length do not match."""
+    return isinstance(text, str) and len(text) <= LONGEST and text.count("(") != text.count(")")
+
+
+def codec_named(name: str, codecs: Mapping[str, type[Codec[Any]]]) -> type[Codec[Any]]:
+    """The codec of this name.
+
+    Raises:
+        ConfigError: no codec has it; where it is a method of several rounds, says who takes it.
+    """
+    known = resolve("codec", name, [*codecs, *IN_ROUNDS])
+    if known in IN_ROUNDS:
+        raise ConfigError(
+            f"{known} is no codec: ranks sum its parts in several rounds, so that it cannot encode "
+            "a gradient on its own. atomo.ddp_hook and atomo.wrap_optimizer take it, and runs with "
+            f"--comm-type {IN_ROUNDS[known]}"
+        )
+    return codecs[known]
 
 
 def read_call(text: str) -> tuple[str, dict[str, object]]:
@@ -62,7 +91,9 @@ def read_call(text: str) -> tuple[str, dict[str, object]]:
     return name, {key: literal(value, text) for key, value in given.items()}
 
 
-def read(text: str) -> ast.expr:
+def read(text: object) -> ast.expr:
+    if not isinstance(text, str):
+        raise ConfigError(f"a specification is text such as 'svd(rank=3)', got {described(text)}")
     if len(text) > LONGEST:
         raise ConfigError(f"specification of {len(text)} characters; at most {LONGEST}")
     if not WORDS.fullmatch(text) or deepest(text) > DEEPEST:
@@ -95,8 +126,8 @@ def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
 
 def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> Codec[Any]:
     name, given = parts(tree, text)
-    codec = codecs[resolve("codec", name, codecs)]
-    return construct(codec, {key: value_of(given[key], codecs, text) for key in given})
+    settings = {key: value_of(given[key], codecs, text) for key in given}
+    return construct(codec_named(name, codecs), settings)
 
 
 def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> object:
@@ -148,4 +179,7 @@ def shown(text: str) -> str:
 
 def malformed(text: str) -> ConfigError:
     """The error for text that is no specification at all."""
-    return ConfigError(f"cannot read the specification {shown(text)}; write it like 'svd(rank=3)'")
+    brackets = ": its brackets do not match" if unbalanced(text) else ""
+    return ConfigError(
+        f"cannot read the specification {shown(text)}{brackets}; write it like 'svd(rank=3)'"
+    )

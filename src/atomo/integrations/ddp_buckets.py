@@ -6,6 +6,7 @@ from torch import nn
 
 from atomo.errors import ConfigError
 from atomo.grouping import bucket_caps, grouping
+from atomo.names import described
 
 __all__ = ["bucket_cap_mb_list"]
 
@@ -17,6 +18,9 @@ def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
 
         caps = atomo.bucket_cap_mb_list(model, "cuts:3,7,12")
         ddp = DistributedDataParallel(model, bucket_cap_mb_list=caps)
+
+    >>> bucket_cap_mb_list(nn.Linear(1024, 1024), "layer")
+    [0.00390625, 4.0]
 
     DDP, with a hook or without, then has these buckets from its second backward pass on, when it
     knows in which order gradients are there: where that is the reverse of the parameters' order, as
@@ -33,6 +37,7 @@ def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
         ConfigError: it cannot be read, must be found where a job starts ("auto"), is of another
             number of parameters, or they are of several dtypes or devices, which DDP keeps apart.
     """
+    check_buckets(model, fusion)
     trained = [p for p in model.parameters() if p.requires_grad][::-1]
     kinds = {f"{p.dtype} on {p.device}" for p in trained}
     if len(kinds) > 1:
@@ -42,3 +47,11 @@ def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
         )
     cuts = grouping(fusion).cuts([FLOAT_BYTES * p.numel() for p in trained])
     return [*bucket_caps(cuts, [p.element_size() * p.numel() for p in trained])]
+
+
+def check_buckets(model: object, fusion: object) -> None:
+    """Raises ConfigError where the arguments are of other types."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module, got {described(model)}")
+    if not isinstance(fusion, str):
+        raise ConfigError(f"fusion must be text such as 'bytes:4', got {described(fusion)}")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from atomo.api.given import as_codec
-from atomo.codecs import Codec, make_codec
+from atomo.codecs import SVD, Codec, make_codec
 from atomo.codecs.spec import read_call
 from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.chunked import Chunked
@@ -58,14 +58,20 @@ def low_rank(name: str, code: str) -> Meant:
     _, settings = read_call(code)
     if settings.keys() - {"rank"}:
         raise ConfigError(f"{name} takes a rank and nothing else, such as {name}(rank=4): {code!r}")
-    spec = f"svd(rank={settings['rank']!r})" if settings else "svd"
-    return Meant(LOW_RANK[name].fitted(make_codec(spec)), LOW_RANK[name])
+    rank = settings.get("rank", SVD().rank)
+    if type(rank) is not int or rank < 1:
+        raise ConfigError(f"{name}: rank must be a whole number of 1 or more, got {rank!r}")
+    return Meant(LOW_RANK[name].fitted(SVD(rank=rank)), LOW_RANK[name])
 
 
 def chunked(code: str) -> Meant:
     """The settings are those of `chunktopk`."""
     _, bracket, settings = code.partition("(")
-    return Meant(Chunked.fitted(make_codec(f"chunktopk{bracket}{settings}")), chunked=True)
+    try:
+        codec = make_codec(f"chunktopk{bracket}{settings}")
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("chunktopk", "chunked")) from error
+    return Meant(Chunked.fitted(codec), chunked=True)
 
 
 METHODS: Final[Mapping[str, Callable[[str], Meant]]] = MappingProxyType(

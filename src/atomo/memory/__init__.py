@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
-from atomo.codecs import Codec, Law
+from atomo.codecs import Codec, Law, make_codec
 from atomo.codecs.shared import shared
 from atomo.codecs.spec import read_call
 from atomo.errors import ConfigError
@@ -14,7 +15,7 @@ from atomo.memory.dgc import MomentumCorrection
 from atomo.memory.momentum import Momentum
 from atomo.memory.none import Forget
 from atomo.memory.residual import Residual
-from atomo.names import nearest, resolve
+from atomo.names import described, nearest, resolve
 
 __all__ = [
     "MEMORIES",
@@ -36,17 +37,25 @@ MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
 )
 
 
-def default_memory(codec: Codec[Any], momentum: float = 0.0) -> str:
+def default_memory(codec: Codec[Any] | str, momentum: float = 0.0) -> str:
     """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere.
 
     Momentum on top of sums that error feedback has delayed goes on pushing where there is nothing
     left to feed back, and diverges at rates that plain SGD bears. So with momentum and a codec that
     leaves much behind, it is the memory that applies momentum before the codec chooses.
 
+    >>> default_memory("topk"), default_memory("topk", momentum=0.9), default_memory("qsgd")
+    ('residual', 'dgc', 'none')
+
     Args:
-        codec: what encodes.
+        codec: what encodes, or its specification.
         momentum: what the optimiser would apply to the mean of the gradients.
+
+    Raises:
+        ConfigError: the codec is none, or the momentum no number.
     """
+    codec = codec if isinstance(codec, Codec) else make_codec(codec)
+    check_number("momentum", momentum)
     if codec.memory is not None:
         return codec.memory
     if Law.UNBIASED in codec.laws:
@@ -56,7 +65,13 @@ def default_memory(codec: Codec[Any], momentum: float = 0.0) -> str:
     return MomentumCorrection.id if before else Residual.id
 
 
-def check_fits(codec: Codec[Any], memory: "str | Memory") -> None:
+def check_number(name: str, value: object) -> None:
+    """Raises ConfigError where a value is no number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ConfigError(f"{name} must be a number, got {described(value)}")
+
+
+def check_fits(codec: Codec[Any], memory: str | Memory) -> None:
     """Refuses a memory that a codec cannot work with.
 
     Workers agree on the scale of their gradients, so these must be what they encode. And errors
@@ -65,7 +80,7 @@ def check_fits(codec: Codec[Any], memory: "str | Memory") -> None:
     Raises:
         ConfigError: this memory would add to the gradients, or feed such an error back.
     """
-    kind = kind_of(memory) if isinstance(memory, str) else type(memory)
+    kind = kind_of(memory)
     if shared(codec) and kind is not Forget:
         raise ConfigError(f"code {codec!s} goes with memory none, not {kind.id}")
     if kind.feeds_back and codec.error_bound >= 1:
@@ -86,9 +101,9 @@ def other(codec: Codec[Any]) -> str:
     return f", or code {codec.id}({codec.contracting})" if codec.contracting else ""
 
 
-def kind_of(spec: str) -> type[Memory]:
-    """The memory that a specification names."""
-    return read_memory(spec)[0]
+def kind_of(memory: str | Memory) -> type[Memory]:
+    """The kind of a memory, or the one that a specification names."""
+    return type(memory) if isinstance(memory, Memory) else read_memory(memory)[0]
 
 
 def canonical(spec: str) -> str:
@@ -111,6 +126,9 @@ def make_memory(
 ) -> Memory:
     """An empty memory.
 
+    >>> make_memory("residual(beta=0.9)").state_dict()
+    {}
+
     Args:
         spec: written like a codec's: `residual`, `dgc(clip=6.0)`.
         momentum: of the optimiser, for a memory that applies it.
@@ -120,14 +138,22 @@ def make_memory(
     Raises:
         ConfigError: it cannot be read, names no memory, or gives settings that this does not take.
     """
+    check_number("momentum", momentum)
+    for name, value, wanted in (("nesterov", nesterov, bool), ("workers", workers, int)):
+        if type(value) is not wanted:
+            raise ConfigError(f"{name} must be of type {wanted.__name__}, got {described(value)}")
     kind, settings = read_memory(spec)
     if kind is MomentumCorrection:
         return MomentumCorrection(momentum, nesterov, workers=workers, **settings)
     return kind(**settings)
 
 
-def read_memory(spec: str) -> tuple[type[Memory], dict[str, Any]]:
+def read_memory(spec: object) -> tuple[type[Memory], dict[str, Any]]:
     """The kind of memory, and its settings with the types that they must have."""
+    if not isinstance(spec, str):
+        raise ConfigError(
+            f"a memory is named here, such as 'residual(beta=0.9)', got {described(spec)}"
+        )
     name, given = read_call(spec)
     kind = MEMORIES[resolve("memory", name, MEMORIES)]
     settings: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Payloads to bytes and back: the one place where bytes are made, and trusted nowhere."""
 
 from atomo.wire.batch import Sections
+from atomo.wire.buffer import FrameBuffer
 from atomo.wire.compression import Bytes, Compression
 from atomo.wire.frame import (
     Flag,
@@ -8,6 +9,7 @@ from atomo.wire.frame import (
     Kind,
     claimed_kind,
     pack,
+    pack_bytes,
     pack_pieces,
     read_header,
     unpack,
@@ -18,12 +20,14 @@ __all__ = [
     "Bytes",
     "Compression",
     "Flag",
+    "FrameBuffer",
     "Header",
     "Kind",
     "Sections",
     "TensorFile",
     "claimed_kind",
     "pack",
+    "pack_bytes",
     "pack_pieces",
     "read_header",
     "read_tensor_file",

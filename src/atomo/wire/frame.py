@@ -46,6 +46,7 @@ __all__ = [
     "as_bytes",
     "claimed_kind",
     "pack",
+    "pack_bytes",
     "pack_pieces",
     "read_header",
     "unpack",
@@ -115,6 +116,22 @@ def pack(
     header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
 ) -> Bytes:
     """The frame of `tensors`, which may be on any device."""
+    rows, bodies = sections_of(tensors, how)
+    return seal(header, table_of(rows, description), bodies, sum(body.size for body in bodies))
+
+
+def pack_bytes(
+    header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
+) -> bytes:
+    """The frame that `pack` makes, as bytes that nobody can change."""
+    rows, bodies = sections_of(tensors, how)
+    # Hashed where they lie: `bytes` are written once, when all of them are known.
+    head = head_of(header, table_of(rows, description), bodies)
+    return b"".join([head, *(body.data for body in bodies)])
+
+
+def sections_of(tensors: Sequence[Tensor], how: Compression) -> tuple[list[bytes], list[Bytes]]:
+    """Of each tensor its row of the section table, and its bytes as they are stored."""
     raw = [as_bytes(tensor) for tensor in to_host(tensors)]
     stored = [compress(r, t.dtype.itemsize, how) for r, t in zip(raw, tensors, strict=True)]
     bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
@@ -122,7 +139,24 @@ def pack(
         write_row(tensor.dtype, tensor.shape, body.size, small is not None)
         for tensor, body, small in zip(tensors, bodies, stored, strict=True)
     ]
-    return seal(header, table_of(rows, description), bodies, sum(body.size for body in bodies))
+    return rows, bodies
+
+
+def head_of(header: Header, table: bytes, bodies: Iterable[Bytes]) -> bytes:
+    """What lies before the sections, the checksum over all of the frame included."""
+    head = np.empty(FIXED.size + len(table), np.uint8)
+    write_fixed(header, head)
+    head[FIXED.size :] = np.frombuffer(table, np.uint8)
+    struct.pack_into("<Q", head.data, CHECKSUM_AT, checksum(head, *bodies))
+    return head.tobytes()
+
+
+def write_fixed(header: Header, frame: Bytes) -> None:
+    """Writes the fixed part of a frame, with a checksum of 0."""
+    FIXED.pack_into(
+        frame.data, 0, MAGIC, VERSION, header.kind, header.flags, header.step, header.worker,
+        header.bucket, header.layout_hash, 0,
+    )  # fmt: skip
 
 
 def pack_pieces(header: Header, pieces: Iterable[Bytes], size: int) -> Bytes:
@@ -147,10 +181,7 @@ def seal(header: Header, table: bytes, bodies: Iterable[Bytes], size: int) -> By
     the checksum over them.
     """
     frame = np.empty(FIXED.size + len(table) + size, np.uint8)
-    FIXED.pack_into(
-        frame.data, 0, MAGIC, VERSION, header.kind, header.flags, header.step, header.worker,
-        header.bucket, header.layout_hash, 0,
-    )  # fmt: skip
+    write_fixed(header, frame)
     position = FIXED.size
     for body in (np.frombuffer(table, np.uint8), *bodies):
         frame[position : position + body.size] = body
@@ -160,10 +191,12 @@ def seal(header: Header, table: bytes, bodies: Iterable[Bytes], size: int) -> By
     return frame
 
 
-def checksum(frame: Bytes) -> int:
-    """The hash of everything but the checksum itself."""
+def checksum(frame: Bytes, *rest: Bytes) -> int:
+    """The hash of everything but the checksum itself, of a frame that may be in several parts."""
     digest = xxhash.xxh3_64(frame[:CHECKSUM_AT].data)
     digest.update(frame[CHECKSUM_AT + 8 :].data)
+    for part in rest:
+        digest.update(part.data)
     return digest.intdigest()
 
 
@@ -244,14 +277,26 @@ def restore(section: Section, body: memoryview) -> Tensor:
 
 
 def entries_of(section: Section, body: memoryview) -> NDArray[Any]:
-    """What torch can share: aligned, and writeable, as it knows no tensors that are only read."""
+    """What torch can share: aligned, and said to be writeable: it knows nothing else."""
     numbers = NUMBERS[section.dtype]
     if section.compressed:
         raw = np.empty(section.size, np.uint8)
         decompress_into(body, raw)
         return raw.view(numbers)
     stored = np.frombuffer(body, numbers)
-    return stored if stored.flags.aligned and stored.flags.writeable else stored.copy()
+    if not stored.flags.aligned:
+        return stored.copy()
+    return stored if stored.flags.writeable else np.asarray(Shared(stored))
+
+
+@final
+class Shared:
+    """An array that may only be read, as one that torch takes: nobody here writes to sections."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # which must not go before its memory is of no use any more
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
 def as_bytes(tensor: Tensor) -> Bytes:

@@ -1,0 +1,36 @@
+"""Room for one tensor at a time as codecs and memories want it: contiguous, float32, on the CPU."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from atomo.api.given import check_reach
+
+__all__ = ["Scratch"]
+
+
+@final
+class Scratch:
+    """Room that is kept from tensor to tensor, as large as the largest."""
+
+    def __init__(self) -> None:
+        self._room = torch.empty(0)
+
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        """A copy that may be changed; valid until the next one.
+
+        Raises:
+            CodecError: an entry is finite, and is not so as float32.
+        """
+        if tensor.numel() > self._room.numel():
+            self._room = torch.empty(tensor.numel())
+        own = self._room[: tensor.numel()].view(tensor.shape).copy_(tensor.detach())
+        check_reach(tensor, own)
+        return own
+
+    def readable(self, tensor: Tensor) -> Tensor:
+        """The tensor itself where it is float32 on the CPU, else a copy."""
+        if tensor.dtype is torch.float32 and tensor.device.type == "cpu":
+            return tensor.detach()
+        return self.copy_of(tensor)

@@ -9,8 +9,14 @@ from typing import Any
 
 import checks
 import pytest
+import torch
 
 checks.install()
+
+# Without a GPU Triton interprets its kernels on the CPU. It reads this when it is imported, as by
+# any test that runs before those of kernels.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def places(name: str) -> tuple[str, ...]:

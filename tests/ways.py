@@ -1,6 +1,5 @@
 """Every way of a kernel, for tests that hold all of them to the same promises."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,10 +11,6 @@ import torch
 from torch import Tensor
 
 from atomo import kernels
-
-# Without a GPU Triton interprets its kernels on the CPU. It reads this when it is imported.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 NAMES = ("numba", "torch")
 TRITON = frozenset(

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
+import atomo
 from atomo.errors import ConfigError
 from atomo.integrations.making import Choice
 
@@ -68,6 +69,8 @@ def test_codecs_change_at_their_steps_and_a_resume_goes_on_in_them():
 def test_schedules_that_cannot_be_are_refused(code, schedule, words):
     with pytest.raises(ConfigError, match=words):
         Choice(code, schedule=schedule).check()
+    with pytest.raises(ConfigError, match=words):
+        atomo.lightning_callback(code, code_schedule=schedule)
 
 
 def test_the_memory_is_one_that_all_codecs_bear():

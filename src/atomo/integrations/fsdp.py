@@ -40,6 +40,7 @@ def fsdp_hook(
     nesterov: bool = False,
     dense_below: int = 0,
     dense_steps: int = 0,
+    code_schedule: str = "",
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -73,6 +74,7 @@ def fsdp_hook(
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        code_schedule: as of `ddp_hook`.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -87,7 +89,9 @@ def fsdp_hook(
             they do not say the same.
     """
     dense = Dense(dense_below, dense_steps)
-    choice = Choice(code, memory, momentum, nesterov, seed, compression, dense=dense)
+    choice = Choice(
+        code, memory, momentum, nesterov, seed, compression, dense=dense, schedule=code_schedule
+    )
     optimizers = given_optimizers(choice, optimizer)
     parameters, modules = sharded_parameters(model), sharded_modules(model)
     choice, moved = move_momentum(choice, optimizers, parameters.values())

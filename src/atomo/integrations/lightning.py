@@ -31,6 +31,7 @@ def lightning_callback(
     nesterov: bool = False,
     dense_below: int = 0,
     dense_steps: int = 0,
+    code_schedule: str = "",
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -55,6 +56,7 @@ def lightning_callback(
         nesterov: whether that is Nesterov's.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
+        code_schedule: as of `ddp_hook`.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -70,7 +72,15 @@ def lightning_callback(
     """
     dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
     choice = Choice(
-        code, memory, momentum, nesterov, seed, compression, dense=dense, hierarchical=hosts
+        code,
+        memory,
+        momentum,
+        nesterov,
+        seed,
+        compression,
+        dense=dense,
+        hierarchical=hosts,
+        schedule=code_schedule,
     )
     plug = Plug(choice, timeout_s)
     return kind_of(package())(plug)

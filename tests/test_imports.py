@@ -16,7 +16,7 @@ PACKAGE = Path(atomo.__file__).parent
 
 # A room may import those before it. A new one takes the earliest place that its imports allow.
 ORDER = [
-    ("devices", "distribution"),
+    ("devices", "distribution", "plain_file"),
     ("errors", "kernels", "allocator", "collector", "published", "tables", "deferred"),
     "plotting",
     "randomness",
@@ -51,10 +51,8 @@ LEVEL = {
     for room in ([rooms] if isinstance(rooms, str) else rooms)
 }
 # These serve any training, not only ours.
-APART = {
-    "models": {"distribution", "errors", "names", "tables"},
-    "data": {"errors", "names", "tables"},
-}
+BELOW = {"errors", "names", "tables", "plain_file"}
+APART = {"models": BELOW | {"distribution"}, "data": BELOW}
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -9,6 +9,7 @@ __all__ = ["BY_NAME", "FLAT", "canonical_hierarchy"]
 
 FLAT: Final = ""
 BY_NAME: Final = "yes"
+MOST_DIGITS: Final = 9
 
 
 def canonical_hierarchy(said: str) -> str:
@@ -22,7 +23,7 @@ def canonical_hierarchy(said: str) -> str:
     """
     word = said.strip()
     try:
-        if not word.isdecimal():
+        if not word.isdecimal() or len(word) > MOST_DIGITS:
             return BY_NAME if truth(word) else FLAT
         if int(word) > 1:
             return str(int(word))

@@ -1,6 +1,7 @@
 """What programs with commands have in common: finding the command, exit codes, signals."""
 
 import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from atomo.errors import INTERRUPTED, AtomoError
+from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.names import nearest
 from atomo.surroundings import furnish, silence_output
 from atomo.visible import visible
@@ -62,11 +63,22 @@ def dispatch(
         silence_output()
         return INTERRUPTED
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not has_working_folder():
+            sys.stderr.write(f"{program} {name}: the working folder is gone; change to another\n")
+            return ConfigError.exit_code
         if error.errno not in NO_ROOM or error.filename is not None:
             raise
         silence_output()  # our own files are written elsewhere, and their errors are ours
         sys.stderr.write(f"{program} {name}: cannot write the output: {error.strerror}\n")
         return AtomoError.exit_code
+
+
+def has_working_folder() -> bool:
+    """Returns False where the working folder of this process was removed."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from atomo.arguments import flag
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.names import nearest, spelled
+from atomo.plain_file import read_text
 from atomo.setting_bounds import BOUNDS
 
 if sys.version_info >= (3, 11):
@@ -38,6 +39,8 @@ KINDS: Final[Mapping[type, str]] = {
     int: "a whole number",
     float: "a number",
 }
+MOST: Final = 2**18  # bytes of a file
+SHOWN: Final = 200  # characters of a value
 OF_A_PLACE: Final = {"train_dir"}  # who repeats a run does not continue it
 
 
@@ -96,10 +99,12 @@ def number_to_wait_for(settings: Settings) -> int:
 
 def parsed(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path, MOST))
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"--config {path}: lists or tables in it are nested too deep") from error
+    except ValueError as error:  # its syntax, its encoding, or a number of thousands of digits
         raise ConfigError(
             f'--config {path}: {error}; a line is a key and a value, such as network = "ResNet20"'
         ) from error
@@ -124,6 +129,8 @@ def checked(path: Path, name: str, value: Any) -> Any:
     """A value of the field's type and within its range."""
     hint = kinds_of_settings()[name]
     kinds = [kind for kind in get_args(hint) or (hint,) if kind in KINDS]
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"--config {path}: {name}: a whole number of more than 64 bits")
     if type(value) is int and kinds == [float]:
         value = float(value)
     if type(value) not in kinds:
@@ -139,7 +146,10 @@ def shown(value: Any) -> str:
     """A value as it stands in a file, or nearly so."""
     if isinstance(value, Mapping):
         return "a table of its own, and settings are in none"
-    return literal(value) if type(value) in KINDS else str(value)
+    if isinstance(value, list):
+        return "a list, and settings are none"
+    text = literal(value) if type(value) in KINDS else str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def literal(value: str | bool | int | float) -> str:

@@ -73,7 +73,7 @@ def put(*path: str | int, value: Any) -> Callable[[Any], None]:
         (put("links", "Bcast", value=3), "subscriptable"),
         (put("costs", 0, 1, "each", value=[]), "costs of 0 tensors, not of 2"),
         (put("costs", 0, 1, "message", "encode_s", value=float("nan")), "encode_s is nan"),
-        (put("subject", value={"hosts": []}), "missing"),
+        (put("subject", value={"hosts": []}), "no 'network'"),
         (lambda document: document.pop("costs"), "no 'costs'"),
     ],
 )

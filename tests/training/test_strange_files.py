@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from atomo.errors import CheckpointError
+from atomo.plain_file import MOST, read_whole
 from atomo.training.checkpoint import Snapshot, finish, finished, load, save
 from atomo.training.json_lines import append_line, lines
 from atomo.training.metrics import MetricsLog
-from atomo.training.plain_file import MOST, read_whole
 
 MODEL = "step-00000001.model.safetensors"
 
@@ -53,9 +53,9 @@ def endless(path: Path) -> None:
 STRANGE: dict[Callable[[Path], None], str] = {
     pipe: "it is a pipe, not a file",
     folder: "it is a folder, not a file",
-    device: "it is a device, not a file",
-    loop: "Too many levels of symbolic links",
-    listener: "No such device or address",
+    device: "it is a symbolic link, not a file",
+    loop: "it is a symbolic link, not a file",
+    listener: "it is a socket, not a file",
     endless: "1099511627776 bytes",
 }
 NAMES: dict[str, Callable[[Path], object]] = {

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from atomo.launch.mpirun import command
 from atomo.launch.place import located
 from atomo.launch.sweep import Trial, best, measured, past, remember, results_table
 from atomo.launch.trials import Recorder, run_trial
+from atomo.plain_file import read_whole
 from atomo.settings_file import SETTINGS_FILE, settings_text
 from atomo.tasks import make_task
+from atomo.training.run_folder import present
 
 __all__ = ["main", "sweep"]
 
@@ -141,8 +144,8 @@ def check_grid(trials: Mapping[str, Given], say: Callable[[str], object]) -> Non
 
 def is_of(text: str, settings: Settings) -> bool:
     """Whether what lies in the folder of a trial, if anything, is of these very settings."""
-    kept = Path(settings.train_dir) / SETTINGS_FILE
-    return not kept.exists() or kept.read_text(encoding="utf-8", errors="replace") == text
+    kept = present(Path(settings.train_dir) / SETTINGS_FILE, read_whole, 0.0, time.sleep)
+    return kept is None or kept.decode(errors="replace") == text
 
 
 def trial_settings(rest: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:

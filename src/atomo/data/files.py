@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from atomo.errors import DataError
+from atomo.plain_file import opened
 
 __all__ = [
     "CACHE_BYTES",
@@ -27,7 +28,6 @@ __all__ = [
 
 CACHE_BYTES = 1 << 30  # of decoded pixels, for a whole data set
 SUFFIXES = (".jpg", ".jpeg", ".png")
-UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  # as Pillow says it
 
 
 @final
@@ -87,12 +87,14 @@ def decode(path: str) -> UInt8[Tensor, "3 h w"]:
         DataError: it cannot be read, or has more than 8 bits a channel.
     """
     try:
-        with Image.open(path) as image:
+        with opened(Path(path), linked=True) as file, Image.open(file) as image:
             if image.mode.startswith(("I", "F")):  # Pillow would clip them to 8 bits
                 raise DataError(f"cannot read image {path}: more than 8 bits a channel")
             plain = image.convert("RGBA") if "transparency" in image.info else image
             pixels = np.array(plain.convert("RGB"))
-    except UNREADABLE as error:
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers let through whatever damaged bytes lead to
         raise DataError(f"cannot read image {path}: {error}") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -114,9 +116,9 @@ def common_size(paths: Iterable[str]) -> tuple[int, int] | None:
 def header_size(path: str) -> tuple[int, int]:
     """Height and width, without decoding the pixels."""
     try:
-        with Image.open(path) as image:
+        with opened(Path(path), linked=True) as file, Image.open(file) as image:
             return image.height, image.width
-    except UNREADABLE as error:
+    except Exception as error:  # as above
         raise DataError(f"cannot read image {path}: {error}") from error
 
 

@@ -8,17 +8,21 @@ import gzip
 import math
 import struct
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import BinaryIO, Final, cast
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.errors import DataError
+from atomo.plain_file import memory_bytes, opened
 
 __all__ = ["read_idx"]
 
 UNSIGNED_BYTE = 8
+PIECE: Final = 2**24  # bytes that are read at a time
 
 
 def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
@@ -27,8 +31,8 @@ def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
     Raises:
         DataError: it cannot be read, is cut short, or is not such a file.
     """
-    content = read_bytes(path)
     start = 4 + 4 * dimensions
+    content = read_bytes(path, start)
     magic = bytes([0, 0, UNSIGNED_BYTE, dimensions])
     if content[:4] != magic or len(content) < start:
         raise DataError(f"{path} starts with {content[:4].hex()}, not with {magic.hex()} and sizes")
@@ -43,12 +47,25 @@ def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
     return torch.frombuffer(content, dtype=torch.uint8, offset=start).view(shape)
 
 
-def read_bytes(path: Path) -> bytearray:
-    """The content of a file, writable, because torch wants its memory so."""
+def read_bytes(path: Path, start: int) -> bytearray:
+    """The content of a file, writable, because torch wants its memory so; of a file that has more
+    than the `start` bytes at its beginning say, or less, not all of it.
+    """
     try:
-        if path.suffix != ".gz":
-            return bytearray(path.read_bytes())
-        with gzip.open(path) as file:
-            return bytearray(file.read())
+        with opened(path, linked=True) as plain, unpacked(path, plain) as file:
+            content = bytearray(file.read(start))
+            if len(content) == start:
+                left = 1 + math.prod(struct.unpack(f">{(start - 4) // 4}I", content[4:start]))
+                while left <= memory_bytes() and (piece := file.read(min(left, PIECE))):
+                    content += piece
+                    left -= len(piece)
+            return content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error
+
+
+def unpacked(path: Path, file: BinaryIO) -> AbstractContextManager[BinaryIO]:
+    """The file, or what it holds where it is compressed."""
+    if path.suffix != ".gz":
+        return nullcontext(file)
+    return cast("BinaryIO", gzip.open(file))

@@ -6,6 +6,7 @@ classes `ILSVRC2012_devkit_t12.tar.gz` says.
 
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -41,7 +42,7 @@ def unpack(root: Path) -> bool:
             if not (root / name).exists():
                 write(root / f"{name}.part", images)
                 (root / f"{name}.part").rename(root / name)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"cannot unpack ImageNet's archives in {root}: {error}") from error
     return True
 
@@ -75,7 +76,7 @@ def val_images(root: Path) -> Iterator[tuple[str, str, bytes]]:
     labels, count = truth(root / KIT), 0
     for image, content in members(root / VAL):
         number = Path(image).stem.rpartition("_")[2]  # ILSVRC2012_val_00000001.JPEG
-        if not number.isdecimal() or not 1 <= int(number) <= len(labels):
+        if not number.isdecimal() or len(number) > 18 or not 1 <= int(number) <= len(labels):
             raise DataError(f"{root / VAL}: {image} is none of the {len(labels)} images of {KIT}")
         yield labels[int(number) - 1], image, content
         count += 1
@@ -107,5 +108,5 @@ def class_folders(kit: Path, matlab: bytes) -> dict[int, str]:
     try:
         rows = loadmat(BytesIO(matlab), squeeze_me=True)["synsets"]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
-    except (KeyError, ValueError, TypeError) as error:
+    except Exception as error:  # the package lets through whatever damaged bytes lead to
         raise DataError(f"{kit}: {CLASSES} is not what it should be: {error}") from error

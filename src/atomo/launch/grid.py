@@ -12,7 +12,7 @@ from atomo.errors import ConfigError
 
 __all__ = ["Axis", "axes_of", "points"]
 
-POWERS: Final = re.compile(r"(\d+)\^(-?\d+)\.\.(\d+)\^(-?\d+)")
+POWERS: Final = re.compile(r"(\d{1,9})\^(-?\d{1,9})\.\.(\d{1,9})\^(-?\d{1,9})")
 MOST: Final = 1000  # values of a range; nobody trains so often
 CODECS: Final = "--code"  # whose values have commas of their own
 
@@ -92,7 +92,10 @@ def powers(option: str, part: str) -> tuple[str, ...]:
     if base != other or not 0 < abs(last - first) + 1 <= MOST or abs(first) + abs(last) > MOST:
         raise ConfigError(f"{option} {part!r}: a range has powers of one number, {MOST} at most")
     step = 1 if last >= first else -1
-    return tuple(number(float(base) ** power) for power in range(first, last + step, step))
+    try:
+        return tuple(number(float(base) ** power) for power in range(first, last + step, step))
+    except ArithmeticError as error:
+        raise ConfigError(f"{option} {part!r}: a power of it is no finite number") from error
 
 
 def number(value: float) -> str:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from atomo.errors import ConfigError
+from atomo.plain_file import read_text
 
 __all__ = ["HERE", "Host", "assign", "left", "read_hosts"]
 
 HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
+LONGEST: Final = 300  # characters of a name
+SHOWN: Final = 200  # characters of a line that is wrong
 NAME: Final = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 ADDRESS6: Final = re.compile(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 
@@ -38,7 +41,7 @@ def read_hosts(path: Path) -> list[Host]:
             has the line's number.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--hostfile {path}: {error}") from error
     hosts = [
@@ -56,11 +59,12 @@ def read_hosts(path: Path) -> list[Host]:
 def parse_line(line: str, where: str) -> Host:
     """One line without its comment."""
     name, *rest = line.split()
-    slots = re.fullmatch(r"slots=([1-9][0-9]*)", rest[0]) if rest else None
-    if len(rest) > 1 or (rest and not slots) or not (
+    slots = re.fullmatch(r"slots=([1-9][0-9]{0,5})", rest[0]) if rest else None
+    if len(rest) > 1 or (rest and not slots) or len(name) > LONGEST or not (
         NAME.fullmatch(name) or ADDRESS6.fullmatch(name)
     ):  # fmt: skip
-        raise ConfigError(f"{where}: {line!r} is not a host; write `HOST` or `HOST slots=N`")
+        told = repr(line if len(line) <= SHOWN else f"{line[:SHOWN]}...")
+        raise ConfigError(f"{where}: {told} is not a host; write `HOST` or `HOST slots=N`")
     return Host(name, int(slots[1]) if slots else None)
 
 

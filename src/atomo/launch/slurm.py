@@ -22,7 +22,7 @@ SRUN: Final = (
     "sh", "-c",
     'exec srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --quiet -w "$0" sh -c "$1"',
 )  # fmt: skip
-COUNT: Final = re.compile(r"([1-9][0-9]*)(?:\(x([1-9][0-9]*)\))?")
+COUNT: Final = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 PATIENCE_S: Final = 60.0  # scontrol asks nobody for this, and answers at once
 
 

@@ -206,5 +206,8 @@ class Summary:
 
 def nearby(folder: Path) -> Path:
     """The folder as seen from here, where that is shorter."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed while the run went on
+        return folder
     return folder.relative_to(here) if folder.is_relative_to(here) else folder

@@ -4,7 +4,9 @@ A key is a path such as `Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel`, 
 inputs before its outputs. Here they become the names and the layouts of our networks, and timm's.
 """
 
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,11 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
+from atomo.plain_file import memory_bytes, opened
 
 __all__ = ["read_arrays", "read_npz"]
 
 Array = NDArray[Any]
-UNREADABLE: Final = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+# As NumPy and `zipfile` say it; a compression that they do not know is "not implemented".
+UNREADABLE: Final = (
+    ValueError, EOFError, KeyError, IndexError, TypeError, RuntimeError, SyntaxError, OverflowError,
+    MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
+)  # fmt: skip
 UNUSED: Final = "pre_logits/"  # a layer before the head, which fine-tuning does without
 # In this order, each on what the former made of a key; the last turn paths into names.
 RENAMES: Final = tuple(
@@ -72,13 +79,22 @@ def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
     """
     try:
         # Opened here: numpy leaves a damaged file open.
-        with path.open("rb") as opened:
-            file = np.load(opened, allow_pickle=False)
+        with opened(path, linked=True) as content:
+            file = np.load(content, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{said} {path} is one array, and no .npz file of several")
+            if file.zip is not None:
+                check_size(path, said, file.zip)
             return {key: file[key] for key in file.files}
     except UNREADABLE as error:
         raise DataError(f"{said} {path} is no .npz file of numbers: {error}") from error
+
+
+def check_size(path: Path, said: str, archive: zipfile.ZipFile) -> None:
+    """Raises DataError where an archive would unpack to more than this machine's memory."""
+    size, most = sum(entry.file_size for entry in archive.infolist()), memory_bytes()
+    if size > most:
+        raise DataError(f"{said} {path} unpacks to {size} bytes; this machine's memory has {most}")
 
 
 def renamed(key: str) -> str:

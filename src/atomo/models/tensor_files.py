@@ -2,14 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
+from atomo.plain_file import opened
 
-__all__ = ["read_tensors"]
+__all__ = ["DAMAGED", "read_tensors"]
+
+# As the package says it of bytes, of a dtype that it has no name for, and of absurd sizes.
+DAMAGED: Final = (SafetensorError, KeyError, ValueError, RuntimeError, OverflowError, MemoryError)
 
 
 def read_tensors(
@@ -32,10 +37,11 @@ def read_tensors(
             case ".npz":
                 return of_npz(path)
             case ".safetensors":
-                return load_file(path)
+                with opened(path, linked=True):  # a pipe would be waited for
+                    return load_file(path)
     except OSError as error:
         raise DataError(f"{said} {path}: {error.strerror or error}") from error
-    except SafetensorError as error:
+    except DAMAGED as error:
         raise DataError(f"{said} {path} is damaged: {error}") from error
     raise ConfigError(
         f"{said} {path}: must be {kinds}; other kinds are read by unpickling, which runs what a "

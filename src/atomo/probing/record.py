@@ -10,6 +10,7 @@ from typing import Any, Final, final
 import torch
 
 from atomo.errors import DataError
+from atomo.plain_file import created, read_whole
 from atomo.planning import Costs, Link, Machine, Profile, Setting
 from atomo.planning.costs import Cost
 from atomo.probing.coding import numbers_of
@@ -18,6 +19,9 @@ __all__ = ["Probed", "Subject", "costs_from", "read_probe", "write_probe"]
 
 VERSION: Final = 1
 MOST_ENTRIES: Final = 2**40
+UNREADABLE: Final = (
+    ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, MemoryError
+)  # fmt: skip
 NO_LINK: Final = Link(1e12, 0.0)  # between no ranks
 
 
@@ -96,7 +100,8 @@ def write_probe(path: Path, subject: Subject, found: Probed) -> None:
     }
     beside = path.with_name(f"{path.name}.new")
     try:
-        beside.write_text(json.dumps(document, indent=1) + "\n")
+        with created(beside) as file:
+            file.write(json.dumps(document, indent=1).encode() + b"\n")
         beside.replace(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error}") from error
@@ -110,12 +115,12 @@ def read_probe(path: Path) -> tuple[Subject, Probed]:
             part, and how to have it anew.
     """
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_whole(path, linked=True))
         return probed_from(found)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+    except UNREADABLE as error:
+        what = (f"no {error}" if isinstance(error, KeyError) else str(error))[:200]
         raise DataError(f"{path}: is no probe of this version ({what}); delete it") from error
 
 
@@ -123,7 +128,7 @@ def probed_from(found: Any) -> tuple[Subject, Probed]:
     """Raises ValueError, TypeError or KeyError for what is no probe."""
     if found["version"] != VERSION:
         raise ValueError(f"version {found['version']!r}, not {VERSION}")
-    subject = Subject(**(found["subject"] | {"hosts": (*map(str, found["subject"]["hosts"]),)}))
+    subject = subject_from(found["subject"])
     shapes = {str(name): shape_from(shape) for name, shape in found["parameters"].items()}
     gradient = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     tensors = len(gradient)
@@ -135,6 +140,15 @@ def probed_from(found: Any) -> tuple[Subject, Probed]:
     links = {str(name): link_from(link) for name, link in found["links"].items()}
     costs = tuple((str(name), costs_from(one, tensors)) for name, one in found["costs"])
     return subject, Probed(profile, number(found["slowing"], "slowing", 1.0), links, costs)
+
+
+def subject_from(found: Any) -> Subject:
+    """Raises ValueError, TypeError or KeyError for what is none."""
+    names = [found["network"], found["dataset"], *found["hosts"]]
+    sizes = [found[name] for name in ("image_size", "batch_size", "threads")]
+    if not all(type(name) is str for name in names) or not all(type(one) is int for one in sizes):
+        raise ValueError(f"its subject is {str(found)[:100]}")
+    return Subject(tuple(names[2:]), *names[:2], *sizes)
 
 
 def costs_from(found: Any, tensors: int) -> Costs:

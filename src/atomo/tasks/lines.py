@@ -1,13 +1,16 @@
 """Lines of text files, and what is wrong with one: errors name the file, the line and the value."""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from atomo.errors import DataError
+from atomo.plain_file import opened
 
-__all__ = ["at", "lines", "quoted"]
+__all__ = ["at", "digits", "lines", "quoted"]
 
+LONGEST: Final = 2**30  # bytes of a line: some corpora have all of their text in one
 SHOWN: Final = 60  # characters of what is wrong
 
 
@@ -15,11 +18,15 @@ def lines(path: Path) -> Iterator[str]:
     """The lines of a file in UTF-8, without their ends.
 
     Raises:
-        DataError: it cannot be read, or a line is not UTF-8.
+        DataError: it cannot be read, or a line is not UTF-8, or longer than `LONGEST`.
     """
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+        with opened(path, linked=True) as file:
+            for number in count(1):
+                if not (line := file.readline(LONGEST + 1)):
+                    return
+                if len(line) > LONGEST:
+                    raise at(path, number, f"more than {LONGEST} bytes")
                 yield decoded(line, path, number).rstrip("\r\n")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -41,3 +48,8 @@ def at(path: Path, number: int, what: str) -> DataError:
 def quoted(text: str) -> str:
     """A value as an error shows it, cut where it is long."""
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+
+
+def digits(text: str) -> bool:
+    """Returns True for a whole number from 0 that is not so long that nothing could be."""
+    return text.isascii() and text.isdigit() and len(text) < 20

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
+from atomo.plain_file import make_folder
 from atomo.training.run_folder import explained
 from atomo.training.scoring import Evaluation
 
@@ -52,5 +53,5 @@ class Board:
             warnings.simplefilter("ignore", DeprecationWarning)
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-        self._writer = SummaryWriter(str(self._folder))
+        self._writer = SummaryWriter(str(make_folder(self._folder)))
         return self._writer

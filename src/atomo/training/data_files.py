@@ -8,13 +8,13 @@ from typing import BinaryIO, Final
 
 import safetensors.torch
 import xxhash
-from safetensors import SafetensorError
 from torch import Tensor
 
 from atomo.errors import CheckpointError
+from atomo.models.tensor_files import DAMAGED
+from atomo.plain_file import memory_bytes, opened
 from atomo.training.listing import read_manifest, steps
 from atomo.training.manifest import Entry, manifest_name
-from atomo.training.plain_file import opened
 
 __all__ = ["last_whole", "read", "verify"]
 
@@ -27,14 +27,14 @@ def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_size(path, size, entry)  # before anything is read: a sparse file may claim terabytes
-        if size > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        if size > (memory := memory_bytes()):
             raise CheckpointError(f"{path} has {size} bytes; this machine's memory has {memory}")
         data = file.read(size)
     # The parser sees the bytes only once they are those that were written.
     check_hash(path, xxhash.xxh3_128_hexdigest(data), entry)
     try:
         return safetensors.torch.load(data)
-    except (SafetensorError, KeyError) as error:
+    except DAMAGED as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
 
 

@@ -9,7 +9,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from atomo.fusion import Bucket
-from atomo.training.run_folder import Staging
+from atomo.plain_file import make_folder
+from atomo.training.run_folder import Staging, explained
 from atomo.training.storage import Outage
 
 __all__ = ["GradientDump"]
@@ -38,6 +39,9 @@ class GradientDump:
         self._gradient = {}
 
     def _write(self, step: int) -> None:
+        with explained(self._folder, 0):
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
         with Staging(self._folder) as staging:
             staging.write(f"step-{step:08}.safetensors", save(self._gradient))
             staging.publish()

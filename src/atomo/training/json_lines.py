@@ -8,10 +8,10 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from atomo.errors import CheckpointError
-from atomo.training.plain_file import read_whole
+from atomo.plain_file import opened_own, read_whole
 from atomo.training.run_folder import PATIENCE_S, Wait, decoded, explained, present, sync
 
 __all__ = ["append_line", "lines"]
@@ -24,9 +24,14 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
         CheckpointError: it cannot be written.
     """
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
-    with explained(path, len(line)), path.open("ab") as file:
+    with explained(path, len(line)), own(path, os.O_APPEND | os.O_CREAT) as file:
         file.write(line)
         sync(file)
+
+
+def own(path: Path, flags: int = 0) -> BinaryIO:
+    """The file, open to be written."""
+    return os.fdopen(opened_own(path, flags), "wb")
 
 
 def lines(path: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[Any]:
@@ -38,8 +43,8 @@ def lines(path: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -
     text = present(path, read_whole, patience_s, wait) or b""
     whole = text.rfind(b"\n") + 1
     if whole < len(text):
-        with explained(path, 0):
-            os.truncate(path, whole)
+        with explained(path, 0), own(path) as file:
+            file.truncate(whole)
     records = [decoded(line) for line in text[:whole].splitlines()]
     if None in records:
         raise CheckpointError(f"{path}, line {records.index(None) + 1}: not JSON; remove that line")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from atomo.errors import CheckpointError
+from atomo.plain_file import read_whole
 from atomo.training.manifest import (
     Manifest,
     Setting,
@@ -14,7 +15,6 @@ from atomo.training.manifest import (
     parse_manifest,
     step_of_manifest,
 )
-from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import PATIENCE_S, TRANSIENT, Wait, names, patiently
 
 __all__ = ["CheckpointGone", "found", "latest", "read_manifest", "readable", "recorded", "steps"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo.errors import CheckpointError
+from atomo.plain_file import created, opened_own, read_start
 from atomo.training.holder import Holder, parse, this_process
 from atomo.training.run_folder import TEMPORARY
 
@@ -57,7 +58,7 @@ class FolderTaken(CheckpointError):
 
 def opened(path: Path, right: Right) -> int | None:
     """The lock file of nobody else, open; None where it was replaced meanwhile."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_SYNC, 0o666)
+    descriptor = opened_own(path, os.O_CREAT | os.O_SYNC)
     try:
         locked = lock(descriptor)
         if not current(path, descriptor):
@@ -88,7 +89,7 @@ def lock(descriptor: int) -> bool | None:
 def current(path: Path, descriptor: int) -> bool:
     """Whether an open file still has its name."""
     with suppress(FileNotFoundError):
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     return False
 
 
@@ -108,13 +109,11 @@ def age_s(descriptor: int, path: Path) -> float:
     """Seconds since a file was renewed, by the clock of the server that it lies on."""
     probe = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        now = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            os.write(now, b"\n")
-            os.utime(now)
-            return os.fstat(now).st_mtime - os.fstat(descriptor).st_mtime
-        finally:
-            os.close(now)
+        with created(probe) as now:
+            now.write(b"\n")
+            now.flush()
+            os.utime(now.fileno())
+            return os.fstat(now.fileno()).st_mtime - os.fstat(descriptor).st_mtime
     finally:
         probe.unlink(missing_ok=True)
 
@@ -122,7 +121,7 @@ def age_s(descriptor: int, path: Path) -> float:
 def holder_of(path: Path) -> Holder | None:
     """Whom a lock file names."""
     with suppress(OSError):
-        return parse(path.read_bytes()[:LONGEST])
+        return parse(read_start(path, LONGEST))
     return None
 
 

@@ -24,6 +24,7 @@ __all__ = [
 Setting = str | int | float | bool
 
 FORMAT = 1
+MOST_STEP = 2**53  # a float has every whole number up to it
 LONGEST = 2**13  # characters of a setting: paths have 2^12
 STEP = "step-([0-9]{8}|[1-9][0-9]{8,})"
 MANIFEST = re.compile(STEP + r"\.json")
@@ -89,8 +90,10 @@ def parse_manifest(data: bytes, path: Path, step: int) -> Manifest:
         case {"format": int(version)} if version != FORMAT:
             raise CheckpointError(f"{path} has format {version}; this version reads {FORMAT}")
         case {"format": int(), "step": int(own), "config": dict(config), "files": list(files)}:
-            if own != step:
-                raise CheckpointError(f"{path} is the manifest of step {own}")
+            if own != step or own > MOST_STEP:
+                raise CheckpointError(
+                    f"{path} is the manifest of step {own}; must be {step}, and at most {MOST_STEP}"
+                )
             return Manifest(step, settings(config, path), entries(files, path, step))
     raise CheckpointError(f"{path} is not the manifest of a checkpoint: {data[:80]!r}")
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from atomo.errors import CheckpointError
-from atomo.training.plain_file import read_whole
+from atomo.plain_file import read_whole
 from atomo.training.run_folder import PATIENCE_S, Staging, Wait, decoded, explained, present
 
 __all__ = ["Finished", "finish", "finished", "unfinish"]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo.errors import CheckpointError
+from atomo.plain_file import opened_own, read_whole
 from atomo.training.events import Event, StepDone, Storage, to_json
-from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import Staging, Wait, explained
 from atomo.training.storage import Outage
 
@@ -127,7 +127,7 @@ def append(file: int, line: bytes) -> None:
 
 def reopened(path: Path) -> int:
     """A log to append to, without the line at its end that was torn, if one was."""
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    file = opened_own(path, os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(file).st_size
         begin = max(0, size - TORN)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import final
 
 from atomo.errors import CheckpointError
+from atomo.plain_file import opened_own
 from atomo.training.holder import Holder, parse, this_process
 from atomo.training.lock_file import (
     EVALUATOR,
@@ -109,7 +110,7 @@ class Ownership:
 
     def _relocked(self, named: bool) -> int:
         if named:  # another handle of the same file: its lock is there, or comes with this one
-            descriptor = os.open(self._path, os.O_RDWR | os.O_SYNC)
+            descriptor = opened_own(self._path, os.O_SYNC)
             lock(descriptor)
             return descriptor
         while (found := opened(self._path, self._right)) is None:
@@ -129,7 +130,7 @@ class Ownership:
 
     def _is_mine(self) -> bool:
         try:
-            there, mine = os.stat(self._path), os.fstat(self._descriptor)
+            there, mine = os.lstat(self._path), os.fstat(self._descriptor)
             text = os.pread(self._descriptor, LONGEST, 0)
         except OSError:
             return False

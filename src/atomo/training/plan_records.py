@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from atomo.config import Settings
+from atomo.plain_file import read_whole
 from atomo.training.data_files import last_whole
-from atomo.training.plain_file import read_whole
 from atomo.training.run_folder import decoded
 
 __all__ = ["continued", "in_force", "moved", "with_earlier"]

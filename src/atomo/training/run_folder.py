@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeVar, final
 
 from atomo.errors import CheckpointError
 from atomo.file_limit import file_limit
+from atomo.plain_file import check_target, created
 
 __all__ = [
     "PATIENCE_S",
@@ -72,7 +73,7 @@ class Staging:
         self._staged[name] = path
         with explained(self._folder / name, size):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
+            with created(path) as file:
                 file.writelines(pieces)
                 sync(file)
 
@@ -80,8 +81,11 @@ class Staging:
         """Gives the files their names, in the order written; the last vouches for the others.
 
         Raises:
-            CheckpointError: a file cannot be renamed.
+            CheckpointError: a file cannot be renamed, or what has its name is no file.
         """
+        for name in self._staged:
+            with explained(self._folder / name, 0):
+                check_target(self._folder / name)
         *others, seal = self._staged
         with explained(self._folder / seal, 0):
             if others:
@@ -120,7 +124,7 @@ def probe(wanted: Path, needed: int) -> None:
     path = wanted.with_name(f".probe.{os.getpid()}{TEMPORARY}")
     with explained(wanted, needed):
         try:
-            with path.open("wb") as file:
+            with created(path) as file:
                 file.write(b"\n")
                 sync(file)
             if shutil.disk_usage(wanted.parent).free < needed:
@@ -207,5 +211,5 @@ def decoded(text: bytes) -> Any:
     """The JSON value in `text`, or None when there is none; never raises."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, MemoryError):
         return None

@@ -117,7 +117,7 @@ def divided(data: Bytes) -> tuple[dict[str, Any], Bytes]:
         raise FrameError(f"a file of tensors of {data.size} bytes, whose head has {size}")
     try:
         head = json.loads(data[LENGTH.size : end].tobytes())
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise FrameError(f"the head of a file of tensors is no JSON: {error}") from error
     if not isinstance(head, dict):
         raise FrameError("the head of a file of tensors does not name them")

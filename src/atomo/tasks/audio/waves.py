@@ -1,7 +1,9 @@
 """Sound on disk: PCM wave files of one channel, 16 bits, 16 000 samples a second."""
 
+import struct
 import wave
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -9,9 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import DataError
+from atomo.plain_file import opened
 from atomo.tasks.audio.mfcc import RATE, WINDOW, mfcc
 
 __all__ = ["coefficients"]
+
+# As Python's reader says it of chunks whose sizes lie.
+UNREADABLE: Final = (wave.Error, EOFError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
 def coefficients(path: Path, most: int, whole: bool = False) -> Float[Tensor, "13 t"]:
@@ -37,12 +43,12 @@ def coefficients(path: Path, most: int, whole: bool = False) -> Float[Tensor, "1
 def read_wave(path: Path, most: int) -> Float[Tensor, " n"]:
     """The first samples of a recording, from -1 to 1."""
     try:
-        with path.open("rb") as file, wave.open(file) as sound:
+        with opened(path, linked=True) as file, wave.open(file) as sound:
             kind = sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate()
             data = sound.readframes(most) if kind == (1, 16, RATE) else b""
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (wave.Error, EOFError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} is no PCM wave file: {error or 'it ends early'}") from error
     if kind != (1, 16, RATE):
         raise DataError(

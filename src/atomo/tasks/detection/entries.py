@@ -1,7 +1,7 @@
 """Lists of objects in a file of JSON, each of which says by its id what is wrong with it."""
 
 import json
-import math
+import sys
 from array import array
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from atomo.errors import DataError
+from atomo.plain_file import memory_bytes, read_whole
 from atomo.tasks.lines import quoted
 
 __all__ = ["Entry", "read_lists"]
@@ -107,11 +108,11 @@ def entries(path: Path, top: object, name: str, kind: str) -> list[Entry]:
 def read_json(path: Path) -> object:
     """What is in a file of JSON."""
     try:
-        return json.loads(path.read_bytes(), object_hook=compact)
+        return json.loads(read_whole(path, memory_bytes(), linked=True), object_hook=compact)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # of its syntax, or of UTF-8
-        told = DEEP if isinstance(error, RecursionError) else error
+    except (ValueError, RecursionError, MemoryError) as error:  # of its syntax, or of UTF-8
+        told = error if isinstance(error, ValueError) else DEEP
         raise DataError(f"{path} is no JSON: {told}") from error
 
 
@@ -125,7 +126,7 @@ def compact(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def shown(value: object) -> str:

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Module
 
 from atomo.errors import ConfigError, DataError
+from atomo.models.tensor_files import DAMAGED
+from atomo.plain_file import opened
 from atomo.tasks.detection.norms import freeze
 
 __all__ = ["load_body", "stages", "train_last"]
@@ -40,10 +41,11 @@ def load_body(body: Module, path: Path) -> None:
 
 def read(path: Path) -> Mapping[str, Tensor]:
     try:
-        return load_file(path)
+        with opened(path, linked=True):  # a pipe would be waited for
+            return load_file(path)
     except OSError as error:
         raise DataError(f"detection(backbone=...): cannot read {path}: {error}") from error
-    except SafetensorError as error:
+    except DAMAGED as error:
         raise DataError(
             f"detection(backbone=...): {path} is no file of safetensors ({error}); write the state "
             "dict of torchvision's classifier with safetensors.torch.save_file"

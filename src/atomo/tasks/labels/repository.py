@@ -16,7 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from atomo.tasks.labels.bags import Bags
-from atomo.tasks.lines import at, lines, quoted
+from atomo.tasks.lines import at, digits, lines, quoted
 
 __all__ = ["Table", "read_split_file", "read_table"]
 
@@ -82,11 +82,6 @@ def whole(texts: list[str], bound: int, what: str, path: Path, number: int) -> n
         wrong = next(text for text in texts if not digits(text) or int(text) >= bound)
         raise at(path, number, f"{what} {quoted(wrong)}; must be a whole number, 0 to {bound - 1}")
     return np.array([int(text) for text in texts], dtype=np.int64)
-
-
-def digits(text: str) -> bool:
-    """Whether it is a whole number from 0, and not so long that nothing could be."""
-    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def weights(texts: list[str], path: Path, number: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.tasks.lines import at, lines, quoted
+from atomo.tasks.lines import at, digits, lines, quoted
 
 __all__ = ["dimension_of", "read_vectors"]
 
@@ -31,7 +31,7 @@ def header(path: Path) -> tuple[int, int]:
     """How many words, and how many numbers each."""
     first = next(iter(lines(path)), "")
     parts = first.split()
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+    if len(parts) != 2 or not all(map(digits, parts)):
         told = f"{quoted(first)}; expected two whole numbers, of words and of numbers each"
         raise at(path, 1, told)
     words, dimension = map(int, parts)

@@ -1,0 +1,185 @@
+"""Files that anyone may have put there: opened where they are plain files, and bounded in size.
+
+A run folder may come from a stranger, with a link, a pipe or a device under the name of a file that
+a run reads or writes. In it nothing is opened through a link: `opened` and `read_whole` read,
+`opened_own` opens what a run adds to, `created` makes a new file, and `check_target` comes before a
+rename. A file that a person names, such as `--config`, may be a link: `linked` says so.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+__all__ = [
+    "MOST",
+    "check_target",
+    "created",
+    "make_folder",
+    "memory_bytes",
+    "opened",
+    "opened_own",
+    "read_start",
+    "read_text",
+    "read_whole",
+]
+
+MOST: Final = 2**28  # bytes of JSON
+MOST_TEXT: Final = 2**24  # bytes of a file that a person writes
+KINDS: Final = (
+    (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+)  # fmt: skip
+# Opening a pipe or a device waits for nobody.
+PLAIN: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@contextmanager
+def opened(path: Path, *, linked: bool = False) -> Iterator[BinaryIO]:
+    """Opens the file at `path` to read it; `linked`: also through a link.
+
+    Raises:
+        OSError: it cannot be opened, or is no file.
+    """
+    descriptor = plain(path, os.O_RDONLY, linked=linked)
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
+
+
+def read_whole(path: Path, most: int = MOST, *, linked: bool = False) -> bytes:
+    """Reads all of a file of at most `most` bytes.
+
+    Raises:
+        OSError: it cannot be read, is no file, or is larger.
+    """
+    with opened(path, linked=linked) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size} bytes; at most {most} are read", str(path))
+        return file.read(most)  # it may have grown
+
+
+def read_start(path: Path, most: int) -> bytes:
+    """Reads the first bytes of a file, at most `most`.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
+    with opened(path) as file:
+        return file.read(most)
+
+
+def read_text(path: Path, most: int = MOST_TEXT) -> str:
+    """Reads all of a file in UTF-8 that a person named, also through a link.
+
+    Raises:
+        OSError: it cannot be read, is no file, or has more than `most` bytes.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return read_whole(path, most, linked=True).decode()
+
+
+def opened_own(path: Path, flags: int) -> int:
+    """Opens a file of a run to read and to write it, and returns its descriptor.
+
+    Args:
+        path: the file.
+        flags: of `os.open`, such as O_CREAT and O_APPEND.
+
+    Raises:
+        OSError: it cannot be opened, is no file, or has another name too: a hard link leads to it.
+    """
+    descriptor = plain(path, os.O_RDWR | flags)
+    try:
+        check_names(path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def created(path: Path) -> Iterator[BinaryIO]:
+    """Makes a new file at `path` to write it, in place of one that was there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileNotFoundError):
+        path.unlink()  # of a process of this number that was killed, or a stranger's
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        yield file
+
+
+def check_target(path: Path) -> None:
+    """Checks before a rename that a plain file, or nothing, is at `path`.
+
+    Raises:
+        OSError: something else is there.
+    """
+    with suppress(FileNotFoundError):
+        check_kind(path, os.lstat(path).st_mode)
+
+
+def make_folder(path: Path) -> Path:
+    """Makes a folder within a run folder, unless it is there, and returns it.
+
+    Raises:
+        OSError: it cannot be made, or something else is there, such as a link to a folder.
+    """
+    with suppress(FileExistsError):
+        path.mkdir()
+    if not stat.S_ISDIR(mode := os.lstat(path).st_mode):
+        name = next((name for is_kind, name in KINDS if is_kind(mode)), "a file")
+        raise OSError(errno.ENOTDIR, f"it is {name}, not a folder", str(path))
+    return path
+
+
+def memory_bytes() -> int:
+    """Returns the size of this machine's memory: no file larger than that can be read whole."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def plain(path: Path, flags: int, *, linked: bool = False) -> int:
+    """Opens a plain file and returns its descriptor.
+
+    Raises:
+        OSError: it cannot be opened, or is no file.
+    """
+    try:
+        descriptor = os.open(path, flags | PLAIN | (0 if linked else os.O_NOFOLLOW), 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            with suppress(FileNotFoundError):
+                check_kind(path, os.lstat(path).st_mode)
+        raise
+    try:
+        # The kind is asked of what was opened: by name it may be another thing a moment later.
+        check_kind(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_kind(path: Path, mode: int) -> None:
+    """Raises OSError unless a mode is that of a plain file."""
+    for is_kind, name in KINDS:
+        if is_kind(mode):
+            raise OSError(errno.EINVAL, f"it is {name}, not a file", str(path))
+
+
+def check_names(path: Path, descriptor: int) -> None:
+    """Raises OSError where an open file has several names, so that it may be somebody else's."""
+    if (names := os.fstat(descriptor).st_nlink) > 1:
+        raise OSError(
+            errno.EMLINK, f"it has {names} names (hard links); copy it, and remove this one",
+            str(path),
+        )  # fmt: skip

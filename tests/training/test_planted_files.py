@@ -1,0 +1,222 @@
+"""A run folder from a stranger: what lies under a run's names leads to no other file."""
+
+import ast
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import atomo
+from atomo.codecs import make_codec
+from atomo.config import Settings
+from atomo.errors import CheckpointError
+from atomo.fusion import plan
+from atomo.grouping import megabytes
+from atomo.launch.sweep import Trial, remember
+from atomo.training.board import Board
+from atomo.training.checkpoint import Snapshot, finish, save
+from atomo.training.dump import GradientDump
+from atomo.training.evaluation import Evaluation
+from atomo.training.evaluation_log import EvaluationLog
+from atomo.training.kept_settings import keep_settings
+from atomo.training.lock_file import age_s
+from atomo.training.metrics import MetricsLog
+from atomo.training.ownership import EVALUATOR, RUN, own
+from atomo.training.run_folder import probe
+
+TEXT = b'{"step": 1}\n{"victim": "of somebody else", "torn'  # a log that would be cut off
+PID = os.getpid()
+
+
+def link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def hard_link(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def dangling(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.parent / "new")
+
+
+def pipe(path: Path, victim: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, victim: Path) -> None:
+    path.mkdir()
+    (path / "something").write_bytes(TEXT)
+
+
+def owned(right):
+    def act(run: Path) -> None:
+        with own(run, right, patience_s=0.0):
+            pass
+
+    return act
+
+
+def evaluated(run: Path) -> None:
+    with EvaluationLog(run, 0.0, 0.0, lambda _: None) as log:
+        log.done()
+        log.add(Evaluation(2, {"accuracy": 1.0}, 1, "images"))
+
+
+def boarded(run: Path) -> None:
+    with Board(run / "tensorboard") as board:
+        board.add(Evaluation(1, {"accuracy": 1.0}, 1, "images"))
+
+
+def dumped(run: Path) -> None:
+    dump = GradientDump(run / "gradients", 1)
+    dump.add(plan([("w", torch.Size([2]))], make_codec("sgd"), megabytes(1.0))[0], torch.ones(2), 1)
+    dump.finish(1)
+
+
+def logged(run: Path) -> None:
+    with MetricsLog(run, 5):
+        pass
+
+
+def aged(run: Path) -> None:
+    lock = run / "run.lock"
+    lock.touch()
+    descriptor = os.open(lock, os.O_RDONLY)
+    try:
+        age_s(descriptor, lock)
+    finally:
+        os.close(descriptor)
+
+
+def saved(run: Path) -> None:
+    save(run, Snapshot(1, {"w": torch.ones(3)}, {}, ({},), {}))
+
+
+PARTS = ("model", "optimizer", "worker-1")
+# What a run writes, and what writes it.
+IN_PLACE: dict[str, Callable[[Path], object]] = {
+    "run.lock": owned(RUN),
+    "evaluator.lock": owned(EVALUATOR),
+    "metrics.jsonl": logged,
+    "evaluations.jsonl": evaluated,
+    "sweep.jsonl": lambda run: remember(run, Trial("lr=1", "", 1, 1.0, 1.0, 1.0, 1.0)),
+    "finished.json": lambda run: finish(run, 1, "done"),
+    "settings.toml": lambda run: keep_settings(run, Settings()),
+    "step-00000001.json": saved,
+    **{f"step-00000001.{part}.safetensors": saved for part in PARTS},
+}
+TEMPORARY: dict[str, Callable[[Path], object]] = {
+    f".probe.{PID}.tmp": lambda run: probe(run / "step-00000001.json", 1),
+    f".run.lock.{PID}.tmp": aged,
+    f".metrics.jsonl.{PID}.tmp": logged,
+    f".finished.json.{PID}.tmp": IN_PLACE["finished.json"],
+    f".settings.toml.{PID}.tmp": IN_PLACE["settings.toml"],
+    f".step-00000001.json.{PID}.tmp": saved,
+    **{f".step-00000001.{part}.safetensors.{PID}.tmp": saved for part in PARTS},
+}
+FOLDERS: dict[str, Callable[[Path], object]] = {"tensorboard": boarded, "gradients": dumped}
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """A file outside of the run folder, which stays what it is, alone in its folder."""
+    victim = tmp_path / "elsewhere" / "victim"
+    victim.parent.mkdir()
+    victim.write_bytes(TEXT)
+    yield victim
+    assert victim.read_bytes() == TEXT
+    assert os.listdir(victim.parent) == ["victim"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder that is reached through a link, as `runs/latest` may be."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "latest").symlink_to("run")
+    return tmp_path / "latest"
+
+
+@pytest.mark.parametrize("make", [link, dangling, pipe, folder], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_is_no_file_of_the_run_is_refused(run, victim, name, make):
+    make(run / name, victim)
+    before = os.lstat(run / name)
+    with pytest.raises(CheckpointError, match=r"symbolic link|pipe|folder|Is a directory") as error:
+        IN_PLACE[name](run)
+    assert str(run / name) in str(error.value)
+    assert os.path.samestat(before, os.lstat(run / name))
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_file_with_another_name_is_not_written(run, victim, name):
+    """What is renamed over it leaves the other name alone; what is added to it is refused."""
+    hard_link(run / name, victim)
+    try:
+        IN_PLACE[name](run)
+    except CheckpointError as error:
+        assert "2 names (hard links)" in str(error)  # noqa: PT017  # some are replaced instead
+
+
+@pytest.mark.parametrize("make", [link, dangling, hard_link, pipe], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", TEMPORARY)
+def test_a_temporary_file_is_made_anew(run, victim, name, make):
+    make(run / name, victim)
+    TEMPORARY[name](run)
+    assert not os.path.lexists(run / name)
+
+
+def leads_away(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.parent)
+
+
+@pytest.mark.parametrize("make", [leads_away, link, pipe], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_of_the_run_leads_nowhere_else(run, victim, name, make, capsys):
+    make(run / name, victim)
+    told = ""
+    try:
+        FOLDERS[name](run)
+    except CheckpointError as error:
+        told = str(error)
+    told += capsys.readouterr().err  # gradients are left out, with a line
+    assert str(run / name) in told
+    assert "not a folder" in told
+
+
+@pytest.mark.parametrize("make", [link, folder], ids=lambda make: make.__name__)
+def test_a_dumped_gradient_leads_nowhere_else(run, victim, make, capsys):
+    (run / "gradients").mkdir()
+    make(run / "gradients" / "step-00000001.safetensors", victim)
+    dumped(run)
+    assert "step-00000001.safetensors" in capsys.readouterr().err
+
+
+# Calls that open, make or write a file, or a folder's content.
+WRITES = {"open", "write_text", "write_bytes", "truncate", "touch", "SummaryWriter", "mkstemp"}
+READS = {"read_text", "read_bytes", "load_file", "safe_open"}
+PACKAGE = Path(atomo.__file__).parent
+ROOMS = ("training", "launch", "cli", "probing", "integrations")
+ALLOWED = {
+    "training/run_folder.py": {"open"},  # a folder, to sync it
+    "training/board.py": {"SummaryWriter"},  # in a folder that `make_folder` made
+    "integrations/rank_files.py": {"safe_open"},  # of a file that `opened` has looked at
+    "training/cores.py": {"read_text"},  # /proc
+    "training/holder.py": {"read_text"},  # /proc
+    "launch/streams.py": {"read_text"},  # /proc
+    "training/job.py": {"open"},  # a task
+    "training/scoring.py": {"open"},  # a task
+    "training/capture.py": {"open"},  # a task
+    "cli/explain_profile.py": {"open"},  # a task
+}
+
+
+def test_no_other_way_leads_to_the_files_of_a_run():
+    for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if type(node) is ast.Call]
+        called = {getattr(call.func, "attr", getattr(call.func, "id", "")) for call in calls}
+        others = called & (WRITES | READS) - ALLOWED.get(name, set())
+        assert not others, f"{name} calls {others}: `atomo.plain_file` opens files"

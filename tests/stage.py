@@ -36,12 +36,15 @@ LIAR = 2  # among three
 class Stage:
     """A server and three workers, played from the test's own thread; one of them may lie."""
 
-    def __init__(self, code: str, needed: int = 3, most_strikes: int = 3, late_counts: bool = True):
+    def __init__(
+        self, code: str, needed: int = 3, most_strikes: int = 3, late_counts: bool = True,
+        images: int = 0,
+    ) -> None:  # fmt: skip
         self.buckets = plan(PARAMETERS, make_codec(code), megabytes(1e-3))
         self.wires = network(4)
         self.server = Server(
             self.wires[0], self.buckets, needed, TIMEOUT_S, late_counts=late_counts,
-            most_strikes=most_strikes,
+            most_strikes=most_strikes, images=images,
         )  # fmt: skip
         self.liar = Liar(self.wires[LIAR])
         ends = [self.wires[1], self.liar, self.wires[3]]

@@ -6,7 +6,8 @@ import json
 import os
 import wave
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from atomo.launch.hosts import read_hosts
 from atomo.launch.summary import nearby
 from atomo.models.npz import read_npz
 from atomo.models.tensor_files import read_tensors
+from atomo.plain_file import read_pipe, read_text
 from atomo.probing import read_probe, write_probe
 from atomo.settings_file import read_settings
 from atomo.tasks.audio.clips import read_genders
@@ -160,7 +162,8 @@ def sparse(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [zeros, os.mkfifo, sparse], ids=["device", "pipe", "terabytes"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_is_no_file_or_has_no_end_is_not_read(name, make, tmp_path):
+def test_what_is_no_file_or_has_no_end_is_not_read(name, make, tmp_path, monkeypatch):
+    monkeypatch.setattr("atomo.plain_file.PIPE_S", 0.01)
     path = tmp_path / name
     if make is sparse and name in ("sound.wav", "idx.gz", "image.png", "image.jpg"):
         make(path)
@@ -298,3 +301,29 @@ def test_a_removed_working_folder_is_told(words, nowhere, capsys):
 
 def test_a_closing_table_needs_no_working_folder(nowhere):
     assert nearby(Path("/run")) == Path("/run")
+
+
+@pytest.mark.parametrize("name", ["a.toml", "hosts"])
+def test_what_a_shell_puts_into_a_pipe_is_read_within_bounds(name, tmp_path):
+    """`--config <(command)` names a pipe; host files are read again before each try of a job."""
+    make, read = FAMILIES[name]
+    make(tmp_path / name)
+    with piped((tmp_path / name).read_bytes()) as path:
+        assert read(path) == read(path) == read(tmp_path / name)
+    with piped(b"") as path, suppress(ConfigError):  # no host
+        read(path)
+    with piped(b"# " * 2**14) as path, pytest.raises(OSError, match="more than 9 bytes"):
+        read_text(path, 9)
+
+
+@contextmanager
+def piped(content: bytes) -> Iterator[Path]:
+    """The path of a pipe that has this in it, which nobody writes to any more."""
+    source, sink = os.pipe()
+    read_pipe.cache_clear()  # of another pipe with this number
+    try:
+        os.write(sink, content)
+        os.close(sink)
+        yield Path(f"/dev/fd/{source}")
+    finally:
+        os.close(source)

@@ -95,7 +95,7 @@ class Troupe:
         if buckets == len(self.buckets):
             self.computed[worker - 1] += 1
             client.flush()
-            client.report(Report(1.0, 2.0, float(images), 0.1, 0.2, 0.3, 0.4))
+            client.report(Report(1.0, 1.0, float(images), 0.1, 0.2, 0.3, 0.4))
 
     def work(self, worker: int, client: Client | None = None) -> None:
         """A worker from its first order, or its next one, to its last, or to its death."""

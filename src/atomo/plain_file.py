@@ -3,14 +3,17 @@
 A run folder may come from a stranger, with a link, a pipe or a device under the name of a file that
 a run reads or writes. In it nothing is opened through a link: `opened` and `read_whole` read,
 `opened_own` opens what a run adds to, `created` makes a new file, and `check_target` comes before a
-rename. A file that a person names, such as `--config`, may be a link: `linked` says so.
+rename. A file that a person names, such as `--config`, may be a link: `linked` says so;
+`read_text` also reads a pipe.
 """
 
 import errno
 import os
+import select
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -29,6 +32,7 @@ __all__ = [
 
 MOST: Final = 2**28  # bytes of JSON
 MOST_TEXT: Final = 2**24  # bytes of a file that a person writes
+PIPE_S: Final = 60.0  # more => a slower command may write to a pipe
 KINDS: Final = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
@@ -76,13 +80,49 @@ def read_start(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int = MOST_TEXT) -> str:
-    """Reads all of a file in UTF-8 that a person named, also through a link.
+    """Reads all of a file in UTF-8 that a person named, also through a link, or of a pipe.
+
+    A pipe is what `--config <(command)` names in a shell.
 
     Raises:
-        OSError: it cannot be read, is no file, or has more than `most` bytes.
+        OSError: it cannot be read, is no file, has more than `most` bytes, or nobody writes to the
+            pipe.
         UnicodeDecodeError: it is not UTF-8.
     """
-    return read_whole(path, most, linked=True).decode()
+    return (
+        read_pipe(path, most) if is_pipe(path) else read_whole(path, most, linked=True)
+    ).decode()
+
+
+def is_pipe(path: Path) -> bool:
+    """Returns whether a pipe is at `path`, or what a link there leads to is one."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:  # whoever reads it says why
+        return False
+
+
+@cache
+def read_pipe(path: Path, most: int) -> bytes:
+    """Reads a pipe to its end, once in a process: then nothing is left in it.
+
+    Raises:
+        OSError: it has more than `most` bytes, or nothing came for `PIPE_S`.
+    """
+    descriptor, data = os.open(path, os.O_RDONLY | PLAIN), bytearray()
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    try:
+        while len(data) <= most:
+            # Without a writer a read would end at once, and before the writer has come as well.
+            if not ready.poll(1e3 * PIPE_S):
+                raise OSError(errno.ETIMEDOUT, f"nothing came in {PIPE_S:g} s", str(path))
+            if not (part := os.read(descriptor, 2**16)):
+                return bytes(data)
+            data += part
+    finally:
+        os.close(descriptor)
+    raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
 
 
 def opened_own(path: Path, flags: int) -> int:

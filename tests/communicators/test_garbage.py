@@ -28,13 +28,16 @@ from support import together
 from torch import Tensor
 
 from atomo.codecs import CODECS, make_codec
-from atomo.communicators import Balance, Client, Compressor, Server
+from atomo.communicators import Balance, Client, Compressor, Report, Server
+from atomo.communicators.crew.frames import read_standing, standing_frame
+from atomo.communicators.crew.standing import Standing
+from atomo.communicators.telling import report_frame, reports_in
 from atomo.errors import FrameError, Lie, PeerLost
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.memory import Residual
 from atomo.transports import Transport, network
-from atomo.wire import Kind, pack, read_header
+from atomo.wire import Bytes, Kind, pack, read_header
 
 QUICK = ("topk", "qsgd")
 # One of each kind of message; natural's has no numbers.
@@ -110,19 +113,51 @@ def test_a_gradient_of_which_no_message_can_be_read_is_one_refusal(lie):
     assert stage.server.balance().refusals == ((2, Lie.DAMAGED),) * 2
 
 
-def test_a_report_with_numbers_that_are_none_is_refused():
-    for broken in (
-        replace(REPORT, loss=float("nan")),
-        replace(REPORT, images=0.0),
-        replace(REPORT, send_s=float("inf")),
+IMPOSSIBLE = (
+    ("loss", float("nan")), ("loss", -1e300), ("images", 0.0), ("images", 1e12), ("correct", -1.0),
+    ("correct", 3e306), ("correct", 4.0), ("compute_s", 1e308), ("send_s", float("inf")),
+    ("wait_s", -1e8), ("square", -1.0), ("square", 1e300), ("ending", 1e9), ("saving", 0.5e9),
+)  # fmt: skip
+
+
+def of_a_report(stage: Stage, broken: Report) -> None:
+    """Has the liar send this for its report."""
+
+    def told(frame: Bytes, number: int) -> list[Bytes]:
+        header = read_header(frame)
+        return [pack(header, [broken.tensor()], RAW)] if header.kind is Kind.REPORT else [frame]
+
+    stage.liar.lie = told
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_a_report_with_an_impossible_number_is_refused_like_any_frame(name, value):
+    stage = Stage("sgd")
+    of_a_report(stage, replace(REPORT, **{name: value}))
+    assert stage.step(1) == [1, 3]
+    stage.liar.lie = honest
+    assert stage.step(2) == [1, 2, 3]
+    assert stage.server.balance() == Balance(6, 5, 0, 0, 0, 1, ((2, Lie.NUMBERS),))
+    assert (stage.used[1] + stage.kept(2) - stage.computed[1]).abs().max() < 1e-5
+
+
+def test_a_report_of_more_images_than_the_step_has_is_refused():
+    stage = Stage("sgd", images=9)
+    of_a_report(stage, replace(REPORT, images=10.0))
+    assert stage.step(1) == [1, 3]
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_ranks_without_a_master_refuse_the_same_reports(name, value):
+    broken = replace(REPORT, **{name: value})
+    standing = standing_frame(Standing(1, {0: REPORT, 1: broken}), 1, 0)
+    for read in (
+        lambda: read_standing(standing, 2),
+        lambda: [*reports_in([report_frame(1, 0, broken)], 1, [0])],
     ):
-        stage = Stage("sgd")
-        stage.liar.lie = lambda frame, number, told=broken: (
-            [pack(read_header(frame), [told.tensor()], RAW)]
-            if read_header(frame).kind is Kind.REPORT
-            else [frame]
-        )
-        assert stage.step(1) == [1, 3]
+        with pytest.raises(FrameError, match=f"a report in which {name} = ") as refused:
+            read()
+        assert refused.value.lie is Lie.NUMBERS
 
 
 def test_where_all_are_refused_the_step_is_taken_again():

@@ -60,6 +60,15 @@ def test_plain_output_is_a_line_for_each_thing_worth_one():
     assert lines[4] == "training ended at step 1: done"
 
 
+def test_absurd_times_are_shown_and_end_nothing():
+    """An older run may have them in its events; sums of finite ones may be infinite."""
+    step = replace(STEP, wait_s=1e308, step_s=1e308, eta_s=float("inf"), compute_s=float("nan"))
+    shown = table(STARTED, step, step, Ended(2, "done"))
+    assert "Finished" in shown
+    assert "inf s" in shown
+    assert plain(1, STARTED, step)[1].endswith("ETA inf s")
+
+
 def test_a_run_that_measures_again_says_what_came_of_it():
     event = ProbedAgain(202, 0.1294, 0.1, 0.1288, 0.1037, True, 3.14, "auto: bf16\nfusion auto: 2")
     assert from_json(to_json(event)) == event

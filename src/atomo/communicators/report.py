@@ -1,16 +1,21 @@
 """What a worker tells the master about one step, beside its gradient."""
 
-import math
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor
 
+from atomo.bounds import IMAGES
 from atomo.codecs import Field
-from atomo.errors import FrameError
+from atomo.errors import FrameError, Lie
 
-__all__ = ["Report"]
+__all__ = ["MOST_IMAGES", "Report"]
+
+MOST_IMAGES: Final = int(IMAGES.most)
+FLOAT32: Final = float(torch.finfo(torch.float32).max)
+SECONDS: Final = (-1e7, 1e7)  # four months; a difference of clocks may be a little below 0
 
 
 @final
@@ -34,23 +39,43 @@ class Report:
         """Float64, one entry a field."""
         return torch.tensor(astuple(self), dtype=torch.float64)
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether every number is one."""
-        return all(map(math.isfinite, astuple(self)))
-
     @classmethod
-    def of(cls, tensor: Tensor) -> "Report":
-        """The inverse of `tensor`.
+    def of(cls, tensor: Tensor, most_images: int = MOST_IMAGES) -> "Report":
+        """Returns the inverse of `tensor`.
+
+        Args:
+            tensor: what a rank sent.
+            most_images: of the step.
 
         Raises:
-            FrameError: it is of another size.
+            FrameError: it is of another size, or a number in it is impossible.
         """
         if tensor.shape != cls.field().most:
             raise FrameError(f"a report of shape {tuple(tensor.shape)}; not {cls.field().most}")
-        return cls(*tensor.tolist())
+        report = cls(*tensor.tolist())
+        if complaint := report.complaint(most_images):
+            raise FrameError(f"a report in which {complaint}", Lie.NUMBERS)
+        return report
+
+    def complaint(self, most_images: int = MOST_IMAGES) -> str:
+        """Returns which number is impossible in a step of so many images, and its bounds, or ""."""
+        bounds = {"images": (1, most_images), "correct": (0, self.images), **BOUNDS}
+        for name, (least, most) in bounds.items():
+            value = getattr(self, name)
+            if not least <= value <= most:  # nor is NaN
+                return f"{name} = {value:g}, not in {least:g}..{most:g}"
+        return ""
 
     @classmethod
     def field(cls) -> Field:
         """What a receiver accepts."""
         return Field(torch.float64, (len(fields(cls)),))
+
+
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "loss": (-FLOAT32, FLOAT32),
+    **dict.fromkeys(("compute_s", "encode_s", "send_s", "wait_s", "follow_s"), SECONDS),
+    "square": (0, 1e90),  # of 10^12 entries at most, each a float32
+    "ending": (0, 99),
+    "saving": (0, 1),
+}

@@ -183,7 +183,7 @@ class Summary:
     def _times(self) -> str:
         """The time of a mean step, and its parts at the workers."""
         parts = {part: 1e3 * total / self.steps for part, total in self._parts.items()}
-        told = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if round(ms))
+        told = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if ms >= 0.5)
         return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({told})" if told else "")
 
     def title(self) -> str:

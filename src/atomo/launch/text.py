@@ -2,6 +2,8 @@
 
 __all__ = ["bytes_text", "duration_text", "ratio_text"]
 
+MOST_S = 1e12  # 30,000 years; what is longer is an error of whoever measured it
+
 
 def bytes_text(count: int | float) -> str:
     """A number of bytes in a unit that suits it.
@@ -17,11 +19,15 @@ def bytes_text(count: int | float) -> str:
 
 
 def duration_text(seconds: int | float) -> str:
-    """Hours, minutes and seconds.
+    """Hours, minutes and seconds; of what is no time, such as infinity, the number.
 
     >>> duration_text(3725)
     '1:02:05'
+    >>> duration_text(float("inf"))
+    'inf s'
     """
+    if not abs(seconds) < MOST_S:
+        return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.parameter_server.total import Total
-from atomo.communicators.report import Report
+from atomo.communicators.report import MOST_IMAGES, Report
 from atomo.errors import FrameError, Lie
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, unpack
@@ -31,6 +31,7 @@ class Collection:
         workers: Sequence[int],
         needed: int,
         late_counts: bool,
+        images: int = 0,
     ) -> None:
         """Nothing yet.
 
@@ -42,12 +43,14 @@ class Collection:
             needed: how many close the step, if so many are left.
             late_counts: whether each weighs what it would in a step of all workers, since what is
                 late comes back; else what it does among those that count.
+            images: of the step; 0: not known.
         """
         self.step, self.reports = step, dict[int, Report]()
         self.shares: tuple[float, ...] = ()
         """What each gradient weighs in the sum, in rank order, or all do; known once closed."""
         self._buckets, self._out = buckets, out
         self._most, self._late_counts = needed, late_counts
+        self._most_images = images or MOST_IMAGES
         self._sharing = {*workers}  # its images, of those that are left
         self._arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in workers}
         self._total = self._anew()
@@ -85,7 +88,7 @@ class Collection:
         """The report of a worker: nothing more comes of it.
 
         Raises:
-            FrameError: buckets are missing, or numbers are none.
+            FrameError: buckets are missing, or numbers are impossible.
         """
         count = len(self._arrived[worker])
         if count != len(self._buckets):
@@ -94,10 +97,7 @@ class Collection:
                 f"{len(self._buckets)} buckets",
                 Lie.INCOMPLETE,
             )
-        report = Report.of(unpack(frame, [Report.field()])[0])
-        if not (report.is_finite and report.images > 0):
-            raise FrameError(f"worker {worker} sent a report with {report}", Lie.NUMBERS)
-        self.reports[worker] = report
+        self.reports[worker] = Report.of(unpack(frame, [Report.field()])[0], self._most_images)
 
     @property
     def is_deserted(self) -> bool:

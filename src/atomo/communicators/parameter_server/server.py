@@ -72,7 +72,7 @@ class Server:
         self._members = Members(transport, least, timeout_s, spares)
         self._buckets, self._needed, self._late_counts = buckets, needed, late_counts
         self._down = Weights() if down is None else down
-        self._assignments = Assignments()
+        self._images, self._assignments = images, Assignments()
         self._orders = Orders(self._members, self._assignments, self._down, images)
         self._lent, self._weights = lent, torch.empty(0)
         self._workers = self._members.living
@@ -187,8 +187,9 @@ class Server:
     ) -> tuple[Collection, Mapping[int, Mapping[int, Bytes]]] | None:
         """The gradients of the open step, and the frames in their sum; None: of nobody."""
         step = self._intake.collection = Collection(
-            self._step, self._buckets, out, self._workers, self._needed, self._late_counts
-        )
+            self._step, self._buckets, out, self._workers, self._needed, self._late_counts,
+            self._images,
+        )  # fmt: skip
         counted = None
         while counted is None and self._all_are_well() and not step.is_deserted:
             counts = len(step.reports), step.needed, step.possible

@@ -1,11 +1,12 @@
-"""What every recipe, and every codec with every memory that it accepts, trains to on defaults.
+"""Accuracy of every recipe and codec on defaults: with each memory, optimiser and way to average.
 
 LeNet on the embedded digits as a user gets it: learning rate 0.02, momentum 0.9, batches of 32, 10
 epochs. A cell is the test accuracy after the last step, or why there is none. The jobs are threads
 of one process over the in-process transport; two jobs run at a time. Results are lines of JSON, and
-what is there already is not run again.
+what is there already is not run again. There are two tables: `workers` has a column for each number
+of workers, `optimizers` one for each optimiser and way to average, with two workers.
 
-python benchmarks/converge.py converge.jsonl [--only topk] [--processes 2] [--epochs 10]
+python benchmarks/converge.py converge.jsonl [--grid optimizers] [--only topk] [--processes 2]
 python benchmarks/converge.py converge.jsonl --table docs/convergence.md
 """
 
@@ -13,7 +14,7 @@ import argparse
 import json
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +39,38 @@ COLUMNS: Mapping[str, str] = {
     "2, momentum 0": "--n 3 --momentum 0",
 }
 FEW = ("2 workers", "1 worker", "1 of 3")  # where only a memory differs from the default
-BEGIN, END = "<!-- cells -->\n", "<!-- end of cells -->\n"
+ADAM = "--optimizer adam"
+OPTIMIZERS: Mapping[str, str] = {"sgd": "", "adam": ADAM}
+GATHERED = ("svd", "topk")  # a gather has the bits of the mean of a master
+SUMMED = ("fp16", "randk")
+MEMORY_ORDER = ("residual", "none", "momentum", "dgc")
+LOW_RANK = ("", " --svd-rank 4", " --svd-rank 1")
+SPECIAL = ("svd(selection=top)", "randk(unbiased=False)", "topk(ratio=0.001)")
+
+
+Row = tuple[str, str, Sequence[str]]
+"""Name, options and columns."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of the page."""
+
+    name: str
+    columns: Mapping[str, str]
+    few: Sequence[str]
+    """The columns that run first."""
+    rows: Callable[[], Iterator[Row]]
+
+    @property
+    def begin(self) -> str:
+        """The mark before the table on the page."""
+        return f"<!-- cells of {self.name} -->\n"
+
+    @property
+    def end(self) -> str:
+        """The mark behind it."""
+        return f"<!-- end of cells of {self.name} -->\n"
 
 
 @dataclass(frozen=True)
@@ -58,20 +90,45 @@ class Outcome:
         )
 
 
-def rows() -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Name, options and columns of every row."""
+def rows_by_workers() -> Iterator[Row]:
+    """The rows of every recipe, codec and memory."""
     for name in RECIPES:
         yield f"recipe `{name}`", f"--recipe {name}", tuple(COLUMNS)
-    for code in CODECS:
-        yield f"`{code}`", f"--code {code}", tuple(COLUMNS)
-    special = ("svd(selection=top)", "randk(unbiased=False)", "topk(ratio=0.001)")
-    for code in special:
+    for code in (*CODECS, *SPECIAL):
         yield f"`{code}`", f"--code {shlex.quote(code)}", tuple(COLUMNS)
-    for code in (*CODECS, *special[:2]):
-        for memory in MEMORIES:
-            options = f"--code {shlex.quote(code)}"
-            if settings(options).memory.partition("(")[0] != memory:
-                yield f"`{code}`, `{memory}`", f"{options} --memory {memory}", FEW
+    for code, memory in named_memories("--momentum 0.9"):
+        yield f"`{code}`, `{memory}`", f"--code {shlex.quote(code)} --memory {memory}", FEW
+
+
+def rows_by_optimizer() -> Iterator[Row]:
+    """The rows of every way to average, codec and memory, with SGD and with Adam."""
+    both = tuple(OPTIMIZERS)
+    for comm_type in ("PowerSGD", "ACPSGD"):
+        for rank in LOW_RANK:
+            yield f"`{comm_type}{rank}`", f"--n 2 --comm-type {comm_type}{rank}", both
+    yield "`Chunked`", "--n 2 --comm-type Chunked --code chunktopk", both
+    for comm_type, codes in (("Allgather", GATHERED), ("Allreduce", SUMMED)):
+        for code in codes:
+            words = f"--n 2 --comm-type {comm_type} --code {code}"
+            yield f"`{comm_type}`, `{code}`", words, both
+    for code in (*CODECS, *SPECIAL):  # with SGD: the table of workers
+        yield f"`{code}`", f"--n 3 --code {shlex.quote(code)}", ("adam",)
+    for code, memory in sorted(named_memories(ADAM), key=lambda pair: MEMORY_ORDER.index(pair[1])):
+        options = f"--n 3 --code {shlex.quote(code)} --memory {memory}"
+        yield f"`{code}`, `{memory}`", options, ("adam",)
+
+
+def named_memories(options: str) -> Iterator[tuple[str, str]]:
+    """Each codec with each memory that is not its default with these options."""
+    for code in (*CODECS, *SPECIAL[:2]):
+        default = settings(f"--code {shlex.quote(code)} {options}").memory.partition("(")[0]
+        yield from ((code, memory) for memory in MEMORIES if memory != default)
+
+
+GRIDS = (
+    Grid("workers", COLUMNS, FEW, rows_by_workers),
+    Grid("optimizers", OPTIMIZERS, ("sgd", "adam"), rows_by_optimizer),
+)
 
 
 def settings(command: str) -> Settings:
@@ -119,14 +176,14 @@ def canonical(command: str) -> str:
         return command
 
 
-def commands(only: str, more: str) -> list[str]:
-    """Every run there is to make, once; the columns that tell most come first."""
-    order = sorted(COLUMNS, key=lambda column: column not in FEW)
+def commands(grid: Grid, only: str, more: str) -> list[str]:
+    """Every run of a table, once; the columns that tell most come first."""
+    order = sorted(grid.columns, key=lambda column: column not in grid.few)
     wanted = [
-        (len(columns) < len(COLUMNS), canonical(f"{line} {words}{more}"))
-        for column, words in ((name, COLUMNS[name]) for name in order)
-        for name, line, columns in rows()
-        if only in name and column in columns
+        (len(columns) < len(grid.columns), canonical(f"{line} {grid.columns[name]}{more}"))
+        for name in order
+        for row, line, columns in grid.rows()
+        if only in row and name in columns
     ]
     return list(dict.fromkeys(command for _, command in sorted(wanted, key=lambda one: one[0])))
 
@@ -142,13 +199,13 @@ def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
             print(f"{outcome.command}: {outcome.cell()} {outcome.cautions}", flush=True)
 
 
-def table(found: Mapping[str, Outcome]) -> str:
-    """A row each, a column for each number of workers."""
-    lines = ["| run | " + " | ".join(COLUMNS) + " |", "| --- |" + " --- |" * len(COLUMNS)]
-    for name, options, columns in rows():
+def table(grid: Grid, found: Mapping[str, Outcome]) -> str:
+    """A row each, and its columns."""
+    lines = ["| run | " + " | ".join(grid.columns) + " |", "| --- |" + " --- |" * len(grid.columns)]
+    for name, options, columns in grid.rows():
         cells = [
             found[key].cell() if column in columns and key in found else ""
-            for column, words in COLUMNS.items()
+            for column, words in grid.columns.items()
             for key in [canonical(f"{options} {words}")]
         ]
         if any(cells):
@@ -156,23 +213,34 @@ def table(found: Mapping[str, Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_tables(page: Path, found: Mapping[str, Outcome]) -> None:
+    """Writes each table between its marks, where the page has them."""
+    text = page.read_text()
+    for grid in GRIDS:
+        before, mark, rest = text.partition(grid.begin)
+        if mark:
+            text = before + mark + table(grid, found) + grid.end + rest.partition(grid.end)[2]
+    page.write_text(text)
+
+
 def main() -> None:
-    """Runs what is missing, or writes the table of what is there."""
+    """Runs what is missing, or writes the tables of what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
+    parser.add_argument("--grid", choices=[grid.name for grid in GRIDS], help="one table alone")
     parser.add_argument("--only", default="", help="rows whose name has this in it")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--table", type=Path, help="a page to write the table into; runs nothing")
+    parser.add_argument("--table", type=Path, help="a page to write the tables into; runs nothing")
     options = parser.parse_args()
     if options.table:
-        page = options.table.read_text()
-        before, _, rest = page.partition(BEGIN)
-        page = before + BEGIN + table(read(options.results)) + END + rest.partition(END)[2]
-        options.table.write_text(page)
+        write_tables(options.table, read(options.results))
         return
     more = f" --epochs {options.epochs}" if options.epochs != 10 else ""
-    fill(options.results, commands(options.only, more), options.processes)
+    for grid in GRIDS:
+        if options.grid in (None, grid.name):
+            wanted = commands(grid, options.only, more)
+            fill(options.results, wanted, options.processes)
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def test_help_shows_every_option_with_its_default(capsys):
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert all(flag(field.name) in told for field in fields(Settings))
-    assert "(default 0.02)" in told
+    assert "(default 0.9)" in told
 
 
 def test_a_checkpoint_records_what_was_computed_and_not_where(tmp_path):
@@ -253,6 +253,21 @@ def test_an_error_longer_than_the_gradient_is_not_fed_back(words, fix, memory):
 
 
 @pytest.mark.parametrize(
+    ("words", "rate"),
+    [
+        ("", 0.02),
+        ("--optimizer=Adam", 0.001),
+        ("--code=signsgd", 0.0001),
+        ("--code-schedule=1:signum --optimizer=adam", 0.0001),
+        ("--code=auto --optimizer=adam", 0.001),
+        ("--code=signsgd --lr=0.3", 0.3),
+    ],
+)
+def test_the_default_learning_rate_is_the_optimizer_s_and_the_codec_s(words, rate):
+    assert read(*words.split()).resolved().lr == rate
+
+
+@pytest.mark.parametrize(
     ("words", "memory"),
     [
         ("--code=topk", "dgc"),
@@ -269,6 +284,10 @@ def test_an_error_longer_than_the_gradient_is_not_fed_back(words, fix, memory):
         ("--code=topk --code-for=bf16:conv1.weight", "dgc"),
         ("--code-schedule=0:svd;1:fp16", "none"),
         ("--code-schedule=0:fp16;1:topk", "dgc"),
+        ("--comm-type=PowerSGD", "residual"),
+        ("--comm-type=ACPSGD", "dgc"),
+        ("--comm-type=ACPSGD --momentum=0", "residual"),
+        ("--comm-type=ACPSGD --optimizer=adam", "residual"),
     ],
 )
 def test_momentum_comes_before_error_feedback(words, memory):

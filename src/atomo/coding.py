@@ -13,6 +13,7 @@ from atomo.comm_types import COMM_TYPES
 from atomo.errors import ConfigError
 from atomo.memory import Forget, check_fits, default_memory
 from atomo.names import resolve
+from atomo.rates import RATES, VOTES_RATE
 from atomo.roles import fitted_codec, own_memory
 from atomo.schedule import Phase, parse_schedule, phases, spelled, warm_up_schedule
 from atomo.setting_checks import wants_gpu
@@ -24,6 +25,7 @@ __all__ = [
     "check_auto",
     "check_code",
     "codecs_text",
+    "default_rate",
     "final_codec",
     "fitted_by_name",
     "fitted_phases",
@@ -198,6 +200,16 @@ def fitted_schedule(
     return warm_up_schedule(codec, warmup_epochs)
 
 
+def default_rate(optimizer: str, codecs: Sequence[Codec[Any]]) -> float:
+    """The learning rate of a run that names none.
+
+    Raises:
+        ConfigError: there is no such optimiser.
+    """
+    name = resolve("optimizer", optimizer, RATES)
+    return VOTES_RATE if any(one.votes for one in codecs) else RATES[name]
+
+
 def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float) -> str:
     """Returns the memory of the last codec that needs one, among those that all codecs bear.
 
@@ -211,7 +223,7 @@ def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float)
     Raises:
         ConfigError: there is no such memory.
     """
-    own = own_memory(comm_type)
+    own = own_memory(comm_type, momentum)
     if own is not None:
         return own
     needed = {codec: default_memory(codec, momentum) for codec in reversed(codecs)}

@@ -15,6 +15,7 @@ from atomo.coding import (
     AUTO,
     FLAGS,
     check_auto,
+    default_rate,
     final_codec,
     fitted_by_name,
     fitted_phases,
@@ -30,16 +31,15 @@ from atomo.grouping import Grouping, grouping, megabytes
 from atomo.hierarchy import canonical_hierarchy
 from atomo.memory import canonical, check_fits, kind_of
 from atomo.names import resolve
-from atomo.rates import SCHEDULES
+from atomo.rates import RATES, SCHEDULES
 from atomo.recipes import RECIPES
 from atomo.roles import (
+    check_deaths,
     check_hierarchy,
-    check_least,
     check_limits,
     check_memory,
     check_roles,
     check_scales,
-    check_spares,
     check_way_down,
     fitted_codec,
     has_master,
@@ -63,7 +63,6 @@ from atomo.setting_checks import (
 
 __all__ = ["Settings", "wants_gpu"]
 
-OPTIMIZERS: Final = ("sgd", "adam")
 PLAIN: Final = "sgd"
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
@@ -94,7 +93,9 @@ class Settings:
     epochs: int = option(10, "passes over the training images")
     max_steps: int = option(1_000_000, "steps after which the run ends, if it has not before")
     optimizer: str = option("sgd", "sgd or adam, on the master")
-    lr: float = option(0.02, "learning rate")
+    lr: float | None = option(
+        None, "learning rate; empty: 0.02, with adam 0.001, with codecs that vote by signs 0.0001"
+    )
     momentum: float = option(0.9, "momentum of sgd; higher => longer memory of past gradients")
     nesterov: bool = option(False, "Nesterov momentum: yes or no")
     weight_decay: float = option(0.0, "L2 penalty on the weights")
@@ -229,8 +230,7 @@ class Settings:
         check_folders(self.data_dir, self.resume)
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
-        check_least(self.n, self.comm_type, self.min_workers, self.hierarchical)
-        check_spares(self.comm_type, self.hierarchical, self.spares)
+        check_deaths(self.n, self.comm_type, self.hierarchical, self.min_workers, self.spares)
         check_way_down(self.comm_type, self.down)
         check_hierarchy(self.comm_type, self.hierarchical)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
@@ -262,10 +262,8 @@ class Settings:
         what `--code auto` finds when the run starts.
         """
         if self.code.lower() == AUTO:
-            check_auto(
-                self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs,
-                self.enable_gpu,
-            )  # fmt: skip
+            check_auto(self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs,
+                       self.enable_gpu)  # fmt: skip
             memory = "none" if self.memory == "auto" else self.memory
             plain = replace(self, code=PLAIN, memory=memory).resolved()
             return replace(plain, code=AUTO, memory=AUTO if self.memory == AUTO else plain.memory)
@@ -277,8 +275,7 @@ class Settings:
         codecs = [*(phase.codec for phase in planned), *by_name.codecs]
         memory = self.memory
         if memory == "auto":
-            momentum = self.momentum if self.optimizer.lower() == "sgd" else 0.0
-            memory = needed_memory(codecs, self.comm_type, momentum)
+            memory = needed_memory(codecs, self.comm_type, self.momentum_of_sgd)
         for one in codecs:
             check_fits(one, memory)
         check_memory(memory, self.comm_type)
@@ -298,7 +295,8 @@ class Settings:
             ),
             code_for=str(by_name),
             warmup_epochs=0,
-            optimizer=resolve("optimizer", self.optimizer, OPTIMIZERS),
+            optimizer=resolve("optimizer", self.optimizer, RATES),
+            lr=default_rate(self.optimizer, codecs) if self.lr is None else self.lr,
             log_format=resolve("log-format", self.log_format, LOG_FORMATS),
             precision=resolve("precision", self.precision, PRECISIONS),
             schedule=resolve("schedule", self.schedule, SCHEDULES),
@@ -380,16 +378,27 @@ class Settings:
         return waited_for
 
     @property
+    def momentum_of_sgd(self) -> float:
+        """`--momentum` with SGD; 0 with Adam, which has its own."""
+        return self.momentum if self.optimizer.lower() == "sgd" else 0.0
+
+    @property
+    def learning_rate(self) -> float:
+        """`--lr`, of resolved settings."""
+        return RATES[PLAIN] if self.lr is None else self.lr
+
+    @property
     def peak_lr(self) -> float:
         """The learning rate before any schedule lowers it."""
-        return self.lr * (self.counted * self.batches_per_step if self.lr_scale_by_workers else 1)
+        times = self.counted * self.batches_per_step if self.lr_scale_by_workers else 1
+        return self.learning_rate * times
 
     @property
     def warmup_from(self) -> float:
         """The share of the learning rate at which a warm-up begins."""
         if self.lr_warmup_from is not None:
             return self.lr_warmup_from
-        return self.lr / self.peak_lr if self.lr_scale_by_workers else 0.1
+        return self.learning_rate / self.peak_lr if self.lr_scale_by_workers else 0.1
 
     @property
     def compression(self) -> Compression:

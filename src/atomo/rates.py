@@ -14,7 +14,15 @@ from typing import Final, final
 from atomo.bounds import ANY
 from atomo.errors import ConfigError
 
-__all__ = ["SCHEDULES", "Plan", "parse_milestones", "schedule_factor", "warm_up_factor"]
+__all__ = [
+    "RATES", "SCHEDULES", "VOTES_RATE", "Plan", "parse_milestones", "schedule_factor",
+    "warm_up_factor",
+]  # fmt: skip
+
+RATES: Final[Mapping[str, float]] = MappingProxyType({"sgd": 0.02, "adam": 0.001})
+"""The default learning rate of each optimiser."""
+VOTES_RATE: Final = 0.0001
+"""The default of codecs that vote: every weight moves by it at every step."""
 
 
 @final

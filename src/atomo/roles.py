@@ -13,13 +13,12 @@ from atomo.memory import kind_of
 from atomo.names import resolve
 
 __all__ = [
+    "check_deaths",
     "check_hierarchy",
-    "check_least",
     "check_limits",
     "check_memory",
     "check_roles",
     "check_scales",
-    "check_spares",
     "check_way_down",
     "fitted_codec",
     "has_master",
@@ -61,19 +60,25 @@ def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:
     return REDUCTIONS[name].fitted(codec) if name in REDUCTIONS else codec
 
 
-def own_memory(comm_type: str) -> str | None:
-    """The memory that this communicator takes, where that is not for the codec to say."""
+def own_memory(comm_type: str, momentum: float = 0.0) -> str | None:
+    """The memory that this communicator takes, where that is not for the codec to say.
+
+    Args:
+        comm_type: the communicator.
+        momentum: that of the optimiser; 0 where it has none.
+    """
     name = resolve("comm-type", comm_type, COMM_TYPES)
-    return REDUCTIONS[name].memory if name in REDUCTIONS else None
+    return REDUCTIONS[name].default_memory(momentum) if name in REDUCTIONS else None
 
 
 def check_memory(memory: str, comm_type: str) -> None:
     """Raises ConfigError for a memory that does not go with that communicator."""
-    needed = own_memory(comm_type)
-    if needed is not None and kind_of(memory).id != needed:
+    name = resolve("comm-type", comm_type, COMM_TYPES)
+    fitting = REDUCTIONS[name].memories if name in REDUCTIONS else ()
+    if fitting and kind_of(memory).id not in fitting:
         raise ConfigError(
-            f"--comm-type {comm_type} goes with --memory {needed}, not {memory}: what is not sent "
-            "of a sum is known only once the sum is"
+            f"--comm-type {comm_type} goes with --memory {' or '.join(fitting)}, not {memory}: "
+            "what is not sent of a sum is known only once the sum is"
         )
 
 
@@ -93,6 +98,14 @@ def check_hierarchy(comm_type: str, hierarchical: str) -> None:
             f"--hierarchical {hierarchical}: with --comm-type {comm_type} workers send to a master "
             f"each by itself; give one of {', '.join(REDUCTIONS)}"
         )
+
+
+def check_deaths(
+    processes: int, comm_type: str, hierarchical: str, min_workers: int, spares: int
+) -> None:
+    """Raises ConfigError for workers that must be left, or spares, that there cannot be."""
+    check_least(processes, comm_type, min_workers, hierarchical)
+    check_spares(comm_type, hierarchical, spares)
 
 
 def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: str) -> None:

@@ -215,7 +215,8 @@ def test_gradients_of_any_size(kind, scale):
         means = averaged(made, bucket, step, scaled)
         expected = averaged(plain, bucket, step)
         for name, mean in means.items():
-            torch.testing.assert_close(mean / scale, expected[name], rtol=1e-3, atol=1e-2)
+            rounding = max(1e-2, 1e-6 * float(expected[name].abs().max()))
+            torch.testing.assert_close(mean / scale, expected[name], rtol=1e-3, atol=rounding)
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -294,6 +295,6 @@ def test_other_codecs_are_refused(kind, spec):
 
 def test_another_memory_is_refused():
     transport = network(1)[0]
-    compressor = Compressor(make_memory("dgc"), Compression(), 1, SEED)
-    with pytest.raises(ConfigError, match="go with memory residual, not dgc"):
+    compressor = Compressor(make_memory("none"), Compression(), 1, SEED)
+    with pytest.raises(ConfigError, match="go with memory residual or dgc, not none"):
         PowerSGD(Direct(transport, PATIENCE_S), compressor)

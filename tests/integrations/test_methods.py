@@ -99,8 +99,8 @@ def test_what_is_not_finite_is_an_error_on_all_ranks(method):
             r"powersgd takes a rank and nothing else, such as powersgd\(rank",
         ),
         ("acpsgd(rank=1, selection='top')", {}, "acpsgd takes a rank and nothing else"),
-        ("PowerSGD(rank=2)", {"memory": "dgc"}, "go with memory residual, not dgc"),
-        ("powersgd", {"memory": "none"}, "go with memory residual, not none"),
+        ("PowerSGD(rank=2)", {"memory": "momentum"}, "with memory residual or dgc, not momentum"),
+        ("powersgd", {"memory": "none"}, "go with memory residual or dgc, not none"),
     ],
 )
 def test_what_cannot_be_is_refused(code, settings, message):

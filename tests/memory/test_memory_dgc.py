@@ -137,6 +137,31 @@ def test_where_all_entries_are_sent_what_waited_loses_momentum(code, nesterov):
         torch.testing.assert_close(join(memory.state_dict(), "velocity/"), v)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("masking", [False, True])
+def test_what_is_held_for_a_sum_keeps_the_momentum_that_is_in_time(masking, nesterov):
+    memory = MomentumCorrection(0.9, nesterov, masking)
+    u, v = torch.zeros(N), torch.zeros(N)
+    for gradient in gradients(4):
+        u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
+        grown = u + gradient if nesterov else u
+        u = u * grown.abs() / (grown.abs() + v.abs()) if masking else u
+        held = memory.hold(gradient.clone(), LAYOUT)
+        torch.testing.assert_close(held, v + grown)
+        sent = held.round()
+        v = held.sub_(sent).clone()  # what a reduction subtracts counts as sent
+        torch.testing.assert_close(join(memory.state_dict(), "momentum/"), u)
+        assert join(memory.state_dict(), "velocity/").equal(v)
+
+
+def test_what_is_held_without_momentum_is_a_residual_s():
+    memory = MomentumCorrection(momentum=0.0, clip=3.0)
+    (gradient,) = gradients(1)
+    norm = float(gradient.norm())
+    memory.begin(norm)
+    torch.testing.assert_close(memory.hold(gradient.clone(), LAYOUT), gradient * min(1, 3 / norm))
+
+
 def test_where_nothing_waits_momentum_is_that_of_plain_sgd():
     """All that a codec without losses sends is in time."""
     memory, momentum = MomentumCorrection(0.5), torch.zeros(N)

@@ -18,10 +18,11 @@ ONCE = {
     "2 of 3": ({"n": 4, "num_aggregate": 2, "code": "topk"}, 40, 0.5),
     "1 of 3": ({"n": 4, "num_aggregate": 1, "code": "topk"}, 40, 0.5),
     "topk": ({"code": "topk(ratio=0.001)"}, 50, 0.2),
+    "ACP-SGD": ({"n": 2, "comm_type": "ACPSGD"}, 50, 0.2),
     "dgc, in layers": ({"n": 2, "code": "dgc"}, 160, 0.7),
     "dragonn, in layers": ({"n": 2, "code": "dragonn"}, 160, 0.7),
 }
-QUICK = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk")
+QUICK = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk", "ACP-SGD")
 
 
 @pytest.mark.slow

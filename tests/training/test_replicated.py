@@ -222,8 +222,8 @@ def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(comm_type, tmp_pat
         ),
         ({"comm_type": "ACPSGD", "code": "sgd", "code_schedule": "2: topk"}, r"not topk; give"),
         (
-            {"comm_type": "powersgd", "memory": "dgc"},
-            r"--comm-type powersgd goes with --memory residual, not dgc",
+            {"comm_type": "powersgd", "memory": "none"},
+            r"--comm-type powersgd goes with --memory residual or dgc, not none",
         ),
         ({"n": 1}, r"--n must be at least 2, got 1: 1 master and at least 1 worker"),
     ],

@@ -42,7 +42,7 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
     [
         ({"code": "topk", "memory": "residual"}, "--memory dgc, .* or --momentum 0"),
         ({"code": "randk(unbiased=False)"}, "sends an entry when it is drawn.*--momentum 0"),
-        ({"code": "signsgd"}, "every weight moves by --lr at every step, and 0.02 is long"),
+        ({"code": "signsgd", "lr": 0.02}, "every weight moves by --lr .*, and 0.02 is long"),
     ],
 )
 def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, words, tmp_path):
@@ -55,6 +55,16 @@ def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, word
 
 @pytest.mark.parametrize(
     "changes",
+    [{"comm_type": "ACPSGD", "memory": "residual"}, {"comm_type": "PowerSGD", "svd_rank": 1}],
+    ids=str,
+)
+def test_momentum_after_factors_that_are_late_is_told_before_the_first_step(changes):
+    (text,) = at_start(Settings(**changes).resolved())
+    assert re.search("have delayed; give --memory dgc, which applies it before them", text)
+
+
+@pytest.mark.parametrize(
+    "changes",
     [
         {},
         {"code": "topk"},
@@ -62,6 +72,12 @@ def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, word
         {"code": "natural", "memory": "residual"},
         {"n": 2},
         {"comm_type": "PowerSGD"},
+        {"comm_type": "ACPSGD"},
+        {"comm_type": "ACPSGD", "memory": "residual", "optimizer": "adam"},
+        {"comm_type": "PowerSGD", "svd_rank": 1, "memory": "dgc"},
+        {"code": "signsgd"},
+        {"code": "signum", "optimizer": "adam"},
+        {"optimizer": "adam"},
     ],
     ids=str,
 )
@@ -77,8 +93,8 @@ def test_what_trains_is_told_nothing(changes):
         ({"n": 4, "num_aggregate": 1, "code": "topk"}, "1 of 3 workers close a step"),
         ({"code": "topk", "memory": "dgc(masking=False)"}, "keeps the momentum of what was sent"),
         (
-            {"comm_type": "ACPSGD"},
-            "what the factors of --comm-type ACPSGD have delayed; give a lower",
+            {"comm_type": "PowerSGD"},
+            "the factors of --comm-type PowerSGD have delayed; give --memory dgc, a lower --lr",
         ),
         ({"code": "sgd", "lr": 7.0}, "--lr 7 is too high"),
     ],

@@ -8,6 +8,10 @@ Of each matrix M_w, a rank's gradient together with what it kept:
 The mean is P Q^T, and a rank keeps of M_w what its own factor leaves. Half the latency and about
 half the bytes of PowerSGD, for a power iteration that takes two steps.
 
+The fixed factor is a step old, so more of a gradient arrives late than with PowerSGD, and momentum
+after the average repeats what arrives late: LeNet diverges where PowerSGD trains. So the default
+with momentum is the memory that applies it before the factors.
+
 Zhang, Zhang, Shi, Chu and Li, "Evaluation and Optimization of Gradient Compression for Distributed
 Deep Learning", ICDCS 2023.
 """
@@ -24,9 +28,9 @@ from atomo.communicators.base import Finish, Reduction
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.factors import Factors, Side
-from atomo.communicators.low_rank import Held, LowRank, low_rank
+from atomo.communicators.low_rank import MEMORIES, Held, LowRank, low_rank
 from atomo.fusion import Bucket
-from atomo.memory import Residual
+from atomo.memory import MomentumCorrection
 
 __all__ = ["ACPSGD"]
 
@@ -38,7 +42,8 @@ P, Q = "p/", "q/"  # what the names of factors in a state begin with
 class ACPSGD(Reduction[Held]):
     """One sum a bucket and step."""
 
-    memory: ClassVar[str | None] = Residual.id
+    memories: ClassVar[tuple[str, ...]] = MEMORIES
+    momentum_memory: ClassVar[str | None] = MomentumCorrection.id
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._low_rank, self._share = LowRank(collective, compressor), 1 / collective.size

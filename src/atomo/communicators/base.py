@@ -89,8 +89,10 @@ class Communicator(ABC):
 class Reduction(ABC, Generic[Encoded]):
     """How one bucket gets from n gradients to their mean. Abstract; subclasses are final."""
 
-    memory: ClassVar[str | None] = None
-    """The memory that it takes, where that is not for the codec to say."""
+    memories: ClassVar[tuple[str, ...]] = ()
+    """Memories that it works with, the default first. Empty: the codec decides."""
+    momentum_memory: ClassVar[str | None] = None
+    """The default where the optimiser has momentum, if it is another."""
 
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -104,6 +106,12 @@ class Reduction(ABC, Generic[Encoded]):
         Raises:
             ConfigError: it does not go with this; the message says what does.
         """
+
+    @classmethod
+    def default_memory(cls, momentum: float) -> str | None:
+        """The memory that it takes with this momentum of the optimiser; None: the codec decides."""
+        plain = cls.memories[0] if cls.memories else None
+        return cls.momentum_memory if momentum and cls.momentum_memory else plain
 
     @abstractmethod
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Encoded:

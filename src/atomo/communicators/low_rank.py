@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from jaxtyping import Float
@@ -17,9 +17,11 @@ from atomo.communicators.factors import Factors, Side
 from atomo.communicators.warm import Warm
 from atomo.errors import CodecError, ConfigError
 from atomo.fusion import Bucket
-from atomo.memory import Residual
+from atomo.memory import MomentumCorrection, Residual
 
-__all__ = ["Held", "LowRank", "low_rank"]
+__all__ = ["MEMORIES", "Held", "LowRank", "low_rank"]
+
+MEMORIES: Final = (Residual.id, MomentumCorrection.id)
 
 
 @final
@@ -39,10 +41,10 @@ class LowRank:
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         memory = compressor.memory
-        if not isinstance(memory, Residual):
+        if not isinstance(memory, Residual | MomentumCorrection):
             raise ConfigError(
-                f"low-rank factors go with memory residual, not {memory.id}: what they leave out "
-                "would be lost, or come at another time than its momentum"
+                f"low-rank factors go with memory {' or '.join(MEMORIES)}, not {memory.id}: what "
+                "they leave out would be lost"
             )
         self.warm = Warm(compressor.seed)
         self._collective, self._memory = collective, memory

@@ -27,9 +27,8 @@ from atomo.communicators.base import Finish, Reduction
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.factors import Factors
-from atomo.communicators.low_rank import Held, LowRank, low_rank
+from atomo.communicators.low_rank import MEMORIES, Held, LowRank, low_rank
 from atomo.fusion import Bucket
-from atomo.memory import Residual
 
 __all__ = ["PowerSGD"]
 
@@ -41,7 +40,7 @@ Q: Final = "q/"  # what the names of factors in a state begin with
 class PowerSGD(Reduction[Held]):
     """Two sums a bucket and step."""
 
-    memory: ClassVar[str | None] = Residual.id
+    memories: ClassVar[tuple[str, ...]] = MEMORIES
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._low_rank, self._share = LowRank(collective, compressor), 1 / collective.size

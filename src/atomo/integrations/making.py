@@ -82,7 +82,7 @@ class Choice:
         """The memory, as its specification is spelled."""
         if self.memory != "auto":
             return canonical(self.memory)
-        own = None if self.method is None else self.method.memory
+        own = None if self.method is None else self.method.default_memory(self.momentum)
         if self.phases:
             return canonical(own or needed_memory(self.codecs, GATHERS, self.momentum))
         return canonical(own or default_memory(self.codec, self.momentum))

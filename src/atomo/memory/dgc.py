@@ -134,6 +134,27 @@ class MomentumCorrection(Memory):
             unsent.zero_()
         return gradient
 
+    def hold(
+        self, gradient: Float[torch.Tensor, "..."], layout: Layout
+    ) -> Float[torch.Tensor, "..."]:
+        """The gradient with momentum, together with what was kept of these parameters.
+
+        For reductions that know only later what they send: what they subtract counts as sent. They
+        send a part of every entry, so u keeps of each entry the share that has not waited.
+        """
+        if self._shrink != 1.0:
+            gradient.mul_(self._shrink)
+        unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
+        if not self._momentum:
+            return unsent.add_(gradient)
+        velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
+        momentum = Momentum(velocity, self._momentum, self._nesterov, self._masking)
+        grown = momentum.grow(gradient)
+        in_time = momentum.in_time(grown, unsent) if self._masking else velocity
+        unsent.add_(grown)
+        velocity.copy_(in_time)
+        return unsent
+
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._unsent.vector(layout, sent).add_(sent)
 

@@ -143,7 +143,7 @@ class Bench:
         typical: Typical,
     ) -> None:
         self._kind, self._compression, self._typical = kind, compression, typical
-        self._memory = kind.memory or default_memory(codec, MOMENTUM)
+        self._memory = kind.default_memory(MOMENTUM) or default_memory(codec, MOMENTUM)
         self.needs_norm = make_memory(self._memory, workers=1).needs_norm
         self.half = False  # as soon as anything was added up so
 

@@ -58,9 +58,16 @@ def momentum_after_feedback(s: Settings) -> bool:
     return given and s.optimizer == "sgd" and s.momentum > 0 and late
 
 
+def momentum_after_late_factors(s: Settings) -> bool:
+    """ACP-SGD's fixed factor is a step old, and one atom leaves most of a gradient for later."""
+    late = s.comm_type == "ACPSGD" or any(getattr(one, "rank", 0) == 1 for one in s.codecs)
+    return momentum_after_factors(s) and late
+
+
 def momentum_after_factors(s: Settings) -> bool:
-    """As above, where no other memory would do; so it was published, and often goes well."""
-    return own_memory(s.comm_type) is not None and s.optimizer == "sgd" and s.momentum > 0
+    """As PowerSGD was published, which goes well at most ranks."""
+    given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is not None
+    return given and s.optimizer == "sgd" and s.momentum > 0
 
 
 def momentum_of_what_was_sent(s: Settings) -> bool:
@@ -98,9 +105,15 @@ CAUSES: Final = (
         known=True,
     ),
     Cause(
+        momentum_after_late_factors,
+        "--momentum {momentum:g} goes on pushing what the factors of --comm-type {comm_type} have "
+        "delayed; give --memory dgc, which applies it before them, or --momentum 0",
+        known=True,
+    ),
+    Cause(
         momentum_after_factors,
         "--momentum {momentum:g} goes on pushing what the factors of --comm-type {comm_type} have "
-        "delayed; give a lower --lr, a higher --svd-rank, or --momentum 0",
+        "delayed; give --memory dgc, a lower --lr, a higher --svd-rank, or --momentum 0",
         known=False,
     ),
     Cause(

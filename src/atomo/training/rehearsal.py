@@ -205,7 +205,7 @@ def job_of(draft: Job, plan: Contender) -> Job:
     settings = replace(
         draft.settings, code=plan.code, code_for=plan.code_for, memory=plan.memory,
         fusion=plan.fusion, code_schedule="", dense_steps=0, dump_every=0, log_format="text",
-        lr=min(draft.settings.lr, STILL), lr_end=0.0,
+        lr=min(draft.settings.learning_rate, STILL), lr_end=0.0,
     ).resolved()  # fmt: skip
     model = deepcopy(draft.model)
     stages = make_stages(settings, model, draft.steps_per_epoch)

@@ -19,7 +19,7 @@ def row_gradients(job: Job) -> dict[str, RowGradient] | None:
     who adds gradients up before they are decoded; and who writes them down.
     """
     s = job.settings
-    memory = make_memory(s.memory, s.momentum, s.nesterov, s.workers)
+    memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)
     buckets = [bucket for stage in job.stages for bucket in stage.buckets]
     whole = (
         memory.needs_norm

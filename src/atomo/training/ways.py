@@ -108,7 +108,7 @@ def make_ways(job: Job, transport: Transport, crew: Crew | None = None) -> Ways:
     s = job.settings
     everyone = Direct(crew.circle if crew else transport, s.timeout)
     hosts = find_hosts(s.hierarchical, everyone)
-    memory = make_memory(s.memory, s.momentum, s.nesterov, hosts.count)
+    memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, hosts.count)
     if hosts.flat:
         rows = row_gradients(job)
         reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)

@@ -45,7 +45,7 @@ class Worker:
         settings = job.settings
         self._workers = tuple(range(1, 1 + job.workers))  # who shares a step
         self._memory = make_memory(
-            settings.memory, settings.momentum, settings.nesterov, settings.workers
+            settings.memory, settings.momentum_of_sgd, settings.nesterov, settings.workers
         )
         self._compressor = Compressor(
             self._memory,

@@ -90,7 +90,7 @@ def test_a_command_line_of_settings_reads_back_as_the_same_settings():
     assert to_arguments(Settings()) == []
 
 
-CHECKED_ELSEWHERE = {"num_aggregate", "compress_ratio", "blosc_level"}
+CHECKED_ELSEWHERE = {"num_aggregate", "blosc_level"}
 
 
 def test_every_number_has_a_range():

@@ -95,8 +95,8 @@ def test_warm_up_epochs_become_a_schedule():
         ("--code=svd --warmup-epochs=2", "codec svd has no ratio"),
         ("--code=topk --warmup-epochs=2 --code-schedule=1:sgd", "give one"),
         ("--warmup-epochs=-1", "--warmup-epochs must be at least 0, got -1"),
-        ("--code=topk --compress-ratio=1.5", "--compress-ratio must be .* at most 1, got 1.5"),
-        ("--code=topk --compress-ratio=nan", "--compress-ratio must be .* got nan"),
+        ("--code=topk --compress-ratio=1.5", "--compress-ratio must be at most 1, got 1.5"),
+        ("--code=topk --compress-ratio=nan", "--compress-ratio must be above 0, got nan"),
     ],
 )
 def test_a_bad_ratio_or_warm_up_is_named(words, message):

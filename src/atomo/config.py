@@ -237,10 +237,6 @@ class Settings:
             raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")
         if self.recipe:
             raise ConfigError("a recipe is settings: use Settings.from_recipe")
-        if not 0 < (1.0 if self.compress_ratio is None else self.compress_ratio) <= 1:
-            raise ConfigError(
-                f"--compress-ratio must be above 0 and at most 1, got {self.compress_ratio}"
-            )
         check_schedule(self.schedule, self.lr_milestones)
         _ = self.grouping
         wants_gpu(self.enable_gpu)

@@ -33,6 +33,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "error_budget": Bound(0, 1e6, "no codec adds accuracy", "more is no bound"),
     "auto_share": Bound(0, 1e6, why_most="as long as measuring takes, in any run"),
     "warmup_epochs": Bound(0, 100, why_most="each epoch of a warm-up has a codec of its own"),
+    "compress_ratio": Bound(0, 1, "a codec sends something", "it is a share", above=True),
     "svd_rank": ANY,
     "quantization_level": COUNT,
     "bucket_size": ANY,

@@ -42,6 +42,11 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
     [
         ({"code": "topk", "memory": "residual"}, "--memory dgc, .* or --momentum 0"),
         ({"code": "randk(unbiased=False)"}, "sends an entry when it is drawn.*--momentum 0"),
+        (
+            {"code": "randk(unbiased=False)", "optimizer": "adam"},
+            "which Adam shortens to one step; give --code topk",
+        ),
+        ({"code": "signsgd", "memory": "residual"}, "has no end with signsgd.*--memory none"),
         ({"code": "signsgd", "lr": 0.02}, "every weight moves by --lr .*, and 0.02 is long"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from atomo.codecs import Law
 from atomo.config import Settings
-from atomo.memory import Forget, MomentumCorrection, Residual, kind_of
+from atomo.memory import Forget, Momentum, MomentumCorrection, Residual, kind_of
 from atomo.roles import own_memory
 
 __all__ = ["at_start", "likely"]
@@ -45,10 +45,31 @@ def told(cause: Cause, settings: Settings) -> str:
     return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
+def votes_fed_back(s: Settings) -> bool:
+    """A vote has no magnitude, so that what is kept of a gradient never gets less."""
+    return kind_of(s.memory).feeds_back and any(one.votes for one in s.codecs)
+
+
+def averaged_twice(s: Settings) -> bool:
+    """Adam averages gradients itself; votes alone are of an average in their paper."""
+    votes = any(one.votes for one in s.codecs)
+    return kind_of(s.memory) is Momentum and s.optimizer == "adam" and not votes
+
+
 def blind_feedback(s: Settings) -> bool:
     """An entry waits for its draw, n / k steps, and what waited comes at once."""
     drawn = any(one.shared_seed and not one.noisy for one in s.codecs)
-    return kind_of(s.memory).feeds_back and s.optimizer == "sgd" and s.momentum > 0 and drawn
+    return kind_of(s.memory).feeds_back and drawn
+
+
+def blind_feedback_with_momentum(s: Settings) -> bool:
+    """Momentum repeats what comes at once."""
+    return blind_feedback(s) and s.momentum_of_sgd > 0
+
+
+def blind_feedback_with_adam(s: Settings) -> bool:
+    """Adam divides it by its own length, so that all that waited moves a weight by one step."""
+    return blind_feedback(s) and s.optimizer == "adam"
 
 
 def momentum_after_feedback(s: Settings) -> bool:
@@ -93,7 +114,25 @@ def late_feedback(s: Settings) -> bool:
 
 CAUSES: Final = (
     Cause(
-        blind_feedback,
+        votes_fed_back,
+        "error feedback (--memory {memory}) has no end with {code}, whose votes have no magnitude; "
+        "give --memory none, or --code efsignsgd",
+        known=True,
+    ),
+    Cause(
+        averaged_twice,
+        "--memory {memory} averages gradients, and Adam does so again, which overshoots; leave "
+        "--memory out",
+        known=True,
+    ),
+    Cause(
+        blind_feedback_with_adam,
+        "{code} sends an entry when it is drawn, with all that waited there, which Adam shortens to "
+        "one step; give --code topk, or --optimizer sgd --momentum 0",
+        known=True,
+    ),
+    Cause(
+        blind_feedback_with_momentum,
         "{code} sends an entry when it is drawn, with all that waited there, and --momentum "
         "{momentum:g} goes on pushing it; give --momentum 0",
         known=True,

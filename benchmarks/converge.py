@@ -7,7 +7,7 @@ what is there already is not run again. There are two tables: `workers` has a co
 of workers, `optimizers` one for each optimiser and way to average, with two workers.
 
 python benchmarks/converge.py converge.jsonl [--grid optimizers] [--only topk] [--processes 2]
-python benchmarks/converge.py converge.jsonl --table docs/convergence.md
+python benchmarks/converge.py converge.jsonl --grid optimizers --table docs/convergence.md
 """
 
 import argparse
@@ -28,6 +28,7 @@ from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
 from atomo.memory import MEMORIES
 from atomo.recipes import RECIPES
+from atomo.training.causes import at_start
 from atomo.training.events import Caution, Event
 
 COLUMNS: Mapping[str, str] = {
@@ -83,8 +84,8 @@ class Outcome:
     error: str = ""
 
     def cell(self) -> str:
-        """As the table shows it: a caution is a star."""
-        star = "*" if self.cautions else ""
+        """As the table shows it: a caution is a star, of the run or of the settings since then."""
+        star = "*" if self.cautions or known_caution(self.command) else ""
         return (
             f"{100 * self.accuracy:.1f}{star}" if self.accuracy is not None else self.error + star
         )
@@ -139,6 +140,14 @@ def settings(command: str) -> Settings:
     """
     words = shlex.split(command)
     return parse(Settings, words, "train", "", Settings.from_recipe).resolved()
+
+
+def known_caution(command: str) -> str:
+    """The caution of a command before its first step; empty where there is none, or a refusal."""
+    try:
+        return next(at_start(settings(command)), "")
+    except ConfigError:
+        return ""
 
 
 def run(command: str) -> Outcome:
@@ -213,10 +222,10 @@ def table(grid: Grid, found: Mapping[str, Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_tables(page: Path, found: Mapping[str, Outcome]) -> None:
+def write_tables(page: Path, grids: Sequence[Grid], found: Mapping[str, Outcome]) -> None:
     """Writes each table between its marks, where the page has them."""
     text = page.read_text()
-    for grid in GRIDS:
+    for grid in grids:
         before, mark, rest = text.partition(grid.begin)
         if mark:
             text = before + mark + table(grid, found) + grid.end + rest.partition(grid.end)[2]
@@ -233,14 +242,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--table", type=Path, help="a page to write the tables into; runs nothing")
     options = parser.parse_args()
+    grids = [grid for grid in GRIDS if options.grid in (None, grid.name)]
     if options.table:
-        write_tables(options.table, read(options.results))
+        write_tables(options.table, grids, read(options.results))
         return
     more = f" --epochs {options.epochs}" if options.epochs != 10 else ""
-    for grid in GRIDS:
-        if options.grid in (None, grid.name):
-            wanted = commands(grid, options.only, more)
-            fill(options.results, wanted, options.processes)
+    for grid in grids:
+        fill(options.results, commands(grid, options.only, more), options.processes)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,10 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
             {"code": "randk(unbiased=False)", "optimizer": "adam"},
             "which Adam shortens to one step; give --code topk",
         ),
-        ({"code": "signsgd", "memory": "residual"}, "has no end with signsgd.*--memory none"),
+        (
+            {"code": "topk", "memory": "momentum", "optimizer": "adam"},
+            "averages gradients, and Adam does so again.*leave --memory out",
+        ),
         ({"code": "signsgd", "lr": 0.02}, "every weight moves by --lr .*, and 0.02 is long"),
     ],
 )

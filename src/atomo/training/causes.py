@@ -45,11 +45,6 @@ def told(cause: Cause, settings: Settings) -> str:
     return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
-def votes_fed_back(s: Settings) -> bool:
-    """A vote has no magnitude, so that what is kept of a gradient never gets less."""
-    return kind_of(s.memory).feeds_back and any(one.votes for one in s.codecs)
-
-
 def averaged_twice(s: Settings) -> bool:
     """Adam averages gradients itself; votes alone are of an average in their paper."""
     votes = any(one.votes for one in s.codecs)
@@ -114,12 +109,6 @@ def late_feedback(s: Settings) -> bool:
 
 CAUSES: Final = (
     Cause(
-        votes_fed_back,
-        "error feedback (--memory {memory}) has no end with {code}, whose votes have no magnitude; "
-        "give --memory none, or --code efsignsgd",
-        known=True,
-    ),
-    Cause(
         averaged_twice,
         "--memory {memory} averages gradients, and Adam does so again, which overshoots; leave "
         "--memory out",
@@ -127,8 +116,8 @@ CAUSES: Final = (
     ),
     Cause(
         blind_feedback_with_adam,
-        "{code} sends an entry when it is drawn, with all that waited there, which Adam shortens to "
-        "one step; give --code topk, or --optimizer sgd --momentum 0",
+        "{code} sends an entry when it is drawn, with all that waited there, which Adam shortens "
+        "to one step; give --code topk, or --optimizer sgd --momentum 0",
         known=True,
     ),
     Cause(

@@ -263,9 +263,8 @@ class Settings:
             memory = "none" if self.memory == "auto" else self.memory
             plain = replace(self, code=PLAIN, memory=memory).resolved()
             return replace(plain, code=AUTO, memory=AUTO if self.memory == AUTO else plain.memory)
-        codec = fitted_codec(
-            final_codec(self.code, self.codec_flags, self.code_schedule), self.comm_type
-        )
+        named = final_codec(self.code, self.codec_flags, self.code_schedule)
+        codec = fitted_codec(named, self.comm_type)
         planned = fitted_phases(codec, self.code_schedule, self.comm_type)
         by_name = fitted_by_name(self.by_name, self.comm_type)
         codecs = [*(phase.codec for phase in planned), *by_name.codecs]
@@ -278,6 +277,7 @@ class Settings:
         check_scales(codecs, self.comm_type, self.spares)
         check_clip(self.clip_grad, memory)
         check_precision(self.precision, self.enable_gpu)
+        schedule = fitted_schedule(codec, self.code_schedule, self.warmup_epochs, self.comm_type)
         return replace(
             self,
             code=str(codec),  # says what the flags below said, so that they are not applied twice
@@ -286,9 +286,7 @@ class Settings:
             bucket_size=None,
             compress_ratio=None,
             memory=canonical(memory),
-            code_schedule=fitted_schedule(
-                codec, self.code_schedule, self.warmup_epochs, self.comm_type
-            ),
+            code_schedule=schedule,
             code_for=str(by_name),
             warmup_epochs=0,
             optimizer=resolve("optimizer", self.optimizer, RATES),

@@ -215,8 +215,9 @@ def test_gradients_of_any_size(kind, scale):
         means = averaged(made, bucket, step, scaled)
         expected = averaged(plain, bucket, step)
         for name, mean in means.items():
-            rounding = max(1e-2, 1e-6 * float(expected[name].abs().max()))
-            torch.testing.assert_close(mean / scale, expected[name], rtol=1e-3, atol=rounding)
+            # By the norm: where singular values are close, rounding turns a subspace a little.
+            error = (mean / scale - expected[name]).norm()
+            assert error <= 1e-3 * expected[name].norm()
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -91,8 +91,8 @@ def test_what_is_not_finite_is_an_error_on_all_ranks(method):
 @pytest.mark.parametrize(
     ("code", "settings", "message"),
     [
-        ("powersgd(rank=0)", {}, "of a rank of 1 or more"),
-        ("powersgd(rank=-1)", {}, "rank must be >= 0, got -1"),
+        ("powersgd(rank=0)", {}, "rank must be a whole number of 1 or more, got 0"),
+        ("powersgd(rank=-1)", {}, "rank must be a whole number of 1 or more, got -1"),
         (
             "powersgd(ranks=4)",
             {},

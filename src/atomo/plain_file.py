@@ -32,6 +32,7 @@ __all__ = [
 
 MOST: Final = 2**28  # bytes of JSON
 MOST_TEXT: Final = 2**24  # bytes of a file that a person writes
+GROWTH: Final = 2**20  # bytes that are added to a file between a look at its size and its end
 PIPE_S: Final = 60.0  # more => a slower command may write to a pipe
 KINDS: Final = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
@@ -66,7 +67,8 @@ def read_whole(path: Path, most: int = MOST, *, linked: bool = False) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise OSError(errno.EFBIG, f"it has {size} bytes; at most {most} are read", str(path))
-        return file.read(most)  # it may have grown
+        # It may have grown. As much memory as is asked for is taken before anything is read.
+        return file.read(min(most, size + GROWTH))
 
 
 def read_start(path: Path, most: int) -> bytes:

@@ -109,6 +109,11 @@ def test_a_file_of_as_much_as_is_read_is_read(tmp_path):
     assert MOST >= 2**26
 
 
+def test_a_bound_takes_no_memory_of_its_own(tmp_path):
+    (tmp_path / "a").write_bytes(b"few")
+    assert read_whole(tmp_path / "a", 2**62) == b"few"
+
+
 def test_steps_that_no_line_of_metrics_can_have_are_dropped_like_torn_ones(tmp_path):
     strange = [b"\xff\xfe", b'{"step": 1e999}', b"[" * 10**5, b'{"step": "\xc3\x28"}', b"", b"[1]"]
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([b'{"step": 1}', *strange, b'{"step": 9}']))

@@ -45,6 +45,7 @@ GROUPS = {
         "integrations/test_examples.py",
         "integrations/test_frameworks.py",
         "integrations/test_fsdp.py",
+        "integrations/test_leaving.py",
         "transports/test_torch_distributed.py",
     ),
     "files": ("test_imports.py",),  # each file is parsed once
@@ -60,8 +61,10 @@ ASKED_FOR = {"slow": "all", "long": "long"}
 # Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
 collect_ignore = [
     "cuda_ranks.py",
+    "integrations/doors.py",
     "integrations/forks.py",
     "integrations/fsdp_ranks.py",
+    "integrations/resuming.py",
     "transports/mpi_ranks.py",
     "transports/torch_ranks.py",
 ]

@@ -73,10 +73,7 @@ def on_ranks(
             inner,
             networks[rank],
             code,
-            collective=ranks,
-            bucket_mb=0.0004,
-            **settings,
-            **each(rank),
+            **{"collective": ranks, "bucket_mb": 0.0004, **settings, **each(rank)},
         )
         body(rank, networks[rank], optimizers[rank])
 

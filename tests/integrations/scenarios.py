@@ -357,7 +357,8 @@ def too_late() -> None:
     images, labels = batches(1)[0]
     store = dist.distributed_c10d._get_default_store()
     if RANK == 0:
-        expect(DeadlineExpired, "waited 2 s for", lambda: step(ddp, images, labels))
+        words = "waited 2 s, and rank 1 did not come: has every rank registered its hook"
+        expect(DeadlineExpired, words, lambda: step(ddp, images, labels))
         store.set("seen", "yes")
     else:
         store.wait(["seen"], timedelta(seconds=500))

@@ -10,10 +10,12 @@ from torch import nn
 from atomo.codecs import make_codec
 from atomo.errors import ConfigError
 from atomo.integrations.chunk import Codecs, bucket_of
-from atomo.integrations.ddp import check_bucket, check_model, stride_in
+from atomo.integrations.ddp import check_bucket, stride_in
+from atomo.integrations.option_checks import check_model
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
 RESUMING = Path(__file__).with_name("resuming.py")
+DOORS = Path(__file__).with_name("doors.py")
 
 
 @pytest.mark.slow
@@ -42,6 +44,12 @@ def test_a_resumed_run_of_any_codec_has_the_bits_of_one_that_never_stopped(tmp_p
 @pytest.mark.long
 def test_a_resume_in_other_settings(tmp_path):
     run_ranks(RESUMING, 4, tmp_path, "settings")
+
+
+@pytest.mark.slow
+def test_what_ranks_get_wrong_is_told_in_time_and_in_few_words(tmp_path):
+    names = ["refused", "other_state", "differ", "absent", "unregistered", "gathers_alone"]
+    run_ranks(DOORS, 2, tmp_path, *names)
 
 
 def test_the_bucket_of_a_compiled_reducer_is_refused():

@@ -1,7 +1,11 @@
-"""What a process group of ours leaves behind when its process ends."""
+"""The end of a process that has averaged gradients."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 PROGRAM = """
 import atexit
@@ -42,3 +46,49 @@ def test_its_threads_end_before_the_interpreter():
     ours, left = map(int, ended.stdout.split())
     assert ours > 0
     assert left == 0
+
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+import atomo
+
+model = torch.nn.Linear(32, 16)
+optimizer = atomo.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, "topk")
+model(torch.ones(4, 32)).sum().backward()
+optimizer.step()
+print("ranks:", optimizer.exchange.size)
+if "torch" in sys.argv:
+    dist.destroy_process_group()
+if "mpi" in sys.argv:
+    from mpi4py import MPI
+    MPI.Finalize()
+"""
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ends"),
+    [
+        pytest.param([sys.executable], [], marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, [], marks=pytest.mark.long),
+        pytest.param(TORCHRUN, ["torch"], marks=pytest.mark.slow),
+        pytest.param(MPIRUN, [], marks=pytest.mark.long),
+        pytest.param(MPIRUN, ["mpi"], marks=pytest.mark.slow),
+    ],
+    ids=["alone", "torchrun", "torchrun-ended", "mpirun", "mpirun-ended"],
+)
+def test_a_wrapped_optimizer_says_nothing_at_the_end(launcher, ends, tmp_path):
+    """Whether or not the script ends what its launcher began."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    ended = subprocess.run(
+        [*launcher, script, *ends],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": places},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "ranks:" in ended.stdout

@@ -87,6 +87,15 @@ class Collective(ABC):
             what: names them in errors, the same on all ranks.
         """
 
+    def meet(self, what: str, hint: str) -> None:
+        """Waits for all ranks where one that does something else instead would end the others.
+
+        Args:
+            what: names what follows, the same on all ranks.
+            hint: a question for whoever reads that a rank is absent.
+        """
+        del what, hint  # of most, an operation that meets another one is an error
+
     @abstractmethod
     def part(self, ranks: Sequence[int], *, one_host: bool) -> "Collective":
         """The collective of some of the ranks, of which this is one, for another thread.

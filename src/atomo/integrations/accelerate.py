@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
-from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
+from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
 from atomo.wire import Compression
@@ -74,7 +74,7 @@ def accelerate_hook(
         ConfigError: models were prepared before, gradients are not averaged by
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
-    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     choice = Choice(
         code,
         memory,

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Final, final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from atomo.wire import Bytes
 
 __all__ = ["Averager"]
 
+ALL_STEP: Final = "has every rank registered its hook, ddp.register_comm_hook(state, hook)?"
 Before = tuple[dict[str, Tensor], dict[str, Tensor]]  # memories, and a method's state
 Within = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
 
@@ -111,6 +112,15 @@ class Averager:
                 self._tell_norm()
             held, self._held = self._held, []
             return [self._encode(one, of, within) for one, of in held]
+
+    def meet(self, _: object) -> None:
+        """In the place of `exchange`, before the first one.
+
+        Raises:
+            DeadlineExpired: a rank has not come to its first step.
+        """
+        with self._stopping():
+            self.collective.meet("first step", ALL_STEP)
 
     def exchange(self, sent: Sequence[Sent]) -> list[Sent]:
         """What all ranks have to say.

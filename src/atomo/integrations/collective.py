@@ -21,11 +21,17 @@ from atomo.communicators.pieces import Turn, chunks_of, cut, packed
 from atomo.communicators.summation import Summation
 from atomo.devices import to_device, to_host
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
+from atomo.integrations.meeting import meeting_of
 from atomo.wire import Bytes
 
 __all__ = ["TorchCollective"]
 
 LENGTH: Final = 8  # bytes: an integer
+COME_S: Final = 300.0  # scripts may do much on one rank before they make a hook
+ALL_JOIN: Final = (
+    "every rank must make this hook or optimizer, such as with atomo.ddp_hook; give a longer "
+    "timeout_s where one is only late"
+)
 STEP: Final = " of step "  # what is named so is gathered at every step
 CHUNKS: Final = 4  # of a sum; more => links idle for less of it, and more to wake up for
 DEADLINE: Final = "imed out"  # in what gloo and NCCL say of a wait that was too long
@@ -48,6 +54,7 @@ class TorchCollective(Collective):
         like: dist.ProcessGroup | None = None,
         timeout_s: float | None = None,
         some: Sequence[int] | None = None,
+        come_s: float = COME_S,
     ) -> None:
         """Joins the group; every rank of `like` must do so, in the same order as other groups.
 
@@ -58,9 +65,11 @@ class TorchCollective(Collective):
             like: of which the ranks, the backend and the deadline are taken; None: all ranks.
             timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
             some: of the ranks of `like`, increasing; None: all of them.
+            come_s: the longest wait for another rank to come here, if `timeout_s` is no longer.
 
         Raises:
             ConfigError: torch.distributed was not initialised.
+            DeadlineExpired: a rank does not join.
         """
         if not dist.is_initialized():
             raise ConfigError(
@@ -74,6 +83,9 @@ class TorchCollective(Collective):
         self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
         everyone, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
         ranks = everyone if some is None else [everyone[one] for one in some]
+        self._ranks = ranks
+        if some is None:  # a part has met as the whole
+            self._meet("group", max(come_s, timeout_s or 0), ALL_JOIN)
         part = len(ranks) < dist.get_world_size()  # then the others are not here to help
         # Ranks may come late to the start of a job, whatever they may do later.
         limit = timedelta(seconds=max(self._timeout_s, timeout_of(parent, self._device)))
@@ -132,6 +144,16 @@ class TorchCollective(Collective):
             self._run(partial(dist.all_reduce, values), what)
             if values is not addend.values:
                 addend.values.copy_(values)
+
+    def meet(self, what: str, hint: str) -> None:
+        # A name of this group's own, of which another hook on these ranks uses up no number.
+        self._meet(f"{what} of {self._group.group_name}", self._timeout_s, hint)
+
+    def _meet(self, what: str, limit_s: float, hint: str) -> None:
+        meeting = meeting_of(self._ranks, what)
+        if meeting is not None and len(self._ranks) > 1:
+            meeting.come()
+            meeting.wait(limit_s, hint)
 
     def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
         there = to_device(values, self._device)

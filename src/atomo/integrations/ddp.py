@@ -16,15 +16,22 @@ from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
-from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.meeting import SOON_S
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import given_optimizers, move_momentum
+from atomo.integrations.option_checks import (
+    check_group,
+    check_model,
+    check_scaler,
+    check_timeout,
+    host_rule,
+)
 from atomo.wire import Compression
 
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
@@ -106,8 +113,10 @@ def ddp_hook(
         ConfigError: a name is unknown, a memory does not suit the codec or does not apply the
             momentum, the model has a hook already, or the ranks do not say the same.
     """
+    check_model(ddp, code)
+    check_scaler(scaler)
     skips = scaler is not None and scaler.is_enabled()
-    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     choice = Choice(
         code, memory, momentum, nesterov, seed, compression, skips, dense, hosts, code_schedule
     )
@@ -139,15 +148,17 @@ def hook_of(
         ConfigError: as of `ddp_hook`.
     """
     check_model(ddp)
+    check_group(process_group)
+    check_timeout(timeout_s)
     parameters = averaged_by(ddp)
     choice, moved = move_momentum(choice, optimizers, parameters.values())
     group = ddp.process_group if process_group is None else process_group
     layout = BucketLayout(parameters)
-    collective, decay = TorchCollective(group, timeout_s), moved.decay(parameters)
-    exchange = make_exchange(choice, collective, parameters, layout, decay)
+    collective = TorchCollective(group, timeout_s, come_s=SOON_S)  # DDP has met just now
+    exchange = make_exchange(choice, collective, parameters, layout, moved.decay(parameters))
     moved.take()
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), advice)
-    return exchange, Averaging(scaler, layout, watch).average
+    return exchange, Averaging(exchange, scaler, layout, watch).average
 
 
 def averaged_by(ddp: DistributedDataParallel) -> dict[str, Tensor]:
@@ -160,14 +171,20 @@ class Averaging:
     """The hook of one DDP."""
 
     def __init__(
-        self, scaler: GradScaler | None, layout: BucketLayout, watch: MomentumWatch | None
+        self,
+        exchange: Exchange,
+        scaler: GradScaler | None,
+        layout: BucketLayout,
+        watch: MomentumWatch | None,
     ) -> None:
-        self._scaler, self._layout, self._watch = scaler, layout, watch
+        self._exchange, self._scaler = exchange, scaler
+        self._layout, self._watch = layout, watch
         self._scale = 1.0
 
     def average(self, state: Exchange, bucket: GradBucket) -> Future[Tensor]:
         """Begins to average a bucket; the future has its buffer, with the average in it."""
         check_bucket(bucket)
+        check_state(state is self._exchange)
         if self._scaler is not None and state.idle:
             self._scale = self._scaler.get_scale()
         buffer = bucket.buffer()
@@ -180,20 +197,22 @@ class Averaging:
         return future
 
 
-def check_model(ddp: object) -> None:
-    """Raises ConfigError for what takes no hook."""
-    if not isinstance(ddp, DistributedDataParallel):
-        raise ConfigError(f"a DistributedDataParallel is needed, not a {type(ddp).__name__}")
-    if getattr(ddp, "_comm_hooks", ()):  # PyTorch has no public way to read them
-        raise ConfigError("the DistributedDataParallel has a communication hook already: give one")
-
-
 def check_bucket(bucket: object) -> None:
     """Raises ConfigError for what torch.compile's Python reducer hands over."""
     if isinstance(bucket, tuple):
         raise ConfigError(
             "torch.compile's Python reducer does not say which parameters a bucket has: set "
             "torch._dynamo.config.optimize_ddp to True or False, not 'python_reducer'"
+        )
+
+
+def check_state(own: bool) -> None:
+    """Raises ConfigError where a hook was registered with a state that is not its own."""
+    if not own:
+        raise ConfigError(
+            "register_comm_hook was given the state or the hook of another model: each "
+            "DistributedDataParallel takes both of what ddp_hook returned for it, such as "
+            "ddp.register_comm_hook(*atomo.ddp_hook(ddp, code))"
         )
 
 
@@ -205,6 +224,7 @@ def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
     for parameter in bucket.parameters():
         stride = stride_in(parameter)
         view = buffer.as_strided(parameter.shape, stride, start)
+        check_state(parameter in state.names)
         gradients[state.names[parameter]] = view
         start += parameter.numel()
     return Chunk(bucket.index(), gradients, buffer)

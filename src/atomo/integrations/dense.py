@@ -31,7 +31,7 @@ class Dense:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not isinstance(value, int) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(f"{name} must be a whole number from 0, got {value!r}")
 
     def rules(self, parameters: Mapping[str, Tensor]) -> ByName:

@@ -26,6 +26,7 @@ __all__ = ["Exchange"]
 
 State = dict[str, Any]
 FACTORS: Final = "factors"  # in a state
+ALL_GATHER: Final = "every rank must call gather(), which returns None on all but rank 0"
 ON_LINKS: Final = 1  # the stage in which ranks meet
 
 
@@ -61,6 +62,7 @@ class Exchange:
         # A bucket is encoded while the one before it is on the links.
         self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
         self._pending: list[Any] = []
+        self._begun = False
         self._streams = SideStreams()
 
     @property
@@ -102,6 +104,8 @@ class Exchange:
             last: whether the step has no more.
             done: called in a thread.
         """
+        if not self._begun:
+            self._begin()
         device = next(iter(chunk.gradients.values())).device
         stages, place = self._stages, self._streams.behind(device)
 
@@ -122,6 +126,13 @@ class Exchange:
                 done()
 
         self._pending.append(self._belt.submit(encode, exchange, decode, done=over))
+
+    def _begin(self) -> None:
+        """Has the ranks that exchange meet before the first bucket of this process."""
+        self._begun = True
+        if self.seat.keeps:
+            meet, nothing = self._averager.meet, lambda _: None
+            self._pending.append(self._belt.submit(lambda: None, meet, nothing, done=lambda: None))
 
     def end(self) -> None:
         """Ends a step of which no chunk was said to be the last.
@@ -197,6 +208,7 @@ class Exchange:
         mine = filled(self._averager.memory, self._parameters)
 
         def work() -> list[dict[str, Tensor]]:
+            self._averager.collective.meet("gather", ALL_GATHER)
             states: list[dict[str, Tensor]] = [{} for _ in range(self.seat.memories)]
             for name, entry in mine.items():  # one by one: each comes from all ranks at once
                 data = np.frombuffer(save({name: entry.cpu().contiguous()}), np.uint8)

@@ -31,11 +31,17 @@ def join_job(timeout_s: float) -> Collective:
         return TorchCollective(None, timeout_s)
     if all(name in os.environ for name in TORCHRUN):
         dist.init_process_group("gloo")
-        atexit.register(dist.destroy_process_group)  # PyTorch may abort where it is left to chance
+        atexit.register(leave_job)  # PyTorch may abort where it is left to chance
         return TorchCollective(None, timeout_s)
     if any(name in os.environ for name in MPI):
         return Direct(connected(), timeout_s)
     return Direct(network(1)[0], timeout_s)
+
+
+def leave_job() -> None:
+    """Ends the process group of the job, unless the script has done so."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def connected() -> Transport:

@@ -10,10 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from atomo.codecs import Codec
 from atomo.distribution import install_command
 from atomo.errors import ConfigError
-from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
+from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.wire import Compression
 
@@ -70,7 +70,7 @@ def lightning_callback(
     Raises:
         ConfigError: Lightning is not installed.
     """
-    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     choice = Choice(
         code,
         memory,

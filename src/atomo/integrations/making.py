@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
 
-import numpy as np
 from torch import Tensor
 
 from atomo.codecs import Codec, Law
@@ -15,6 +14,7 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.hosts import find_hosts
 from atomo.errors import ConfigError
 from atomo.hierarchy import FLAT
+from atomo.integrations.agreement import check_alike
 from atomo.integrations.averager import Averager
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Codecs
@@ -23,6 +23,7 @@ from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
 from atomo.integrations.methods import Meant, Method, read_code
+from atomo.integrations.option_checks import check_options
 from atomo.integrations.seat import seat_in
 from atomo.memory import Memory, canonical, check_fits, default_memory, kind_of, make_memory
 from atomo.schedule import Phase, step_phases
@@ -51,6 +52,12 @@ class Choice:
     """Which ranks count as one host, as `canonical_hierarchy` spells it."""
     schedule: str = ""
     """The codecs that follow, each with the step from which it encodes."""
+    bucket_mb: float = 0.0
+    """The gradient of a message, MB; 0: the caller divides."""
+
+    def __post_init__(self) -> None:
+        _ = self.meant  # an unknown code is an error where it is given
+        check_options(self.memory, self.momentum, self.nesterov, self.seed, self.compression)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -152,12 +159,23 @@ class Choice:
         later = "".join(f"; from step {one.epoch:g} {one.codec}" for one in self.phases)
         return f"{self.meant}{later}"
 
-    def __str__(self) -> str:
-        """What all ranks must have in common."""
-        momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
-        kept = f"memory {self.memory_spec}, {momentum}, seed {self.seed}, {self.dense}"
-        hosts = f", hierarchical {self.hierarchical}" if self.hierarchical != FLAT else ""
-        return f"{self._encoders}, {kept}{hosts}"
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that all ranks must have in common, by the names of arguments."""
+        return {
+            "code": str(self.meant),
+            "code_schedule": "; ".join(f"{one.epoch:g}: {one.codec}" for one in self.phases)
+            or "none",
+            "memory": self.memory_spec,
+            "momentum": str(self.momentum),
+            "nesterov": str(self.nesterov),
+            "seed": str(self.seed),
+            "scaler": "enabled" if self.skips else "none",
+            "dense_below": str(self.dense.dense_below),
+            "dense_steps": str(self.dense.dense_steps),
+            "hierarchical": self.hierarchical or "no",
+            "bucket_mb": f"{self.bucket_mb:g}",
+        }
 
 
 def make_exchange(
@@ -186,7 +204,7 @@ def make_exchange(
         if not parameter.is_floating_point():
             raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
     choice.check()
-    check_alike(choice, collective, parameters)
+    check_alike(choice.settings, parameters, collective)
     hosts = find_hosts(choice.hierarchical, collective)
     seat = seat_in(hosts, collective.rank)
     if hosts.flat:
@@ -211,14 +229,3 @@ def make_averager(
     later = [(int(phase.epoch), Codecs(phase.codec, rules)) for phase in choice.phases]
     skips, dense = choice.skips, choice.dense
     return Averager(codecs, compressor, collective, skips, method, dense, decay, later)
-
-
-def check_alike(choice: Choice, collective: Collective, parameters: Mapping[str, Tensor]) -> None:
-    """Raises ConfigError where another rank has another model or other settings."""
-    shapes = ", ".join(f"{name}{tuple(p.shape)}" for name, p in parameters.items())
-    mine = f"{choice} of {shapes}"
-    given = collective.gather(np.frombuffer(mine.encode(), np.uint8), "settings and model")
-    texts = [one.tobytes().decode(errors="replace") for one in given]
-    for rank, text in enumerate(texts):
-        if text != mine:
-            raise ConfigError(f"rank {rank} averages {text}; rank {collective.rank} {mine}")

@@ -13,7 +13,6 @@ from atomo.communicators.collective import Collective
 from atomo.errors import ConfigError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
-from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
@@ -21,6 +20,12 @@ from atomo.integrations.job import join_job
 from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import inner_optimizer, move_momentum
+from atomo.integrations.option_checks import (
+    check_optimizer,
+    check_scaler,
+    check_timeout,
+    host_rule,
+)
 from atomo.integrations.replicas import replicate
 from atomo.wire import Compression
 
@@ -82,9 +87,14 @@ def wrap_optimizer(
         ConfigError: a name is unknown, a memory does not suit the codec, the optimiser has other
             parameters than the model, or the ranks do not say the same.
     """
+    check_optimizer(optimizer, model, code)
+    check_scaler(scaler)
+    check_timeout(timeout_s)
+    if isinstance(optimizer, AveragedOptimizer):
+        raise ConfigError("the optimizer is wrapped already, and would average twice")
     parameters = trained(optimizer, model)
     skips = scaler is not None and scaler.is_enabled()
-    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     choice = Choice(
         code,
         memory,
@@ -94,6 +104,7 @@ def wrap_optimizer(
         dense=dense,
         hierarchical=hosts,
         schedule=code_schedule,
+        bucket_mb=bucket_mb,
     )
     choice, moved = move_momentum(choice, [inner_optimizer(optimizer)], parameters.values())
     ranks = join_job(timeout_s) if collective is None else collective

@@ -15,6 +15,7 @@ from atomo.integrations.ddp import ADVICE, averaged_by, hook_of
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
 from atomo.integrations.moved import given_optimizers, inner_optimizer, move_momentum
+from atomo.integrations.option_checks import check_timeout
 
 __all__ = ["Plug", "warn_of_nothing"]
 
@@ -44,6 +45,7 @@ class Plug:
             ConfigError: settings contradict each other.
         """
         choice.check()
+        check_timeout(timeout_s)
         self._choice, self._timeout_s = choice, timeout_s
         self._given = given_optimizers(choice, optimizer)
         self._sockets: list[Socket] = []

@@ -6,10 +6,10 @@ from typing import Any
 
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError
-from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.accelerate import load_folder, plug_in, save_folder
 from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
+from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug
 from atomo.wire import Compression
 
@@ -66,7 +66,7 @@ def trainer_hook(
     Raises:
         ConfigError: as of `accelerate_hook`.
     """
-    dense, hosts = Dense(dense_below, dense_steps), canonical_hierarchy(str(hierarchical))
+    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     choice = Choice(
         code,
         memory,

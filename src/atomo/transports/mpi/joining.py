@@ -32,11 +32,13 @@ def connect() -> "MpiTransport":
 
 
 def finalize(world: MPI.Intracomm | None) -> None:
-    """Ends MPI, all ranks together.
+    """Ends MPI, all ranks together, unless the script has done so.
 
     Args:
         world: of all ranks, where deaths do not end the job, nor then a wait for who was stopped.
     """
+    if MPI.Is_finalized():
+        return
     # All is done: who left without a goodbye now would only have the others wait for it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if world is None:

@@ -1,0 +1,135 @@
+"""Arguments of hooks and optimisers, refused in the words of these functions."""
+
+import math
+from numbers import Real
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from atomo.api.given import told
+from atomo.codecs import Codec
+from atomo.compression import Compression
+from atomo.errors import ConfigError
+from atomo.hierarchy import canonical_hierarchy
+from atomo.memory import MEMORIES, Memory
+
+__all__ = [
+    "check_group",
+    "check_model",
+    "check_optimizer",
+    "check_options",
+    "check_scaler",
+    "check_timeout",
+    "host_rule",
+]
+
+
+def check_options(
+    memory: object, momentum: object, nesterov: object, seed: object, compression: object
+) -> None:
+    """Raises ConfigError for an option of a type that it cannot have."""
+    if not isinstance(memory, str):
+        raise ConfigError(
+            f"memory must be a name with its settings, one of auto, {', '.join(MEMORIES)}, got "
+            f"{told(memory)}{own_memories(memory)}"
+        )
+    if isinstance(momentum, bool) or not isinstance(momentum, Real):
+        raise ConfigError(f"momentum must be a number, got {told(momentum)}")
+    if not isinstance(nesterov, bool):
+        raise ConfigError(f"nesterov must be True or False, got {told(nesterov)}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed must be a whole number, got {told(seed)}")
+    if compression is not None and not isinstance(compression, Compression):
+        raise ConfigError(
+            f"compression must be an atomo.Compression or None, got {told(compression)}"
+        )
+
+
+def own_memories(memory: object) -> str:
+    """The way out for someone who has made a memory."""
+    if not isinstance(memory, Memory):
+        return ""
+    return f": every rank makes its own, so give memory={memory.id!r}, with settings in brackets"
+
+
+def host_rule(hierarchical: object) -> str:
+    """The ranks that count as one host, as `canonical_hierarchy` spells them.
+
+    >>> host_rule("no"), host_rule("yes"), host_rule(8)
+    ('', 'yes', '8')
+
+    Raises:
+        ConfigError: it is neither a word nor a number of ranks.
+    """
+    try:
+        if isinstance(hierarchical, bool) or not isinstance(hierarchical, str | int):
+            raise ConfigError("another type")
+        return canonical_hierarchy(str(hierarchical))
+    except ConfigError as error:
+        raise ConfigError(
+            "hierarchical must be 'yes' (hosts by their names), 'no', or how many ranks count as "
+            f"one host, 2 or more, got {told(hierarchical)}"
+        ) from error
+
+
+def check_scaler(scaler: object) -> None:
+    """Raises ConfigError for anything but a gradient scaler or None."""
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise ConfigError(
+            f"scaler must be the torch.amp.GradScaler that scales the loss, or None, got "
+            f"{told(scaler)}"
+        )
+
+
+def check_group(group: object) -> None:
+    """Raises ConfigError for anything but a process group that has this rank, or None."""
+    if group is not None and not isinstance(group, ProcessGroup):
+        raise ConfigError(
+            "process_group must be a torch.distributed.ProcessGroup with this rank in it, or None, "
+            f"got {told(group)}"
+        )
+
+
+def check_timeout(timeout_s: object) -> None:
+    """Raises ConfigError for anything but seconds above 0, or None."""
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise ConfigError(f"timeout_s must be a number of seconds, got {told(timeout_s)}")
+    if not 0 < timeout_s < math.inf:
+        raise ConfigError(f"timeout_s must be above 0 and finite, got {timeout_s}")
+
+
+def check_model(ddp: object, code: object = "") -> None:
+    """Raises ConfigError for what takes no hook."""
+    if isinstance(code, nn.Module):
+        raise ConfigError(
+            f"the model is the first argument and the code the second, such as "
+            f"atomo.ddp_hook(ddp, {spelled(ddp)})"
+        )
+    if not isinstance(ddp, DistributedDataParallel):
+        raise ConfigError(
+            f"a DistributedDataParallel is needed, not a {type(ddp).__name__}: wrap the model "
+            "first, and give the hook what wraps it"
+        )
+    if getattr(ddp, "_comm_hooks", ()):  # PyTorch has no public way to read them
+        raise ConfigError("the DistributedDataParallel has a communication hook already: give one")
+
+
+def check_optimizer(optimizer: object, model: object, code: object) -> None:
+    """Raises ConfigError for what `wrap_optimizer` cannot wrap."""
+    order = f"atomo.wrap_optimizer(optimizer, model, {spelled(code)})"
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"a torch.optim.Optimizer is needed, not a {type(optimizer).__name__}: {order}"
+        )
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the model is needed, not a {type(model).__name__}: {order}")
+
+
+def spelled(code: object) -> str:
+    """A code as a call has it."""
+    return repr(str(code)) if isinstance(code, str | Codec) else "'topk(ratio=0.01)'"

@@ -1,0 +1,106 @@
+"""Arguments of hooks and optimisers that cannot be, refused in their own words."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+import atomo
+from atomo.compression import Compression
+from atomo.errors import ConfigError
+from atomo.integrations import option_checks as checks
+from atomo.memory import Residual
+
+NETWORK = nn.Linear(2, 2)
+OPTIMIZER = SGD(NETWORK.parameters(), lr=0.1)
+GOOD: dict[str, Any] = {
+    "memory": "auto",
+    "momentum": 0,
+    "nesterov": False,
+    "seed": 3,
+    "compression": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "words"),
+    [
+        ("memory", Residual(), "every rank makes its own, so give memory='residual', with"),
+        ("memory", None, "one of auto, none, residual, dgc, momentum, got None"),
+        ("momentum", "0.9", "momentum must be a number, got '0.9' of type str"),
+        ("momentum", True, "momentum must be a number, got True"),
+        ("nesterov", 1, "nesterov must be True or False, got 1"),
+        ("seed", None, "seed must be a whole number, got None"),
+        ("seed", 1.0, "seed must be a whole number, got 1.0"),
+        ("compression", "lz4", "compression must be an atomo.Compression or None, got 'lz4'"),
+    ],
+)
+def test_an_option_has_its_type(option, given, words):
+    checks.check_options(**GOOD)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        checks.check_options(**GOOD | {option: given})
+
+
+@pytest.mark.parametrize("given", [True, False, None, 1, 0, -2, 2.0, "sometimes", "1"])
+def test_hosts_are_a_word_or_a_number(given):
+    words = "hierarchical must be 'yes' (hosts by their names), 'no', or how many ranks"
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        checks.host_rule(given)
+
+
+@pytest.mark.parametrize(
+    ("check", "given", "words"),
+    [
+        (checks.check_scaler, 1.0, "the torch.amp.GradScaler that scales the loss, or None, got 1"),
+        (checks.check_group, "gloo", "must be a torch.distributed.ProcessGroup with this rank"),
+        (checks.check_timeout, "5 min", "must be a number of seconds, got '5 min'"),
+        (checks.check_timeout, 0, "must be above 0 and finite, got 0"),
+        (checks.check_timeout, float("nan"), "must be above 0 and finite, got nan"),
+    ],
+)
+def test_what_is_given_beside_is_what_it_should_be(check: Callable[[Any], None], given, words):
+    check(None)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        check(given)
+
+
+def test_what_may_be_given():
+    checks.check_scaler(torch.amp.GradScaler("cpu"))
+    checks.check_timeout(0.5)
+    checks.check_options(**GOOD | {"momentum": 0.9, "compression": Compression()})
+    checks.check_optimizer(OPTIMIZER, NETWORK, "topk")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("topk", NETWORK), "the model is the first argument and the code the second, such as "
+                            "atomo.ddp_hook(ddp, 'topk')"),
+        ((NETWORK, "topk"), "a DistributedDataParallel is needed, not a Linear: wrap the model"),
+    ],
+)  # fmt: skip
+def test_a_hook_takes_a_wrapped_model_and_then_a_code(given, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        checks.check_model(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((NETWORK, OPTIMIZER, "topk"), "torch.optim.Optimizer is needed, not a Linear: atomo.wrap"),
+        ((OPTIMIZER, "topk", NETWORK), "the model is needed, not a str: atomo.wrap_optimizer("),
+    ],
+)
+def test_an_optimizer_comes_before_its_model_and_a_code(given, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        checks.check_optimizer(*given)
+
+
+def test_an_optimizer_is_wrapped_once():
+    wrapped = atomo.wrap_optimizer(OPTIMIZER, NETWORK, "sgd")
+    with pytest.raises(ConfigError, match="is wrapped already"):
+        atomo.wrap_optimizer(wrapped, NETWORK, "sgd")

@@ -38,7 +38,8 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
         parameters = {name: torch.zeros_like(one) for name, one in given[rank].items()}
         exchange = make_exchange(Choice(code), Direct(transports[rank], PATIENCE_S), parameters)
         made[rank] = exchange._averager
-        made[rank]._later = replace(made[rank]._later, adds=sums)
+        later = made[rank]._later
+        made[rank]._later = [(begin, replace(way, adds=sums)) for begin, way in later]
         exchange.submit(Chunk(0, given[rank]), 1.0, True, lambda: None)
         exchange.finish()
 

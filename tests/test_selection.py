@@ -53,7 +53,12 @@ markers =
     long: l
 """
 # These stand in for the real ones, which take their time; so do plugins that nothing here needs.
-TORCH = "def set_num_threads(n): pass\n"
+TORCH = """
+class cuda:
+    is_available = staticmethod(lambda: False)
+
+def set_num_threads(n): pass
+"""
 CHECKS = "def install(): pass\n"
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 

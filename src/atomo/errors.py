@@ -102,7 +102,7 @@ class Lie(str, Enum):
     INCOMPLETE = "incomplete"  # a gradient without some of its buckets
     MALFORMED = "malformed"  # sections of other numbers, types or sizes, or lengths that lie
     INDICES = "indices"  # out of range, repeated, or not as many as it says
-    NUMBERS = "numbers"  # NaN or infinity
+    NUMBERS = "numbers"  # NaN or infinity, or in a report out of bounds
     PAYLOAD = "payload"  # anything else that a codec cannot decode
 
 

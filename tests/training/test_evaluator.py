@@ -461,9 +461,9 @@ def test_the_idle_timeout_ends_the_wait_for_a_run_that_never_starts(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"network": "VGG11"}, "network 'VGG11' contradicts.* trained with 'Plain'"),
-        ({"dataset": "MNIST"}, "dataset 'MNIST' contradicts.* trained with 'Noise'"),
-        ({"image_size": 64}, "image_size 64 contradicts.* trained with 0"),
+        ({"network": "VGG11"}, "--network VGG11 contradicts.* trained with Plain"),
+        ({"dataset": "MNIST"}, "--dataset MNIST contradicts.* trained with Noise"),
+        ({"image_size": 64}, "--image-size 64 contradicts.* trained with 0"),
     ],
 )
 def test_a_contradiction_names_both(tmp_path, given, message):
@@ -482,7 +482,7 @@ def test_another_spelling_is_no_contradiction(tmp_path):
 def test_a_checkpoint_that_names_nothing_needs_both(tmp_path):
     save(tmp_path, Snapshot(1, weights(1), {}, (), {}))
     finish(tmp_path, 1, "done")
-    with pytest.raises(ConfigError, match="network None, dataset 'Noise'"):
+    with pytest.raises(ConfigError, match="network None and dataset 'Noise'"):
         reported(settings(tmp_path, dataset="Noise"))
     assert order(reported(settings(tmp_path, dataset="Noise", network="Plain"))) == [1]
 

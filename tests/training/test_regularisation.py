@@ -200,7 +200,7 @@ def test_a_scale_doubles_after_two_thousand_steps():
     [
         ("--clip-grad=2 --code=topk", r"give --memory 'dgc\(clip=2\)', which clips"),
         ("--clip-grad=-1", "--clip-grad must be at least 0, got -1"),
-        ("--label-smoothing=1.1", "--label-smoothing must be at most 1, got 1.1: then nothing"),
+        ("--label-smoothing=1.1", "--label-smoothing must be below 1, got 1.1: nothing would"),
         ("--precision=fp16", "--precision fp16 needs --enable-gpu yes: .*; give bf16"),
         ("--precision=int4", "unknown precision 'int4'; known: fp32, bf16, fp16"),
     ],

@@ -26,7 +26,7 @@ TO_MEMORY = "give memory='dgc', which applies momentum"
 DROPPING = [
     *((code, "auto", TO_OPTIMIZER) for code in (
         "sgd", "fp16", "bf16", "qsgd", "svd", "natural", "terngrad", "randk", "countsketch",
-        "signsgd", "powersgd", "acpsgd",
+        "signsgd", "powersgd",
     )),
     *((code, "residual", TO_MEMORY) for code in ("topk", "dgc", "svd(selection=top)", "onebit")),
     ("randk(unbiased=False)", "auto", "give momentum=0, since"),
@@ -42,7 +42,9 @@ def test_momentum_that_a_memory_would_drop_is_refused(code, memory, place):
         Choice(code, memory, 0.9).check()
 
 
-@pytest.mark.parametrize("code", ["topk", "svd(selection=top)", "efsignsgd", "onebit", "dgc"])
+@pytest.mark.parametrize(
+    "code", ["topk", "svd(selection=top)", "efsignsgd", "onebit", "dgc", "acpsgd"]
+)
 def test_momentum_that_a_memory_applies_is_taken(code):
     Choice(code, momentum=0.9, nesterov=True).check()
 

@@ -34,7 +34,7 @@ STEP: Final = "/step"  # in a state: no parameter has a name like this
 
 @dataclass(frozen=True)
 class Plan:
-    """What is the same at every step of the same tensors."""
+    """Layout of a frame, the same at every step of the same tensors."""
 
     about: Description
     description: bytes
@@ -132,7 +132,7 @@ class Encoder:
         return self._frame.seal(Header(Kind.TENSORS), plan.description)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold to go on exactly: the step, and what is kept, by name."""
+        """Returns the step and the memory by name, with which an encoder continues exactly."""
         return {STEP: torch.tensor(self._step)} | self.memory.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -153,7 +153,7 @@ class Encoder:
         )
 
     def _planned(self, batch: list[Tensor], single: bool) -> Plan:
-        """What is known before anything is encoded."""
+        """Returns the layout, made anew where tensors have changed."""
         about = description_of(self.codec, batch, single, self._dense_below)
         if self._plan is None or self._plan.about != about:
             description = write(about)

@@ -39,7 +39,7 @@ class BucketLayout:
     """The parameters of each bucket of the last step, in the order of the buckets."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Of a model that has taken no step.
+        """Makes the layout of a model that has taken no step.
 
         Args:
             parameters: those that are averaged, by name.
@@ -114,7 +114,7 @@ class Regrouping:
     """A step whose gradients come in other groups than those that are averaged together."""
 
     def __init__(self, groups: Sequence[Names]) -> None:
-        """Of the groups to average, in their order."""
+        """Takes the groups to average, in their order."""
         self._groups = [*groups]
         self._gradients: dict[str, Tensor] = {}  # that belong to no complete group yet
         self._buckets: dict[str, Countdown] = {}  # of each of these

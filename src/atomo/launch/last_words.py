@@ -34,12 +34,12 @@ FAREWELL: Final = (
 
 
 def afterwards(code: int) -> str:
-    """Of a process that was lost once the run was over."""
+    """Says that a process was lost once the run was over."""
     return f"atomo: all is written; the job ended with exit code {code} after that"
 
 
 def refused(code: int, mpi_args: str) -> str:
-    """Of an mpirun that starts no rank, and has said why."""
+    """Says that mpirun started no rank; mpirun has said why."""
     given = f" and --mpi-args {mpi_args!r}" if mpi_args else ""
     return (
         f"atomo: mpirun ended with exit code {code} before any rank was there; what it says above "
@@ -61,12 +61,12 @@ def last_words(name: str, number: int, train_dir: str) -> str:
 
 
 def ended_words(code: int, train_dir: str) -> str:
-    """Of an evaluator that has failed by itself, and may have said why."""
+    """Says that the evaluator has failed; it may have said why."""
     return f"atomo: the evaluator ended with exit code {code}; {without_evaluator(train_dir)}"
 
 
 def without_evaluator(train_dir: str) -> str:
-    """What becomes of the evaluations, and how they are made up for."""
+    """Says what the end of the evaluator means, and how to evaluate the rest."""
     return (
         "the training does not need it. What it has not evaluated, "
         f"`atomo evaluate --model-dir {train_dir}` does"

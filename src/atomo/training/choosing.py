@@ -114,8 +114,8 @@ def follow(settings: Settings, memory: str, transport: Transport) -> dict[str, A
 
 
 def allowed(job: Job, transport: Transport, done: int) -> tuple[Allowance, float]:
-    """What measuring may take beside the steps from `done` on, which rank 0 times with all others;
-    and the seconds that each trial takes beside its steps.
+    """Times a few steps on all ranks, and returns the allowance for measuring before the steps from
+    `done` on, and the seconds that each trial takes beside its steps.
     """
     began, s = time.perf_counter(), job.settings
     plan = Contender("dense", s.code, s.code_for, s.memory, s.fusion, 0.0)

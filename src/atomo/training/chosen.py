@@ -99,7 +99,7 @@ def said(settings: Settings) -> dict[str, Any]:
 
 
 def length_said(settings: Settings) -> dict[str, Any]:
-    """What else a choice depends on that was made since the run is short."""
+    """Settings that a choice depends on as well where the run was too short to measure."""
     return {name: getattr(settings, name) for name in ("epochs", "max_steps", "auto_share")}
 
 

@@ -125,8 +125,8 @@ class Rank:
         return replace(found, took_s=took_s, hosts=self.hosts, since=done + 1)
 
     def allowed(self) -> tuple[Allowance, float]:
-        """What measuring may take, on rank 0, and the seconds of a trial beside its steps. Steps
-        are timed unless their codecs were chosen just now.
+        """Returns the allowance for measuring, on rank 0, and the seconds of a trial beside its
+        steps. Steps are timed unless their codecs were chosen just now.
         """
         began, job, s = time.perf_counter(), self.draft, self.draft.settings
         _, done = continued(s) or (None, 0)
@@ -155,7 +155,7 @@ class Rank:
         return allowance.pays
 
     def measured(self, left: TimeLeft, overhead_s: float) -> Found:
-        """What all ranks find; on all but rank 0 without what trials say of it."""
+        """Measures on all ranks and returns the plan; trials count on rank 0 alone."""
         probed = self.probed()
         setting, costs = probed.setting(self.draft.workers), self.costs(probed)
         found = searched(self.draft, self.way, setting, costs)

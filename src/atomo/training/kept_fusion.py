@@ -36,7 +36,7 @@ def job_hash(job: Job, way: str) -> str:
 
 
 def short_hash(job: str, settings: Settings) -> str:
-    """Of what a default was taken for since the run is short: a longer one is measured."""
+    """Returns the hash of a job too short to measure, with its length: a longer one is measured."""
     length = settings.epochs, settings.max_steps, settings.auto_share
     return xxhash.xxh3_64_hexdigest(f"{job} {length}".encode())
 

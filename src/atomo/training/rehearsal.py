@@ -56,7 +56,7 @@ class Contender:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What tells it from other plans; a memory does not where every gradient is dense."""
+        """Values that tell plans apart; a memory does not where every gradient is dense."""
         dense = self.code == DENSE and not self.code_for
         return (self.code, self.code_for, "" if dense else self.memory, self.fusion)
 

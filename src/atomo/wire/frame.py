@@ -131,7 +131,7 @@ def pack_bytes(
 
 
 def sections_of(tensors: Sequence[Tensor], how: Compression) -> tuple[list[bytes], list[Bytes]]:
-    """Of each tensor its row of the section table, and its bytes as they are stored."""
+    """Returns the section table's row of each tensor, and its bytes as they are stored."""
     raw = [as_bytes(tensor) for tensor in to_host(tensors)]
     stored = [compress(r, t.dtype.itemsize, how) for r, t in zip(raw, tensors, strict=True)]
     bodies = [plain if small is None else small for plain, small in zip(raw, stored, strict=True)]
@@ -143,7 +143,7 @@ def sections_of(tensors: Sequence[Tensor], how: Compression) -> tuple[list[bytes
 
 
 def head_of(header: Header, table: bytes, bodies: Iterable[Bytes]) -> bytes:
-    """What lies before the sections, the checksum over all of the frame included."""
+    """Returns the bytes before the sections, with the checksum over the whole frame."""
     head = np.empty(FIXED.size + len(table), np.uint8)
     write_fixed(header, head)
     head[FIXED.size :] = np.frombuffer(table, np.uint8)
@@ -277,7 +277,7 @@ def restore(section: Section, body: memoryview) -> Tensor:
 
 
 def entries_of(section: Section, body: memoryview) -> NDArray[Any]:
-    """What torch can share: aligned, and said to be writeable: it knows nothing else."""
+    """Returns aligned, writeable entries, which are all that torch can share."""
     numbers = NUMBERS[section.dtype]
     if section.compressed:
         raw = np.empty(section.size, np.uint8)

@@ -15,6 +15,7 @@ from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
+from atomo.integrations.recipe_coding import coding
 from atomo.wire import Compression
 
 __all__ = ["accelerate_hook", "load_folder", "plug_in", "save_folder"]
@@ -22,7 +23,7 @@ __all__ = ["accelerate_hook", "load_folder", "plug_in", "save_folder"]
 
 def accelerate_hook(
     accelerator: Any,
-    code: str | Codec[Any],
+    code: str | Codec[Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
     memory: str = "auto",
@@ -31,6 +32,9 @@ def accelerate_hook(
     dense_below: int = 0,
     dense_steps: int = 0,
     code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -61,6 +65,9 @@ def accelerate_hook(
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
         code_schedule: as of `ddp_hook`.
+        recipe: as of `ddp_hook`.
+        steps_per_epoch: as of `ddp_hook`.
+        warmup_steps: as of `ddp_hook`.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -75,16 +82,15 @@ def accelerate_hook(
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = Choice(
-        code,
-        memory,
-        momentum,
-        nesterov,
-        seed,
-        compression,
+        **coded,
+        momentum=momentum,
+        nesterov=nesterov,
+        seed=seed,
+        compression=compression,
         dense=dense,
         hierarchical=hosts,
-        schedule=code_schedule,
     )
     plug = Plug(choice, timeout_s, optimizer)
     plug_in(accelerator, plug, lambda: [*accelerator._optimizers])

@@ -32,6 +32,7 @@ from atomo.integrations.option_checks import (
     check_timeout,
     host_rule,
 )
+from atomo.integrations.recipe_coding import coding
 from atomo.wire import Compression
 
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
@@ -42,7 +43,7 @@ Hook = Callable[[Exchange, GradBucket], Future[Tensor]]
 
 def ddp_hook(
     ddp: DistributedDataParallel,
-    code: str | Codec[Any],
+    code: str | Codec[Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
     memory: str = "auto",
@@ -53,6 +54,9 @@ def ddp_hook(
     dense_below: int = 0,
     dense_steps: int = 0,
     code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -99,6 +103,10 @@ def ddp_hook(
         dense_steps: in so many first steps all do.
         code_schedule: codecs that follow `code`, each from a step on, such as
             "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
+        recipe: a method as its paper ran it, such as "dgc", in the place of `code`: its codec,
+            memory and schedule; its momentum must be that of the optimiser.
+        steps_per_epoch: needed by recipes with a schedule of epochs, such as "dgc".
+        warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -117,8 +125,16 @@ def ddp_hook(
     check_scaler(scaler)
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = Choice(
-        code, memory, momentum, nesterov, seed, compression, skips, dense, hosts, code_schedule
+        **coded,
+        momentum=momentum,
+        nesterov=nesterov,
+        seed=seed,
+        compression=compression,
+        skips=skips,
+        dense=dense,
+        hierarchical=hosts,
     )
     enabled, optimizers = scaler if skips else None, given_optimizers(choice, optimizer)
     return hook_of(ddp, choice, enabled, process_group, timeout_s, optimizers)

@@ -1,7 +1,8 @@
 """Compressed gradients between the replicas of a model that FSDP2 has sharded."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
+from weakref import WeakSet
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from atomo.codecs import Codec
+from atomo.errors import ConfigError
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.ddp import ADVICE
@@ -24,15 +26,19 @@ from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.integrations.option_checks import check_timeout
+from atomo.integrations.recipe_coding import coding
 from atomo.integrations.sharded import ShardedExchange
 from atomo.wire import Compression
 
 __all__ = ["fsdp_hook"]
 
+hooked: Final[WeakSet[FSDPModule]] = WeakSet()
+"""The modules that hand over their gradients, of which each takes one hook."""
+
 
 def fsdp_hook(
     model: nn.Module,
-    code: str | Codec[Any],
+    code: str | Codec[Any] | None,
     replicas: DeviceMesh,
     *,
     optimizer: Optimizer | None = None,
@@ -42,6 +48,9 @@ def fsdp_hook(
     dense_below: int = 0,
     dense_steps: int = 0,
     code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -76,6 +85,9 @@ def fsdp_hook(
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
         code_schedule: as of `ddp_hook`.
+        recipe: as of `ddp_hook`.
+        steps_per_epoch: as of `ddp_hook`.
+        warmup_steps: as of `ddp_hook`.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -86,16 +98,22 @@ def fsdp_hook(
 
     Raises:
         ConfigError: a name is unknown, a memory does not suit the codec or needs the whole gradient
-            first, the model is sharded by FSDP1 or otherwise than above, there are no replicas, or
-            they do not say the same.
+            first, the model has a hook already, is sharded by FSDP1 or otherwise than above, there
+            are no replicas, or they do not say the same.
     """
     check_timeout(timeout_s)
     dense = Dense(dense_below, dense_steps)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = Choice(
-        code, memory, momentum, nesterov, seed, compression, dense=dense, schedule=code_schedule
+        **coded,
+        momentum=momentum,
+        nesterov=nesterov,
+        seed=seed,
+        compression=compression,
+        dense=dense,
     )
     optimizers = given_optimizers(choice, optimizer)
-    parameters, modules = sharded_parameters(model), sharded_modules(model)
+    parameters, modules = sharded_parameters(model), unhooked_modules(model)
     choice, moved = move_momentum(choice, optimizers, parameters.values())
     check_choice(choice)
     group = check_meshes(parameters, replicas).get_group()
@@ -108,6 +126,18 @@ def fsdp_hook(
     return ShardedExchange(exchange, parameters, choice.memory_kind.vectors)
 
 
+def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
+    """The sharded modules of a model.
+
+    Raises:
+        ConfigError: one has a hook, which a second one would replace.
+    """
+    modules = sharded_modules(model)
+    if not hooked.isdisjoint(modules):
+        raise ConfigError("the model, or a module of it, has an fsdp_hook already: give one")
+    return modules
+
+
 def register(
     modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: "Steps"
 ) -> None:
@@ -115,6 +145,7 @@ def register(
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     for number, module in enumerate(modules):
         module.set_all_reduce_hook(Averaging(steps, module, number, names).average)
+        hooked.add(module)
 
 
 @final

@@ -15,6 +15,7 @@ from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
+from atomo.integrations.recipe_coding import coding
 from atomo.wire import Compression
 
 __all__ = ["lightning_callback"]
@@ -24,7 +25,7 @@ KEY: Final = "atomo"  # not the name of a class: checkpoints outlive it
 
 
 def lightning_callback(
-    code: str | Codec[Any],
+    code: str | Codec[Any] | None = None,
     *,
     memory: str = "auto",
     momentum: float = 0.0,
@@ -32,6 +33,9 @@ def lightning_callback(
     dense_below: int = 0,
     dense_steps: int = 0,
     code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -57,6 +61,9 @@ def lightning_callback(
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
         code_schedule: as of `ddp_hook`.
+        recipe: as of `ddp_hook`.
+        steps_per_epoch: as of `ddp_hook`.
+        warmup_steps: as of `ddp_hook`.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -71,16 +78,15 @@ def lightning_callback(
         ConfigError: Lightning is not installed.
     """
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = Choice(
-        code,
-        memory,
-        momentum,
-        nesterov,
-        seed,
-        compression,
+        **coded,
+        momentum=momentum,
+        nesterov=nesterov,
+        seed=seed,
+        compression=compression,
         dense=dense,
         hierarchical=hosts,
-        schedule=code_schedule,
     )
     plug = Plug(choice, timeout_s)
     return kind_of(package())(plug)

@@ -54,6 +54,8 @@ class Choice:
     """The codecs that follow, each with the step from which it encodes."""
     bucket_mb: float = 0.0
     """The gradient of a message, MB; 0: the caller divides."""
+    recipe: str = ""
+    """The one of which code, memory and schedule are; "": none."""
 
     def __post_init__(self) -> None:
         _ = self.meant  # an unknown code is an error where it is given

@@ -13,6 +13,7 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
+from atomo.integrations.recipe_coding import check_recipe
 from atomo.memory import kind_of
 from atomo.memory.momentum import Momentum
 
@@ -175,11 +176,12 @@ def move_momentum(
         parameters: whose gradients are averaged.
 
     Raises:
-        ConfigError: the groups have different momentum, dampening, or maximise; or parameters of
-            the model and of the optimisers differ.
+        ConfigError: the groups have different momentum, dampening, or maximise, or a momentum that
+            is not the recipe's; or parameters of the model and of the optimisers differ.
     """
     plain = [optimizer for optimizer in optimizers if isinstance(optimizer, SGD)]
     groups = [group for optimizer in plain for group in groups_of(optimizer)]
+    check_recipe(choice, groups)
     if not any(group["momentum"] for group in groups):
         return choice, Moved()
     momentum, nesterov = max((group["momentum"], group["nesterov"]) for group in groups)

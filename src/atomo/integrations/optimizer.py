@@ -26,6 +26,7 @@ from atomo.integrations.option_checks import (
     check_timeout,
     host_rule,
 )
+from atomo.integrations.recipe_coding import coding
 from atomo.integrations.replicas import replicate
 from atomo.wire import Compression
 
@@ -37,7 +38,7 @@ ADVICE: Final = "memory='auto' moves it into the memory, which applies it before
 def wrap_optimizer(
     optimizer: Optimizer,
     model: nn.Module,
-    code: str | Codec[Any],
+    code: str | Codec[Any] | None = None,
     *,
     memory: str = "auto",
     bucket_mb: float = 4.0,
@@ -45,6 +46,9 @@ def wrap_optimizer(
     dense_below: int = 0,
     dense_steps: int = 0,
     code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -76,6 +80,10 @@ def wrap_optimizer(
         dense_steps: in so many first steps all do.
         code_schedule: codecs that follow `code`, each from a step on, such as
             "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
+        recipe: a method as its paper ran it, such as "dgc", in the place of `code`: its codec,
+            memory and schedule; its momentum must be that of the optimiser.
+        steps_per_epoch: needed by recipes with a schedule of epochs, such as "dgc".
+        warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -95,15 +103,14 @@ def wrap_optimizer(
     parameters = trained(optimizer, model)
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = Choice(
-        code,
-        memory,
+        **coded,
         seed=seed,
         compression=compression,
         skips=skips,
         dense=dense,
         hierarchical=hosts,
-        schedule=code_schedule,
         bucket_mb=bucket_mb,
     )
     choice, moved = move_momentum(choice, [inner_optimizer(optimizer)], parameters.values())

@@ -96,7 +96,10 @@ class Plug:
             found = [inner_optimizer(one) for one in optimizers]
             own = [one for one in found if steps(one, parameters)]
             move_momentum(self._choice, own, parameters)
-        except ConfigError as error:  # nobody asked for it: training goes on
+        except ConfigError as error:
+            if self._choice.recipe:
+                raise
+            # Nobody asked for it: training goes on.
             return [], f"it does not move into the memory: {error}"
         return own, ADVICE
 

@@ -11,6 +11,7 @@ from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug
+from atomo.integrations.recipe_coding import coding
 from atomo.wire import Compression
 
 __all__ = ["trainer_hook"]
@@ -18,7 +19,7 @@ __all__ = ["trainer_hook"]
 
 def trainer_hook(
     trainer: Any,
-    code: str | Codec[Any],
+    code: str | Codec[Any] | None = None,
     *,
     memory: str = "auto",
     momentum: float = 0.0,
@@ -26,6 +27,9 @@ def trainer_hook(
     dense_below: int = 0,
     dense_steps: int = 0,
     code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
     hierarchical: str | int = "no",
     seed: int = 0,
     compression: Compression | None = None,
@@ -54,6 +58,9 @@ def trainer_hook(
         dense_below: parameters of fewer entries travel as float32, whatever the codec.
         dense_steps: in so many first steps all do.
         code_schedule: as of `ddp_hook`.
+        recipe: as of `ddp_hook`.
+        steps_per_epoch: as of `ddp_hook`.
+        warmup_steps: as of `ddp_hook`.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
         seed: of what codecs draw.
@@ -67,16 +74,15 @@ def trainer_hook(
         ConfigError: as of `accelerate_hook`.
     """
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = Choice(
-        code,
-        memory,
-        momentum,
-        nesterov,
-        seed,
-        compression,
+        **coded,
+        momentum=momentum,
+        nesterov=nesterov,
+        seed=seed,
+        compression=compression,
         dense=dense,
         hierarchical=hosts,
-        schedule=code_schedule,
     )
     plug = Plug(choice, timeout_s)
     plug_in(trainer.accelerator, plug, lambda: [one] if (one := trainer.optimizer) else [])

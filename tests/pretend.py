@@ -152,6 +152,10 @@ class Device(TorchFunctionMode):
             raise TypeError(f"can't convert {DEVICE} tensor to numpy: copy it to the CPU first")
         if func is Tensor.to:
             return moved(func, args, given)
+        if func is Tensor.__setitem__ and pretends(args[0]) and not isinstance(args[2], Tensor):
+            # PyTorch 2.14 makes the number a tensor of the device first, where nothing is stored.
+            number = torch.tensor(args[2], dtype=args[0].dtype)
+            return func(args[0], args[1], placed(number))
         if func is Tensor.new_tensor and pretends(args[0]):
             waited("new_tensor")
             return placed(torch.tensor(args[1], **({"dtype": args[0].dtype} | given)))

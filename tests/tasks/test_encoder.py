@@ -173,13 +173,13 @@ def test_a_name_on_a_hub_is_no_folder(corpus):
         opened(corpus, "encoder(folder='vinai/phobert-base')")
 
 
-def test_who_lacks_the_package_is_told_which_extra_has_it(corpus, monkeypatch):
+def test_who_lacks_the_package_is_told_how_to_install_it(corpus, monkeypatch):
     (corpus / "tiny").mkdir()
     for name in OFFLINE:
         monkeypatch.setenv(name, "0")
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        ConfigError, match=r"encoders need the package transformers .*atomo\[text\]"
+        ConfigError, match=r"need the package transformers .*pip install 'transformers>=.*brings it"
     ):
         opened(corpus)
     assert [os.environ[name] for name in OFFLINE] == ["1", "1"]  # before it would be imported

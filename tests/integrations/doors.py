@@ -52,7 +52,7 @@ def refused() -> None:
         ({"scaler": 1.0}, "scaler must be the torch.amp.GradScaler that scales the loss, or None"),
         ({"hierarchical": True}, "hierarchical must be 'yes' (hosts by their names), 'no', or how"),
         ({"seed": None}, "seed must be a whole number, got None"),
-        ({"memory": atomo.memory.Residual()}, "so give memory='residual'"),
+        ({"memory": atomo.memory.Residual}, "memory must be one of atomo.make_memory, or a name"),
         ({"process_group": "gloo"}, "process_group must be a torch.distributed.ProcessGroup"),
         ({"timeout_s": -1}, "timeout_s must be above 0 and finite, got -1"),
         ({"dense_steps": True}, "dense_steps must be a whole number from 0, got True"),

@@ -29,7 +29,11 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("option", "given", "words"),
     [
-        ("memory", Residual(), "every rank makes its own, so give memory='residual', with"),
+        (
+            "memory",
+            Residual,
+            "memory must be one of atomo.make_memory, or a name with its settings",
+        ),
         ("memory", None, "one of auto, none, residual, dgc, momentum, got None"),
         ("momentum", "0.9", "momentum must be a number, got '0.9' of type str"),
         ("momentum", True, "momentum must be a number, got True"),

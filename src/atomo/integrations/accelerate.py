@@ -16,6 +16,7 @@ from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
 from atomo.integrations.recipe_coding import coding
+from atomo.memory import Memory
 from atomo.wire import Compression
 
 __all__ = ["accelerate_hook", "load_folder", "plug_in", "save_folder"]
@@ -26,7 +27,7 @@ def accelerate_hook(
     code: str | Codec[Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
-    memory: str = "auto",
+    memory: str | Memory = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
     dense_below: int = 0,
@@ -82,11 +83,11 @@ def accelerate_hook(
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
+    coded = coding(
+        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
+    )
     choice = Choice(
         **coded,
-        momentum=momentum,
-        nesterov=nesterov,
         seed=seed,
         compression=compression,
         dense=dense,

@@ -33,6 +33,7 @@ from atomo.integrations.option_checks import (
     host_rule,
 )
 from atomo.integrations.recipe_coding import coding
+from atomo.memory import Memory
 from atomo.wire import Compression
 
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
@@ -46,7 +47,7 @@ def ddp_hook(
     code: str | Codec[Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
-    memory: str = "auto",
+    memory: str | Memory = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
     process_group: ProcessGroup | None = None,
@@ -89,7 +90,8 @@ def ddp_hook(
             "acpsgd(rank=4)", which sum factors in rounds of their own; or
             "chunked(ratio=0.01, chunk=64)", `chunktopk` of the chunks that all ranks agree on.
         memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
-            `default_memory` of the codec and `momentum`.
+            `default_memory` of the codec and `momentum`; or a
+            new object of `atomo.make_memory`, for this hook and rank alone.
         momentum: applied by a memory that takes momentum, where no `optimizer` is given; the
             optimiser then has none.
         nesterov: whether that is Nesterov's.
@@ -125,11 +127,11 @@ def ddp_hook(
     check_scaler(scaler)
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
+    coded = coding(
+        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
+    )
     choice = Choice(
         **coded,
-        momentum=momentum,
-        nesterov=nesterov,
         seed=seed,
         compression=compression,
         skips=skips,

@@ -28,6 +28,7 @@ from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.integrations.option_checks import check_timeout
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.sharded import ShardedExchange
+from atomo.memory import Memory
 from atomo.wire import Compression
 
 __all__ = ["fsdp_hook"]
@@ -42,7 +43,7 @@ def fsdp_hook(
     replicas: DeviceMesh,
     *,
     optimizer: Optimizer | None = None,
-    memory: str = "auto",
+    memory: str | Memory = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
     dense_below: int = 0,
@@ -103,11 +104,11 @@ def fsdp_hook(
     """
     check_timeout(timeout_s)
     dense = Dense(dense_below, dense_steps)
-    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
+    coded = coding(
+        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
+    )
     choice = Choice(
         **coded,
-        momentum=momentum,
-        nesterov=nesterov,
         seed=seed,
         compression=compression,
         dense=dense,

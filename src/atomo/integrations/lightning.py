@@ -16,6 +16,7 @@ from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.recipe_coding import coding
+from atomo.memory import Memory
 from atomo.wire import Compression
 
 __all__ = ["lightning_callback"]
@@ -27,7 +28,7 @@ KEY: Final = "atomo"  # not the name of a class: checkpoints outlive it
 def lightning_callback(
     code: str | Codec[Any] | None = None,
     *,
-    memory: str = "auto",
+    memory: str | Memory = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
     dense_below: int = 0,
@@ -78,11 +79,11 @@ def lightning_callback(
         ConfigError: Lightning is not installed.
     """
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
+    coded = coding(
+        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
+    )
     choice = Choice(
         **coded,
-        momentum=momentum,
-        nesterov=nesterov,
         seed=seed,
         compression=compression,
         dense=dense,

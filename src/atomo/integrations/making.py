@@ -24,6 +24,7 @@ from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
 from atomo.integrations.methods import Meant, Method, read_code
 from atomo.integrations.option_checks import check_options
+from atomo.integrations.own_memory import check_fresh, take
 from atomo.integrations.seat import seat_in
 from atomo.memory import Memory, canonical, check_fits, default_memory, kind_of, make_memory
 from atomo.schedule import Phase, step_phases
@@ -40,7 +41,7 @@ class Choice:
     """How gradients are averaged: the same on all ranks."""
 
     code: str | Codec[Any]
-    memory: str = "auto"
+    memory: str | Memory = "auto"
     momentum: float = 0.0
     """What a memory that applies momentum applies; the optimiser then does not."""
     nesterov: bool = False
@@ -89,6 +90,8 @@ class Choice:
     @property
     def memory_spec(self) -> str:
         """The memory, as its specification is spelled."""
+        if isinstance(self.memory, Memory):
+            return self.memory.spec
         if self.memory != "auto":
             return canonical(self.memory)
         own = None if self.method is None else self.method.default_memory(self.momentum)
@@ -116,6 +119,7 @@ class Choice:
     def check(self) -> None:
         """Raises ConfigError for settings that contradict each other; all doors call it."""
         self._check_schedule()
+        check_fresh(self.memory)
         for codec in self.codecs:
             check_fits(codec, self.memory_spec)
         if not 0 <= self.momentum < 1:
@@ -222,7 +226,11 @@ def make_averager(
 ) -> Averager:
     """What averages over a collective."""
     size, momentum, nesterov = collective.size, choice.momentum, choice.nesterov
-    memory = make_memory(choice.memory_spec, momentum, nesterov, size)
+    memory = (
+        take(choice.memory, size)
+        if isinstance(choice.memory, Memory)
+        else make_memory(choice.memory_spec, momentum, nesterov, size)
+    )
     compression = choice.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
     method = None if choice.method is None else choice.method(collective, compressor)

@@ -13,8 +13,9 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
+from atomo.integrations.own_memory import check_same
 from atomo.integrations.recipe_coding import check_recipe
-from atomo.memory import kind_of
+from atomo.memory import Memory, kind_of
 from atomo.memory.momentum import Momentum
 
 __all__ = ["Moved", "given_optimizers", "inner_optimizer", "move_momentum"]
@@ -156,7 +157,7 @@ def given_optimizers(choice: Choice, optimizer: object) -> list[Optimizer]:
     """
     if optimizer is None:
         return []
-    if choice.momentum or choice.nesterov:
+    if not isinstance(choice.memory, Memory) and (choice.momentum or choice.nesterov):
         raise ConfigError(
             f"momentum={choice.momentum:g} and nesterov={choice.nesterov} beside optimizer=: those "
             "of the optimizer move into the memory; give one of the two"
@@ -200,6 +201,9 @@ def with_momentum(choice: Choice, momentum: float, nesterov: bool) -> Choice:
     Raises:
         ConfigError: the memory has another momentum of its own, or no Nesterov's.
     """
+    if isinstance(choice.memory, Memory) and choice.memory.has_momentum:
+        check_same(choice.memory, (momentum, nesterov), "the optimizer")
+        return choice
     given = replace(choice, momentum=momentum, nesterov=nesterov)
     if kind_of(given.memory_spec) is not Momentum:
         return given

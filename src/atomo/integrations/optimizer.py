@@ -28,6 +28,7 @@ from atomo.integrations.option_checks import (
 )
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.replicas import replicate
+from atomo.memory import Memory
 from atomo.wire import Compression
 
 __all__ = ["AveragedOptimizer", "wrap_optimizer"]
@@ -40,7 +41,7 @@ def wrap_optimizer(
     model: nn.Module,
     code: str | Codec[Any] | None = None,
     *,
-    memory: str = "auto",
+    memory: str | Memory = "auto",
     bucket_mb: float = 4.0,
     scaler: GradScaler | None = None,
     dense_below: int = 0,
@@ -73,7 +74,8 @@ def wrap_optimizer(
         model: what is trained.
         code: a codec, or its specification such as "svd(rank=3)".
         memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
-            `default_memory` of the codec and the momentum.
+            `default_memory` of the codec and the momentum; or a
+            new object of `atomo.make_memory`, for this hook and rank alone.
         bucket_mb: gradient per message, MB.
         scaler: where the loss is scaled; then call `average` before `scaler.step`.
         dense_below: parameters of fewer entries travel as float32, whatever the codec.

@@ -31,10 +31,10 @@ def check_options(
     memory: object, momentum: object, nesterov: object, seed: object, compression: object
 ) -> None:
     """Raises ConfigError for an option of a type that it cannot have."""
-    if not isinstance(memory, str):
+    if not isinstance(memory, str | Memory):
         raise ConfigError(
-            f"memory must be a name with its settings, one of auto, {', '.join(MEMORIES)}, got "
-            f"{told(memory)}{own_memories(memory)}"
+            "memory must be one of atomo.make_memory, or a name with its settings, one of auto, "
+            f"{', '.join(MEMORIES)}, got {told(memory)}"
         )
     if isinstance(momentum, bool) or not isinstance(momentum, Real):
         raise ConfigError(f"momentum must be a number, got {told(momentum)}")
@@ -46,13 +46,6 @@ def check_options(
         raise ConfigError(
             f"compression must be an atomo.Compression or None, got {told(compression)}"
         )
-
-
-def own_memories(memory: object) -> str:
-    """The way out for someone who has made a memory."""
-    if not isinstance(memory, Memory):
-        return ""
-    return f": every rank makes its own, so give memory={memory.id!r}, with settings in brackets"
 
 
 def host_rule(hierarchical: object) -> str:

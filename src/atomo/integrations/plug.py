@@ -73,6 +73,9 @@ class Plug:
         """
         skips = scaler is not None and scaler.is_enabled()
         choice = replace(self._choice, skips=skips)
+        if any(socket.model is ddp.module for socket in self._sockets):
+            # The memory that was given is the first hook's, and its state goes on in another.
+            choice = replace(choice, memory=choice.memory_spec)
         movable, advice = self._movable(ddp, optimizers)
         enabled = scaler if skips else None
         exchange, hook = hook_of(ddp, choice, enabled, None, self._timeout_s, movable, advice)

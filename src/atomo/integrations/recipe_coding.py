@@ -8,6 +8,8 @@ from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.making import Choice
 from atomo.integrations.methods import read_code
+from atomo.integrations.own_memory import momentum_of
+from atomo.memory import Memory
 from atomo.names import resolve
 from atomo.recipes import RECIPES
 from atomo.schedule import phases, warm_up_schedule
@@ -19,13 +21,15 @@ STAGES: Final = 4  # of a warm-up: DGC's published epochs
 
 def coding(
     code: str | Codec[Any] | None,
-    memory: str,
+    memory: str | Memory,
     code_schedule: str,
     recipe: str,
     steps_per_epoch: int,
     warmup_steps: int,
+    momentum: float = 0.0,
+    nesterov: bool = False,
 ) -> dict[str, Any]:
-    """The fields of a Choice that say what encodes when.
+    """The fields of a Choice that say what encodes when, and what is kept.
 
     A memory that is given goes before that of the recipe, and a warm-up before its schedule.
 
@@ -36,9 +40,12 @@ def coding(
         recipe: a name of `atomo.recipes`; "": none.
         steps_per_epoch: for a recipe whose schedule has epochs.
         warmup_steps: the steps in which the ratio falls to its value; 0: it has it at once.
+        momentum: as of `ddp_hook`.
+        nesterov: as of `ddp_hook`.
 
     Raises:
-        ConfigError: there are two codes or schedules, none, or a number is out of range.
+        ConfigError: there are two codes, schedules or momentums, no code, or a number is out of
+            range.
     """
     check(code, code_schedule, recipe, steps_per_epoch, warmup_steps)
     name = resolve("recipe", recipe, RECIPES) if recipe else ""
@@ -53,7 +60,15 @@ def coding(
         if not steps_per_epoch:
             raise ConfigError(f"recipe {name} has a schedule of epochs: give steps_per_epoch")
         code, code_schedule = in_steps(settings["code"], epochs, float(steps_per_epoch))
-    return {"code": code, "memory": memory, "schedule": code_schedule, "recipe": name}
+    momentum, nesterov = momentum_of(memory, momentum, nesterov)
+    return {
+        "code": code,
+        "memory": memory,
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "schedule": code_schedule,
+        "recipe": name,
+    }
 
 
 def check(

@@ -12,6 +12,7 @@ from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import host_rule
 from atomo.integrations.plug import Plug
 from atomo.integrations.recipe_coding import coding
+from atomo.memory import Memory
 from atomo.wire import Compression
 
 __all__ = ["trainer_hook"]
@@ -21,7 +22,7 @@ def trainer_hook(
     trainer: Any,
     code: str | Codec[Any] | None = None,
     *,
-    memory: str = "auto",
+    memory: str | Memory = "auto",
     momentum: float = 0.0,
     nesterov: bool = False,
     dense_below: int = 0,
@@ -74,11 +75,11 @@ def trainer_hook(
         ConfigError: as of `accelerate_hook`.
     """
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
+    coded = coding(
+        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
+    )
     choice = Choice(
         **coded,
-        momentum=momentum,
-        nesterov=nesterov,
         seed=seed,
         compression=compression,
         dense=dense,

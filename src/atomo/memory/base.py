@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -45,7 +46,25 @@ class Memory(ABC):
     reads_rows: ClassVar[bool] = False
     """Whether `encode_rows` takes less than `encode` where few rows are there."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
-    """The settings that its specification takes, and their types."""
+    """The settings that its specification takes, and their types. Each has an attribute of its name
+    behind an underscore."""
+
+    @property
+    def spec(self) -> str:
+        """The specification of such a memory, with the settings that are not the defaults."""
+        defaults = signature(type(self)).parameters
+        own = {name: getattr(self, f"_{name}") for name in self.settings}
+        given = [f"{name}={v}" for name, v in own.items() if v != defaults[name].default]
+        return f"{self.id}({', '.join(given)})" if given else self.id
+
+    @property
+    def applied(self) -> tuple[float, bool]:
+        """The momentum that it applies, and True if that is Nesterov's."""
+        return 0.0, False
+
+    def check_workers(self, workers: int) -> None:
+        """Raises ConfigError if it was made for another number of workers, where that counts."""
+        del workers
 
     @property
     def reads_half(self) -> bool:

@@ -73,10 +73,22 @@ class MomentumCorrection(Memory):
                 f"dgc: clip must be 0 or more and workers 1 or more, got {clip} and {workers}"
             )
         self._momentum, self._nesterov, self._masking = momentum, nesterov, masking
+        self._clip, self._workers = clip, workers
         # The mean of W independent gradients is sqrt(W) times shorter than each.
         self._most = clip / math.sqrt(workers)
         self._shrink = 1.0
         self._velocity, self._unsent = Store(), Store()  # u and v
+
+    @property
+    def applied(self) -> tuple[float, bool]:
+        return self._momentum, self._nesterov
+
+    def check_workers(self, workers: int) -> None:
+        if self._clip and workers != self._workers:
+            raise ConfigError(
+                f"memory {self.spec} clips for workers={self._workers}, and {workers} average: "
+                f"give workers={workers} to make_memory"
+            )
 
     @property
     def reads_half(self) -> bool:

@@ -46,6 +46,10 @@ class Momentum(Memory):
         self._beta = beta
         self._average = Store()
 
+    @property
+    def applied(self) -> tuple[float, bool]:
+        return self._beta, False
+
     def encode(
         self,
         codec: Codec[Any],

@@ -1,0 +1,398 @@
+"""Codecs beneath AdamW: the loss after equal steps, over that of dense training.
+
+Two ranks are threads of one process, and their gradients go through `atomo.wrap_optimizer` as those
+of a job do. Two tasks: a character model (2 layers of 96, tied, windows of 64) on the text of
+Python's own reference manual, which every Python ships, and LeNet on the embedded digits. A cell is
+a code, a method of the table METHODS, a number of steps and a seed. Results are lines of JSON, and
+a cell that is there already is not run again.
+
+python benchmarks/adam.py benchmarks/records/adam.jsonl --codes 'topk(ratio=0.01); efsignsgd'
+python benchmarks/adam.py benchmarks/records/adam.jsonl --table docs/optimizers.md
+"""
+
+import argparse
+import copy
+import json
+import math
+import statistics
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any, Final, Protocol, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import atomo
+from atomo.communicators.direct import Direct
+from atomo.integrations.optimizer import AveragedOptimizer
+from atomo.models import build_model
+from atomo.tasks.language.transformer import TransformerLanguageModel
+from atomo.transports import network
+
+RANKS: Final = 2
+WINDOW: Final = 64
+BATCH: Final = 16  # windows, or images, of a rank
+RATE: Final = 1e-3
+CODES: Final = (
+    "sgd", "qsgd(bits=4)", "natural", "terngrad", "svd(rank=3)", "powersgd(rank=4)",
+    "svd(rank=3, selection=top)", "onebit", "efsignsgd", "topk(ratio=0.01)", "topk(ratio=0.001)",
+)  # fmt: skip
+BEGIN, END = "<!-- adam -->\n", "<!-- end of adam -->\n"
+
+
+class Task(Protocol):
+    """A model, and its batches."""
+
+    def model(self) -> nn.Module:
+        """A model with its first weights."""
+
+    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The inputs and targets of one rank's step."""
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets that are not trained on."""
+
+
+@final
+class Characters:
+    """A character model on the text of Python's reference manual."""
+
+    def __init__(self) -> None:
+        text = "".join(topics[name] for name in sorted(topics))
+        letters = sorted(set(text))
+        numbers = {letter: number for number, letter in enumerate(letters)}
+        codes = torch.tensor([numbers[letter] for letter in text])
+        self._letters, cut = len(letters), len(codes) * 9 // 10
+        self._train, self._test = codes[:cut], codes[cut:]
+
+    def model(self) -> nn.Module:
+        return TransformerLanguageModel(self._letters, 96, 2, 4, 0.0, True, WINDOW)
+
+    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        last = len(self._train) - WINDOW - 1
+        starts = torch.randint(last, (BATCH,), generator=generator)
+        return windows(self._train, starts)
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        return windows(self._test, torch.arange(0, len(self._test) - WINDOW - 1, 3 * WINDOW))
+
+
+def windows(codes: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """The windows that begin at some places, and the characters that follow each of theirs."""
+    places = starts[:, None] + torch.arange(WINDOW)
+    return codes[places], codes[places + 1]
+
+
+@final
+class Digits:
+    """LeNet on the embedded digits."""
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1
+        images = nn.functional.interpolate(images, 28)
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        self._images, self._labels = images[order], torch.tensor(digits.target)[order]
+
+    def model(self) -> nn.Module:
+        return build_model("LeNet", (1, 28, 28), 10)
+
+    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(1437, (BATCH,), generator=generator)
+        return self._images[chosen], self._labels[chosen]
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        return self._images[1437:], self._labels[1437:]
+
+
+TASKS: Final[Mapping[str, Callable[[], Task]]] = {"characters": Characters, "digits": Digits}
+make_task = cache(lambda name: TASKS[name]())
+
+
+@final
+class Plain:
+    """Gradients as they are."""
+
+    def before(self, parameters: Sequence[Tensor]) -> None:
+        """Changes the gradients of one rank before they are compressed."""
+
+    def after(self, parameters: Sequence[Tensor]) -> None:
+        """Changes the average before the optimiser sees it."""
+
+
+@final
+class Differences:
+    """EF21 with momentum (Fatkhullin et al., 2023), through a residual memory.
+
+    A rank compresses the change of a moving average of its gradients, and all add the averages up:
+    the optimiser sees an estimate of a gradient, and no sum that came late.
+    """
+
+    def __init__(self, eta: float) -> None:
+        self._eta = eta
+        self._mean: list[Tensor] = []
+        self._estimate: list[Tensor] = []
+
+    def before(self, parameters: Sequence[Tensor]) -> None:
+        first = not self._mean
+        if first:
+            self._mean = [torch.zeros_like(p) for p in parameters]
+            self._estimate = [torch.zeros_like(p) for p in parameters]
+        for mean, parameter in zip(self._mean, parameters, strict=True):
+            assert parameter.grad is not None
+            change = (parameter.grad - mean) * (1.0 if first else self._eta)
+            mean.add_(change)
+            parameter.grad.copy_(change)
+
+    def after(self, parameters: Sequence[Tensor]) -> None:
+        for estimate, parameter in zip(self._estimate, parameters, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.copy_(estimate.add_(parameter.grad))
+
+
+@final
+class Preconditioned:
+    """Adam's update of each rank by itself, compressed (Chen et al., Efficient-Adam, 2022)."""
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        self._betas, self._eps, self._step = betas, eps, 0
+        self._moments: list[tuple[Tensor, Tensor]] = []
+
+    def before(self, parameters: Sequence[Tensor]) -> None:
+        if not self._moments:
+            self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+        self._step += 1
+        first, second = self._betas
+        for (mean, square), parameter in zip(self._moments, parameters, strict=True):
+            assert parameter.grad is not None
+            mean.lerp_(parameter.grad, 1 - first)
+            square.lerp_(parameter.grad**2, 1 - second)
+            size = (square / (1 - second**self._step)).sqrt_().add_(self._eps)
+            parameter.grad.copy_(mean / (1 - first**self._step) / size)
+
+    def after(self, parameters: Sequence[Tensor]) -> None:
+        """The average is the update."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is done beside the codec."""
+
+    change: Callable[[], Plain | Differences | Preconditioned] = Plain
+    memory: str = "auto"
+    dense_share: float = 0.0  # of the steps, at first
+    warm_up: bool = False  # of the ratio, over a fifth of the steps
+    betas: tuple[float, float] = (0.9, 0.999)
+    steps_by: str = "adamw"
+    rate: float = RATE
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "plain": Method(),
+    "dense first 10 %": Method(dense_share=0.1),
+    "dense first 20 %": Method(dense_share=0.2),
+    "ratio warm-up": Method(warm_up=True),
+    "error x 0.99": Method(memory="residual(beta=0.99)"),
+    "error x 0.9": Method(memory="residual(beta=0.9)"),
+    "beta2 0.99": Method(betas=(0.9, 0.99)),
+    "beta1 0": Method(betas=(0.0, 0.999)),
+    "rate x 2": Method(rate=2 * RATE),
+    "rate x 4": Method(rate=4 * RATE),
+    "differences": Method(lambda: Differences(1.0), memory="residual"),
+    "differences of a mean": Method(lambda: Differences(0.1), memory="residual"),
+    "preconditioned": Method(Preconditioned, memory="residual", steps_by="sgd"),
+    "dense first 10 %; rate x 2": Method(dense_share=0.1, rate=2 * RATE),
+    "dense first 10 %; preconditioned": Method(
+        Preconditioned, memory="residual", steps_by="sgd", dense_share=0.1
+    ),
+    "momentum before": Method(memory="dgc", betas=(0.0, 0.999)),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run, and what it came to."""
+
+    task: str
+    code: str
+    method: str
+    steps: int
+    seed: int
+    loss: float | None = None  # held out; None: not a finite number, or refused
+    ratio: float = 0.0  # dense bytes over sent ones
+    error: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, int, int]:
+        """What was run."""
+        return self.task, self.code, self.method, self.steps, self.seed
+
+
+def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of one rank."""
+    if method.steps_by == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=method.rate)
+    return torch.optim.AdamW(
+        model.parameters(), lr=method.rate, betas=method.betas, weight_decay=0.01
+    )
+
+
+def schedule_of(cell: Cell, method: Method) -> tuple[str, str]:
+    """The first code, and the ratio's warm-up by step; empty: none."""
+    name, _, rest = cell.code.partition("(ratio=")
+    if not method.warm_up or not rest:
+        return cell.code, ""
+    last = float(rest.rstrip(")"))
+    stages = [ratio for ratio in (0.25, 0.063, 0.016, 0.004) if ratio > last]
+    length = max(1, cell.steps // 5 // len(stages))
+    codes = [*(f"{name}(ratio={ratio})" for ratio in stages), cell.code]
+    later = [f"{number * length}: {code}" for number, code in enumerate(codes) if number]
+    return codes[0], "; ".join(later)
+
+
+def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer:
+    """All steps of one rank."""
+    method, task = METHODS[cell.method], make_task(cell.task)
+    code, schedule = schedule_of(cell, method)
+    wrapped = atomo.wrap_optimizer(
+        optimizer_of(method, model), model, code, memory=method.memory, seed=cell.seed,
+        collective=ranks, dense_steps=round(method.dense_share * cell.steps),
+        code_schedule=schedule,
+    )  # fmt: skip
+    change, parameters = method.change(), [p for p in model.parameters() if p.requires_grad]
+    generator = torch.Generator().manual_seed(1000 * cell.seed + ranks.rank)
+    for _ in range(cell.steps):
+        inputs, targets = task.batch(generator)
+        wrapped.zero_grad()
+        loss = cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+        if not math.isfinite(loss.item()):
+            raise FloatingPointError(f"loss {loss.item()}")
+        loss.backward()  # type: ignore[no-untyped-call]
+        change.before(parameters)
+        wrapped.average()
+        change.after(parameters)
+        if method.steps_by == "sgd":  # decoupled, as AdamW's
+            torch._foreach_mul_([p.data for p in parameters], 1 - method.rate * 0.01)
+        wrapped.step()
+    return wrapped
+
+
+def run(cell: Cell) -> Cell:
+    """One cell, from its first step to its loss."""
+    torch.manual_seed(cell.seed)
+    first = make_task(cell.task).model()
+    models = [copy.deepcopy(first) for _ in range(RANKS)]
+    transports, errors = network(RANKS), list[str]()
+    ratios = [0.0] * RANKS
+
+    def body(rank: int) -> None:
+        try:
+            wrapped = train_rank(cell, models[rank], Direct(transports[rank], 120.0))
+            ratios[rank] = wrapped.exchange.stats.ratio
+        except (atomo.AtomoError, FloatingPointError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+            transports[rank].abort(1)
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        return Cell(*cell.key, error=min(errors, key=len)[:200])
+    return Cell(*cell.key, loss=held_out_loss(cell.task, models[0]), ratio=round(ratios[0], 1))
+
+
+@torch.no_grad()
+def held_out_loss(task: str, model: nn.Module) -> float:
+    """Cross entropy on what was not trained on."""
+    inputs, targets = make_task(task).held_out()
+    model.eval()
+    return round(cross_entropy(model(inputs).flatten(0, -2), targets.flatten()).item(), 4)
+
+
+def read(path: Path) -> dict[tuple[str, str, str, int, int], Cell]:
+    """What was run already."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {cell.key: cell for cell in (Cell(**json.loads(line)) for line in lines)}
+
+
+def fill(path: Path, wanted: Sequence[Cell]) -> None:
+    """Runs what is missing, and appends each result as it comes."""
+    done = read(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for cell in wanted:
+        if cell.key not in done:
+            result = run(cell)
+            with path.open("a") as out:
+                out.write(json.dumps(asdict(result)) + "\n")
+            print(result, flush=True)
+
+
+def cells(options: argparse.Namespace) -> Iterator[Cell]:
+    """Every run that is asked for."""
+    for seed in range(options.seeds):
+        for task in options.tasks.split(","):
+            for code in (code.strip() for code in options.codes.split(";")):
+                for method in options.methods.split(","):
+                    yield Cell(task, code, method.strip(), options.steps, seed)
+
+
+def table(found: Mapping[Any, Cell]) -> str:
+    """A row for each code and method: what the mean loss is above the dense one's."""
+    columns = sorted({(cell.task, cell.steps) for cell in found.values()})
+    losses = defaultdict[tuple[str, str], dict[tuple[str, int], list[Cell]]](dict)
+    for cell in found.values():
+        losses[cell.code, cell.method].setdefault((cell.task, cell.steps), []).append(cell)
+    dense = losses["sgd", "plain"]
+    lines = ["| code | method | " + " | ".join(f"{t}, {s} steps" for t, s in columns) + " |",
+             "| --- | --- |" + " --- |" * len(columns)]  # fmt: skip
+    for (code, method), row in losses.items():
+        shown = [text(row.get(column, []), dense.get(column, [])) for column in columns]
+        lines.append(f"| `{code}` | {method} | " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def text(cells: Sequence[Cell], dense: Sequence[Cell]) -> str:
+    """A mean over seeds above that of the dense runs of the same seeds, and the number of seeds."""
+    if not cells:
+        return ""
+    if any(cell.loss is None for cell in cells):
+        return next(cell.error for cell in cells if cell.loss is None).partition(":")[0]
+    base = {cell.seed: cell.loss for cell in dense if cell.loss is not None}
+    if cells[0].code == "sgd" and cells[0].method == "plain":
+        return f"{statistics.mean(base.values()):.3f} ({len(base)})"
+    over = [cell.loss - base[cell.seed] for cell in cells if cell.loss and cell.seed in base]
+    return f"{statistics.mean(over):+.3f} ({len(over)})" if over else ""
+
+
+def main() -> None:
+    """Runs what is missing, or writes the table of what is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--codes", default="; ".join(CODES), help="separated by ;")
+    parser.add_argument("--methods", default="plain", help="separated by commas")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--table", type=Path, help="a page to write the table into; runs nothing")
+    options = parser.parse_args()
+    if options.table:
+        before, _, rest = options.table.read_text().partition(BEGIN)
+        page = before + BEGIN + table(read(options.results)) + END + rest.partition(END)[2]
+        options.table.write_text(page)
+        return
+    torch.set_num_threads(1)
+    fill(options.results, [*cells(options)])
+
+
+if __name__ == "__main__":
+    main()

@@ -353,11 +353,13 @@ def table(found: Mapping[Any, Cell]) -> str:
     for cell in found.values():
         losses[cell.code, cell.method].setdefault((cell.task, cell.steps), []).append(cell)
     dense = losses["sgd", "plain"]
-    lines = ["| code | method | " + " | ".join(f"{t}, {s} steps" for t, s in columns) + " |",
-             "| --- | --- |" + " --- |" * len(columns)]  # fmt: skip
+    names = ["code", "method", "fewer bytes"]
+    names += [f"{task}, {steps} steps" for task, steps in columns]
+    lines = [f"| {' | '.join(names)} |", "|" + " --- |" * len(names)]
     for (code, method), row in losses.items():
         shown = [text(row.get(column, []), dense.get(column, [])) for column in columns]
-        lines.append(f"| `{code}` | {method} | " + " | ".join(shown) + " |")
+        ratio = max(cell.ratio for cell in next(iter(row.values())))
+        lines.append(f"| `{code}` | {method} | {ratio:g}x | " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -37,9 +37,12 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "terngrad": recipe("Wen et al., NIPS 2017", code="terngrad"),
         "natural": recipe("Horvath et al., MSML 2022", code="natural"),
         "topk": recipe("Stich et al., NeurIPS 2018", code="topk(ratio=0.001)", momentum=0.0),
-        # With memory and unscaled; its steps have no momentum.
+        # With memory and unscaled; its steps have no momentum, and so bear a higher rate.
         "randk": recipe(
-            "Stich et al., NeurIPS 2018", code="randk(ratio=0.01, unbiased=False)", momentum=0.0
+            "Stich et al., NeurIPS 2018",
+            code="randk(ratio=0.01, unbiased=False)",
+            momentum=0.0,
+            lr=0.05,
         ),
         # Over its probability and without memory. All workers draw the same entries, so that a
         # variance of 99 times the squared gradient does not average out: steps are damped by it.

@@ -1,6 +1,7 @@
 """A run folder from a stranger: what lies under a run's names leads to no other file."""
 
 import ast
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from atomo.training.kept_settings import keep_settings
 from atomo.training.lock_file import age_s
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import EVALUATOR, RUN, own
-from atomo.training.run_folder import probe
+from atomo.training.run_folder import explained, probe
 
 TEXT = b'{"step": 1}\n{"victim": "of somebody else", "torn'  # a log that would be cut off
 
@@ -229,3 +230,10 @@ def test_no_other_way_leads_to_the_files_of_a_run():
         name = path.relative_to(PACKAGE).as_posix()
         others = called(path) & (WRITES | READS) - ALLOWED.get(name, set())
         assert not others, f"{name} calls {others}: `atomo.plain_file` opens files"
+
+
+def test_a_link_in_a_files_place_is_no_lack_of_room(tmp_path: Path) -> None:
+    link = tmp_path / "run.lock"
+    with pytest.raises(CheckpointError) as caught, explained(link, 1024):
+        raise OSError(errno.ELOOP, "it is a symbolic link, not a file")
+    assert str(caught.value).startswith(f"cannot write {link}: it is a symbolic link, not a file; ")

@@ -41,6 +41,7 @@ TEMPORARY = ".tmp"
 PATIENCE_S = 30.0  # an NFS client trusts what it last heard about a folder for that long
 RETRY_S = 0.25
 TRANSIENT = frozenset({errno.ENOENT, errno.ESTALE})
+TAKEN = frozenset({errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
 
 
 @final
@@ -141,12 +142,19 @@ def explained(path: Path, needed: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror} ({needed} bytes needed, {room(path, error)}); "
+            f"cannot write {path}: {error.strerror}{room(path, needed, error)}; "
             "the checkpoints already written are intact"
         ) from error
 
 
-def room(path: Path, error: OSError) -> str:
+def room(path: Path, needed: int, error: OSError) -> str:
+    """The bytes needed and left for a file; empty where something else is in its place."""
+    if error.errno in TAKEN:
+        return ""
+    return f" ({needed} bytes needed, {room_left(path, error)})"
+
+
+def room_left(path: Path, error: OSError) -> str:
     """The bytes that there were for a file that cannot be written."""
     limit = file_limit()
     if error.errno == errno.EFBIG and limit is not None:

@@ -10,7 +10,7 @@ from torch import Generator, Size, Tensor
 from atomo.api.coding import announce_norm, description_of
 from atomo.api.description import Description, write
 from atomo.api.given import as_codec, as_compression, named, whole
-from atomo.api.scratch import Scratch
+from atomo.api.scratch import ScratchTensor
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory import (
@@ -33,7 +33,7 @@ STEP: Final = "/step"  # in a state: no parameter has a name like this
 
 
 @dataclass(frozen=True)
-class Plan:
+class FrameLayout:
     """Layout of a frame, the same at every step of the same tensors."""
 
     about: Description
@@ -90,8 +90,8 @@ class Encoder:
         self._dense_below = dense_below
         self._step = 0
         self._shapes: dict[str, Size] = {}
-        self._plan: Plan | None = None
-        self._frame, self._scratch, self._generator = FrameBuffer(), Scratch(), Generator()
+        self._plan: FrameLayout | None = None
+        self._frame, self._scratch, self._generator = FrameBuffer(), ScratchTensor(), Generator()
 
     @property
     def step(self) -> int:
@@ -152,14 +152,14 @@ class Encoder:
             f"seed={self.seed}, step={self._step})"
         )
 
-    def _planned(self, batch: list[Tensor], single: bool) -> Plan:
+    def _planned(self, batch: list[Tensor], single: bool) -> FrameLayout:
         """Returns the layout, made anew where tensors have changed."""
         about = description_of(self.codec, batch, single, self._dense_below)
         if self._plan is None or self._plan.about != about:
             description = write(about)
             shapes = (tensor.shape for tensor in batch)
             fields = [field for shape in shapes for field in about.coder(shape).fields(shape)]
-            self._plan = Plan(about, description, longest_head(description, fields))
+            self._plan = FrameLayout(about, description, longest_head(description, fields))
         return self._plan
 
     def _check_shapes(self, batch: Mapping[str, Tensor]) -> None:

@@ -225,7 +225,7 @@ def check_reach(tensor: Tensor, found: Tensor) -> None:
 
 
 def told(given: object) -> str:
-    """What something is, for an error."""
+    """Describes an argument of the wrong type, for an error."""
     if isinstance(given, np.ndarray):
         return f"a numpy array of {given.dtype}; torch.from_numpy makes a tensor of it"
     return described(given)

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from atomo.api.given import check_reach
 
-__all__ = ["Scratch"]
+__all__ = ["ScratchTensor"]
 
 
 @final
-class Scratch:
+class ScratchTensor:
     """Room that is kept from tensor to tensor, as large as the largest."""
 
     def __init__(self) -> None:

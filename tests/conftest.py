@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import checks
@@ -18,14 +17,6 @@ checks.install()
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-
-def places(name: str) -> tuple[str, ...]:
-    """The lines of a file beside this one: how names of tests begin, below tests/."""
-    lines = Path(__file__).with_name(name).read_text().splitlines()
-    return tuple(line for line in lines if not line.startswith("#"))
-
-
-SLOW, LONG = places("slow.txt"), places("long.txt")
 
 # Below tests/: where tests start processes enough for two cores, change the machine, or share what
 # takes longer to start than most of them. One of each group runs at a time; a test is in the first
@@ -101,37 +92,59 @@ def group_of(nodeid: str) -> str:
     return next((name for name, places in GROUPS.items() if is_in(nodeid, places)), "")
 
 
+def tier_of(item: pytest.Item) -> str:
+    """Returns the slowest tier that a mark puts a test in; empty: it always runs."""
+    return next((tier for tier in ("long", "slow") if is_marked(item, tier)), "")
+
+
+def is_marked(item: pytest.Item, tier: str) -> bool:
+    """True if a mark names the whole test, or cases of which this is one."""
+    return any(
+        not (cases := cases_of(mark)) or case_of(item).startswith(cases)
+        for mark in item.iter_markers(tier)
+    )
+
+
+def cases_of(mark: pytest.Mark) -> tuple[str, ...]:
+    """Returns how the marked cases of a test begin; empty: all of them are meant."""
+    return tuple(mark.kwargs.get("cases", ()))
+
+
+def case_of(item: pytest.Item) -> str:
+    """Returns the parameters in a test's name, as pytest writes them."""
+    return item.nodeid.partition("[")[2]
+
+
 def left_out_as(item: pytest.Item) -> str:
-    """The mark for which a test is left out, as it was not asked for; empty: it runs."""
-    if item.get_closest_marker("long") is not None or is_in(item.nodeid, LONG):
-        mark = "long"
-    elif item.get_closest_marker("slow") is not None or is_in(item.nodeid, SLOW):
-        mark = "slow"
-    else:
-        return ""
+    """Returns the tier for which a test is left out, as it was not asked for; empty: it runs."""
+    tier = tier_of(item)
     named = any("::" in word and item.nodeid.startswith(word) for word in item.config.args)
-    return "" if named or item.config.getoption(ASKED_FOR[mark]) else mark
+    return "" if not tier or named or item.config.getoption(ASKED_FOR[tier]) else tier
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         # An address differs between pytest-xdist's processes, which then run nothing at all.
         raise pytest.UsageError(f"give this test ids without addresses: {odd[0]}")
-    if not any("::" in word for word in config.args):
-        check_cases([item.nodeid.removeprefix("tests/") for item in items])
+    if not any("[" in word for word in config.args):
+        check_cases(items)
     marks = [left_out_as(item) for item in items]
     config.stash[left_out] = {mark: marks.count(mark) for mark in ASKED_FOR}
     chosen = [item for item, mark in zip(items, marks, strict=True) if not mark]
     items[:] = sorted(chosen, key=turn)
 
 
-def check_cases(names: list[str]) -> None:
-    """Raises UsageError where a place is to be some cases of a test that is there and has none."""
-    functions = {name.partition("[")[0] for name in names}
-    for place in SLOW + LONG:
-        is_there = place.partition("[")[0] in functions
-        if is_there and not any(name.startswith(place) for name in names):
-            raise pytest.UsageError(f"no case is {place}, as tests/slow.txt or tests/long.txt says")
+def check_cases(items: list[pytest.Item]) -> None:
+    """Raises UsageError if a mark is for cases that its test does not have."""
+    there: dict[str, list[str]] = {}
+    for item in items:
+        there.setdefault(item.nodeid.partition("[")[0], []).append(case_of(item))
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        for mark in [*item.iter_markers("slow"), *item.iter_markers("long")]:
+            for case in cases_of(mark):
+                if not any(other.startswith(case) for other in there[test]):
+                    raise pytest.UsageError(f"{test} has no case {case}, which its mark names")
 
 
 def turn(item: pytest.Item) -> int:

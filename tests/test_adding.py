@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 SHOWN = re.findall(r"^```diff\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
 PART = re.compile(r"--- (\S+)\n\+\+\+ b/(\S+)\n@@[^\n]*\n(.*)", re.S)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def parts(diff: str) -> list[tuple[str, str, str]]:

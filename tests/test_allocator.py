@@ -77,6 +77,7 @@ def test_the_environment_has_the_last_word():
     assert printed(code, MALLOC_TRIM_THRESHOLD_="1000000") == ["False"]
 
 
+@pytest.mark.long
 @glibc
 def test_no_codec_maps_a_gradient_anew_at_each_step():
     words = printed(COUNT_FAULTS_OF_CODECS, HOME=os.environ["HOME"])

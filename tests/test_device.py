@@ -74,6 +74,7 @@ def test_a_payload_is_the_same_wherever_the_gradient_is(codec, shape):
     assert there.held.equal(normal(shape))
 
 
+@pytest.mark.slow
 @every_case
 def test_a_payload_decodes_to_where_the_sum_is(codec, shape):
     payload = codec.encode(normal(shape), seeded())
@@ -83,6 +84,7 @@ def test_a_payload_decodes_to_where_the_sum_is(codec, shape):
     torch.testing.assert_close(out.held, expected)
 
 
+@pytest.mark.slow
 @every_case
 def test_several_payloads_decode_to_where_the_sum_is(codec, shape):
     payloads = [codec.encode(normal(shape, seed), seeded(seed)) for seed in (1, 4)]
@@ -92,6 +94,7 @@ def test_several_payloads_decode_to_where_the_sum_is(codec, shape):
     torch.testing.assert_close(out.held, expected)
 
 
+@pytest.mark.slow
 @every_case
 def test_several_gradients_there_are_sent_as_here(codec, shape):
     given = [normal(shape, seed) for seed in (1, 4)]
@@ -103,6 +106,7 @@ def test_several_gradients_there_are_sent_as_here(codec, shape):
             torch.testing.assert_close(part, same)
 
 
+@pytest.mark.slow
 @every_case
 def test_a_payload_made_there_decodes_on_either_side(codec, shape):
     payload = codec.encode(placed(normal(shape)), seeded())
@@ -112,6 +116,7 @@ def test_a_payload_made_there_decodes_on_either_side(codec, shape):
     torch.testing.assert_close(there.held, here)
 
 
+@pytest.mark.slow
 @every_case
 def test_what_is_kept_stays_where_it_is(codec, shape):
     kept, expected = placed(normal(shape, 2)), normal(shape, 2)
@@ -142,6 +147,7 @@ def test_what_adds_up_is_the_same_wherever_the_gradient_is(spec):
     torch.testing.assert_close(out.held, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["topk", "dgc", "efsignsgd", "svd", "qsgd", "sgd"])
 @pytest.mark.parametrize("name", [*MEMORIES])
 def test_a_memory_keeps_and_takes_back_where_the_gradient_is(name, spec):

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FUZZER = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 
+@pytest.mark.slow
 def test_mutants_are_refused_or_taken(tmp_path):
     frames = 6000
     command = [sys.executable, FUZZER, f"--frames={frames}", "--seed=1"]

@@ -7,6 +7,8 @@ import pytest
 import ways
 from torch import distributed as dist
 
+pytestmark = pytest.mark.long
+
 assert ways.TRITON  # which has Triton interpret
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

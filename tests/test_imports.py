@@ -202,6 +202,7 @@ FOREIGN = (
 HEAVY = "mpi4py numba triton torchvision sklearn rich tensorboard boto3 botocore yaml"
 
 
+@pytest.mark.slow
 def test_importing_atomo_changes_nothing():
     heavy = f"assert not sys.modules.keys() & set({HEAVY!r}.split())\n"
     # Its public names are looked up when they are used: these are the rooms that they come from.
@@ -224,6 +225,7 @@ def test_every_public_name_is_found_where_it_is_said_to_live():
         getattr(atomo, "encod")  # noqa: B009
 
 
+@pytest.mark.slow
 def test_starting_a_rank_waits_for_nothing_as_slow_as_torch_itself():
     """Each takes as long to import as torch, and a run has as many processes as ranks."""
     start = "import sys, atomo.cli.rank, atomo.cli.evaluate\n"

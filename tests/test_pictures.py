@@ -19,6 +19,7 @@ def script(name: str) -> dict:
     return runpy.run_path(str(ROOT / "benchmarks" / name))
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_codecs_has_a_row_and_a_full_label_for_each(tmp_path, monkeypatch):
     picture = script("codecs_picture.py")
     rows = picture["read"](TABLE.read_text())
@@ -47,6 +48,7 @@ def run(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_runs_are_compared_over_steps_bytes_and_seconds(run, monkeypatch):
     compare = script("compare_runs.py")
     monkeypatch.setattr(pyplot, "close", lambda figure: None)

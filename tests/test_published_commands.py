@@ -171,6 +171,13 @@ def test_every_published_line_is_understood_and_nothing_is_dropped_in_silence(sy
             assert name in line.why or (known is not None and not known.option), (name, line)
 
 
+@pytest.mark.long(
+    cases=(
+        "29",
+        "6-",
+    )
+)
+@pytest.mark.slow
 @pytest.mark.parametrize("line", slow_but(STEPPED[: len(LIGHT)], STEPPED), ids=identity)
 def test_one_line_of_each_kind_takes_two_steps(line, tmp_path):
     assert take_two_steps(line, tmp_path) == 2

@@ -159,6 +159,13 @@ def test_the_frame_that_is_taken_apart_is_a_real_one():
     assert bytes.fromhex("".join(rows)) == frame
 
 
+@pytest.mark.long(
+    cases=(
+        "by_bytes",
+        "compare_codecs",
+    )
+)
+@pytest.mark.slow(cases=("one_shot.py",))
 @pytest.mark.parametrize(
     "example",
     [

@@ -34,6 +34,7 @@ def test_a_bad_schedule_says_what_is_wrong(schedule, message):
         phases("sgd", schedule)
 
 
+@pytest.mark.slow
 def test_the_codec_changes_at_its_step_and_memory_stays(tmp_path):
     chosen = settings(
         tmp_path,

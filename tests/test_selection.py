@@ -45,6 +45,8 @@ from test_one import note, pytest
 def test_job(n):
     note("job")
 """
+MARKED = '@pytest.mark.long(cases=("3",))\n'
+ABSENT = '@pytest.mark.slow(cases=("40",))\n'
 SETTINGS = """[pytest]
 pythonpath = tests
 addopts = --strict-markers
@@ -68,12 +70,11 @@ def suite(tmp_path: Path) -> Path:
     """A small suite under this one's rules."""
     for name in ("cluster/virtual", "cli"):
         (tmp_path / "tests" / name).mkdir(parents=True)
-    for name in ("conftest.py", "slow.txt", "long.txt"):
-        shutil.copy(Path(__file__).with_name(name), tmp_path / "tests")
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "tests")
     (tmp_path / "tests" / "test_one.py").write_text(SUITE)
     (tmp_path / "tests" / "cli" / "test_three.py").write_text(JOB)
     (tmp_path / "tests" / "cluster/virtual" / "test_two.py").write_text(
-        "def test_cluster(): pass\n"
+        "import pytest\n\n@pytest.mark.slow\ndef test_cluster(): pass\n"
     )
     (tmp_path / "pytest.ini").write_text(SETTINGS)
     (tmp_path / "torch.py").write_text(TORCH)
@@ -101,6 +102,7 @@ def run(suite: Path, *words: str) -> subprocess.CompletedProcess[str]:
 TWO = ("-n", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [TWO, ()], ids=["two", "one"])
 def test_slow_tests_are_left_out_and_counted(suite, processes):
     end, notes = played(suite, *processes)
@@ -134,25 +136,25 @@ def test_a_slow_test_that_is_named_runs(suite):
     assert len(notes) == 3
 
 
-def test_cases_that_have_a_place_are_there(suite):
-    with (suite / "tests" / "long.txt").open("a") as places:
-        places.write("test_one.py::test_quick[3\n")
-    assert " 33 passed" in played(suite)[0]
-    with (suite / "tests" / "slow.txt").open("a") as places:
-        places.write("test_one.py::test_quick[40\n")
+def test_cases_that_a_mark_names_are_there(suite):
+    tests = suite / "tests" / "test_one.py"
+    tests.write_text(SUITE.replace("@pytest.mark.param", MARKED + "@pytest.mark.param", 1))
+    end, _ = played(suite)
+    # Cases 3 and 30 to 39.
+    assert " 33 passed" in end
+    assert "long tests left out: 12" in end
+    tests.write_text(SUITE.replace("@pytest.mark.param", ABSENT + "@pytest.mark.param", 1))
     done = run(suite)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "no case is test_one.py::test_quick[40, as tests/slow.txt or" in done.stderr
+    assert "test_quick has no case 40, which its mark names" in done.stderr
 
 
 def test_places_with_rules_of_their_own_are_there():
-    marked = conftest.SLOW + conftest.LONG
-    assert len({*marked}) == len(marked)
-    for place in {*marked, *sum(conftest.GROUPS.values(), conftest.UNCOMPILED)}:
-        file, _, test = place.partition("[")[0].partition("::")
+    for place in {*sum(conftest.GROUPS.values(), conftest.UNCOMPILED)}:
+        file, _, test = place.partition("::")
         path = Path(__file__).parent / file
         assert path.exists(), place
-        assert not test or f"def {test}(" in path.read_text(), place
+        assert not test or f"def {test}" in path.read_text(), place
 
 
 def test_a_warning_a_wrong_type_and_a_hang_fail_a_test(request):

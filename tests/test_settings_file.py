@@ -107,6 +107,7 @@ def test_all_workers_stay_all_with_more_of_them(tmp_path):
     assert read("--config", path, "--n=6").resolved().num_aggregate == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [{}, {"comm_type": "Allgather", "n": 2}], ids=str)
 def test_the_settings_in_a_folder_repeat_the_run(way, tmp_path):
     first = settings(tmp_path / "a", network="FC", code="qsgd", max_steps=3, seed=5, **way)

@@ -77,6 +77,13 @@ def test_every_codec_has_a_row():
     assert set(MOST) == set(CODECS)
 
 
+@pytest.mark.long(
+    cases=(
+        "natural",
+        "terngrad",
+    )
+)
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", slow_but(USUAL, MOST))
 def test_a_bucket_takes_few_waits(spec):
     (bucket,) = plan([("a", torch.Size((60, 50)))], make_codec(spec), megabytes(0.1))
@@ -96,6 +103,7 @@ def test_a_bucket_takes_few_waits(spec):
     torch.testing.assert_close(out.held, expected)
 
 
+@pytest.mark.long(cases=("natural",))
 @pytest.mark.parametrize(
     "spec", slow_but(("onebit",), ("natural", "onebit", "qsgd", "svd", "topk"))
 )
@@ -112,6 +120,7 @@ def test_several_frames_take_no_more_than_one(spec):
     torch.testing.assert_close(out.held, expected)
 
 
+@pytest.mark.long(cases=("natural",))
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["natural", "qsgd", "terngrad"])
 def test_a_damaged_code_is_refused_where_the_sum_is(spec):

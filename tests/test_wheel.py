@@ -5,6 +5,7 @@ import subprocess
 import tarfile
 import zipfile
 
+import pytest
 from wheels import ROOT, build, sources
 
 import atomo
@@ -64,6 +65,7 @@ def test_no_file_of_the_checkout_is_ignored():
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_what_is_built_has_every_file_and_no_other(installed):
     ours = {name.removeprefix("src/") for name in sources() if name.startswith("src/")}
     configs = {f"atomo/{name}" for name in sources() if name.startswith("configs/")}
@@ -72,6 +74,7 @@ def test_what_is_built_has_every_file_and_no_other(installed):
     assert {*zipfile.ZipFile(installed.wheel).namelist()} == ours | configs | about
 
 
+@pytest.mark.slow
 def test_the_source_distribution_has_every_file_and_builds_the_same_wheel(installed, tmp_path):
     with tarfile.open(installed.sdist) as tar:
         tar.extractall(tmp_path, filter="data")
@@ -82,11 +85,13 @@ def test_the_source_distribution_has_every_file_and_builds_the_same_wheel(instal
     assert next(tmp_path.glob("*.whl")).read_bytes() == installed.wheel.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_parts_work(installed):
     printed = installed.run("python", "-c", USES)
     assert all(title in printed for title in ("Dense under any codec", "Do not compress", "sgd"))
 
 
+@pytest.mark.slow
 def test_it_trains_by_a_published_file_and_knows_its_version(installed):
     words = "--network FC --n 2 --max-steps 3 --evaluator none --timeout 300 --train-dir run"
     file = "configs/atomo/sgd.toml"

@@ -176,6 +176,7 @@ def test_a_frame_of_more_entries_than_wanted_is_refused():
         atomo.decode(data, most_entries=999)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(
     edits=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6),

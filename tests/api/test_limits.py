@@ -108,6 +108,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_frame_that_asks_for_more_than_it_is_worth_is_refused(name):
     make, message = HOSTILE[name]
@@ -170,6 +171,7 @@ def test_work_is_bounded_by_the_entries_allowed_and_by_the_bytes_that_came():
     assert Limits(2**16, MOST_BYTES, 0).work < work
 
 
+@pytest.mark.slow(cases=("zeros",))
 @pytest.mark.parametrize("code", [*CODECS, "topk(values=qsgd)", "svd(factors=topk(ratio=0.5))"])
 @pytest.mark.parametrize("kind", ["noise", "zeros", "half zeros"])
 def test_every_honest_gradient_is_far_within_the_limits(code, kind):
@@ -186,6 +188,7 @@ def test_a_list_of_many_small_tensors_is_within_the_limits(code):
     assert len(atomo.decode(atomo.encode(tensors, code, seed=0))) == 400
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HIGH_WATER.exists(), reason="the system tells no high-water mark")
 @pytest.mark.parametrize(
     "code", [*CODECS, "topk(ratio=1.0)", "entrywise(budget=0.99)", "randk(ratio=1.0)"]
@@ -231,6 +234,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_hostile_frames_are_refused_in_little_room_and_time(tmp_path):
     paths = [tmp_path / str(number) for number in range(len(HOSTILE))]
     for path, (make, _) in zip(paths, HOSTILE.values(), strict=True):

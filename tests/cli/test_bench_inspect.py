@@ -36,6 +36,7 @@ def test_bench_measures_every_codec(dump, capsys):
     assert {row["dense_entries"] for row in rows} == {30}
 
 
+@pytest.mark.slow
 def test_bench_measures_codecs_that_are_named(dump, capsys):
     words = ["bench", f"--tensor={dump}", "--json=yes", "--repetitions=1", "--code=sgd; topk"]
     assert main(words) == 0
@@ -44,6 +45,7 @@ def test_bench_measures_codecs_that_are_named(dump, capsys):
     assert sparse["frame_bytes"] < dense["frame_bytes"]
 
 
+@pytest.mark.slow
 def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):
     png = tmp_path / "g.png"
     assert main(["inspect", f"--tensor={dump}", "--code=sgd; fp16", f"--png={png}"]) == 0
@@ -117,6 +119,7 @@ def test_errors_are_split_by_sign_and_size():
     assert found.positive == pytest.approx(found.negative, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_run_dumps_its_gradients(tmp_path):
     run_threads(settings(tmp_path, network="FC", batch_size=4, max_steps=4, dump_every=2))
     names = [path.name for path in sorted((tmp_path / "gradients").iterdir())]

@@ -57,6 +57,7 @@ def test_it_follows_a_run_that_it_was_started_before(tmp_path):
         assert "Traceback" not in evaluator.output
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_and_started_again_it_evaluates_nothing_twice(capfd, tmp_path):
     folder = tmp_path / "run"
@@ -74,6 +75,7 @@ def test_killed_and_started_again_it_evaluates_nothing_twice(capfd, tmp_path):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_brings_its_own_which_goes_on_where_another_has_ended(tmp_path):
     run_threads(settings(tmp_path / "run", **SHORT, eval_freq=3, max_steps=4))
@@ -87,6 +89,7 @@ def test_a_run_brings_its_own_which_goes_on_where_another_has_ended(tmp_path):
     assert evaluated(tmp_path / "run") == [3, 4, 6, 7]
 
 
+@pytest.mark.slow
 def test_it_may_evaluate_only_some_checkpoints_and_says_what_it_cannot_do(capfd, tmp_path):
     folder = tmp_path / "run"
     run_threads(settings(folder, **SHORT, eval_freq=1, max_steps=7))

@@ -215,6 +215,7 @@ def test_a_worker_may_be_lost_wherever_it_is_in_a_step(faults, words, tmp_path):
         assert "(worker), step 5: this process was interrupted (SIGINT)" in output
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_written(tmp_path):
     """And started again the job goes on from it, with all workers."""
@@ -250,6 +251,7 @@ def test_a_silent_master_is_noticed_too(tmp_path):
     assert "atomo: rank 1 (worker), step 2: rank 1 waited 18 s for the master's order" in output
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_silent_rank_is_named_by_the_others(tmp_path):
     code, output = broken(tmp_path, {1: REPLICA.format(fault=SILENCE)}, "--timeout=12", *ALIKE)
@@ -259,6 +261,7 @@ def test_a_silent_rank_is_named_by_the_others(tmp_path):
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_left_behind(tmp_path):
     code, output = broken(tmp_path, {2: WORKER.format(fault=KILL)})
     assert code == 0, output
@@ -266,6 +269,7 @@ def test_a_killed_worker_is_left_behind(tmp_path):
     assert re.search(r"gradients +│ 12: 11 used, 0 late, 1 lost +│", output), output
 
 
+@pytest.mark.long(cases=("keeper",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "words"),

@@ -49,6 +49,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert finished(tmp_path / "run") is None
 
 
+@pytest.mark.long
 def test_a_ctrl_c_after_the_training_ends_the_evaluator(tmp_path):
     environment = faults(tmp_path / "faults", {})
     (tmp_path / "faults" / "sitecustomize.py").write_text(SLOW_EVALUATOR)

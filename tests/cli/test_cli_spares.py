@@ -10,6 +10,8 @@ from jobs import faults, run
 
 from atomo.training.checkpoint import latest, load
 
+pytestmark = pytest.mark.long
+
 LOADING = """
 import os, signal
 import atomo.training.rank as rank

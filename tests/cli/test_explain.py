@@ -10,6 +10,8 @@ from atomo.cli.explain_options import ExplainOptions, communicators_of, left_out
 from atomo.comm_types import REDUCTIONS
 from atomo.planning.hosts import INSIDE
 
+pytestmark = pytest.mark.slow
+
 LENET = ["explain", "--dataset", "Digits", "--network", "FC", "--batch-size", "4"]
 QUICK = ["--repetitions", "1", "--svd-rank", "2"]
 

@@ -20,6 +20,8 @@ from atomo.errors import AtomoError, ConfigError
 from atomo.tasks import task_of
 from atomo.training.kept_settings import keep_settings
 
+pytestmark = pytest.mark.slow
+
 FEW = ["--repetitions", "1", "--svd-rank", "0", "--batch-size", "4"]
 FC = ["--network", "FC", "--dataset", "Digits"]
 

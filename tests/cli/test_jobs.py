@@ -44,6 +44,7 @@ def test_dense_gradients_over_mpi_equal_plain_sgd(tmp_path):
     assert largest_difference(plain_sgd(chosen), load(tmp_path / "run", 20).model) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ranks_without_a_master_equal_plain_sgd(tmp_path):
     changes = {"n": 2, "code": "sgd", "batch_size": 8, "comm_type": "Allreduce", "fusion_mb": 0.5}
@@ -69,6 +70,7 @@ def test_a_job_of_a_language_model_shows_perplexity_that_falls(tmp_path):
     assert f"step 40: test perplexity {late:.4f} loss" in output
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupt_ends_ranks_without_a_master_at_the_same_step(tmp_path):
     words = ["--n=2", "--epochs=1000", "--comm-type=Allgather"]
@@ -109,6 +111,7 @@ def test_mpi_and_threads_give_the_same_bits_and_so_do_updates_and_weights(tmp_pa
     assert same(load(tmp_path / "mpi", 6), load(tmp_path / "threads", 6))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torchrun_and_threads_give_the_same_bits(tmp_path):
     words = [*QUICK[1:], "--code=topk(ratio=0.05)", "--max-steps=6"]
@@ -180,6 +183,7 @@ def test_fewer_gradients_than_workers_close_a_step(tmp_path):
     assert steps(tmp_path) == [6, 12]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limits", "last"), [({"epochs": 1, "max_steps": 1000}, 22), ({"max_steps": 7}, 7)]
 )
@@ -190,6 +194,7 @@ def test_whichever_runs_out_first_ends_everybody(limits, last, tmp_path):
     assert (mark.step, mark.reason) == (last, "done")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_only_so_many_checkpoints_are_kept_and_a_finished_run_says_so(tmp_path):
     limits = {"n": 2, "max_steps": 7, "eval_freq": 2, "keep_checkpoints": 2}
@@ -201,6 +206,7 @@ def test_only_so_many_checkpoints_are_kept_and_a_finished_run_says_so(tmp_path):
     assert "Nothing was left to do" in output
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_starting_anew_sets_the_earlier_run_aside(tmp_path):
     run_threads(settings(tmp_path / "run", n=2, network="FC", batch_size=8, max_steps=2))

@@ -165,6 +165,22 @@ def test_lossless(codec):
         assert roundtrip(codec, normal(*shape)).equal(normal(*shape)), shape
 
 
+@pytest.mark.long(
+    cases=(
+        "entrywise(mode",
+        "fourier(budget",
+        "svd(factors",
+        "terngrad(clip=0.0, scale",
+    )
+)
+@pytest.mark.slow(
+    cases=(
+        "atomo",
+        "entrywise(",
+        "fourier(",
+        "qsgd(bits=1",
+    )
+)
 @obeying(Law.UNBIASED)
 def test_unbiased(codec, at_length):
     count = 2000 if at_length else 1000

@@ -97,6 +97,7 @@ def test_all_workers_encode_with_the_largest_scale_and_sums_are_small_integers()
             assert len(counts.round().unique()) > 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_mean_is_unbiased():
     """Within five standard errors, over draws that differ by the step."""
@@ -175,6 +176,7 @@ def test_a_gradient_that_is_not_finite_is_named():
         cast.clients[0].flush()
 
 
+@pytest.mark.slow
 def test_it_trains_and_a_schedule_may_begin_and_end_it(tmp_path):
     told: list[Event] = []
     shared = "terngrad(scale=shared)"

@@ -68,6 +68,7 @@ def total_of(bucket: Bucket, frames: dict[int, dict[int, Bytes]], arrival: list[
     return out
 
 
+@pytest.mark.slow(cases=("svd",))
 def test_the_order_of_arrival_does_not_matter(code):
     bucket, frames = sent(code)
     first = total_of(bucket, frames, sorted(frames))
@@ -76,6 +77,7 @@ def test_the_order_of_arrival_does_not_matter(code):
         assert total_of(bucket, frames, arrival).equal(first)
 
 
+@pytest.mark.slow(cases=("svd",))
 def test_a_follower_and_a_rank_without_master_have_the_bits_of_the_master(code):
     bucket, frames = sent(code)
     master = total_of(bucket, frames, sorted(frames))

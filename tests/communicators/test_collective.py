@@ -48,6 +48,12 @@ def test_over_threads(scenario, size):
     together([lambda rank=rank: scenario(rank) for rank in ranks])
 
 
+@pytest.mark.slow(
+    cases=(
+        "bf16",
+        "fp16-5",
+    )
+)
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_chunks_change_no_bit(chunked, carrier, size):

@@ -27,6 +27,7 @@ from atomo.wire import Kind
 REPORTS = {rank: Report(float(rank), 2.0, 3.0, 0.1, 0.2, 0.3, 0.4) for rank in range(4)}
 
 
+@pytest.mark.slow
 def test_random_schedules():
     came = sum(map(check, range(60)), Came())
     # Some die where their gradient is in no step, and some where it is.
@@ -52,6 +53,7 @@ def test_a_step_goes_on_with_those_who_are_left(way, breaths):
     assert all(ship.logs[rank].weights.equal(first.weights) for rank in (1, 3))
 
 
+@pytest.mark.slow
 def test_who_is_stopped_is_killed_and_nobody_who_waits_for_it():
     ship = Ship(4, steps=3, way=3, seed=0, spares=1)
     ship.hangs, ship.patience_s = {2: 2}, 3.0

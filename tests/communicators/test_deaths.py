@@ -113,6 +113,7 @@ def test_of_several_silent_workers_those_that_are_stuck_are_killed_first(monkeyp
     assert "was killed" not in told
 
 
+@pytest.mark.slow
 def test_who_is_silent_again_is_killed_though_nobody_is_stuck():
     troupe, looks = Troupe(workers=3, needed=3, timeout_s=0.05), count()
     # Both are given the step at nearly the same moment, however late threads get their turns.

@@ -30,6 +30,13 @@ CASES = [
 ]
 
 
+@pytest.mark.long(
+    cases=(
+        "qsgd",
+        "topk",
+    )
+)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     slow_but(CASES[:2], CASES),

@@ -46,6 +46,13 @@ OTHERS = [code for code in CODECS if code not in QUICK + KINDS]
 EVERY = [*slow_but(QUICK, QUICK + KINDS), *long_but((), OTHERS)]
 
 
+@pytest.mark.long(
+    cases=(
+        "fourier",
+        "sketchml",
+        "terngrad",
+    )
+)
 @pytest.mark.parametrize("code", EVERY)
 def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
     stage = Stage(code)

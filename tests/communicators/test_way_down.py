@@ -75,6 +75,17 @@ BITS = [
 ]
 
 
+@pytest.mark.long(
+    cases=(
+        "dgc",
+        "qsgd(",
+        "sgd-3",
+        "signsgd",
+        "svd-2",
+        "terngrad",
+    )
+)
+@pytest.mark.slow(cases=("topk",))
 @pytest.mark.parametrize(
     "changes",
     slow_but([BITS[i] for i in (1, 2)], BITS),
@@ -94,6 +105,7 @@ def test_updates_and_auto_give_the_bits_of_weights(tmp_path, sent, changes):
     assert_same(whole, trained(tmp_path / "auto", "auto", **changes))
 
 
+@pytest.mark.slow
 def test_auto_sends_whatever_is_fewer_bytes(tmp_path, sent):
     trained(tmp_path, "auto", code="topk(ratio=0.01)", memory="residual")
     assert sent[Kind.UPDATE]
@@ -106,6 +118,7 @@ def test_auto_sends_whatever_is_fewer_bytes(tmp_path, sent):
     assert sent[Kind.RELAY] == 3 * (STEPS - 2)
 
 
+@pytest.mark.slow
 def test_auto_sends_weights_within_one_host(tmp_path, sent, monkeypatch):
     monkeypatch.setattr(support, "network", network)
     trained(tmp_path, "auto", code="topk(ratio=0.01)")
@@ -113,6 +126,7 @@ def test_auto_sends_weights_within_one_host(tmp_path, sent, monkeypatch):
     assert not sent[Kind.UPDATE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("down", slow_but(["updates"], ["updates", "auto"]))
 def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, sent, down):
     changes = {"code": "topk(ratio=0.05)", "eval_freq": 2}
@@ -132,6 +146,7 @@ def test_the_way_down_may_change_on_a_resume(tmp_path, sent):
     assert_same(trained(tmp_path / "once", "weights", **changes), parts)
 
 
+@pytest.mark.slow
 def test_weights_leave_the_master_about_once_whatever_the_number_of_workers(tmp_path, sent):
     told: list[Event] = []
     trained(tmp_path, "weights", told.append, code="topk(ratio=0.01)", network="FC", n=5)
@@ -139,6 +154,7 @@ def test_weights_leave_the_master_about_once_whatever_the_number_of_workers(tmp_
     assert all(step.down_bytes < 1.01 * step.dense_bytes / 4 for step in steps)
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_run_say_how_many_bytes_came_down(tmp_path, sent):
     told: list[Event] = []
     trained(tmp_path, "updates", told.append, code="topk(ratio=0.01)", network="FC")
@@ -148,6 +164,7 @@ def test_the_steps_of_a_run_say_how_many_bytes_came_down(tmp_path, sent):
     assert steps[-1].down_bytes < 0.05 * steps[-1].dense_bytes
 
 
+@pytest.mark.slow
 def test_lossless_differences_give_the_bits_of_weights(tmp_path, sent):
     changes = {"code": "topk(ratio=0.05)", "n": 4}
     whole = trained(tmp_path / "weights", "weights", **changes)

@@ -37,6 +37,7 @@ def test_none_of_all_partitions_is_done_sooner(tensors: int, scale: float, slowi
         assert given.done(best_partition(given)) == pytest.approx(least, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_none_of_all_partitions_of_twelve_is_done_sooner() -> None:
     given = flow(7, 12, 0.5, 1.0)
     least = min(given.done(cuts) for cuts in every_partition(12))

@@ -25,12 +25,14 @@ def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
     run_ranks(SCENARIOS, 2, tmp_path, *names, "amp", "momentum", "methods", "resumes", *errors)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_three_ranks(tmp_path):
     """Of which two wait for a third, or send what it needs in one sum."""
     run_ranks(SCENARIOS, 3, tmp_path, "gathers", "equals_ddp", "trains", "joins", "resumes")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_hosts_of_two_ranks(tmp_path):
     run_ranks(SCENARIOS, 4, tmp_path, "hierarchical", "momentum")

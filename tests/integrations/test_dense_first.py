@@ -18,6 +18,7 @@ def sgd(network: torch.nn.Module) -> SGD:
     return make(network.parameters())
 
 
+@pytest.mark.slow(cases=("powersgd",))
 @pytest.mark.parametrize(
     ("code", "memory"),
     [("topk(ratio=0.05)", "residual"), ("qsgd(bits=2)", "none"), ("powersgd(rank=1)", "auto")],
@@ -48,6 +49,7 @@ def test_the_codec_takes_over_behind_them():
     assert sent[1] - sent[0] < sent[0]
 
 
+@pytest.mark.slow(cases=("topk",))
 @pytest.mark.parametrize("code", ["topk(ratio=0.05)", "powersgd(rank=1)"])
 def test_small_parameters_travel_dense(code):
     _, optimizers = on_ranks(RANKS, code, steps(RANKS), sgd, dense_below=100)

@@ -14,6 +14,7 @@ def needs(package: str, extra: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(package) is None, reason=why)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @needs("accelerate", "accelerate")
 @needs("transformers", "text")

@@ -132,6 +132,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     return found
 
 
+@pytest.mark.slow(cases=("topk(ratio=0.1)-wrap_optimizer]",))
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("code", "lay"), chosen(PAIRS))
 def test_kernels_of_a_device_read_it_as_it_is(code, lay, encoded):

@@ -68,6 +68,14 @@ CASES = [
 ]
 
 
+@pytest.mark.long(
+    cases=(
+        "('bf16'",
+        "('svd",
+        "('terngrad",
+        "('topk(ratio=0.1)', {'memory': 'dgc",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_host_is_one_worker(case):

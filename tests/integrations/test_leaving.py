@@ -38,6 +38,7 @@ list(collective.gather(np.zeros(9, np.uint8), "bytes"))
 """
 
 
+@pytest.mark.long
 def test_its_threads_end_before_the_interpreter():
     """They abort the process where they let go of a tensor while it ends."""
     ended = subprocess.run(

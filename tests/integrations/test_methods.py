@@ -20,6 +20,7 @@ def sgd(network: nn.Module) -> torch.optim.Optimizer:
     return SGD(network.parameters(), lr=0.1, momentum=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", BOTH)
 def test_ranks_have_the_same_bits_and_learn(method):
     networks, optimizers = on_ranks(3, f"{method}(rank=1)", steps(3), sgd)

@@ -83,6 +83,13 @@ def test_ranks_begin_with_the_weights_of_rank_0_and_keep_the_same_bits():
     assert all(flat(one).equal(flat(networks[0])) for one in networks)
 
 
+@pytest.mark.long(
+    cases=(
+        "sizes1",
+        "sizes3",
+    )
+)
+@pytest.mark.slow(cases=("sizes0",))
 @pytest.mark.parametrize("sizes", slow_but([(4, 2)], [(4, 2), (4, 8), (2, 3), (3, 1)]))
 def test_another_number_of_ranks_keeps_the_sum_of_the_memories(sizes):
     before, after = sizes
@@ -105,6 +112,7 @@ def test_another_number_of_ranks_keeps_the_sum_of_the_memories(sizes):
     assert new[0].exchange.state_dict()["step"] == 20
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_the_same_steps():
     saved: dict[int, Any] = {}
 

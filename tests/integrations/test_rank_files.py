@@ -26,6 +26,7 @@ def saved(folder: Path, size: int, count: int = 3):
     return optimizers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_any_number_of_ranks_goes_on_with_the_same_sum(tmp_path, size):
     before = saved(tmp_path, 3)

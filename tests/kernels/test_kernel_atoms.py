@@ -21,6 +21,7 @@ magnitudes = st.lists(
 )
 
 
+@pytest.mark.slow
 @each_way
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(entries=magnitudes, budget=st.floats(0.05, 50))
@@ -40,6 +41,13 @@ def test_what_is_not_finite_has_no_rate(way, bad):
     assert math.isnan(way.best_rate(values, 10.0))
 
 
+@pytest.mark.long(
+    cases=(
+        "1-torch",
+        "1024-torch",
+        "3000-torch",
+    )
+)
 @each_way
 @pytest.mark.parametrize("count", slow_but([1024], [1, 7, 1024, 3000]))
 def test_every_entry_is_drawn_as_often_as_its_probability_says(way, count):
@@ -58,6 +66,7 @@ def test_every_entry_is_drawn_as_often_as_its_probability_says(way, count):
     assert abs(pairs - 1) < 5 * (2 / count) ** 0.5 + 0.01 or count == 1
 
 
+@pytest.mark.slow(cases=("torch",))
 @each_way
 def test_tiny_probabilities_are_exact(way):
     """A million entries of probability 2e-8 each, which 24 bits of randomness would triple."""

@@ -82,6 +82,14 @@ def test_the_messages_have_what_they_are_for():
     assert int((words[5:37].view(torch.uint8) & 15).max()) == 12
 
 
+@pytest.mark.long(
+    cases=(
+        "longest codes-triton",
+        "one symbol-triton",
+        "zeros alone-triton",
+    )
+)
+@pytest.mark.slow(cases=("trits far apart-triton",))
 @every_way("entropy")
 @pytest.mark.parametrize("name", slow_but(("trits far apart",), MESSAGES))
 def test_each_way_makes_the_same_words_and_reads_them(way, name):
@@ -123,6 +131,7 @@ def damaged(words: Tensor, place: int, change: int) -> Tensor:
     return changed
 
 
+@pytest.mark.slow
 @every_way("entropy")
 @pytest.mark.parametrize("name", slow_but(("few bits",), ["few bits", "trits far apart"]))
 def test_damaged_streams_are_told_from_others(way, name):

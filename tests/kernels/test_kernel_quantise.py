@@ -252,6 +252,7 @@ def test_every_code_is_complete_and_short(counts):
     assert all(lengths[symbol] for symbol, count in enumerate(counts) if count)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["even", "steep", "trits"]),

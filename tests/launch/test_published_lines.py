@@ -22,6 +22,7 @@ MASTER = re.compile(r"Master: Step: (\d+), Decode Cost: (\S+), Cur lr (\S+), Gat
 TEST_SET = re.compile(r"Test set: Step: (\d+), Average loss: (\S+), Prec@1: (\S+) Prec@5: (\S+)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [{"n": 4}, {"n": 3, "comm_type": "Allgather"}], ids=str)
 def test_the_published_parser_finds_the_loss_of_each_worker(way, tmp_path, capfd):
     chosen = settings(

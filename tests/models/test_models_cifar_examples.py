@@ -47,6 +47,14 @@ def parameters(network: Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
+@pytest.mark.long(
+    cases=(
+        "DenseNet121",
+        "InceptionResNetV2",
+        "InceptionV4",
+        "Xception",
+    )
+)
 @pytest.mark.parametrize("name", slow_but(["ShuffleNetV2", "SqueezeNet"], [*TORCHVISION, *TIMM]))
 def test_maps_small_images_to_scores_with_as_many_parameters_as_published(name):
     if name in TIMM:

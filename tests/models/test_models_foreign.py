@@ -60,6 +60,7 @@ def test_a_network_of_timm_is_asked_for_without_weights(monkeypatch):
         network_named("timm:hf-hub:a/b")  # which would be fetched
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_trains_and_is_scored(mine, tmp_path):
     mine("net", plain)
     values = trained(tmp_path, network="mine:net", code="sgd", max_steps=30, batch_size=32)

@@ -40,6 +40,13 @@ def losses_of_steps(network: Module, steps: int, lr: float) -> list[float]:
 RATES = {"LeNet": 0.01, "FC": 0.01, "VGG11": 0.01, "ResNet20": 0.1, "ResNet56": 0.02}
 
 
+@pytest.mark.long(
+    cases=(
+        "ResNet56",
+        "VGG",
+    )
+)
+@pytest.mark.slow(cases=("ResNet20",))
 @pytest.mark.parametrize("name", slow_but(["LeNet", "FC", "ResNet20"], RATES))
 def test_learns_a_batch_by_heart(name):
     torch.manual_seed(1)

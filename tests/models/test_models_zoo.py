@@ -80,6 +80,12 @@ def images(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow(
+    cases=(
+        "DenseNet",
+        "ResNet1",
+    )
+)
 @pytest.mark.parametrize(("name", "shape", "classes"), SIZES)
 def test_has_the_published_number_of_parameters(name, shape, classes):
     network = build_shapes_only(name, shape, classes)
@@ -90,6 +96,7 @@ def test_every_network_states_its_size():
     assert {name for name, _, _ in SIZES} == set(MODELS)
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize(
     "shape", long_but([MNIST, CIFAR], [MNIST, CIFAR, (2, 40, 35), (3, 130, 128)]), ids=str
@@ -111,6 +118,7 @@ def test_maps_large_images_too(name, channels):
     assert network(torch.empty(2, channels, 224, 224, device="meta")).shape == (2, 1000)
 
 
+@pytest.mark.long(cases=("(1, 28, 28)",))
 @light_model
 @pytest.mark.parametrize("shape", [MNIST, CIFAR], ids=str)
 def test_each_parameter_gets_one_finite_gradient(name, shape):
@@ -167,6 +175,7 @@ def test_batch_normalisation_starts_as_the_identity(name):
     assert all((m.weight == 1).all() and (m.bias == 0).all() for m in norms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [("resnet18", "ResNet18"), ("RESNET-18", "ResNet18"), ("vgg11bn", "VGG11_BN"), ("fc", "FC")],
@@ -188,6 +197,7 @@ def test_the_table_is_read_only():
         MODELS["LeNet"] = MODELS["FC"]
 
 
+@pytest.mark.slow
 @every_model
 def test_the_smallest_image_passes_and_a_smaller_one_is_refused(name):
     side = MODELS[name].smallest

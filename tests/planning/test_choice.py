@@ -39,6 +39,7 @@ def candidates(seed: int) -> list[Candidate]:
     return found
 
 
+@pytest.mark.slow(cases=("0.01",))
 @pytest.mark.parametrize("bytes_per_s", [1e5, 1e6, 1e7])
 @pytest.mark.parametrize("budget", [0.01, 0.3])
 def test_no_assignment_within_the_budget_is_predicted_faster(

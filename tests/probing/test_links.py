@@ -32,6 +32,7 @@ class Modelled:
         return self._taken_s
 
 
+@pytest.mark.slow(cases=("1-",))
 @pytest.mark.parametrize("name", ["Bcast", "Allgather", "Allreduce"])
 @pytest.mark.parametrize("under_way", [1, 8])
 def test_a_link_is_what_its_messages_took(name: str, under_way: int) -> None:

@@ -16,6 +16,8 @@ from atomo.planning import Link, predict
 from atomo.probing import Probed, links, write_probe
 from atomo.transports import network
 
+pytestmark = pytest.mark.slow
+
 RANKS = 2
 OPTIONS = ExplainOptions(
     network="FC", dataset="Digits", batch_size=4, workers=RANKS, code="topk(ratio=0.01)",

@@ -33,6 +33,7 @@ def recorded(path, samples: int = 400, channels: int = 1, width: int = 2, rate: 
         file.writeframes(b"\1" * (samples * channels * width))
 
 
+@pytest.mark.slow
 def test_three_processes_tell_voices_apart(tmp_path):
     write_speech(tmp_path / "vivos")
     chosen = {"optimizer": "adam", "lr": 0.01, "max_steps": 20, "batch_size": 8, "code": "sgd"}

@@ -15,6 +15,8 @@ from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.encoder.folder import OFFLINE
 
+pytestmark = pytest.mark.slow
+
 SMALL = "encoder(folder='tiny', length=64)"
 WITHOUT = "needs transformers: `.venv/bin/pip install -e '.[text]'` has it"
 
@@ -51,6 +53,7 @@ def built(folder, spec: str = SMALL) -> torch.nn.Module:
     return opened(folder, spec).build("Encoder")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_three_processes_fine_tune_an_encoder(folder):
     # Without dropout, whose random numbers ranks that are threads would share: the same every time.

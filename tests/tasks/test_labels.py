@@ -25,6 +25,7 @@ def opened(folder, name: str = "eurlex4k") -> Workload:
     return make_task(SMALL).open(name, folder)
 
 
+@pytest.mark.slow
 def test_three_processes_learn_planted_labels(folder):
     values = trained(folder, dataset="eurlex4k", task=SMALL, code="topk(ratio=0.02)", max_steps=50)
     assert values["p1"] > 0.9

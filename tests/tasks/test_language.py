@@ -31,6 +31,7 @@ def opened(folder, spec: str = SMALL, dataset: str = "Corpus") -> Workload:
     return make_task(spec).open(dataset, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "lr"), [("LSTM", 0.02), ("Transformer", 0.01)])
 def test_three_processes_learn_which_word_comes_next(folder, network, lr):
     chosen = {"optimizer": "adam", "lr": lr, "max_steps": 50, "batch_size": 8, "code": "sgd"}

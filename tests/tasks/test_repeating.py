@@ -14,6 +14,8 @@ from atomo.launch.place import located
 from atomo.settings_file import SETTINGS_FILE
 from atomo.training.checkpoint import load
 
+pytestmark = pytest.mark.slow
+
 
 def write_sentences(root: Path) -> None:
     real_format.write_sentences(root / "UIT-VSFC", train=12, test=3)
@@ -51,6 +53,7 @@ def read(*words: str) -> Settings:
     return located(given(words, "train", "").settings)
 
 
+@pytest.mark.long(cases=("detection",))
 @pytest.mark.parametrize(
     ("task", "write"),
     [

@@ -30,6 +30,7 @@ def opened(folder, spec: str = SMALL) -> Workload:
     return make_task(spec).open("UIT-VSFC", folder)
 
 
+@pytest.mark.slow
 def test_three_processes_learn_the_sentiment_of_sentences(corpus):
     values = trained(corpus, task=SMALL, optimizer="adam", lr=0.005)
     assert values["accuracy"] > 0.9

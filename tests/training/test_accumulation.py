@@ -11,6 +11,7 @@ from atomo.training.events import Event, StepDone
 SHORT = {"network": "LeNet", "code": "sgd", "max_steps": 4, "fusion_mb": 0.2}
 
 
+@pytest.mark.slow(cases=("{'comm_type'",))
 @pytest.mark.parametrize("way", [{}, {"comm_type": "Allreduce", "n": 2}], ids=str)
 def test_batches_of_a_step_are_one_large_batch(way, tmp_path):
     whole = settings(tmp_path / "whole", batch_size=24, **SHORT, **way)
@@ -25,6 +26,7 @@ def test_batches_of_a_step_are_one_large_batch(way, tmp_path):
     assert all(event.up_bytes < 1.1 * event.dense_bytes for event in done)
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_step_is_of_all_its_batches(tmp_path):
     told: dict[str, list[StepDone]] = {}
     for name, batches in {"whole": (24, 1), "parts": (8, 3)}.items():

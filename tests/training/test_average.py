@@ -51,6 +51,7 @@ def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
     assert not any(tensor.equal(whole.model[name]) for name, tensor in expected.items())
 
 
+@pytest.mark.slow(cases=("{'down'",))
 @pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather"}], ids=str)
 def test_only_who_writes_checkpoints_keeps_it(way, tmp_path, monkeypatch):
     update, kept = WeightAverage.update, list[WeightAverage]()
@@ -66,6 +67,7 @@ def test_only_who_writes_checkpoints_keeps_it(way, tmp_path, monkeypatch):
     assert len(set(map(id, kept))) == 2  # one a run
 
 
+@pytest.mark.slow
 def test_a_run_may_begin_or_drop_it_on_a_resume(tmp_path):
     run_threads(settings(tmp_path, **(COMMON | {"max_steps": 2})))
     run_threads(settings(tmp_path, ema_decay=0.5, **(COMMON | {"max_steps": 4})))
@@ -74,6 +76,7 @@ def test_a_run_may_begin_or_drop_it_on_a_resume(tmp_path):
     assert not averaged({}, load(tmp_path, 6).optimizer)
 
 
+@pytest.mark.slow
 def test_both_are_evaluated(tmp_path, capfd):
     run_threads(settings(tmp_path, ema_decay=0.99, **(COMMON | {"network": "FC", "max_steps": 12})))
     assert main(["evaluate", f"--model-dir={tmp_path}"]) == 0

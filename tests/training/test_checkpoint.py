@@ -292,6 +292,7 @@ print(unfinished, latest(folder))
 """
 
 
+@pytest.mark.slow
 def test_a_saver_killed_anywhere_leaves_whole_checkpoints(tmp_path):
     rounds = 20
     command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(tmp_path / "acknowledged")]

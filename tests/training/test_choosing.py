@@ -36,6 +36,7 @@ def choose(run: Settings, note: Callable[[str], object] = lambda text: None) -> 
     return found
 
 
+@pytest.mark.long(cases=("Allreduce",))
 @pytest.mark.parametrize(
     ("comm_type", "n"), [pytest.param("Bcast", 3, marks=pytest.mark.slow), ("Allreduce", 2)]
 )
@@ -108,6 +109,7 @@ def test_the_codecs_are_settings_like_any_other(tmp_path: Path) -> None:
     assert "2 tensors qsgd, 1 tensor svd(rank=8), memory none: 4.1 ms" in CHOSEN.text
 
 
+@pytest.mark.slow
 def test_a_run_with_several_codecs_that_stops_and_goes_on_has_the_same_bits(tmp_path: Path) -> None:
     codes = {
         "fc1.weight": "topk",

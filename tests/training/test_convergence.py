@@ -25,6 +25,13 @@ ONCE = {
 QUICK = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk", "ACP-SGD")
 
 
+@pytest.mark.long(
+    cases=(
+        "efsignsgd",
+        "randk",
+        "topk",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", long_but(QUICK, ONCE))
 def test_what_once_diverged_trains(what, tmp_path):
@@ -37,6 +44,7 @@ def test_what_once_diverged_trains(what, tmp_path):
         assert not any(isinstance(event, Caution) for event in told)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_damping_one_worker_is_warned_before_it_diverges(tmp_path):
     told: list[Event] = []

@@ -111,6 +111,7 @@ def test_a_run_outlives_its_workers(case, tmp_path, monkeypatch):
     assert len(load(tmp_path, STEPS).workers) == 2
 
 
+@pytest.mark.slow
 def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
     dead = r"rank \[1, 2\] of 4 died, which leaves 2; --min-workers is 3; the checkpoint of step"
     with pytest.raises(TooFewWorkers, match=dead):
@@ -122,6 +123,7 @@ def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
     assert steps(tmp_path)[-1] == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(SPARED[:1], SPARED), ids=str)
 def test_a_spare_goes_on_with_what_all_have(case, tmp_path, monkeypatch):
     monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)  # which fails where hashes differ
@@ -142,6 +144,7 @@ def test_a_spare_goes_on_with_what_all_have(case, tmp_path, monkeypatch):
     assert len(load(tmp_path, 6).workers) == 3
 
 
+@pytest.mark.slow
 def test_too_few_in_the_step_in_which_a_spare_joins_are_an_end_as_any_other(tmp_path):
     dead = (
         r"rank \[1, 2, 3\] of 6 died, which leaves 3; --min-workers is 4; the checkpoint of step 2"

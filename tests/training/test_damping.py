@@ -62,6 +62,7 @@ def test_fewer_workers_and_fewer_atoms_take_shorter_steps(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -82,6 +83,7 @@ def test_a_checkpoint_of_a_run_has_it(tmp_path):
     assert load(tmp_path, 3).optimizer["noise_damping"].dtype == torch.float64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CODECS)
 def test_a_codec_is_noisy_where_it_is_unbiased_and_not_lossless(code, tmp_path):
     """Measured: what comes out of a noisy one is longer on average, and of no other."""

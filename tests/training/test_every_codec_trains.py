@@ -23,6 +23,25 @@ OPTIONS: dict[str, dict[str, object]] = {
 FEW = {"qsgd"}  # test_convergence.py trains others
 
 
+@pytest.mark.long(
+    cases=(
+        "bf16",
+        "chunktopk",
+        "dragonn",
+        "efsignsgd",
+        "entrywise",
+        "fourier",
+        "fp16",
+        "lss",
+        "natural",
+        "randk",
+        "rows",
+        "signum",
+        "sketchml",
+        "terngrad",
+        "threshold",
+    )
+)
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))
 def test_the_loss_comes_down_and_the_states_reach_the_checkpoint(code, tmp_path):
     told: list[Event] = []

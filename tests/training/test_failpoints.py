@@ -93,6 +93,7 @@ def check(folder: Path, newest: int) -> list[int]:
     return there
 
 
+@pytest.mark.long(cases=("1-1",))
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize(("keep", "every"), [(0, 4), (1, 1)])  # to delete is calls more

@@ -39,6 +39,13 @@ def repeated(folder: Path, into: Path) -> Settings:
     return replace(Settings(**left), train_dir=str(into)).resolved()
 
 
+@pytest.mark.long(
+    cases=(
+        "Allgather0",
+        "Allreduce",
+        "PowerSGD",
+    )
+)
 @pytest.mark.parametrize("case", slow_but(CASES[1:2], CASES), ids=lambda case: case["comm_type"])
 def test_a_run_that_measured_first_is_bit_for_bit_one_that_was_told(case, tmp_path) -> None:
     """So measuring changes no weight, no memory, no statistic of batch norm and no order of data;
@@ -58,6 +65,7 @@ def test_a_run_that_measured_first_is_bit_for_bit_one_that_was_told(case, tmp_pa
         assert all(tensor.equal(theirs[name]) for name, tensor in mine.items())
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_keeps_its_messages(tmp_path, monkeypatch) -> None:
     short = {**SHORT, "n": 2, "comm_type": "Allgather", "max_steps": 1}
     told = found_by(settings(tmp_path, **short))

@@ -33,6 +33,15 @@ def same(one: Snapshot, other: Snapshot) -> bool:
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
 
 
+@pytest.mark.long(
+    cases=(
+        "ACPSGD-4",
+        "Allgather-3",
+        "Allgather-4-2",
+        "Allreduce-3",
+        "PowerSGD-4",
+    )
+)
 @pytest.mark.parametrize(("n", "size"), [(3, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("comm_type", slow_but(["Allgather"], WAYS))
 def test_dense_equals_plain_sgd(comm_type, n, size, tmp_path):
@@ -55,6 +64,15 @@ CASES = [
 ]
 
 
+@pytest.mark.long(
+    cases=(
+        "{'comm_type': 'ACPSGD",
+        "{'comm_type': 'Allgather', 'code': 'dgc",
+        "{'comm_type': 'Allgather', 'code': 'efsignsgd",
+        "{'comm_type': 'Allgather', 'code': 'terngrad",
+        "{'comm_type': 'PowerSGD",
+    )
+)
 @pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     given = {"n": 4, "hierarchical": "2", "network": SMALL, "fusion_mb": SMALL_MB, "batch_size": 8}

@@ -136,6 +136,7 @@ def test_training_with_a_schedule_is_plain_sgd_with_pytorchs(tmp_path):
 WAYS = [{"down": "updates"}, {"n": 2, "comm_type": "Allgather"}, {"eval_freq": 6}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", slow_but(WAYS[:1], WAYS), ids=str)
 def test_who_repeats_or_continues_steps_has_the_same_rates(way, tmp_path):
     """Memories in units of the update follow the rate as well."""

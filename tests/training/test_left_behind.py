@@ -45,6 +45,13 @@ def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") ->
     return told
 
 
+@pytest.mark.long(
+    cases=(
+        "auto",
+        "updates-1",
+        "weights",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("down", "seed", "spares"),

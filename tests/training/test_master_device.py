@@ -37,6 +37,7 @@ def trained(folder: Path, device: torch.device, steps: int, **changes: object) -
     return load(folder, steps)
 
 
+@pytest.mark.slow
 def test_it_takes_the_steps_that_one_on_the_cpu_takes(tmp_path, monkeypatch):
     """Its checkpoint is continued there as well, with momentum, and with the average."""
     staged(monkeypatch)

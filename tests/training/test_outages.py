@@ -142,6 +142,8 @@ CASES = [("Bcast", "ENOSPC"), ("Bcast", "removed"), ("Bcast", "moved"), ("Bcast"
 CASES += [("Bcast", "ESTALE"), ("Bcast", "EROFS"), ("Allreduce", "ENOSPC"), ("Allreduce", "moved")]
 
 
+@pytest.mark.long(cases=("Allreduce-moved",))
+@pytest.mark.slow(cases=("Allreduce",))
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("case", slow_but([CASES[0], CASES[-1]], CASES), ids="-".join)
 def test_a_run_trains_on_and_writes_its_checkpoint_later(tmp_path, case):

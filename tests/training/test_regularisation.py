@@ -66,6 +66,7 @@ def trained(folder: Path, **changes: object) -> tuple[Settings, dict[str, Tensor
     return chosen, dict(load(folder, STEPS).model)
 
 
+@pytest.mark.slow
 def test_smoothed_labels_are_pytorchs(tmp_path):
     chosen, model = trained(tmp_path, network="FC", label_smoothing=0.1)
 
@@ -79,6 +80,7 @@ def test_smoothed_labels_are_pytorchs(tmp_path):
 WAYS = [{}, {"down": "updates"}, {"n": 2, "comm_type": "Allgather"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", slow_but(WAYS[:1], WAYS), ids=str)
 def test_a_clipped_gradient_is_pytorchs_mean_gradient_clipped(way, tmp_path):
     chosen, model = trained(tmp_path, network="LeNet", clip_grad=0.4, fusion_mb=0.1, **way)
@@ -89,6 +91,7 @@ def test_a_clipped_gradient_is_pytorchs_mean_gradient_clipped(way, tmp_path):
 OPTIMIZERS = [{"optimizer": "sgd"}, {"optimizer": "adam", "lr": 1e-3}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", slow_but(OPTIMIZERS[:1], OPTIMIZERS))
 def test_decay_of_weights_alone_is_that_of_two_groups(optimizer, tmp_path):
     decay = {"weight_decay": 0.1, "decay_norms": False, "network": "LeNet", **optimizer}
@@ -99,6 +102,7 @@ def test_decay_of_weights_alone_is_that_of_two_groups(optimizer, tmp_path):
     assert largest_difference(plain(chosen), model) > 2 * near
 
 
+@pytest.mark.slow
 def test_the_bits_of_before_stay_where_nothing_is_asked_for(tmp_path):
     old, all_decay = tmp_path / "a", tmp_path / "b"
     _, one = trained(old, network="FC", weight_decay=0.1)
@@ -106,6 +110,7 @@ def test_the_bits_of_before_stay_where_nothing_is_asked_for(tmp_path):
     assert all(tensor.equal(two[name]) for name, tensor in one.items())
 
 
+@pytest.mark.slow
 def test_bf16_is_autocast_around_forward_and_loss(tmp_path):
     chosen, model = trained(tmp_path, network="LeNet", precision="bf16")
 
@@ -118,6 +123,8 @@ def test_bf16_is_autocast_around_forward_and_loss(tmp_path):
     assert largest_difference(plain(chosen), model) > 1e-5
 
 
+@pytest.mark.long(cases=("4294967296",))
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [65536.0, 2.0**32])
 def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overflows(
     first, tmp_path, monkeypatch

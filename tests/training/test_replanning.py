@@ -126,6 +126,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(held.equal(other[name]) for name, held in one.items())
 
 
+@pytest.mark.long(cases=("Allgather",))
 @pytest.mark.parametrize("case", slow_but(CASES[1:], CASES), ids=lambda case: case["comm_type"])
 def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +170,7 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     assert [json.loads(line)["plan_since"] for line in lines] == [step.plan_since for step in steps]
 
 
+@pytest.mark.long(cases=("Allgather",))
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["comm_type"])
 def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
@@ -189,6 +191,7 @@ def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
     assert same(one.optimizer, other.optimizer)
 
 
+@pytest.mark.long(cases=("Allgather",))
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["comm_type"])
 def test_other_messages_carry_on_what_was_kept(

@@ -38,6 +38,14 @@ def ended(chosen: Settings) -> Snapshot:
     return load(Path(chosen.train_dir), chosen.max_steps)
 
 
+@pytest.mark.long(
+    cases=(
+        "ACPSGD-2",
+        "Allgather-2",
+        "Chunked-2",
+        "PowerSGD-2",
+    )
+)
 @pytest.mark.parametrize("workers", slow_but([2], [1, 2, 3]))
 @pytest.mark.parametrize("comm_type", REDUCTIONS)
 def test_dense_equals_plain_sgd(comm_type, workers, tmp_path):
@@ -57,6 +65,14 @@ CASES = [
 ]
 
 
+@pytest.mark.long(
+    cases=(
+        "{'code': 'fp16'",
+        "{'code': 'signsgd'",
+        "{'code': 'topk'",
+    )
+)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
 def test_allgather_has_the_bits_of_the_parameter_server(case, tmp_path):
     common = {"max_steps": 4} | case
@@ -76,6 +92,12 @@ def test_every_codec_takes_a_step(code, tmp_path):
 SUMMABLE = [name for name in CODECS if Law.SUMMABLE in make_codec(name).laws]
 
 
+@pytest.mark.long(
+    cases=(
+        "fp16",
+        "randk",
+    )
+)
 @pytest.mark.parametrize("code", slow_but({"randk"}, SUMMABLE))
 def test_a_sum_of_payloads_is_the_sum_of_gradients(code, tmp_path):
     common = {"n": 3, "code": code, "network": SMALL, "max_steps": 3, "fusion_mb": SMALL_MB}
@@ -98,6 +120,8 @@ RESUMED = [
 ]  # fmt: skip
 
 
+@pytest.mark.long(cases=("{'n': 2, 'comm_type': 'Allgather'",))
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(RESUMED[1:2], RESUMED), ids=str)
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": SMALL_MB} | case
@@ -176,6 +200,7 @@ def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
         run_threads(settings(tmp_path, n=3, network=SMALL, comm_type="Allgather", code="sgd"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_answer_is_named(tmp_path):
     chosen = settings(tmp_path, n=3, comm_type="Allgather", code="sgd", timeout=2.0)
     ends = [make_end(make_job(chosen, 3), transport, CPU, lambda event: None, lambda: False)

@@ -33,6 +33,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.long(cases=("{'n': 3, 'code': 'svd",))
 @pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": 0.2} | case
@@ -153,6 +154,7 @@ def test_a_host_is_one_worker_to_what_was_kept():
             }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_another_run_can_be_continued_in_a_new_folder(tmp_path):
     run_threads(settings(tmp_path / "whole", max_steps=4, network=SMALL))
     run_threads(settings(tmp_path / "a", max_steps=2, network=SMALL))
@@ -171,6 +173,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     assert steps(tmp_path) == [2]
 
 
+@pytest.mark.slow
 def test_what_was_under_way_at_a_checkpoint_is_accounted_for_after_it(tmp_path):
     """It came too late while states were gathered, after the last line of metrics."""
     common = {"n": 4, "code": "sgd", "batch_size": 8, "num_aggregate": 1, "memory": "residual"}

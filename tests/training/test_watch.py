@@ -112,6 +112,7 @@ def test_the_likeliest_cause_is_named(changes, words):
     assert re.search(words, likely(Settings(**changes).resolved()))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_so_first_and_ends_with_the_cause(tmp_path):
     told: list[Event] = []
     chosen = settings(tmp_path, network="FC", code="sgd", lr=2.0, max_steps=200)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from atomo.errors import CUT_OFF
 from atomo.transports.farewell import at_most
 
@@ -17,6 +19,7 @@ with at_most(0.05):
 """
 
 
+@pytest.mark.slow
 def test_what_waits_for_ever_with_the_interpreters_lock_ends_with_its_exit_code():
     done = subprocess.run(
         [sys.executable, "-c", STUCK], capture_output=True, text=True, check=False, timeout=600

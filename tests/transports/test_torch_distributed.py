@@ -46,12 +46,14 @@ def test_ranks_that_are_content_end_well(played):
     assert played[0] == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_an_abort_ends_every_rank_with_its_code(tmp_path):
     codes, output = play(["abort"], tmp_path)
     assert codes == [9, 9, 9]
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 def test_the_loss_of_a_rank_is_told_to_all_and_ends_nobody_else(tmp_path):
     codes, output = play(["lost"], tmp_path)
     assert codes == [0, 0, 0], output

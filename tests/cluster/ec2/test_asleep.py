@@ -8,6 +8,8 @@ from cluster.ec2.lab import start
 
 from atomo_cluster.ec2.remote import Answer
 
+pytestmark = pytest.mark.long
+
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 DISK = 100 * 0.08 / 730
 HOST = 0.096 + DISK + 0.005

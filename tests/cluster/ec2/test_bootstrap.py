@@ -13,7 +13,10 @@ from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Host as Named
 from atomo_cluster.ec2.source import names
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}")
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}"),
+    pytest.mark.slow,
+]
 ROOT = Path(__file__).parents[3]
 PRE_RUN = '#!/bin/bash\necho "pre_run $*" >>"$HOME/called"\n'
 
@@ -82,6 +85,7 @@ def test_bootstrap_makes_a_cluster(machines, capsys):
     assert all("pre_run \n" in host.called for host in machines.hosts)
 
 
+@pytest.mark.long
 def test_the_clusters_key_is_its_own_and_the_users_stays_here(machines):
     assert machines("bootstrap") == 0
     keys = set(machines.text(".ssh/atomo_cluster"))
@@ -98,6 +102,7 @@ def test_the_clusters_key_is_its_own_and_the_users_stays_here(machines):
         assert admitted.count("ssh-ed25519") == 2
 
 
+@pytest.mark.long
 def test_bootstrap_again_changes_what_changed_and_deletes_nothing(machines, checkout):
     assert machines("bootstrap") == 0
     keys, settings = machines.text(".ssh/atomo_cluster"), machines.text(".ssh/config")
@@ -112,6 +117,7 @@ def test_bootstrap_again_changes_what_changed_and_deletes_nothing(machines, chec
     assert all(text.count("ssh-ed25519") == 2 for text in machines.text(".ssh/authorized_keys"))
 
 
+@pytest.mark.long
 def test_a_users_own_ssh_settings_stay(machines):
     config = machines.hosts[0].home / ".ssh/config"
     config.write_text("Host mine\n  User me\n")
@@ -126,6 +132,7 @@ def test_a_master_that_cannot_reach_a_host_is_named(machines, capsys):
     assert "the master cannot log in to deeplearning-worker1 with the cluster's key" in told
 
 
+@pytest.mark.long
 def test_an_installation_that_fails_is_named_and_the_others_go_on(machines, checkout, capsys):
     failing = PRE_RUN + '[ "$HOME" = {home} ] && {{ echo "no space left" >&2; exit 28; }}\nexit 0\n'
     script = failing.format(home=machines.hosts[1].home)
@@ -153,6 +160,7 @@ def test_a_wrong_key_is_named(machines, capsys, tmp_path):
     assert "the host does not take this key" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_shared_folder_is_mounted_once(machines):
     assert machines("setup_nfs", *machines.nfs) == 0
     options = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
@@ -163,6 +171,7 @@ def test_the_shared_folder_is_mounted_once(machines):
     assert all(host.called.count("mount -t nfs4") == 1 for host in machines.hosts)
 
 
+@pytest.mark.long
 def test_the_masters_disk_is_shared(machines):
     words = [*machines.nfs, "--nfs-ip-address", "master"]
     assert machines("setup_nfs", *words) == 0
@@ -177,6 +186,7 @@ def test_the_masters_disk_is_shared(machines):
     assert machines("bootstrap", *words) == 0
 
 
+@pytest.mark.long
 def test_files_at_the_mount_point_are_never_hidden_or_deleted(machines, capsys):
     machines.mount.mkdir(parents=True)
     (machines.mount / "thesis.tex").write_text("years of work")
@@ -186,6 +196,7 @@ def test_files_at_the_mount_point_are_never_hidden_or_deleted(machines, capsys):
     assert not any("mount -t" in host.called for host in machines.hosts)
 
 
+@pytest.mark.long
 def test_another_mounted_folder_stays(machines, capsys):
     assert machines("setup_nfs", *machines.nfs) == 0
     assert machines("setup_nfs", *machines.nfs, "--nfs-ip-address", "10.1.1.1") == 11
@@ -229,6 +240,7 @@ def fleet(ec2, cloud, folder, checkout, monkeypatch):
     host.stop()
 
 
+@pytest.mark.long
 def test_gpu_hosts_must_see_their_gpus(ec2, fleet):
     host, options = fleet
     words = ("--worker-type", "g4dn.xlarge", "--n-workers", "1")
@@ -248,6 +260,7 @@ def test_a_host_without_a_fuse_is_not_used(ec2, fleet):
     assert "this host has no fuse" in done.err
 
 
+@pytest.mark.long
 def test_bootstrap_of_another_master_than_expected_stops(ec2, fleet):
     host, options = fleet
     launched = ec2("launch", "--yes", "--json", "--n-workers", "1").record

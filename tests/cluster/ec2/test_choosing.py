@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
 from cluster.ec2.cloud import refusal
 
 from atomo_cluster.ec2.policy import policy
+
+pytestmark = pytest.mark.long
 
 PRICES = {"g4dn.xlarge": 0.526, "g5.xlarge": 1.006, "p3.2xlarge": 3.06, "m5.large": 0.096}
 

@@ -23,6 +23,7 @@ def test_the_published_keys_are_there():
     assert {field.name for field in dataclasses.fields(Cluster)} >= PUBLISHED
 
 
+@pytest.mark.slow
 def test_init_writes_every_key_explained(ec2, folder):
     (folder / "cluster.yaml").unlink()
     assert ec2("init").code == 0
@@ -50,6 +51,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
     assert cluster.setup_commands == ("ls", "echo x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -103,6 +105,7 @@ def test_a_bad_setting_is_refused_before_aws_is_asked(ec2, cloud, folder, text, 
     assert not cloud.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -131,6 +134,7 @@ def test_a_bad_command_line_is_refused(ec2, cloud, words, told):
     assert not cloud.calls
 
 
+@pytest.mark.slow
 def test_without_a_file_there_must_be_a_name(ec2, folder, cloud):
     (folder / "cluster.yaml").unlink()
     done = ec2("shutdown", "--yes")
@@ -168,6 +172,7 @@ def test_help_lists_every_command(capsys):
     assert all(f"\n  {command} " in text for command in COMMANDS)
 
 
+@pytest.mark.slow
 def test_settings_of_the_file_reach_the_launch(ec2, folder):
     write_cluster(folder / "other.yaml", n_workers=1, state_dir=str(folder / "s"))
     plan = ec2("plan", "--config", "other.yaml", "--json").record

@@ -17,6 +17,8 @@ from atomo_cluster.ec2.supervisor.crew import Crew
 from atomo_cluster.ec2.supervisor.handover import handed
 from atomo_cluster.errors import CloudError, NotReady
 
+pytestmark = pytest.mark.long
+
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR = 0.096 + 100 * 0.08 / 730
 PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"

@@ -7,6 +7,7 @@ import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
 from cluster.ec2.cloud import everything
 
 from atomo_cluster.ec2 import aws
@@ -23,6 +24,7 @@ def rehearsal():
     return text.partition(HEADING)[2].partition("\n## ")[0]
 
 
+@pytest.mark.slow
 def test_the_rehearsal(ec2, cloud, folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     (folder / "cluster.yaml").unlink()

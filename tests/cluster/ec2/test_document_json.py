@@ -5,6 +5,8 @@ import json
 import pytest
 from cluster.ec2.cloud import everything, refusal
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = [
     ("plan", 0),
     ("validate", 0),
@@ -25,6 +27,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.long
 def test_every_command_prints_one_document(ec2, cloud):
     for line, code in COMMANDS:
         done = ec2(*line.split(), "--json")

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from cluster.ec2.cloud import Reply, everything, fewer, refusal
 
+pytestmark = pytest.mark.long
+
 PRICES = {"m5.large": 0.096, "m5.xlarge": 0.192, "m6i.large": 0.09, "gp3": 0.08, "address": 0.005}
 SHORTAGE = refusal("InsufficientInstanceCapacity", "We have no m5.large")
 TYPES = ("--alternative-types", "m6i.large,m5.xlarge")

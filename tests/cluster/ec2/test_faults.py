@@ -9,6 +9,8 @@ from cluster.ec2.lab import start
 
 from atomo_cluster.ec2.cli import COMMANDS as VERBS
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     Case("launch", "RunInstances", 2, "lost"),
     Case("launch", "ImportKeyPair", 1, "refused"),

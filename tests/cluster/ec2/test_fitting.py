@@ -38,6 +38,7 @@ def test_what_a_terminal_shows_fits(ec2, cloud, monkeypatch):
     assert not long
 
 
+@pytest.mark.slow
 def test_plans_fit_wherever_they_go(ec2):
     assert max(map(len, ec2("plan", "--method", "reserved").out.splitlines())) <= 80
 

@@ -9,6 +9,8 @@ from atomo_cluster.ec2.images import named_in
 from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.tags import IMAGE
 
+pytestmark = pytest.mark.slow
+
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005, "snapshot": 0.05}
 
 

@@ -1,7 +1,10 @@
 """EC2's commands where Atomo is installed without its checkout."""
 
+import pytest
 from cluster.ec2.conftest import Ec2
 from wheels import Installed
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_command_of_the_wheel_plans(ec2: Ec2, installed: Installed, folder):

@@ -9,7 +9,10 @@ from cluster.ec2.sshd import why_not
 from atomo_cluster.ec2.cli import interrupt
 from atomo_cluster.ec2.jobs import SCRIPT
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}")
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}"),
+    pytest.mark.slow,
+]
 
 WAITS = "#!/bin/bash\nmkfifo wait && cat wait\necho done\n"
 # Like `python -m atomo train`, by its name and in what it does when it is told to end.
@@ -80,6 +83,7 @@ def test_attach_ends_with_the_code_of_the_job(lab, checkout):
     assert "JOB is a number" in lab("attach", "seven").err
 
 
+@pytest.mark.long
 def test_a_second_job_is_refused_or_waits_its_turn(lab, checkout):
     program(checkout, WAITS)
     assert lab("train", "--detach", "--", "--code", "qsgd").code == 0

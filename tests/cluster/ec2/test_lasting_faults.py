@@ -17,6 +17,8 @@ from atomo_cluster.ec2.supervisor.loop import Supervisor
 from atomo_cluster.ec2.supervisor.story import Story
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
+pytestmark = pytest.mark.slow
+
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR = 0.096 + 100 * 0.08 / 730 + 0.005
 FUSES_H = 8.0  # that `start` gives

@@ -11,6 +11,8 @@ from cluster.ec2.cloud import Reply, everything, fewer, refusal
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.tags import CLUSTER, OWNER
 
+pytestmark = pytest.mark.slow
+
 SPOT = ("--method", "spot")
 both_ways = pytest.mark.parametrize("method", ["spot", "on-demand"])
 
@@ -82,6 +84,7 @@ def test_launch_twice_launches_once(ec2, cloud, method):
     assert everything(cloud) == after
 
 
+@pytest.mark.long
 @both_ways
 def test_launch_replaces_only_the_workers_that_are_gone(ec2, cloud, method):
     master, kept, lost = launched(ec2, "--method", method)
@@ -117,6 +120,7 @@ def test_a_stopped_host_is_not_counted(ec2, cloud):
     assert f"{last} (worker) is stopped: `start_hosts` starts it" in done.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("other", "method"),
     [(("--name", "other"), "spot"), (("--owner", "somebody@else"), "on-demand")],
@@ -197,6 +201,7 @@ def no_capacity(cloud, method):
     cloud.on(action, shortage, times=99)
 
 
+@pytest.mark.long
 @both_ways
 def test_too_little_capacity_rolls_back(ec2, cloud, method):
     before = everything(cloud)
@@ -217,6 +222,7 @@ def test_a_fleet_that_is_not_complete_rolls_back(ec2, cloud):
     assert everything(cloud) == before
 
 
+@pytest.mark.long
 def test_a_roll_back_keeps_what_was_there_before(ec2, cloud):
     lost = launched(ec2)[-1]
     cloud.moto.client().terminate_instances(InstanceIds=[lost])
@@ -234,6 +240,7 @@ def lost_answer(words, forward):
     )
 
 
+@pytest.mark.long
 def test_hosts_whose_answer_was_lost_are_rolled_back(ec2, cloud):
     before = everything(cloud)
     cloud.on("RunInstances", lost_answer, times=20)
@@ -264,6 +271,7 @@ def heeded():
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_in_the_middle_of_an_order_rolls_back(ec2, cloud, number, heeded):
     before = everything(cloud)
@@ -279,6 +287,7 @@ def test_a_signal_in_the_middle_of_an_order_rolls_back(ec2, cloud, number, heede
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
+@pytest.mark.long
 def test_two_launches_at_once_do_not_make_two_clusters(ec2, cloud):
     started = []
 
@@ -298,6 +307,7 @@ def test_two_launches_at_once_do_not_make_two_clusters(ec2, cloud):
     assert len(everything(cloud)["instances"]) == 3  # the other's
 
 
+@pytest.mark.long
 def test_a_roll_back_that_fails_says_what_is_left(ec2, cloud):
     no_capacity(cloud, "on-demand")
     cloud.on("TerminateInstances", refusal("UnauthorizedOperation", "You may not"), times=99)
@@ -311,6 +321,7 @@ def test_a_roll_back_that_fails_says_what_is_left(ec2, cloud):
     assert not everything(cloud)["instances"]
 
 
+@pytest.mark.long
 def test_shutdown_says_what_it_could_not_delete(ec2, cloud):
     launched(ec2)
     cloud.on("DeleteSecurityGroup", refusal("DependencyViolation"), times=40)
@@ -331,6 +342,7 @@ def test_shutdown_twice_is_fine(ec2, cloud):
     assert "verified: nothing" in again.out
 
 
+@pytest.mark.long
 def test_disks_that_outlive_their_hosts_are_deleted(ec2, cloud):
     launched(ec2)
     client = cloud.moto.client()
@@ -343,6 +355,7 @@ def test_disks_that_outlive_their_hosts_are_deleted(ec2, cloud):
     assert not everything(cloud)["volumes"]
 
 
+@pytest.mark.long
 def test_what_others_tagged_like_the_cluster_is_named_and_kept(ec2, cloud):
     launched(ec2)
     client = cloud.moto.client()

@@ -11,6 +11,8 @@ from atomo_cluster.ec2.commands.extend import SCRIPT
 from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.tags import CLUSTER, OWNER
 
+pytestmark = pytest.mark.slow
+
 PRICES = {"m5.large": 0.096, "g4dn.xlarge": 0.526, "gp3": 0.08, "address": 0.005}
 GB_HOUR = 0.08 / 730
 HOST = 0.096 + 100 * GB_HOUR + 0.005
@@ -239,6 +241,7 @@ def test_an_ended_host_counts_until_its_end(reason, ec2, cloud, monkeypatch):
     assert hours == {0.0, 2.0 if "2026" in reason else 5.0}
 
 
+@pytest.mark.long
 def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
     cloud.prices = PRICES
     hosts = ec2("launch", "--yes", "--json", "--max-hours", "5").record

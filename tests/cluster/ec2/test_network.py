@@ -6,6 +6,8 @@ import subprocess
 import pytest
 from cluster.ec2.cloud import everything
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def groups(cloud):

@@ -3,6 +3,8 @@
 import pytest
 from cluster.ec2.cloud import Reply, everything
 
+pytestmark = pytest.mark.long
+
 ROLE = "arn:aws:sts::123456789012:assumed-role/Trainer/botocore-session-{}"
 
 

@@ -6,6 +6,8 @@ from cluster.ec2.cloud import Reply, refusal
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.permissions import principal
 
+pytestmark = pytest.mark.slow
+
 ROLE = "<R><GetRoleResult><Role><Arn>arn:aws:iam::1:role/path/T</Arn></Role></GetRoleResult></R>"
 SESSION = "arn:aws:sts::1:assumed-role/T/session"
 

@@ -3,6 +3,8 @@
 import pytest
 from cluster.ec2.cloud import refusal, region
 
+pytestmark = pytest.mark.long
+
 WORDS = ("--regions", "us-east-1,us-west-2")
 SHORTAGE = refusal("InsufficientInstanceCapacity", "We have no m5.large")
 

@@ -6,7 +6,10 @@ from cluster.ec2.sshd import closed_port, make_key, why_not
 
 from atomo_cluster.ec2.run import Run
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}")
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}"),
+    pytest.mark.slow,
+]
 
 
 def test_a_command_runs_on_every_host_at_once(lab):
@@ -151,6 +154,7 @@ def test_python_is_ended_kindly_on_the_chosen_hosts_of_this_cluster(lab):
     assert lab.hosts[0].called
 
 
+@pytest.mark.long
 def test_all_python_is_ended_only_when_it_is_meant(lab):
     lab.show_keys()
     for host in lab.hosts:

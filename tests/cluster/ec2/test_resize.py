@@ -5,7 +5,10 @@ from cluster.ec2.cloud import everything, refusal
 
 from atomo_cluster.ec2.tags import CLUSTER
 
+pytestmark = pytest.mark.slow
 
+
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_cluster_becomes_larger_and_smaller(ec2, cloud):
     assert ec2("resize", "3", "--yes").code == 10

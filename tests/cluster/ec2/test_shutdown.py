@@ -4,6 +4,8 @@ import pytest
 from cluster.ec2.cloud import everything, refusal
 from selection import slow_but
 
+pytestmark = pytest.mark.slow
+
 DENIED = refusal("UnauthorizedOperation", "You may not")
 CALLS = [
     ("ec2.cancel_spot_instance_requests", "CancelSpotInstanceRequests"),
@@ -23,6 +25,7 @@ def running(ec2, cloud):
     return everything(cloud)["instances"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refused", slow_but(CALLS[::4], CALLS), ids=lambda pair: pair[1])
 def test_instances_end_whatever_else_aws_refuses(ec2, cloud, running, refused):
     call, action = refused

@@ -7,6 +7,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 LARGEST_MB = 100
 HEAVY = {"torch", "numpy", "numba", "scipy", "mpi4py", "pandas", "atomo"}
 EVERYTHING = """

@@ -16,6 +16,8 @@ from atomo_cluster.ec2.supervisor.results import FETCHED, OnHosts, OnS3, Round
 from atomo_cluster.ec2.supervisor.story import Event, Story
 from atomo_cluster.errors import CloudError
 
+pytestmark = pytest.mark.slow
+
 PLACE = "s3://results-of-tests/runs/one"
 CHECKPOINT = bytes(range(256)) * 40
 

@@ -1,9 +1,12 @@
 """AWS says slow down: the tool does, for a while."""
 
+import pytest
 from botocore.retries.standard import ExponentialBackoff
 from cluster.ec2.cloud import everything, refusal
 
 from atomo_cluster.ec2.aws import session
+
+pytestmark = pytest.mark.slow
 
 SLOW_DOWN = refusal("RequestLimitExceeded", "Request limit exceeded.")
 

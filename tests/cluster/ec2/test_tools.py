@@ -52,6 +52,7 @@ def test_the_entry_finds_the_environment_of_the_clone(tmp_path):
     assert f"pytorch_ec2.py: {told} them\n" == missing.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["botocore.config", "yaml"])
 def test_a_missing_package_is_named(ec2, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -147,6 +148,7 @@ def test_pre_run_on_a_host_without_gpus(environment, tmp_path):
     assert "should have 4 GPUs, and nvidia-smi lists 3" in broken.stderr
 
 
+@pytest.mark.long
 def test_pre_run_checks_that_pytorch_sees_the_gpus(environment, tmp_path):
     import torch
 

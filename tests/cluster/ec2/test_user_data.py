@@ -17,6 +17,8 @@ from atomo_cluster.ec2.asleep import script
 from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.user_data import LARGEST, user_data
 
+pytestmark = pytest.mark.slow
+
 TOLD = "atomo: the fuse of this cluster"
 HOST = Path(atomo_cluster.ec2.__file__).parent / "host"
 RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >>"$RECORD"\n'

@@ -8,6 +8,8 @@ from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.storage import Shared, mounted, shared_of
 from atomo_cluster.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 STANDARD = "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
 G = "Running On-Demand G and VT instances"
 SPOT_STANDARD = "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"

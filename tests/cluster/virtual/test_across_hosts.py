@@ -12,6 +12,8 @@ from jobs import until
 from atomo.launch.last_words import FAREWELL
 from atomo.training.checkpoint import finished, latest
 
+pytestmark = pytest.mark.slow
+
 TRAIN = ["bash", "run_pytorch.sh", "--network=LeNet", "--batch-size=8", "--threads=1"]
 TRAIN += ["--code=sgd", "--log-interval=1"]
 SLOW = "100mbit"
@@ -36,6 +38,7 @@ def counters(tool: Tool) -> dict[str, tuple[int, int]]:
     return {host["name"]: (host["sent_bytes"], host["received_bytes"]) for host in found}
 
 
+@pytest.mark.long
 def test_lenet_trains_over_three_hosts_and_its_bytes_cross_the_links(tool, environment, tmp_path):
     tool.does("up", "--hosts", "4", "--rate", SLOW)
     tool.environment |= environment

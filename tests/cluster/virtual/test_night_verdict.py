@@ -3,6 +3,8 @@
 import pytest
 from cluster.virtual.night_verdict import AGAIN, judged
 
+pytestmark = pytest.mark.slow
+
 EVENTS = [
     {"when": f"2026-01-01T00:{minute:02}:00+00:00", "kind": kind, "text": text}
     for minute, kind, text in [

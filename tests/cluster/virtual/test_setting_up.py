@@ -10,7 +10,7 @@ from cluster.virtual.vc import ROOT, Tool
 
 OWN_HOMES = os.geteuid() == 0 and "overlay" in Path("/proc/filesystems").read_text()
 WHY_NOT = "NOT TESTED: hosts with home folders of their own take root and overlay file systems"
-pytestmark = pytest.mark.skipif(not OWN_HOMES, reason=WHY_NOT)
+pytestmark = [pytest.mark.skipif(not OWN_HOMES, reason=WHY_NOT), pytest.mark.slow]
 HOSTS = ["h1", "h2"]
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
 LAPTOP = "h3"

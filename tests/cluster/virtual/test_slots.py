@@ -8,6 +8,8 @@ import pytest
 from atomo.config import Settings
 from atomo.launch.mpirun import command
 
+pytestmark = pytest.mark.slow
+
 # With MPI: an mpirun of what ends at once was seen to hang (Open MPI 5.0.11).
 SAY_WHERE = """
 import socket

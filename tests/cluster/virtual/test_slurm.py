@@ -11,7 +11,10 @@ from jobs import until
 
 from atomo.training.checkpoint import latest
 
-pytestmark = pytest.mark.skipif(bool(lacking()), reason=f"NOT TESTED WITH A SLURM: {lacking()}")
+pytestmark = [
+    pytest.mark.skipif(bool(lacking()), reason=f"NOT TESTED WITH A SLURM: {lacking()}"),
+    pytest.mark.long,
+]
 HOSTS = 3
 WHERE = """\
 import subprocess, sys

@@ -15,6 +15,8 @@ import pytest
 from cluster.virtual.vc import ROOT, SCRIPT, Tool, machine
 from jobs import until
 
+pytestmark = pytest.mark.slow
+
 NO_SSHD = "#!/bin/sh\necho planted >&2\nexit 1\n"
 STUCK_SSHD = "#!/bin/sh\nsleep 1000000\n"  # its words stay to be seen
 

@@ -12,6 +12,8 @@ from atomo_cluster.virtual.cli import instructions
 from atomo_cluster.virtual.options import make_parser
 from atomo_cluster.virtual.spec import Cluster, Place, hosts_of
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = ["check", "up", "status", "exec", "partition", "heal", "throttle", "kill", "down"]
 
 

@@ -55,6 +55,7 @@ def spectra() -> list[tuple[Tensor, float]]:
     return cases
 
 
+@pytest.mark.slow
 def test_equals_the_paper_and_the_optimum_on_a_thousand_spectra():
     for coefficients, budget in spectra():
         ours = probabilities(coefficients, budget)

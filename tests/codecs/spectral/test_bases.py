@@ -44,6 +44,15 @@ def algorithm_1(coefficients: list[float], budget: float) -> list[float]:
 # ---- coordinates
 
 
+@pytest.mark.long(
+    cases=(
+        "heavy-20",
+        "heavy-8",
+        "normal-1.0",
+        "normal-20",
+    )
+)
+@pytest.mark.slow(cases=("normal-8",))
 @pytest.mark.parametrize("budget", slow_but([8.0], [1.0, 8.0, 20.0]))
 @pytest.mark.parametrize("gradient", [normal(60), heavy(60)], ids=["normal", "heavy"])
 def test_entries_come_with_the_probabilities_and_the_variance_of_the_paper(gradient, budget):
@@ -139,6 +148,8 @@ def test_the_cosines_are_orthonormal_and_those_of_the_dct(block):
     )
 
 
+@pytest.mark.long(cases=("64",))
+@pytest.mark.slow
 @pytest.mark.parametrize(("entries", "padded"), [(64, False), (61, True)])
 def test_cosines_have_the_variance_of_the_closed_form(entries, padded):
     gradient, codec = normal(entries), make_codec("fourier(budget=6, block=16)")

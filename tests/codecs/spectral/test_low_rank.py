@@ -103,6 +103,7 @@ def test_any_size_of_its_entries_will_do(size, found):
     assert found() == [True] or size < 1e-38
 
 
+@pytest.mark.long
 def test_a_layer_of_low_rank_is_unbiased_with_the_closed_form_variance(found):
     matrix = layer(12, m=140, n=120, faintest=0.5)  # so that each atom is drawn often
     codec, draws = make_codec("svd(rank=3)"), 1500

@@ -55,6 +55,13 @@ def assert_unbiased(drawn: Tensor, gradient: Tensor, closed_form: float) -> None
     assert empirical == pytest.approx(closed_form, rel=0.05, abs=floor**2)
 
 
+@pytest.mark.slow(
+    cases=(
+        "ill",
+        "pairs",
+        "tall",
+    )
+)
 @pytest.mark.parametrize(
     ("spec", "gradient"),
     [
@@ -77,6 +84,7 @@ def test_unbiased_with_the_closed_form_variance(spec, gradient):
     assert_unbiased(drawn, gradient, variance(values, chances))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("large_path")
 def test_a_large_matrix_is_unbiased_with_the_variance_of_its_own_atoms():

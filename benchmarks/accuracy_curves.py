@@ -41,7 +41,7 @@ def draw(pyplot: Any, options: argparse.Namespace) -> None:
 
 
 def curve(run: Path) -> tuple[list[float], list[float]]:
-    """The seconds of training and the accuracy, %, of each look at a run."""
+    """Returns the seconds of training and the accuracy, %, of each look at a run."""
     steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
     spent = list(accumulate(step["step_s"] for step in steps))
     at = {step["step"]: place for place, step in enumerate(steps)}

@@ -50,10 +50,10 @@ class Task(Protocol):
     """A model, and its batches."""
 
     def model(self) -> nn.Module:
-        """A model with its first weights."""
+        """Returns a model with its first weights."""
 
     def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The inputs and targets of one rank's step."""
+        """Returns the inputs and targets of one rank's step."""
 
     def held_out(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets that are not trained on."""
@@ -84,7 +84,9 @@ class Characters:
 
 
 def windows(codes: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """The windows that begin at some places, and the characters that follow each of theirs."""
+    """Returns the windows that begin at some places, and the characters that follow
+    each of theirs.
+    """
     places = starts[:, None] + torch.arange(WINDOW)
     return codes[places], codes[places + 1]
 
@@ -237,7 +239,7 @@ class Cell:
 
 
 def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of one rank."""
+    """Returns the optimiser of one rank."""
     if method.steps_by == "sgd":
         return torch.optim.SGD(model.parameters(), lr=method.rate)
     return torch.optim.AdamW(
@@ -246,7 +248,7 @@ def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def schedule_of(cell: Cell, method: Method) -> tuple[str, str]:
-    """The first code, and the ratio's warm-up by step; empty: none."""
+    """Returns the first code, and the ratio's warm-up by step; empty: none."""
     name, _, rest = cell.code.partition("(ratio=")
     if not method.warm_up or not rest:
         return cell.code, ""
@@ -259,7 +261,7 @@ def schedule_of(cell: Cell, method: Method) -> tuple[str, str]:
 
 
 def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer:
-    """All steps of one rank."""
+    """Returns all steps of one rank."""
     method, task = METHODS[cell.method], make_task(cell.task)
     code, schedule = schedule_of(cell, method)
     wrapped = atomo.wrap_optimizer(
@@ -286,7 +288,7 @@ def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer
 
 
 def run(cell: Cell) -> Cell:
-    """One cell, from its first step to its loss."""
+    """Returns one cell, from its first step to its loss."""
     torch.manual_seed(cell.seed)
     first = make_task(cell.task).model()
     models = [copy.deepcopy(first) for _ in range(RANKS)]
@@ -347,7 +349,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def table(found: Mapping[Any, Cell]) -> str:
-    """A row for each code and method: what the mean loss is above the dense one's."""
+    """Returns a row for each code and method: what the mean loss is above the dense one's."""
     columns = sorted({(cell.task, cell.steps) for cell in found.values()})
     losses = defaultdict[tuple[str, str], dict[tuple[str, int], list[Cell]]](dict)
     for cell in found.values():
@@ -364,7 +366,9 @@ def table(found: Mapping[Any, Cell]) -> str:
 
 
 def text(cells: Sequence[Cell], dense: Sequence[Cell]) -> str:
-    """A mean over seeds above that of the dense runs of the same seeds, and the number of seeds."""
+    """Returns a mean over seeds above that of the dense runs of the same seeds, and the number of
+    seeds.
+    """
     if not cells:
         return ""
     if any(cell.loss is None for cell in cells):

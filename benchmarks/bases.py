@@ -31,7 +31,9 @@ SPECS = (
 
 
 def gradient_of(entries: int) -> Tensor:
-    """A matrix of about so many entries and as few columns as a 3 x 3 convolution is read with."""
+    """Returns a matrix of about so many entries and as few columns as a 3 x 3 convolution is read
+    with.
+    """
     generator = Generator().manual_seed(0)
     rows = entries // COLUMNS
     scales = torch.pow(10.0, 3 * torch.rand(rows, 1, generator=generator) - 3)
@@ -39,7 +41,7 @@ def gradient_of(entries: int) -> Tensor:
 
 
 def least(run: Callable[[], object], repetitions: int) -> float:
-    """The shortest of some runs, in seconds."""
+    """Returns the shortest of some runs, in seconds."""
     times = []
     for _ in range(repetitions):
         start = time.perf_counter()
@@ -49,7 +51,7 @@ def least(run: Callable[[], object], repetitions: int) -> float:
 
 
 def row(spec: str, gradient: Tensor, repetitions: int) -> str:
-    """The figures of one codec."""
+    """Returns the figures of one codec."""
     codec, total = make_codec(spec), torch.zeros_like(gradient)
     generator = Generator().manual_seed(1)
     payload = codec.encode(gradient, generator)

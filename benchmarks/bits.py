@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
-    """The fewest bits per entry of all parameters together; biases travel as they are."""
+    """Returns the fewest bits per entry of all parameters together; biases travel as they are."""
     apart = [t for t in gradient.values() if t.ndim < 2]
     coded = [t for t in gradient.values() if t.ndim >= 2]
     if codec.unit is Unit.ENTRIES:
@@ -76,7 +76,7 @@ def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
 
 
 def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
-    """All of a payload but its levels, exponents and signs."""
+    """Returns all of a payload but its levels, exponents and signs."""
     n = gradient.numel()
     if isinstance(payload, Sparse):
         k = int(payload.count)
@@ -104,7 +104,9 @@ def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
 
 
 def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | None:
-    """One number for each entry, equal where what was sent is equal; None: nothing to code."""
+    """Returns one number for each entry, equal where what was sent is equal; None:
+    nothing to code.
+    """
     if not isinstance(payload, Levels) and codec.id != "natural":
         return None
     decoded: Tensor = codec.decode(payload, gradient.shape).flatten()
@@ -117,7 +119,7 @@ def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | No
 
 
 def halves_bits(packed: Tensor) -> float:
-    """The entropy of bytes that hold two numbers each, over all of these."""
+    """Returns the entropy of bytes that hold two numbers each, over all of these."""
     return entropy_of(torch.cat([packed & 15, packed >> 4])) * 2 * len(packed)
 
 
@@ -129,7 +131,7 @@ def entropy_of(symbols: Tensor) -> float:
 
 
 def plain_bits(tensors: list[Tensor]) -> float:
-    """The plain size of some tensors."""
+    """Returns the plain size of some tensors."""
     return 8.0 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def feeds_back(self) -> bool:
-        """Whether what is lost comes later."""
+        """True if what is lost comes later."""
         return kind_of(self.memory).feeds_back
 
 
@@ -97,7 +97,7 @@ Way = Callable[[Settings], "list[Outcome]"]
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[Settings, Way]]:
-    """All that is asked for, and how it is found."""
+    """Returns all that is asked for, and how it is found."""
     if options.converged:
         return [*of_table(options.converged)]
     if options.runs:
@@ -118,7 +118,7 @@ def of_table(page: Path) -> Iterator[tuple[Settings, Way]]:
 
 
 def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
-    """The errors with 1, 2, ... workers beside accuracies that are known."""
+    """Returns the errors with 1, 2, ... workers beside accuracies that are known."""
     gradient = gradient_of(make_job(settings, settings.n))
     lost = measure_losses(settings.codecs[0], gradient)
     return [
@@ -128,7 +128,7 @@ def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
 
 
 def of_codes(options: argparse.Namespace) -> Iterator[Settings]:
-    """Two workers without a master; all codecs with one seed before any with the next."""
+    """Yields two workers without a master; all codecs with one seed before any with the next."""
     for seed in range(1, options.seeds + 1):
         for code in filter(None, map(str.strip, options.codes.split(";"))):
             yield Settings(
@@ -139,7 +139,7 @@ def of_codes(options: argparse.Namespace) -> Iterator[Settings]:
 
 
 def of_runs(options: argparse.Namespace) -> Iterator[Settings]:
-    """The settings of runs that are over."""
+    """Yields the settings of runs that are over."""
     for folder in options.runs:
         if (folder / "finished.json").exists():
             given = read_settings([folder / "settings.toml"])
@@ -174,7 +174,7 @@ def outcome(settings: Settings, error: float, accuracy: float | None) -> Outcome
 
 
 def error_of(job: Job) -> float:
-    """The error of the codec on one batch's gradient at the first weights."""
+    """Returns the error of the codec on one batch's gradient at the first weights."""
     (codec,) = job.settings.codecs[-1:]  # of a schedule, the one that it ends with
     return sum(measure_losses(codec, gradient_of(job)).of_mean(job.workers))
 
@@ -216,7 +216,7 @@ def cells(found: Sequence[Outcome]) -> list[tuple[str, str, str, float, list[flo
 
 
 def table(found: Sequence[Outcome]) -> str:
-    """A row a network and codec."""
+    """Returns a row a network and codec."""
     lines = ["| network | code | memory | error | accuracy, % | to dense |", "| --- " * 6 + "|"]
     rows = cells(found)
     dense = {row[0]: fmean(filter(None, row[4])) for row in rows if row[1] == "sgd"}

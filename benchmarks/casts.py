@@ -20,7 +20,7 @@ ENTRIES = int(sys.argv[1]) if len(sys.argv) > 1 else 11_173_962  # a ResNet18's
 
 
 def least(body: Callable[[], object], repetitions: int = 9) -> float:
-    """The least time of several, seconds."""
+    """Returns the least time of several, seconds."""
     times = []
     for _ in range(repetitions):
         started = time.process_time()

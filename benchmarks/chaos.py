@@ -134,7 +134,7 @@ def played(
     names: Sequence[str],
     options: argparse.Namespace,
 ) -> tuple[Scene, Result]:
-    """Both trainings, one of them with faults, and what they came to."""
+    """Returns both trainings, one of them with faults, and what they came to."""
     cluster = stack.enter_context(cluster_of(folder / "harmed", options.hosts))
     other = cluster
     if options.beside:
@@ -188,7 +188,7 @@ def harmed(
 
 
 def quiet_s(options: argparse.Namespace, begun: float, count: int, done: Sequence[Done]) -> float:
-    """The mean time before the next fault, so that there are enough of them."""
+    """Returns the mean time before the next fault, so that there are enough of them."""
     if options.every is not None:
         return float(options.every)
     left_s: float = begun + 60 * options.minutes - time.monotonic()

@@ -40,11 +40,11 @@ class Calm:
         self.folder = Path()
 
     def begin(self, limit_s: float) -> list[str]:
-        """The stretch before the faults; what was wrong."""
+        """Returns the stretch before the faults; what was wrong."""
         return self._begin(limit_s) if self._beside else self._stretch(limit_s, 0)
 
     def finish(self, steps: int, limit_s: float) -> list[str]:
-        """The stretch after them, and as many steps as it takes to have learnt."""
+        """Returns the stretch after them, and as many steps as it takes to have learnt."""
         if not self._beside:
             return self._stretch(limit_s, steps)
         assert self._training is not None

@@ -62,8 +62,8 @@ def drawn(seed: int, names: Sequence[str]) -> Iterator[tuple[str, float]]:
 
 
 def worker(scene: Scene, whom: float, *, computes: bool = False) -> tuple[int, int]:
-    """A worker that lives, by rank and process; one that may wait as a spare, or one that surely
-    computes, if there is any.
+    """Returns a worker that lives, by rank and process; one that may wait as a spare, or one that
+    surely computes, if there is any.
     """
     ranks = sorted(one for one in scene.training.ranks().items() if one[0])
     first = [one for one in ranks if one[0] <= scene.workers]
@@ -101,8 +101,8 @@ def torn(scene: Scene, whom: float) -> None:
 
 
 def host(scene: Scene, whom: float) -> str:
-    """A host that is not the launcher's, one with ranks if there is any: since a restart that it
-    did not answer a host may have none, and nothing that is done to it is a fault then.
+    """Returns a host that is not the launcher's, one with ranks if there is any: since a restart
+    that it did not answer a host may have none, and nothing that is done to it is a fault then.
     """
     others = scene.cluster.hosts[1:]
     others = sorted(scene.training.hosts().intersection(others)) or others
@@ -197,7 +197,7 @@ LEAST_BYTES = 1000
 
 
 def liars(folder: Path) -> Path:
-    """A folder for the path of ranks, which has them lie when a file is put there."""
+    """Returns a folder for the path of ranks, which has them lie when a file is put there."""
     folder.mkdir()
     source = GARBAGE.format(folder=str(folder), least=LEAST_BYTES)
     (folder / "sitecustomize.py").write_text(source)

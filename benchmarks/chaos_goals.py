@@ -27,7 +27,7 @@ class Goal:
 
 
 def goals(result: Result) -> list[Goal]:
-    """All of them."""
+    """Returns all of them."""
     part = result.stretches[PROCESSES]
     least = int(FAULTS_A_MINUTE * result.seconds / 60)
     count = len(result.faults)
@@ -47,7 +47,7 @@ def goals(result: Result) -> list[Goal]:
 
 
 def within(what: str, bound_s: float, costs: Sequence[float]) -> Goal:
-    """Whether all of these stay below a bound."""
+    """True if all of these stay below a bound."""
     below = sum(cost < bound_s for cost in costs)
     found = f"{below} of {len(costs)}; {spread(costs)}" if costs else "not tried"
     return Goal(f"{what} < {bound_s:g} s", found, below == len(costs) if costs else None)

@@ -46,7 +46,7 @@ class Cluster:
         )
 
     def starts(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        """A command on the first host, with more in its environment."""
+        """Returns a command on the first host, with more in its environment."""
         return subprocess.Popen(
             [*TOOL, "exec", self.hosts[0], *words],
             env={**self._environment, **environment}, stdin=subprocess.DEVNULL,
@@ -109,7 +109,7 @@ class Training:
         return max(0, self.furthest(to) - self.furthest(since))
 
     def furthest(self, at: float = math.inf) -> int:
-        """The last step until a moment."""
+        """Returns the last step until a moment."""
         until = bisect.bisect_right(self.steps, at)
         return self._furthest[until - 1] if until else 0
 
@@ -118,11 +118,11 @@ class Training:
         return self.steps[bisect.bisect_right(self.steps, moment) :]
 
     def ranks(self) -> dict[int, int]:
-        """The process of each rank that lives."""
+        """Returns the process of each rank that lives."""
         return {rank: process for rank, (process, _) in self._processes().items()}
 
     def hosts(self) -> set[str]:
-        """Those that have ranks."""
+        """Returns those that have ranks."""
         return {host for _, host in self._processes().values()}
 
     def _processes(self) -> dict[int, tuple[int, str]]:
@@ -154,13 +154,15 @@ class Training:
         return code
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`, if there is one."""
+        """Returns the lines of `metrics.jsonl`, if there is one."""
         path = self.folder / "metrics.jsonl"
         return [*map(json.loads, path.read_text().splitlines())] if path.exists() else []
 
 
 def unequal(lines: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The steps at which gradients, or the images that they are of, are not accounted for."""
+    """Returns the steps at which gradients, or the images that they are of, are not
+    accounted for.
+    """
     found, before = list[int](), dict.fromkeys(KINDS, 0)
     for line in lines:
         for kind, used in KINDS.items():

@@ -34,7 +34,7 @@ class Done:
     """The longest time between two steps after it, less the median."""
     restarted: bool
     told: bool = True
-    """Whether a line of the training spoke of it, if one should."""
+    """True if a line of the training spoke of it, if one should."""
 
 
 @final
@@ -120,7 +120,7 @@ def stretches(
 
 
 def outside(span: tuple[float, float], done: Sequence[Done]) -> list[tuple[float, float]]:
-    """The seconds that no fault of these took."""
+    """Returns the seconds that no fault of these took."""
     parts, since = [], span[0]
     for one in done:
         parts.append((since, one.at))

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def figures(one: Measurement) -> Figures:
-    """A measurement as the picture takes it."""
+    """Returns a measurement as the picture takes it."""
     return Figures(
         one.spec, one.encode_ratio, one.decode_ratio, one.bits_per_entry, one.relative_error
     )

@@ -25,7 +25,7 @@ SPECS = (
 
 
 def find_gradient(path: Path | None, data_dir: Path, random: int) -> dict[str, Tensor]:
-    """The gradient to measure on."""
+    """Returns the gradient to measure on."""
     if random:
         side = math.isqrt(random)
         generator = Generator().manual_seed(0)

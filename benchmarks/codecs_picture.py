@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def read(text: str) -> list[Figures]:
-    """The rows of the table: codec, encode, decode, bits, two others or none, error."""
+    """Returns the rows of the table: codec, encode, decode, bits, two others or none, error."""
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE)
     numbers = [(spec, [float(cell) for cell in cells.split(" | ")]) for spec, cells in rows]
     return [Figures(spec, row[0], row[1], row[2], row[-1]) for spec, row in numbers]

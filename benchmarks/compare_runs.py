@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines."""
+    """Returns the records of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -59,7 +59,7 @@ def table_row(run: Path, target: float) -> str:
 
 
 def total(steps: list[dict[str, Any]], name: str) -> float:
-    """The sum of a figure over some steps."""
+    """Returns the sum of a figure over some steps."""
     return float(sum(step[name] for step in steps))
 
 
@@ -98,7 +98,7 @@ def draw(pyplot: Any, runs: list[Path], png: Path, lowest: float | None) -> None
 
 
 def smooth(values: list[float]) -> list[float]:
-    """The exponential mean, corrected for its beginning."""
+    """Returns the exponential mean, corrected for its beginning."""
     mean, weight, out = 0.0, 0.0, []
     for value in values:
         mean = SMOOTHING * mean + (1 - SMOOTHING) * value

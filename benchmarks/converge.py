@@ -92,7 +92,7 @@ class Outcome:
 
 
 def rows_by_workers() -> Iterator[Row]:
-    """The rows of every recipe, codec and memory."""
+    """Yields the rows of every recipe, codec and memory."""
     for name in RECIPES:
         yield f"recipe `{name}`", f"--recipe {name}", tuple(COLUMNS)
     for code in (*CODECS, *SPECIAL):
@@ -102,7 +102,7 @@ def rows_by_workers() -> Iterator[Row]:
 
 
 def rows_by_optimizer() -> Iterator[Row]:
-    """The rows of every way to average, codec and memory, with SGD and with Adam."""
+    """Yields the rows of every way to average, codec and memory, with SGD and with Adam."""
     both = tuple(OPTIMIZERS)
     for comm_type in ("PowerSGD", "ACPSGD"):
         for rank in LOW_RANK:
@@ -120,7 +120,7 @@ def rows_by_optimizer() -> Iterator[Row]:
 
 
 def named_memories(options: str) -> Iterator[tuple[str, str]]:
-    """Each codec with each memory that is not its default with these options."""
+    """Yields each codec with each memory that is not its default with these options."""
     for code in (*CODECS, *SPECIAL[:2]):
         default = settings(f"--code {shlex.quote(code)} {options}").memory.partition("(")[0]
         yield from ((code, memory) for memory in MEMORIES if memory != default)
@@ -143,7 +143,9 @@ def settings(command: str) -> Settings:
 
 
 def known_caution(command: str) -> str:
-    """The caution of a command before its first step; empty where there is none, or a refusal."""
+    """Returns the caution of a command before its first step; empty where there is none, or a
+    refusal.
+    """
     try:
         return next(at_start(settings(command)), "")
     except ConfigError:
@@ -209,7 +211,7 @@ def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
 
 
 def table(grid: Grid, found: Mapping[str, Outcome]) -> str:
-    """A row each, and its columns."""
+    """Returns a row each, and its columns."""
     lines = ["| run | " + " | ".join(grid.columns) + " |", "| --- |" + " --- |" * len(grid.columns)]
     for name, options, columns in grid.rows():
         cells = [

@@ -67,7 +67,7 @@ def add_group_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_group_options(parser)
     parser.add_argument(
@@ -87,7 +87,9 @@ def parse() -> argparse.Namespace:
 
 
 def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDataParallel:
-    """The model in DDP, with the hook of a name; `momentum` is that of the optimiser to come."""
+    """Returns the model in DDP, with the hook of a name; `momentum` is that of the optimiser to
+    come.
+    """
     name, _, setting = hook.partition(":")
     if name == "powersgd":
         dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
@@ -117,14 +119,14 @@ def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDa
 
 
 def give_back(state: object, bucket: GradBucket) -> Future[Tensor]:
-    """A hook that averages nothing."""
+    """Returns a hook that averages nothing."""
     future: Future[Tensor] = Future()
     future.set_result(bucket.buffer())
     return future
 
 
 def has_momentum(hook: str, momentum: float) -> bool:
-    """Whether the memory of a hook applies momentum, so that the optimiser must not."""
+    """True if the memory of a hook applies momentum, so that the optimiser must not."""
     name, _, setting = hook.partition(":")
     if name != "atomo":
         return False
@@ -156,7 +158,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def done(options: argparse.Namespace, model: nn.Module, data: Dataset, step: int) -> bool:
-    """Whether the accuracy is there: rank 0 measures and tells."""
+    """True if the accuracy is there: rank 0 measures and tells."""
     reached = torch.zeros(1)
     if options.rank == 0:
         top1 = accuracy(model, data)

@@ -21,7 +21,7 @@ CODES = "sgd; fp16; bf16; topk(ratio=0.01); qsgd(bits=4)"
 
 
 def ways_of(code: str, gradient: Tensor) -> Mapping[str, Callable[[], object]]:
-    """The calls to compare, by the name of their column."""
+    """Returns the calls to compare, by the name of their column."""
     codec, generator = atomo.make_codec(code), Generator().manual_seed(0)
     memory = atomo.make_memory("residual")
     feeds_back = atomo.default_memory(code) == "residual"
@@ -38,7 +38,9 @@ def ways_of(code: str, gradient: Tensor) -> Mapping[str, Callable[[], object]]:
 
 
 def measure(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median processor time of each call, seconds; the first two rounds do not count."""
+    """Returns the median processor time of each call, seconds; the first two rounds do
+    not count.
+    """
     times = defaultdict[str, list[float]](list)
     for _ in range(rounds + 2):
         for name, call in ways.items():

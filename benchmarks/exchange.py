@@ -52,7 +52,7 @@ class Replay(nn.Module):
             self.register_parameter(f"p{place}", nn.Parameter(torch.zeros_like(gradient)))
 
     def forward(self) -> Tensor:
-        """A loss with these gradients."""
+        """Returns a loss with these gradients."""
         pairs = zip(self.parameters(), self._gradients, strict=True)
         return torch.stack([torch.dot(p.flatten(), g.flatten()) for p, g in pairs]).sum()
 
@@ -109,7 +109,7 @@ def seconds(work: object) -> float:
 
 
 def gradient_of(network: str, rank: int) -> dict[str, Tensor]:
-    """The gradient of a fresh model at images of noise, other ones on each rank."""
+    """Returns the gradient of a fresh model at images of noise, other ones on each rank."""
     torch.manual_seed(0)
     model = build_model(network, (3, 32, 32), 10)
     torch.manual_seed(1 + rank)

@@ -87,7 +87,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def once(suite: list[str], *, everything: bool) -> tuple[int, list[str]]:
-    """One repeat; how many tests ran, and which failed."""
+    """Returns one repeat; how many tests ran, and which failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "--no-header", *suite]
     done = subprocess.run(
         [*command, *(["--long"] if everything else [])], cwd=ROOT, capture_output=True, text=True,

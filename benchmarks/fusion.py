@@ -60,7 +60,7 @@ def measured(options: argparse.Namespace, code: str) -> dict[str, list[float]]:
 
 
 def steps_ms(options: argparse.Namespace, code: str, way: str) -> list[float]:
-    """Those of one run."""
+    """Returns those of one run."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         words = {
             "n": options.n, "network": options.network, "dataset": options.dataset,

@@ -52,7 +52,7 @@ def seeds(specs: Sequence[str]) -> list[bytes]:
 
 
 def mutant(frame: bytes, chance: random.Random) -> bytes:
-    """A damaged copy, with a checksum that matches."""
+    """Returns a damaged copy, with a checksum that matches."""
     data = bytearray(frame)
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
         MUTATIONS[chance.randrange(len(MUTATIONS))](data, chance)
@@ -127,12 +127,12 @@ def other_bytes(specs: Sequence[str]) -> Sort:
 
 
 def other_structures(specs: Sequence[str]) -> Sort:
-    """The same for those of a stranger's frame."""
+    """Returns the same for those of a stranger's frame."""
     return restructured(seeds([*specs, *NESTED])), decoded
 
 
 def other_training(specs: Sequence[str]) -> Sort:
-    """The same for those of a step."""
+    """Returns the same for those of a step."""
     roles, frames = make_roles([*specs, *NESTED[:2]])
     return restructured(frames), roles.take
 
@@ -153,7 +153,7 @@ SORTS: dict[str, Callable[[Sequence[str]], Sort]] = {
 def failures(
     frames: int, seed: int, specs: Sequence[str], sorts: Sequence[str]
 ) -> Iterator[tuple[bytes, str]]:
-    """The mutants that were taken wrongly, out of `frames`."""
+    """Yields the mutants that were taken wrongly, out of `frames`."""
     chance, ways = random.Random(seed), [SORTS[name](specs) for name in sorts]
     for number in range(frames):
         make, take = ways[number % len(ways)]

@@ -56,7 +56,7 @@ class Case:
 
 
 def frames(entries: int, device: str) -> tuple[Tensor, Tensor, list[int]]:
-    """The indices and the values of some frames at 1 %."""
+    """Returns the indices and the values of some frames at 1 %."""
     count = few(entries, 0.01)
     numbers = [torch.randint(entries, (count,), generator=Generator().manual_seed(seed))
                for seed in range(FRAMES)]  # fmt: skip
@@ -76,7 +76,7 @@ def rows_of(
 
 
 def kernels(entries: int, device: str) -> Iterator[Case]:
-    """All that works on a gradient of so many entries."""
+    """Yields all that works on a gradient of so many entries."""
     kept, gradient = (normal(entries, seed).to(device) for seed in (1, 2))
     other, words = torch.empty_like(kept), triton_way.pack_signs(kept)[0]
     norms = kept.new_empty(-(-entries // COLUMNS))
@@ -144,7 +144,7 @@ def networks(device: str) -> Iterator[Case]:
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """The median of several runs."""
+    """Returns the median of several runs."""
     for _ in range(WARM_UPS):
         run()
     times = []
@@ -166,7 +166,7 @@ def cases(entries: int, device: str, whole: bool) -> Iterator[Case]:
 
 
 def report(entries: int, whole: bool) -> bool:
-    """One row for each case; whether none failed."""
+    """Returns one row for each case; whether none failed."""
     print(f"{torch.cuda.get_device_name()}, {entries:,} floats")
     print(f"{'what':34}{'ms':>9}{'TB/s':>8}{'of copy':>9}")
     took = dict[str, float]()
@@ -185,7 +185,7 @@ def report(entries: int, whole: bool) -> bool:
 
 
 def every(rows: Iterable[bool]) -> bool:
-    """Whether all went well; a row that did not keeps none from its turn."""
+    """True if all went well; a row that did not keeps none from its turn."""
     return min([*rows])
 
 

@@ -97,7 +97,7 @@ def check_frames(values: Tensor, device: str) -> None:
 
 
 def checked(entries: int, device: str) -> bool:
-    """Whether Triton's results are numba's; says where they are not."""
+    """True if Triton's results are numba's; says where they are not."""
     kept, gradient = normal(entries, 1), normal(entries, 2)
     checks: list[Callable[[], None]] = [
         lambda: check_signs(kept, gradient, device),
@@ -113,7 +113,7 @@ def checked(entries: int, device: str) -> bool:
 
 
 def holds(check: Callable[[], None]) -> bool:
-    """Whether a check raises nothing; prints what it raises."""
+    """True if a check raises nothing; prints what it raises."""
     try:
         check()
     except Exception as error:

@@ -33,7 +33,7 @@ def network(device: str) -> nn.Module:
 
 
 def layers(device: str) -> list[Tensor]:
-    """A gradient of each layer that has more than one dimension."""
+    """Returns a gradient of each layer that has more than one dimension."""
     generator = Generator().manual_seed(3)
     sizes = [part.shape for part in network(device).parameters() if part.ndim > 1]
     return [torch.randn(size, generator=generator).to(device) for size in sizes]
@@ -68,7 +68,7 @@ def power_iteration(gradients: list[Tensor]) -> Callable[[], object]:
 
 
 def steps(device: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """A training step of batch 128 with each hook, by name."""
+    """Yields a training step of batch 128 with each hook, by name."""
     if not dist.is_initialized():
         store = Path(tempfile.mkdtemp()) / "store"
         backend = "nccl" if device == "cuda" else "gloo"

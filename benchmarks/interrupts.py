@@ -77,7 +77,7 @@ def interrupted(folder: Path, after_s: float | None) -> tuple[float, str]:
 
 
 def survivors(name: str) -> list[int]:
-    """The processes of a job that are still there, a moment after its end."""
+    """Returns the processes of a job that are still there, a moment after its end."""
     found = list(members(name))
     end = time.monotonic() + 2
     while found and time.monotonic() < end:
@@ -87,7 +87,7 @@ def survivors(name: str) -> list[int]:
 
 
 def members(name: str) -> list[int]:
-    """The processes with the mark of a job."""
+    """Returns the processes with the mark of a job."""
     entry, found = f"{MARK}={name}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measured(network: str, image_size: int) -> Iterator[tuple[str, Flow]]:
-    """The flows of a network's gradients, by codec."""
+    """Yields the flows of a network's gradients, by codec."""
     options = ExplainOptions(network=network, image_size=image_size, batch_size=4, workers=16)
     profile = profile_of(options)
     setting = Setting(profile, options.workers, options.link, options.machine)
@@ -63,7 +63,7 @@ def measured(network: str, image_size: int) -> Iterator[tuple[str, Flow]]:
 
 
 def drawn(seed: int, tensors: int, slowing: float, scale: float, message: float) -> Flow:
-    """One in which all three machines may matter."""
+    """Returns one in which all three machines may matter."""
     draws = np.random.default_rng(seed)
     sizes = draws.exponential(scale, (tensors, 1)) * draws.exponential(1, (tensors, 3))
     ready = np.cumsum(draws.exponential(1, tensors))

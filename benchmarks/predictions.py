@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Returns the options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,7 +89,7 @@ def errors(rows: list[dict[str, Any]]) -> list[float]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of all cells."""
+    """Returns the figures of all cells."""
     found = sorted(errors(rows))
     return {
         "cells": len(rows),
@@ -102,7 +102,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One row a cell, and the figures of groups of cells."""
+    """Returns one row a cell, and the figures of groups of cells."""
     lines = ["| network | link | --code | --comm-type | predicted, ms | measured, ms | error |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in rows:
@@ -120,7 +120,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def line(name: str, rows: list[dict[str, Any]]) -> str:
-    """The errors of a group."""
+    """Returns the errors of a group."""
     one = summary(rows)
     return f"| {name} | {len(rows)} | {one['median']:.1%} | {one['p90']:.1%} | {one['worst']:.1%} |"
 

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rate", required=True)
@@ -241,7 +241,7 @@ def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]
 
 
 def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
-    """The master's steps, without its folder."""
+    """Returns the master's steps, without its folder."""
     leader = Leader(job, transport, CPU)
     led = [leader.take_step() for _ in range(job.last_step)]
     leader.stop()

@@ -58,12 +58,12 @@ def main() -> None:
 
 
 def network(num_classes: int, input_shape: tuple[int, int, int]) -> Module:
-    """The network, for `--network pretrain_vit:network`."""
+    """Returns the network, for `--network pretrain_vit:network`."""
     return vit(SIZE, input_shape, num_classes, dropout=0.0)
 
 
 def pretrained(chosen: argparse.Namespace) -> Module:
-    """A network that knows some of the classes."""
+    """Returns a network that knows some of the classes."""
     data = load_dataset("Cifar10", chosen.data_dir)
     if not isinstance(data.train, ArraySplit):
         raise SystemExit("CIFAR-10 has images of one size, which lie in arrays")
@@ -88,7 +88,7 @@ def pretrained(chosen: argparse.Namespace) -> Module:
 
 
 def as_published(model: Module, heads: int) -> dict[str, Tensor]:
-    """The arrays of a Vision Transformer of ours, as Google's files have them."""
+    """Returns the arrays of a Vision Transformer of ours, as Google's files have them."""
     arrays: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         arrays |= dict(published(name, tensor, heads))
@@ -96,7 +96,7 @@ def as_published(model: Module, heads: int) -> dict[str, Tensor]:
 
 
 def published(name: str, tensor: Tensor, heads: int) -> Iterator[tuple[str, Tensor]]:
-    """The keys and arrays that a tensor becomes: of queries, keys and values, three."""
+    """Yields the keys and arrays that a tensor becomes: of queries, keys and values, three."""
     if name in KEYS:
         yield KEYS[name], tensor
         return

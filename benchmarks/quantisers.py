@@ -39,7 +39,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def resnet18_shapes() -> list[tuple[int, ...]]:
-    """The weights with two dimensions or more."""
+    """Returns the weights with two dimensions or more."""
     shapes: list[tuple[int, ...]] = [(64, 3, 3, 3)]
     inputs = 64
     for width in WIDTHS:
@@ -59,7 +59,7 @@ def random_gradients() -> list[Tensor]:
 
 
 def least(runs: list[Callable[[], object]], repetitions: int) -> list[float]:
-    """The shortest time of each run, in seconds, all taken in turns."""
+    """Returns the shortest time of each run, in seconds, all taken in turns."""
     best = [math.inf] * len(runs)
     for _ in range(repetitions):
         for number, run in enumerate(runs):

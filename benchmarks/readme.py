@@ -48,7 +48,7 @@ def sample(command: str) -> str:
 
 
 def printed(command: str) -> str:
-    """The output of a script of the checkout, in a folder where nothing is yet."""
+    """Returns the output of a script of the checkout, in a folder where nothing is yet."""
     words = shlex.split(command)
     words[1] = str(ROOT / words[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -57,13 +57,13 @@ def printed(command: str) -> str:
 
 
 def seconds(output: str) -> int:
-    """The training time that a run reports at its end."""
+    """Returns the training time that a run reports at its end."""
     found = re.search(r"training time +│ (\d+):(\d+)", output)
     return 60 * int(found[1]) + int(found[2]) if found else 0
 
 
 def shortened(output: str) -> Iterator[str]:
-    """The lines of a run, but of its steps only the first two and the last."""
+    """Yields the lines of a run, but of its steps only the first two and the last."""
     lines = [ETA.sub("", line).rstrip() + "\n" for line in output.splitlines()]
     steps = [place for place, line in enumerate(lines) if STEP.match(line)]
     left_out = set(steps[FIRST:-1])

@@ -84,7 +84,7 @@ def taken(words: Sequence[str]) -> Steps:
 
 
 def told(ratios: Sequence[float]) -> str:
-    """The middle of some ratios, and between which half of them lie."""
+    """Returns the middle of some ratios, and between which half of them lie."""
     if len(ratios) < 2:
         return f"{ratios[0]:.3f}"
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

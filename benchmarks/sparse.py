@@ -45,7 +45,9 @@ def main() -> None:
 
 
 def gradients(path: Path | None) -> Iterator[Tensor]:
-    """The gradients to measure on: given, or random with magnitudes that decay by stretches."""
+    """Yields the gradients to measure on: given, or random with magnitudes that decay
+    by stretches.
+    """
     if path:
         yield torch.cat([tensor.flatten() for tensor in load_file(path).values()])
         return
@@ -67,7 +69,7 @@ def specs(gradient: Tensor) -> list[str]:
 
 
 def row(codec: Codec[Any], gradient: Tensor, repetitions: int) -> str:
-    """One line of the table."""
+    """Returns one line of the table."""
     zeros, kept, total = (torch.zeros_like(gradient) for _ in range(3))
     copy_times, encode_times, decode_times = [], [], []
     for step in range(repetitions + 1):
@@ -89,7 +91,7 @@ def row(codec: Codec[Any], gradient: Tensor, repetitions: int) -> str:
 
 
 def log2_choose(n: int, k: int) -> float:
-    """The bits that tell one set of k out of n from all others."""
+    """Returns the bits that tell one set of k out of n from all others."""
     return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
 
 

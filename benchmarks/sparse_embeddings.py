@@ -60,7 +60,7 @@ class Way:
 
 
 def way(code: str, memory: str, gradient: RowGradient, *, whole: bool) -> Way:
-    """A way before its first step."""
+    """Returns a way before its first step."""
     (bucket,) = plan([("first", gradient.shape)], make_codec(code), ONE)
     held, rows = make_memory(memory), {} if whole else {"first": gradient}
     return Way(bucket, Compressor(held, Compression(), 1, 0, rows=rows), held, rows, [])
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def measured(before: str, after: str, memory: str, given: argparse.Namespace) -> str:
-    """A row of the table."""
+    """Returns a row of the table."""
     draws, touched = Generator().manual_seed(1), 0.0
     flat = torch.zeros(given.features * given.hidden)
     first = drawn(given, draws)
@@ -102,7 +102,7 @@ def measured(before: str, after: str, memory: str, given: argparse.Namespace) ->
 
 
 def drawn(given: argparse.Namespace, draws: Generator) -> RowGradient:
-    """The gradient of a batch of words."""
+    """Returns the gradient of a batch of words."""
     likely = 1 / torch.arange(1, given.features + 1, dtype=torch.float64)
     said = likely.multinomial(given.samples * given.words, True, generator=draws)
     rows = said.bincount().nonzero().flatten()

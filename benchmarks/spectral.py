@@ -32,7 +32,7 @@ POWERSGD_RANK = 2
 
 
 def resnet18_shapes() -> list[tuple[int, ...]]:
-    """The weights with two dimensions or more; the other 41 parameters have one."""
+    """Returns the weights with two dimensions or more; the other 41 parameters have one."""
     shapes: list[tuple[int, ...]] = [(64, 3, 3, 3)]
     inputs = 64
     for width in (64, 128, 256, 512):
@@ -43,7 +43,7 @@ def resnet18_shapes() -> list[tuple[int, ...]]:
 
 
 def random_gradients(generator: Generator) -> list[Tensor]:
-    """One gradient for each of these weights, with the spectrum described above."""
+    """Returns one gradient for each of these weights, with the spectrum described above."""
     gradients = []
     for shape in resnet18_shapes():
         gradient = torch.randn(shape, generator=generator)

@@ -73,7 +73,7 @@ class Parts:
 
 
 def take_apart(frame: bytes) -> Parts:
-    """The parts of a valid frame."""
+    """Returns the parts of a valid frame."""
     cursor = Cursor(memoryview(frame))
     head = bytes(cursor.take(FIXED.size))
     described = Cursor(cursor.take(cursor.varint()))
@@ -95,7 +95,7 @@ def take_apart(frame: bytes) -> Parts:
 
 
 def join(parts: Parts) -> bytes:
-    """The frame of some parts, under a checksum that matches."""
+    """Returns the frame of some parts, under a checksum that matches."""
     described = b""
     if parts.spec is not None:
         described = string(parts.spec) + bytes([parts.form])
@@ -113,7 +113,7 @@ def join(parts: Parts) -> bytes:
 
 
 def mutant(parts: Parts, donor: Parts, chance: random.Random) -> bytes:
-    """A frame of these parts, some of them wrong, some of them from a donor."""
+    """Returns a frame of these parts, some of them wrong, some of them from a donor."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         parts = chance.choice(MUTATIONS)(parts, donor, chance)
     return join(parts)
@@ -192,14 +192,14 @@ def reshaped(shape: Shape, chance: random.Random) -> Shape:
 
 
 def another_kind(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
-    """The header of another kind."""
+    """Returns the header of another kind."""
     head = bytearray(parts.head)
     head[KIND_AT] = chance.choice((donor.head[KIND_AT], chance.randrange(1, 9)))
     return replace(parts, head=bytes(head))
 
 
 def resized(row: Row, chance: random.Random) -> Row:
-    """One dimension claims another size; sometimes the content follows."""
+    """Changes the size that one dimension claims; sometimes the content follows."""
     if not row.shape:
         return replace(row, shape=(chance.choice(SIZES),))
     place, size = chance.randrange(len(row.shape)), chance.choice((*SIZES, -1, -2))
@@ -209,7 +209,9 @@ def resized(row: Row, chance: random.Random) -> Row:
 
 
 def refilled(row: Row, content: bytes) -> Row:
-    """The row with as much of the content, over and over, as its shape has; if that is little."""
+    """Returns the row with as much of the content, over and over, as its shape has; if that is
+    little.
+    """
     item = DTYPES[row.dtype].itemsize if row.dtype < len(DTYPES) else 1
     size = item * math.prod(row.shape)
     if row.storage or size > 2**20:
@@ -234,14 +236,16 @@ def recounted(row: Row, chance: random.Random) -> Row:
 
 
 def other_bytes(row: Row, chance: random.Random) -> Row:
-    """All bytes equal, or any."""
+    """Returns all bytes equal, or any."""
     size = len(row.body)
     made = (bytes(size), b"\xff" * size, b"\x55" * size, chance.randbytes(size))
     return replace(row, body=chance.choice(made))
 
 
 def other_storage(row: Row, chance: random.Random) -> Row:
-    """A blosc buffer where there was none: of these bytes, or of others; or no longer one."""
+    """Returns a blosc buffer where there was none: of these bytes, or of others; or no
+    longer one.
+    """
     if row.storage:
         return replace(row, storage=chance.randrange(3))
     raw = chance.choice((row.body, bytes(len(row.body)), row.body * 2, bytes(2**20))) or b"\0"
@@ -250,7 +254,7 @@ def other_storage(row: Row, chance: random.Random) -> Row:
 
 
 def other_row(row: Row, chance: random.Random) -> Row:
-    """The row alone: it disagrees with its section."""
+    """Changes the row alone: it disagrees with its section."""
     match chance.randrange(4):
         case 0:
             return replace(row, dtype=chance.randrange(11))

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def best(spec: str, work: list, threads: int, repetitions: int) -> float:  # type: ignore[type-arg]
-    """The shortest time for all buckets, seconds."""
+    """Returns the shortest time for all buckets, seconds."""
     memory = make_memory(default_memory(make_codec(spec)))
     compressor = Compressor(memory, Compression(), worker=1, seed=0)
     shortest = float("inf")

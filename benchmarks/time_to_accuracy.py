@@ -37,11 +37,11 @@ class Contender:
     hook: str = ""
     options: tuple[str, ...] = ()
     master: bool = False
-    """Whether one process more, the master, shares the first host."""
+    """True if one process more, the master, shares the first host."""
 
 
 def server(*options: str) -> Contender:
-    """A parameter server."""
+    """Returns a parameter server."""
     return Contender(options=options, master=True)
 
 
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Returns the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("contenders", nargs="*", metavar="CONTENDER", help=", ".join(CONTENDERS))
     parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
@@ -118,13 +118,13 @@ def parse() -> argparse.Namespace:
 
 
 def hosts_of(file: Path) -> list[str]:
-    """The addresses in a file of hosts."""
+    """Returns the addresses in a file of hosts."""
     lines = (line.split() for line in file.read_text().splitlines())
     return [words[0] for words in lines if words and not words[0].startswith("#")]
 
 
 def on_host(number: int, *words: str) -> list[str]:
-    """A command line that runs another one on a host of the cluster."""
+    """Returns a command line that runs another one on a host of the cluster."""
     return [sys.executable, CLUSTER, "exec", f"h{number}", sys.executable, *words]
 
 
@@ -182,7 +182,7 @@ def with_ours(
 
 
 def row(folder: Path, targets: list[float]) -> str:
-    """A median step, the steps and seconds until each accuracy, and the best one."""
+    """Returns a median step, the steps and seconds until each accuracy, and the best one."""
     steps, tests = read(folder / "metrics.jsonl"), read(folder / "evaluations.jsonl")
     cells = [f"{statistics.median(step['step_s'] for step in steps):.3f}"]
     for target in targets:

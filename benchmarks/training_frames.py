@@ -55,7 +55,7 @@ class Roles:
         return self.ordered(frame)
 
     def added(self, frame: np.ndarray) -> str:
-        """A gradient, to a master that knows its layout: it is of one bucket at most."""
+        """Returns a gradient, to a master that knows its layout: it is of one bucket at most."""
         layout = read_header(frame).layout_hash
         for bucket in self.buckets:
             if bucket.layout_hash == layout:
@@ -63,7 +63,7 @@ class Roles:
         return ""
 
     def ordered(self, frame: np.ndarray) -> str:
-        """An order, to a worker."""
+        """Returns an order, to a worker."""
         self.wire.send(1, frame, "an order")
         order = self.worker.pull()
         entries = sum(bucket.size for bucket in self.buckets)

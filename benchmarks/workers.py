@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def buckets_of(network: str, code: str) -> tuple[Bucket, ...]:
-    """The buckets of a network whose gradients are encoded so."""
+    """Returns the buckets of a network whose gradients are encoded so."""
     return plan(
         shapes(build_model(network, (3, 32, 32), 10)),
         make_codec(code),
@@ -73,7 +73,7 @@ def buckets_of(network: str, code: str) -> tuple[Bucket, ...]:
 
 
 def gradient_of(buckets: Sequence[Bucket], number: int) -> Tensor:
-    """A flat gradient whose layers are of low rank and noise, as real ones are."""
+    """Returns a flat gradient whose layers are of low rank and noise, as real ones are."""
     generator = torch.Generator().manual_seed(number)
     flat = 0.01 * torch.randn(sum(bucket.size for bucket in buckets), generator=generator)
     for _, view in named_slices(flat, buckets):
@@ -99,7 +99,7 @@ def frames_of(buckets: Sequence[Bucket], workers: int) -> list[list[Bytes]]:
 
 
 def master_s(buckets: Sequence[Bucket], frames: Sequence[Sequence[Bytes]], times: int) -> float:
-    """The least time of a step of the master, whose frames are all there."""
+    """Returns the least time of a step of the master, whose frames are all there."""
     out = torch.zeros(sum(bucket.size for bucket in buckets))
     measured = []
     for _ in range(times + 1):  # the first compiles, and touches memory
@@ -116,7 +116,7 @@ def master_s(buckets: Sequence[Bucket], frames: Sequence[Sequence[Bytes]], times
 
 
 def dense_decode(network: str, times: int) -> float:
-    """The time of the master for each worker more whose gradient is dense."""
+    """Returns the time of the master for each worker more whose gradient is dense."""
     buckets = buckets_of(network, "sgd")
     frames = frames_of(buckets, 3)
     return (master_s(buckets, frames, times) - master_s(buckets, frames[:1], times)) / 2

@@ -68,7 +68,7 @@ def paths(document: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def put(document: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy with another value at a place."""
+    """Returns a copy with another value at a place."""
     if not path:
         return value
     copy = document.copy()
@@ -77,7 +77,7 @@ def put(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def without(document: Any, path: tuple[Any, ...]) -> Any:
-    """A copy without a place."""
+    """Returns a copy without a place."""
     copy = document.copy()
     if len(path) == 1:
         del copy[path[0]]

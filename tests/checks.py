@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def has_shapes(annotation: object) -> bool:
-    """Whether an annotation is a shape or holds one; text that is resolved later may be one."""
+    """True if an annotation is a shape or holds one; text that is resolved later may be one."""
     if isinstance(annotation, str):
         return "[" in annotation
     if parts := get_args(annotation):
@@ -52,14 +52,14 @@ def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
 
 
 def checks_itself(kind: object) -> bool:
-    """Whether it is a codec: its constructor checks the types of settings, in words of its own."""
+    """True if it is a codec: its constructor checks the types of settings, in words of its own."""
     return inspect.isclass(kind) and any(
         (base.__module__, base.__name__) == ("atomo.codecs.base", "Codec") for base in kind.__mro__
     )
 
 
 def computes_sizes(function: Any) -> bool:
-    """Whether a shape has a size that is computed of arguments, which jaxtyping knows by name."""
+    """True if a shape has a size that is computed of arguments, which jaxtyping knows by name."""
     return any("{" in str(annotation) for annotation in function.__annotations__.values())
 
 
@@ -76,8 +76,8 @@ def checked_from_the_first_call(function: Any, typechecker: Callable[[Any], Any]
 
 
 def readable(function: Any, typechecker: Callable[[Any], Any]) -> Any:
-    """A function with its checks; jaxtyping leaves out those that are text which has no meaning
-    while a program runs, as `"array[int]"`, and beartype would have none of them then.
+    """Returns a function with its checks; jaxtyping leaves out those that are text which has no
+    meaning while a program runs, as `"array[int]"`, and beartype would have none of them then.
     """
     try:
         return typechecker(function)

@@ -201,13 +201,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def at_length(pytestconfig: pytest.Config) -> bool:
-    """Whether the long tests run too: what takes CI long goes on for longer still."""
+    """True if the long tests run too: what takes CI long goes on for longer still."""
     return bool(pytestconfig.getoption("long"))
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """The wheel in an environment of its own: `wheels.Installed`."""
+    """Returns the wheel in an environment of its own: `wheels.Installed`."""
     from wheels import Installed  # imports what is to be checked, which is set up later
 
     return Installed(tmp_path_factory.mktemp("installed"))

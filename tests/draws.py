@@ -44,7 +44,8 @@ def draws(codec: Codec, gradient: Tensor, count: int) -> Tensor:
 
 
 def draws_at_once(codec: Codec, gradient: Tensor, count: int) -> Tensor:
-    """The same in less time, as layers of a bucket are encoded, which gives the bytes of each.
+    """Returns the same in less time, as layers of a bucket are encoded, which gives the bytes of
+    each.
 
     Not where a test has changed the way that a gradient takes on its own.
     """
@@ -57,7 +58,7 @@ def draws_at_once(codec: Codec, gradient: Tensor, count: int) -> Tensor:
 
 
 def unbiased(drawn: Tensor, gradient: Tensor) -> bool:
-    """Whether the mean of the draws is the gradient, within five standard errors of each entry.
+    """True if the mean of the draws is the gradient, within five standard errors of each entry.
 
     2000 draws show a bias of a sixth of the standard deviation of one draw, which is seven standard
     errors, 98 times in 100.

@@ -43,14 +43,14 @@ while True:
 def mpirun(
     *, steps: int = 3, step_s: float = 0.0, linger_s: float = 0.0, until: Path | None = None
 ) -> list[str]:
-    """The command of a job of so many steps."""
+    """Returns the command of a job of so many steps."""
     events = (EVENT_MARK + to_json(event) for event in (STARTED, Ended(steps, "REASON")))
     waits = [str(steps), str(step_s), str(linger_s), str(until or "")]
     return [sys.executable, "-S", "-c", MPIRUN, *events, *waits]
 
 
 def evaluator() -> list[str]:
-    """The command of an evaluator that does not end by itself."""
+    """Returns the command of an evaluator that does not end by itself."""
     return [sys.executable, "-S", "-c", EVALUATOR]
 
 

@@ -24,7 +24,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that `pid` started, and theirs."""
+    """Returns the processes that `pid` started, and theirs."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -38,7 +38,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: a zombie does not."""
+    """True if a process runs: a zombie does not."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -70,7 +70,7 @@ class Job:
         return self._log.read_text(errors="replace")
 
     def family(self) -> list[int]:
-        """The processes that are still there, also those whose parent is gone."""
+        """Returns the processes that are still there, also those whose parent is gone."""
         entry, found = f"{MARK}={self._mark}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has just ended, or is somebody else's
@@ -114,7 +114,7 @@ def started(
 
 
 def faults(folder: Path, sources: Mapping[int, str]) -> dict[str, str]:
-    """An environment in which a rank runs some source before anything else.
+    """Returns an environment in which a rank runs some source before anything else.
 
     Python runs a module called sitecustomize first of all: no hook in the product is needed.
     """

@@ -14,7 +14,7 @@ Lie = Callable[[Bytes, int], Sequence[Bytes]]
 
 
 def honest(frame: Bytes, number: int) -> list[Bytes]:
-    """The frame itself."""
+    """Returns the frame itself."""
     del number
     return [frame]
 

@@ -101,7 +101,7 @@ class Pretender(Tensor):
 
 
 def masks(indices: Any) -> bool:
-    """Whether some of the indices are Booleans, of which a device must count the true ones."""
+    """True if some of the indices are Booleans, of which a device must count the true ones."""
     return any(isinstance(one, Tensor) and one.dtype is torch.bool for one in indices)
 
 
@@ -214,13 +214,13 @@ PINNED: list[Tensor] = []
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """A tensor that counts as pinned from now on."""
+    """Returns a tensor that counts as pinned from now on."""
     PINNED.append(tensor)
     return tensor
 
 
 def is_pinned(tensor: Tensor) -> bool:
-    """Whether it is one of those, or a view of one."""
+    """True if it is one of those, or a view of one."""
     place = tensor.untyped_storage().data_ptr()
     return any(one.untyped_storage().data_ptr() == place for one in PINNED)
 

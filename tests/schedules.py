@@ -33,13 +33,13 @@ class Came:
 
 
 def working(troupe: Troupe, *workers: int) -> list[Callable[[], object]]:
-    """The bodies of these workers."""
+    """Returns the bodies of these workers."""
     return [lambda w=w: troupe.work(w) for w in workers]  # type: ignore[misc]
 
 
 def scheduled(seed: int) -> tuple[Troupe, int]:
-    """A troupe of whose workers and spares some die, each after so many messages, and some are
-    late; and how many steps it takes.
+    """Returns a troupe of whose workers and spares some die, each after so many messages, and some
+    are late; and how many steps it takes.
     """
     dice = random.Random(seed)
     workers, spares, steps = dice.randint(1, 4), dice.randint(1, 3), dice.randint(2, 6)

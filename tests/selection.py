@@ -6,17 +6,17 @@ import pytest
 
 
 def slow_but(kept: Collection[object], cases: Iterable[object]) -> list[object]:
-    """All cases; those that are not `kept` are slow."""
+    """Returns all cases; those that are not `kept` are slow."""
     return marked_but(kept, cases, pytest.mark.slow)
 
 
 def long_but(kept: Collection[object], cases: Iterable[object]) -> list[object]:
-    """All cases; those that are not `kept` are long."""
+    """Returns all cases; those that are not `kept` are long."""
     return marked_but(kept, cases, pytest.mark.long)
 
 
 def marked_but(
     kept: Collection[object], cases: Iterable[object], mark: pytest.MarkDecorator
 ) -> list[object]:
-    """All cases; those that are not `kept` have a mark."""
+    """Returns all cases; those that are not `kept` have a mark."""
     return [case if case in kept else pytest.param(case, marks=mark) for case in cases]

@@ -76,7 +76,7 @@ class Stage:
         return step
 
     def step(self, step: int, workers: tuple[int, ...] = (1, 2, 3)) -> list[int]:
-        """A whole step of these; who counted."""
+        """Returns a whole step of these; who counted."""
         self.broadcast(step)
         for worker in workers:
             assert self.answer(worker) == step
@@ -154,7 +154,7 @@ def of_a_bucket_that_is_not(frame: Bytes, of: Bucket) -> list[Bytes]:
 
 
 def with_lying_lengths(frame: Bytes, of: Bucket) -> list[Bytes]:
-    """The first dimension of the first section is another."""
+    """Changes the first dimension of the first section."""
     other = frame.copy()
     other[32 + 2 + 3] ^= 1
     return [sealed(other)]

@@ -73,7 +73,8 @@ def run_threads(
 
 
 def plain_sgd(chosen: Settings, rates: Sequence[float] = ()) -> dict[str, Tensor]:
-    """The same training as one loop over the joined batches, written from PyTorch's tutorial.
+    """Returns the same training as one loop over the joined batches, written from PyTorch's
+    tutorial.
 
     `rates` are the learning rates of the steps; empty: a rate that shrinks.
     """

@@ -47,7 +47,7 @@ def apply(diff: str, root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A copy of the package with all that is shown."""
+    """Returns a copy of the package with all that is shown."""
     root = tmp_path_factory.mktemp("copy")
     shutil.copytree(Path(atomo.__file__).parent, root / "src" / "atomo")
     for diff in SHOWN:

@@ -56,7 +56,7 @@ glibc = pytest.mark.skipif(
 
 
 def printed(code: str, **environment: str) -> list[str]:
-    """The words that a process of its own prints."""
+    """Returns the words that a process of its own prints."""
     given = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"} | environment
     done = subprocess.run(
         [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True

@@ -18,13 +18,13 @@ WIDEST = 120  # columns, of prose and tables alike
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The rows of all tables whose first cell is code, by that."""
+    """Returns the rows of all tables whose first cell is code, by that."""
     cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line[:3] == "| `"]
     return {row[0].strip(" `"): [cell.strip() for cell in row[1:]] for row in cells}
 
 
 def described(name: str) -> str:
-    """The section of a codec, on the page of its family."""
+    """Returns the section of a codec, on the page of its family."""
     found = [
         part
         for page in PAGES.values()
@@ -36,7 +36,7 @@ def described(name: str) -> str:
 
 
 def typed(default: Any) -> str:
-    """A default as the tables have it."""
+    """Returns a default as the tables have it."""
     if default is None:
         return "none"
     return f"{default:g}" if isinstance(default, float) else f"{default}"
@@ -58,7 +58,7 @@ def test_law_memory_and_bits_of_a_codec_are_told(name):
 
 
 def choices() -> list[tuple[str, Codec[Any], list[str]]]:
-    """The rows to choose from."""
+    """Returns the rows to choose from."""
     table = CHOICE[CHOICE.index("| codec | sends") : CHOICE.index("A name alone")]
     return [(spec, make_codec(spec), cells) for spec, cells in rows(table).items()]
 

@@ -99,7 +99,7 @@ def test_memory_does_not_grow_over_1000_steps(place, spec):
 
 @pytest.fixture
 def group(place: str, tmp_path: Path):
-    """A group of this process alone: NCCL takes one rank of a group on a GPU."""
+    """Returns a group of this process alone: NCCL takes one rank of a group on a GPU."""
     if place == "cuda":
         torch.cuda.set_device(0)
     backend = "nccl" if place == "cuda" else "gloo"
@@ -109,7 +109,7 @@ def group(place: str, tmp_path: Path):
 
 
 def wrapped(model: nn.Module, place: str) -> DistributedDataParallel:
-    """A model in DDP."""
+    """Returns a model in DDP."""
     return DistributedDataParallel(model, device_ids=[0] if place == "cuda" else None)
 
 
@@ -180,7 +180,7 @@ def test_two_processes_over_nccl_keep_the_same_weights(tmp_path, code):
 
 
 def best(folder: Path) -> float:
-    """The best accuracy that an evaluator found."""
+    """Returns the best accuracy that an evaluator found."""
     lines = (folder / "evaluations.jsonl").read_text().splitlines()
     return max(float(json.loads(line)["top1"]) for line in lines)
 

@@ -71,7 +71,7 @@ def test_a_launcher_imports_no_torch(tmp_path):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A module that nobody has imported, by name."""
+    """Returns a module that nobody has imported, by name."""
     (tmp_path / "seldom.py").write_text("value = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield "seldom"
@@ -139,7 +139,7 @@ def test_annotations_that_stay_text_can_be_read():
 
 
 def functions(module: ModuleType) -> Iterator[FunctionType]:
-    """Those of a module and of its classes."""
+    """Yields those of a module and of its classes."""
     for thing in vars(module).values():
         if getattr(thing, "__module__", None) == module.__name__:
             for one in [thing, *vars(thing).values()] if inspect.isclass(thing) else [thing]:

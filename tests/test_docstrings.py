@@ -17,7 +17,7 @@ MODULES = [
 
 
 def undocumented(source: str) -> Iterator[str]:
-    """The functions and classes of a module that it exports and does not describe."""
+    """Yields the functions and classes of a module that it exports and does not describe."""
     body = ast.parse(source).body
     public = exported(body)
     for node in body:
@@ -29,7 +29,7 @@ def undocumented(source: str) -> Iterator[str]:
 
 
 def exported(body: list[ast.stmt]) -> list[str]:
-    """The names in `__all__`."""
+    """Returns the names in `__all__`."""
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name(id="__all__")], value=names):

@@ -42,12 +42,12 @@ LEFT_OUT = re.compile(r"\.\.\.|\$|\b(RUN|FILE|FOLDER|HOSTS|CODEC)\b|--help|--[a-
 
 
 def joined(page: Path) -> str:
-    """The text of a page, with its long lines whole."""
+    """Returns the text of a page, with its long lines whole."""
     return page.read_text().replace("\\\n", " ")
 
 
 def commands(page: Path) -> list[str]:
-    """Those that are there to the end."""
+    """Returns those that are there to the end."""
     text = joined(page)
     told = [line.strip() for line in text.splitlines()] + re.findall(r"`([^`\n]+)`", text)
     return [one for one in told if one.startswith((*STARTS,)) and not LEFT_OUT.search(one)]
@@ -109,7 +109,7 @@ INSTALL = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/", "src/", "exa
 
 
 def whole(text: str) -> str:
-    """A text with the strings of its programs whole that stand on several lines."""
+    """Returns a text with the strings of its programs whole that stand on several lines."""
     return re.sub(r"[\"']\s*\n\s*f?[\"']", "", text.replace("\\\n", " "))
 
 

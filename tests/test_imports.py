@@ -63,13 +63,15 @@ def name_of(path: Path) -> str:
 
 @cache
 def parsed(path: Path) -> list[ast.AST]:
-    """The syntax of a file, every node of it."""
+    """Returns the syntax of a file, every node of it."""
     return list(ast.walk(ast.parse(path.read_text())))
 
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """Every module that a file imports anywhere in it, and every name that it imports from one."""
+    """Returns every module that a file imports anywhere in it, and every name that it imports from
+    one.
+    """
     return frozenset(imports(path))
 
 
@@ -85,12 +87,14 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def rooms_of(names: Iterable[str]) -> set[str]:
-    """The rooms among these names; `atomo` itself is the top, which nobody within may import."""
+    """Returns the rooms among these names; `atomo` itself is the top, which nobody within may
+    import.
+    """
     return {name.split(".")[1] for name in names if name.startswith("atomo.")}
 
 
 def who_loads(module: str) -> list[str]:
-    """The files that import something of a package of others'."""
+    """Returns the files that import something of a package of others'."""
     return [
         name_of(path)
         for path in MODULES

@@ -29,7 +29,7 @@ SCONTROL = '#!/bin/sh\necho "scontrol $*"\n'
 
 @pytest.fixture
 def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The script as SLURM would run it."""
+    """Returns the script as SLURM would run it."""
     monkeypatch.chdir(tmp_path)
     Path("run_pytorch.sh").write_text(TRAINING)
     Path("scontrol").write_text(SCONTROL)

@@ -223,7 +223,7 @@ def test_odd_ranges_are_refused(value, capsys):
 
 
 def zipped(method: int, name: str = "a.npy") -> bytes:
-    """An archive whose file is said to be compressed in some way."""
+    """Returns an archive whose file is said to be compressed in some way."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         content = io.BytesIO()
@@ -280,7 +280,7 @@ def test_vectors_of_absurd_numbers_are_refused(first, tmp_path):
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
-    """A working folder that is removed."""
+    """Returns a working folder that is removed."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

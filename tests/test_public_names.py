@@ -52,7 +52,7 @@ WRONG = {
 
 
 def imported_for_checkers(module: ModuleType) -> Iterator[str]:
-    """The names that a module imports where a checker alone looks."""
+    """Yields the names that a module imports where a checker alone looks."""
     for node in ast.parse(Path(str(module.__file__)).read_text()).body:
         match node:
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):

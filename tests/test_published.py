@@ -45,7 +45,7 @@ PUBLISHED = {
 
 
 def table() -> str:
-    """The options of other systems as the document shows them."""
+    """Returns the options of other systems as the document shows them."""
     rows = [f"| `{one.theirs}` | {one.systems} | {one.ours} |" for one in ALL]
     return "\n".join(["| there | in | here |", "| --- | --- | --- |", *rows]) + "\n"
 

@@ -59,7 +59,7 @@ class Line:
 
 
 def read_lines() -> list[Line]:
-    """All of them, in the order of the file."""
+    """Returns all of them, in the order of the file."""
     found: list[Line] = []
     system, file = "", ""
     for text in (ROOT / "tests/published_commands.txt").read_text().splitlines():
@@ -84,7 +84,7 @@ STEPPED = [next(line for line in LINES if line.ours.startswith(ours)) for ours i
 
 
 def identity(line: Line) -> str:
-    """A name for a test of it."""
+    """Returns a name for a test of it."""
     return f"{LINES.index(line) + 1}-{line.system}-{line.file}"
 
 
@@ -102,7 +102,7 @@ def settings_of(line: Line) -> Settings:
 
 
 def options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each option and its values."""
+    """Yields each option and its values."""
     name, values = "", list[str]()
     for word in words:
         if word.startswith("-"):
@@ -129,7 +129,7 @@ def dropped(line: Line) -> list[str]:
 
 
 def short(line: Line, folder: Path) -> Settings:
-    """Two steps of a line's run, as small as its network and its codec allow."""
+    """Returns two steps of a line's run, as small as its network and its codec allow."""
     asked = settings_of(line)
     smaller = {"image_size": 64} if asked.image_size else {}
     if asked.dataset == "Cifar100":  # it is read with the published checksums alone
@@ -144,7 +144,7 @@ def short(line: Line, folder: Path) -> Settings:
 
 
 def take_two_steps(line: Line, folder: Path) -> int | None:
-    """The step of the last checkpoint of its run."""
+    """Returns the step of the last checkpoint of its run."""
     write_data(folder / "data")
     if line.command in TRAINED:
         chosen = short(line, folder)
@@ -184,7 +184,7 @@ def test_one_line_of_each_kind_takes_two_steps(line, tmp_path):
 
 
 def numbers(words: Sequence[str]) -> set[int]:
-    """Those that words such as 3 and 72-88 name, or all."""
+    """Returns those that words such as 3 and 72-88 name, or all."""
     ends = [word.partition("-") for word in words] or [("1", "-", str(len(LINES)))]
     return {n for first, _, last in ends for n in range(int(first), int(last or first) + 1)}
 

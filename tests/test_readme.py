@@ -47,7 +47,7 @@ every_text = pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
 
 
 def table(settings: type) -> str:
-    """The options of a command as the README shows them."""
+    """Returns the options of a command as the README shows them."""
     rows = [
         f"| `{flag(field.name)}` | {shown(field.default)} | {field.metadata['help']} |"
         for field in dataclasses.fields(settings)
@@ -56,7 +56,7 @@ def table(settings: type) -> str:
 
 
 def shown(default: object) -> str:
-    """A default as one would type it."""
+    """Returns a default as one would type it."""
     if isinstance(default, bool):
         return "`yes`" if default else "`no`"
     return "" if default in (None, "") else f"`{default}`"

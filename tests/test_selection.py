@@ -67,7 +67,7 @@ ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """A small suite under this one's rules."""
+    """Returns a small suite under this one's rules."""
     for name in ("cluster/virtual", "cli"):
         (tmp_path / "tests" / name).mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "tests")

@@ -145,7 +145,7 @@ def test_a_residual_costs_no_wait(spec):
 
 
 def averager_of(code: str, chunk: Chunk) -> Exchange:
-    """The only rank of a group."""
+    """Returns the only rank of a group."""
     (transport,) = network(1)
     choice = Choice(code=code, skips=True)
     return make_exchange(choice, Direct(transport, 60.0), dict(chunk.gradients))

@@ -142,7 +142,7 @@ class Troupe:
         self._is_busy(worker, True)
 
     def step(self, step: int) -> list[int]:
-        """The master's part; the ranks that counted."""
+        """Returns the master's part; the ranks that counted."""
         self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
         reports = self.server.collect(self.sum)
         taken = self.server._taken
@@ -165,12 +165,12 @@ class Troupe:
         self.image_books.append((self.server.image_balance(), 0))
 
     def balanced(self) -> bool:
-        """Whether what was asked for is what it came to, step by step."""
+        """True if what was asked for is what it came to, step by step."""
         return balanced(self.books) and balanced(self.image_books)
 
 
 def balanced(books: list[tuple[Balance, int]]) -> bool:
-    """Whether in books what was asked for is what it came to, and what was used is so much."""
+    """True if in books what was asked for is what it came to, and what was used is so much."""
     under_way = 0
     for book, used in books:
         if book.used != used:

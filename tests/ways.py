@@ -49,7 +49,7 @@ class Way:
 
 
 def here(result: Any) -> Any:
-    """A result with its tensors on the CPU."""
+    """Returns a result with its tensors on the CPU."""
     if isinstance(result, tuple):
         return tuple(here(part) for part in result)
     return result.cpu() if isinstance(result, Tensor) else result
@@ -74,7 +74,7 @@ def on_gpu(way: Way) -> list[pytest.MarkDecorator]:
 
 
 def ways(idea: str, interpreted: bool = True) -> list[Way]:
-    """All of an idea, or all but one that would run in Triton's interpreter."""
+    """Returns all of an idea, or all but one that would run in Triton's interpreter."""
     runs = idea in TRITON and (interpreted or torch.cuda.is_available())
     names = (*NAMES, "triton") if runs else NAMES
     return [Way(idea, name) for name in names]

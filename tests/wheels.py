@@ -24,7 +24,7 @@ def call(*words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> st
 
 
 def sources() -> set[str]:
-    """The files of the checkout that git has, or would take."""
+    """Returns the files of the checkout that git has, or would take."""
     return {name for name in names(ROOT) if (ROOT / name).is_file()}
 
 

@@ -130,7 +130,7 @@ HOMES = {
 if not TYPE_CHECKING:  # a checker would take any name for one that is there
 
     def __getattr__(name: str) -> Any:
-        """A public name, from the room where it lives, or a room."""
+        """Returns a public name, from the room where it lives, or a room."""
         if name not in HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         room = import_module(HOMES[name])
@@ -138,5 +138,5 @@ if not TYPE_CHECKING:  # a checker would take any name for one that is there
 
 
 def __dir__() -> list[str]:
-    """The public names, and no others."""
+    """Returns the public names, and no others."""
     return sorted(__all__)

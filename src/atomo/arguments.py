@@ -20,7 +20,7 @@ NEGATIVE: Final = re.compile(r"-\.?\d")
 
 
 def option(default: Any, text: str) -> Any:
-    """A field of settings, with the text that `--help` and the README show."""
+    """Returns a field of settings, with the text that `--help` and the README show."""
     return data_field(default=default, metadata={"help": text})
 
 
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
 @cache  # it takes longer to make than to use, and keeps nothing of what it parses
 def parser(settings: type[Any], command: str, description: str) -> Parser:
-    """The parser of a command whose options are the fields of `settings`."""
+    """Returns the parser of a command whose options are the fields of `settings`."""
     built = Parser(
         prog=f"atomo {command}",
         description=description,
@@ -64,7 +64,7 @@ def parse(
     description: str,
     build: Callable[..., S] | None = None,
 ) -> S:
-    """The settings that a command line describes, made by `build` of what was given.
+    """Returns the settings that a command line describes, made by `build` of what was given.
 
     Raises:
         ConfigError: an option is unknown, or a value is not what it takes.
@@ -91,7 +91,7 @@ def hint(name: str, options: Sequence[str]) -> str:
 
 
 def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """A command line with our options in place of their published spellings.
+    """Returns a command line with our options in place of their published spellings.
 
     >>> translated(["-n", "5", "--eval_freq=9"], ["--n", "--eval-freq"])
     ['--n', '5', '--eval-freq=9']
@@ -100,8 +100,8 @@ def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def joined(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """A command line with each negative quantity joined to its option: argparse would take `-1gbit`
-    for an option of its own.
+    """Returns a command line with each negative quantity joined to its option: argparse would take
+    `-1gbit` for an option of its own.
 
     >>> joined(["--bandwidth", "-1gbit", "--json"], ["--bandwidth", "--json"])
     ['--bandwidth=-1gbit', '--json']
@@ -116,7 +116,7 @@ def joined(words: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def translation(word: str, options: Sequence[str]) -> str:
-    """One word of such a command line; whatever is no published option stays as it is."""
+    """Returns one word of such a command line; whatever is no published option stays as it is."""
     name, equals, value = word.partition("=")
     dashed = name.replace("_", "-") if name.startswith("--") else name
     if dashed in options:
@@ -128,7 +128,7 @@ def translation(word: str, options: Sequence[str]) -> str:
 
 
 def to_arguments(settings: Any) -> list[str]:
-    """The command line of `settings`: every field that is not its default."""
+    """Returns the command line of `settings`: every field that is not its default."""
     return [
         f"{flag(field.name)}={getattr(settings, field.name)}"
         for field in fields(settings)
@@ -137,7 +137,7 @@ def to_arguments(settings: Any) -> list[str]:
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed: `--batch-size` of `batch_size`."""
+    """Returns a field's name as it is typed: `--batch-size` of `batch_size`."""
     return "--" + name.replace("_", "-")
 
 
@@ -160,7 +160,9 @@ def yes_or_no(text: str) -> bool:
 
 
 def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
-    """A converter of words for a parser, whose error says what it wanted: "a whole number"."""
+    """Returns a converter of words for a parser, whose error says what it wanted: "a
+    whole number".
+    """
 
     def convert(text: str) -> Any:
         try:

@@ -19,7 +19,7 @@ class Bound:
     why_least: str = ""
     why_most: str = ""
     above: bool = False
-    """Whether `least` itself is out of the range."""
+    """True if `least` itself is out of the range."""
     below: bool = False
     """True if `most` itself is out of the range."""
 

@@ -52,7 +52,7 @@ def families(settings: Settings, memory: str) -> list[Family]:
 
 
 def family(settings: Settings, memory: str) -> Family:
-    """All that goes with one memory."""
+    """Returns all that goes with one memory."""
     feeds_back = kind_of(memory).feeds_back
     default = FED_BACK_BUDGET if feeds_back else PLAIN_BUDGET
     budget = default if settings.error_budget is None else settings.error_budget
@@ -62,7 +62,7 @@ def family(settings: Settings, memory: str) -> Family:
 
 
 def fitting(settings: Settings, memory: str, specs: tuple[str, ...]) -> Iterator[Codec[Any]]:
-    """Those that the rest of the settings goes with."""
+    """Yields those that the rest of the settings goes with."""
     for spec in specs:
         try:
             found = replace(settings, code=spec, memory=memory).resolved()

@@ -152,7 +152,7 @@ def final_codec(
 
 
 def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:
-    """A codec with what the published flags say of it.
+    """Returns a codec with what the published flags say of it.
 
     The quantising flags say nothing about codecs that do not quantise.
 
@@ -187,7 +187,7 @@ def fitted_by_name(by_name: ByName, comm_type: str) -> ByName:
 def fitted_schedule(
     codec: Codec[Any], code_schedule: str, warmup_epochs: int, comm_type: str
 ) -> str:
-    """The schedule that was given, or that of the warm-up.
+    """Returns the schedule that was given, or that of the warm-up.
 
     Raises:
         ConfigError: there are both.
@@ -201,7 +201,7 @@ def fitted_schedule(
 
 
 def default_rate(optimizer: str, codecs: Sequence[Codec[Any]]) -> float:
-    """The learning rate of a run that names none.
+    """Returns the learning rate of a run that names none.
 
     Raises:
         ConfigError: there is no such optimiser.

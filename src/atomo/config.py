@@ -244,7 +244,7 @@ class Settings:
 
     @classmethod
     def from_recipe(cls, recipe: str = "", **given: Any) -> "Settings":
-        """The settings of a recipe, but for those that are given.
+        """Returns the settings of a recipe, but for those that are given.
 
         Raises:
             ConfigError: no recipe has this name, or a setting is out of range.
@@ -306,7 +306,7 @@ class Settings:
         )
 
     def _down(self) -> str:
-        """The way down from a master where it is."""
+        """Returns the way down from a master where it is."""
         device = resolve("master-device", self.master_device, MASTER_DEVICES)
         there, down = has_master(self.comm_type), canonical_downlink(self.down)
         return master_down(device, self.enable_gpu, there, down)
@@ -329,7 +329,7 @@ class Settings:
 
     @property
     def measures(self) -> bool:
-        """Whether ranks find out before the first step what serves."""
+        """True if ranks find out before the first step what serves."""
         return self.code.lower() == AUTO or self.grouping.searched
 
     @property

@@ -22,12 +22,12 @@ STAGED: Final = {"cuda"}
 
 
 def stages(device: torch.device) -> bool:
-    """Whether copies between a device and pinned memory spare a wait."""
+    """True if copies between a device and pinned memory spare a wait."""
     return device.type in STAGED
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; from the host without waiting for what that has still to do.
+    """Returns the tensor on a device; from the host without waiting for what that has still to do.
 
     Args:
         tensor: on any device; itself where it is there already.
@@ -39,7 +39,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors on the CPU, with one wait for all; those that are there as they are.
+    """Returns the tensors on the CPU, with one wait for all; those that are there as they are.
 
     Args:
         tensors: on the CPU and on one device besides, made on its current stream.
@@ -54,7 +54,7 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def begun(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the host that is on its way, to pinned memory."""
+    """Returns a copy on the host that is on its way, to pinned memory."""
     if not stages(tensor.device):
         return tensor.cpu()
     room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -86,7 +86,9 @@ class Look:
             self._here = module_of(joined.device).current_stream(joined.device).record_event()
 
     def values(self) -> list[float]:
-        """The numbers; waits for what was computed up to them, and for nothing that came later."""
+        """Returns the numbers; waits for what was computed up to them, and for nothing that came
+        later.
+        """
         if self._here is not None:
             self._here.synchronize()
         found: list[float] = self._found.tolist()

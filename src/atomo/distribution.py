@@ -26,7 +26,9 @@ UNKNOWN: Final = "0+unknown"  # source files that nobody has installed
 
 
 def installed(name: str) -> str:
-    """The version of a distribution, read from its metadata; empty if it is not installed."""
+    """Returns the version of a distribution, read from its metadata; empty if it is not
+    installed.
+    """
     try:
         return version(name)
     except PackageNotFoundError:
@@ -37,14 +39,14 @@ __version__ = installed("atomo") or UNKNOWN
 
 
 def versions() -> str:
-    """The line of `atomo --version`. Nothing is imported for it."""
+    """Returns the line of `atomo --version`. Nothing is imported for it."""
     python = ".".join(map(str, sys.version_info[:3]))
     others = [f"{name} {found}" for name in SHOWN if (found := installed(name))]
     return ", ".join([f"atomo {__version__}", f"Python {python}", *others])
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the package of an extra for the Python that runs.
+    """Returns the command that installs the package of an extra for the Python that runs.
 
     >>> install_command("timm").partition(" ")[2]
     "-m pip install 'timm>=1.0'"

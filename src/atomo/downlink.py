@@ -34,7 +34,7 @@ CALL: Final = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def canonical_downlink(text: str) -> str:
-    """The setting as Atomo spells it.
+    """Returns the setting as Atomo spells it.
 
     >>> canonical_downlink("Updates")
     'updates'
@@ -64,7 +64,7 @@ def canonical_downlink(text: str) -> str:
 
 
 def weights_as(spec: str, text: str) -> str:
-    """The setting that says as what weights travel.
+    """Returns the setting that says as what weights travel.
 
     Raises:
         ConfigError: they do not travel as that.
@@ -79,7 +79,7 @@ def weights_as(spec: str, text: str) -> str:
 
 
 def checked(codec: Codec[Any]) -> Codec[Any]:
-    """A codec that may carry differences of weights.
+    """Returns a codec that may carry differences of weights.
 
     Raises:
         ConfigError: what it leaves out need not become less.
@@ -94,7 +94,7 @@ def checked(codec: Codec[Any]) -> Codec[Any]:
 
 
 def repeats_steps(downlink: str, one_host: bool) -> bool:
-    """Whether workers are likely to need an optimiser, under a canonical setting.
+    """True if workers are likely to need an optimiser, under a canonical setting.
 
     Within one host bytes cost nothing, while to decode W frames in each of W processes does.
     """
@@ -102,7 +102,7 @@ def repeats_steps(downlink: str, one_host: bool) -> bool:
 
 
 def name_of(downlink: str) -> str:
-    """The name in a canonical setting."""
+    """Returns the name in a canonical setting."""
     return downlink.partition("(")[0]
 
 
@@ -112,6 +112,6 @@ def weights_dtype(downlink: str) -> torch.dtype:
 
 
 def delta_codec(downlink: str) -> Codec[Any] | None:
-    """The codec in a canonical setting, where it has one."""
+    """Returns the codec in a canonical setting, where it has one."""
     spec = downlink.removeprefix(f"{DELTA}(")
     return make_codec(spec[:-1]) if spec != downlink else None

@@ -69,9 +69,9 @@ class Way:
     amount: str = ""
     """What the number behind the colon is; none where empty."""
     whole: bool = False
-    """Whether that is a whole number."""
+    """True if that is a whole number."""
     searched: bool = False
-    """Whether it is found from measured costs."""
+    """True if it is found from measured costs."""
 
 
 CUTS: Final = "cuts"
@@ -99,11 +99,11 @@ class Grouping:
 
     @property
     def searched(self) -> bool:
-        """Whether its cuts are found from measured costs, at the start of a job."""
+        """True if its cuts are found from measured costs, at the start of a job."""
         return WAYS[self.name].searched
 
     def cuts(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The cuts of tensors of so many bytes; none of no tensors.
+        """Returns the cuts of tensors of so many bytes; none of no tensors.
 
         Raises:
             ConfigError: it names the cuts of another number of tensors, or they must be found.
@@ -142,7 +142,7 @@ def cut_at(ends: Sequence[int]) -> Grouping:
 
 
 def bucket_caps(cuts: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:
-    """The groups as the `bucket_cap_mb_list` of PyTorch's DistributedDataParallel.
+    """Returns the groups as the `bucket_cap_mb_list` of PyTorch's DistributedDataParallel.
 
     DDP closes a bucket as soon as it has as many bytes as its cap says, so that the cap of a group
     is just what the group has. In MiB, of which floats have every byte.
@@ -158,7 +158,7 @@ def bucket_caps(cuts: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:
 
 
 def read_cuts(text: str, said: str | None) -> Grouping:
-    """The cuts that `--fusion` names."""
+    """Returns the cuts that `--fusion` names."""
     words = (said or "").split(",")
     if not all(word.isdecimal() and len(word) < MOST_DIGITS for word in words):
         raise ConfigError(

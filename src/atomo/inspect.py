@@ -24,7 +24,7 @@ BINS = 64
 
 
 def column(text: str) -> Any:
-    """A figure, and what it is, for the legend under a table."""
+    """Returns a figure, and what it is, for the legend under a table."""
     return field(metadata={"help": text})
 
 
@@ -46,7 +46,7 @@ class Layer:
 
 
 def layers(gradient: Mapping[str, Tensor]) -> list[Layer]:
-    """Every parameter's gradient, in order."""
+    """Returns every parameter's gradient, in order."""
     return [layer(name, tensor) for name, tensor in gradient.items()]
 
 
@@ -79,14 +79,14 @@ def singular_values(tensor: Tensor) -> Float[Tensor, " r"]:
 
 
 def histogram(tensor: Tensor) -> Float[Tensor, " bins"]:
-    """The share of the entries in each of 64 equal bins between the extremes."""
+    """Returns the share of the entries in each of 64 equal bins between the extremes."""
     low, high = (float(x) for x in tensor.aminmax())
     counts = torch.histc(tensor.flatten(), BINS, low, high if high > low else low + 1)
     return counts / tensor.numel()
 
 
 def histogram_entropy(tensor: Tensor) -> float:
-    """The entropy of the histogram, bits an entry."""
+    """Returns the entropy of the histogram, bits an entry."""
     share = histogram(tensor)
     share = share[share > 0]
     return float(-(share * share.log2()).sum())
@@ -103,7 +103,7 @@ class Cluster:
 
 
 def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
-    """The clusters that hold anything, by their centres."""
+    """Returns the clusters that hold anything, by their centres."""
     generator = Generator().manual_seed(seed)
     flat = torch.cat([tensor.flatten() for tensor in gradient.values()])
     model = train(sample(flat, generator), SIDES, generator)
@@ -130,7 +130,9 @@ class Losses:
 def reconstruct(
     codec: Codec[Any], gradient: Mapping[str, Tensor], seed: int = 1
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
-    """The flat gradient, what arrives of it through the wire, and the bytes that this took."""
+    """Returns the flat gradient, what arrives of it through the wire, and the bytes
+    that this took.
+    """
     (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, ONE)
     wanted = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
     compressor = Compressor(Forget(), Compression(), worker=1, seed=seed)
@@ -158,6 +160,6 @@ def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> Losses:
 
 
 def share(wanted: Tensor, sent: Tensor, which: Bool[Tensor, " n"]) -> float:
-    """The relative error over some of the entries."""
+    """Returns the relative error over some of the entries."""
     error = (sent - wanted)[which].norm() / wanted[which].norm().clamp_min(1e-30)
     return float(error)

@@ -99,7 +99,7 @@ def measure(
 def encoder(
     codec: Codec[Any], compression: Compression | None
 ) -> Callable[[Bucket, Float[Tensor, " n"], int], Bytes]:
-    """A worker's side of one bucket, with a fresh memory."""
+    """Returns a worker's side of one bucket, with a fresh memory."""
     memory = MEMORIES[default_memory(codec)]()
     compressor = Compressor(memory, compression or Compression(), worker=1, seed=0)
 
@@ -110,7 +110,7 @@ def encoder(
 
 
 def copy_time(tensor: Tensor, repetitions: int = 5) -> float:
-    """The best time of a copy of `tensor`, seconds."""
+    """Returns the best time of a copy of `tensor`, seconds."""
     out = torch.empty_like(tensor)
     return min(timed(lambda: out.copy_(tensor)) for _ in range(repetitions))
 

@@ -14,7 +14,7 @@ YES, NO = ("yes", "true", "1", "on"), ("no", "false", "0", "off", "")
 
 
 def described(value: object) -> str:
-    """A value and its type, for an error.
+    """Returns a value and its type, for an error.
 
     >>> described(1.5)
     '1.5 of type float'
@@ -23,7 +23,7 @@ def described(value: object) -> str:
 
 
 def truth(word: str) -> bool:
-    """A truth value; nothing at all is no.
+    """Returns a truth value; nothing at all is no.
 
     Raises:
         ConfigError: the word is neither.
@@ -34,7 +34,7 @@ def truth(word: str) -> bool:
 
 
 def resolve(kind: str, name: str, known: Iterable[str]) -> str:
-    """The spelling in `known` of what `name` means, here or in another published system.
+    """Returns the spelling in `known` of what `name` means, here or in another published system.
 
     Case, `-`, `_` and `/` make no difference.
 
@@ -55,7 +55,9 @@ def resolve(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def spelled(name: str, known: Iterable[str]) -> str:
-    """The spelling in `known` that differs in case, `-`, `_` and `/` at most; empty: none does."""
+    """Returns the spelling in `known` that differs in case, `-`, `_` and `/` at most; empty: none
+    does.
+    """
     return next((spelling for spelling in known if fold(spelling) == fold(name)), "")
 
 

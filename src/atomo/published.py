@@ -34,7 +34,7 @@ class Spelling:
 
 
 def works(theirs: str, systems: str, option: str, value: str = "") -> Spelling:
-    """An option that means what one of ours does."""
+    """Returns an option that means what one of ours does."""
     shown = f"{option} {value}".strip()
     return Spelling(theirs, systems, f"works, as `{shown}`", option, value)
 

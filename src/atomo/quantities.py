@@ -16,7 +16,7 @@ QUANTITY: Final = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))\s*([a-
 
 
 def bits_per_second(text: str, name: str) -> float:
-    """A bandwidth.
+    """Returns a bandwidth.
 
     >>> bits_per_second("1.5Gbit", "--bandwidth")
     1500000000.0
@@ -35,7 +35,7 @@ def bits_per_second(text: str, name: str) -> float:
 
 
 def seconds(text: str, name: str) -> float:
-    """A time.
+    """Returns a time.
 
     >>> seconds("5ms", "--latency")
     0.005
@@ -54,7 +54,7 @@ def seconds(text: str, name: str) -> float:
 
 
 def quantity(text: str, name: str, units: Mapping[str, float]) -> float:
-    """A number times its unit."""
+    """Returns a number times its unit."""
     found = QUANTITY.fullmatch(text)
     if found is None or found[2].lower() not in units:
         raise ConfigError(
@@ -67,7 +67,7 @@ def quantity(text: str, name: str, units: Mapping[str, float]) -> float:
 
 
 def speed_text(bits: float) -> str:
-    """A bandwidth for people; `any` is above all of them.
+    """Returns a bandwidth for people; `any` is above all of them.
 
     >>> speed_text(2.5e9), speed_text(3e5), speed_text(float("inf")), speed_text(0.0)
     ('2.5 Gbit/s', '0.3 Mbit/s', 'any', 'never')

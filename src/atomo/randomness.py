@@ -9,7 +9,8 @@ __all__ = ["derive"]
 
 
 def derive(*words: int | str) -> int:
-    """A seed of 63 bits for what `words` describe, such as (run seed, "encode", step, worker).
+    """Returns a seed of 63 bits for what `words` describe, such as (run seed, "encode", step,
+    worker).
 
     >>> derive(0, "encode", 1) == derive(0, "encode", 1) != derive(0, "encode", 2)
     True

@@ -103,7 +103,7 @@ def warm_up_factor(plan: Plan, step: int) -> float:
 
 
 def parse_milestones(text: str) -> tuple[float, ...]:
-    """The epochs that `30, 60, 80` names.
+    """Returns the epochs that `30, 60, 80` names.
 
     Raises:
         ConfigError: they are no numbers, or do not increase.

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def has_master(comm_type: str) -> bool:
-    """Whether rank 0 owns the weights and trains nothing itself.
+    """True if rank 0 owns the weights and trains nothing itself.
 
     Raises:
         ConfigError: there is no such communicator.
@@ -38,7 +38,7 @@ def has_master(comm_type: str) -> bool:
 
 
 def outlives(comm_type: str, hierarchical: str) -> bool:
-    """Whether a run goes on where one of its workers dies, if its transport does."""
+    """True if a run goes on where one of its workers dies, if its transport does."""
     if has_master(comm_type):
         return True
     name = resolve("comm-type", comm_type, COMM_TYPES)
@@ -51,7 +51,7 @@ def trainers(processes: int, comm_type: str) -> int:
 
 
 def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:
-    """The codec as that communicator uses it.
+    """Returns the codec as that communicator uses it.
 
     Raises:
         ConfigError: they do not go together.
@@ -61,7 +61,7 @@ def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:
 
 
 def own_memory(comm_type: str, momentum: float = 0.0) -> str | None:
-    """The memory that this communicator takes, where that is not for the codec to say.
+    """Returns the memory that this communicator takes, where that is not for the codec to say.
 
     Args:
         comm_type: the communicator.
@@ -147,12 +147,12 @@ def check_scales(codecs: Iterable[Codec[Any]], comm_type: str, spares: int) -> N
 
 
 def how_of(hierarchical: str) -> str:
-    """A hierarchy, as it was given; empty: there is none."""
+    """Returns a hierarchy, as it was given; empty: there is none."""
     return "" if canonical_hierarchy(hierarchical) == FLAT else f" --hierarchical {hierarchical}"
 
 
 def outliving() -> str:
-    """The ways to average that go on where a rank dies."""
+    """Returns the ways to average that go on where a rank dies."""
     return ", ".join((PARAMETER_SERVER, *REPEATING))
 
 

@@ -27,7 +27,7 @@ class Phase:
 
 
 def phases(code: str, schedule: str) -> tuple[Phase, ...]:
-    """The codecs of a run in order; the first begins at epoch 0.
+    """Returns the codecs of a run in order; the first begins at epoch 0.
 
     >>> [phase.epoch for phase in phases("fp16", "2: sgd")]
     [0.0, 2.0]
@@ -42,7 +42,7 @@ def phases(code: str, schedule: str) -> tuple[Phase, ...]:
 
 
 def spelled(planned: Sequence[Phase]) -> str:
-    """The schedule that has these phases.
+    """Returns the schedule that has these phases.
 
     >>> spelled(phases("fp16", "2: sgd"))
     '0.0: fp16; 2.0: sgd'
@@ -70,7 +70,7 @@ def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
 
 
 def step_phases(schedule: str) -> tuple[Phase, ...]:
-    """The phases of `STEP: CODEC; STEP: CODEC`, as hooks have them, which know no epochs.
+    """Returns the phases of `STEP: CODEC; STEP: CODEC`, as hooks have them, which know no epochs.
 
     >>> [int(phase.epoch) for phase in step_phases("0: fp16; 100: sgd")]
     [0, 100]
@@ -90,14 +90,14 @@ def step_phases(schedule: str) -> tuple[Phase, ...]:
 
 
 def parse_schedule(schedule: str) -> tuple[Phase, ...]:
-    """The phases of `EPOCH: CODEC; EPOCH: CODEC`."""
+    """Returns the phases of `EPOCH: CODEC; EPOCH: CODEC`."""
     planned = tuple(parse_phase(entry) for entry in schedule.split(";") if entry.strip())
     check_order(planned)
     return planned
 
 
 def parse_phase(entry: str) -> Phase:
-    """One `EPOCH: CODEC`."""
+    """Returns one `EPOCH: CODEC`."""
     epoch, colon, spec = entry.partition(":")
     try:
         begins = float(epoch)

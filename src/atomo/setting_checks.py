@@ -65,7 +65,7 @@ def check_clip(clip_grad: float, memory: str) -> None:
 
 
 def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str) -> str:
-    """The way down from a master on that device, both in their canonical form.
+    """Returns the way down from a master on that device, both in their canonical form.
 
     Workers repeat the master's steps on their hosts' processors, where sums on a GPU have other
     bits: a master on one sends weights.
@@ -90,7 +90,7 @@ def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str
 
 
 def wants_gpu(enable_gpu: str | bool) -> bool:
-    """Whether `--enable-gpu` asks for one.
+    """True if `--enable-gpu` asks for one.
 
     Raises:
         ConfigError: it says neither yes nor no.

@@ -85,7 +85,9 @@ def name_of(files: Sequence[Path]) -> str:
 
 
 def short(path: Path) -> str:
-    """A file's folder and name, without what all have; of a run that is repeated, its own name."""
+    """Returns a file's folder and name, without what all have; of a run that is repeated, its own
+    name.
+    """
     folder = path.parent.name
     if path.name == SETTINGS_FILE and folder:
         return re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", folder)
@@ -93,7 +95,7 @@ def short(path: Path) -> str:
 
 
 def number_to_wait_for(settings: Settings) -> int:
-    """All stay all, also with another number of workers."""
+    """Returns 0 for "all workers", so that it stays all with another number of workers."""
     return 0 if settings.num_aggregate == settings.workers else settings.num_aggregate
 
 
@@ -117,7 +119,7 @@ def kinds_of_settings() -> dict[str, Any]:
 
 
 def known(path: Path, key: str) -> str:
-    """The field of a key, in which `-` and `_` are alike."""
+    """Returns the field of a key, in which `-` and `_` are alike."""
     names = kinds_of_settings()
     name = spelled(key, names)
     if not name:
@@ -126,7 +128,7 @@ def known(path: Path, key: str) -> str:
 
 
 def checked(path: Path, name: str, value: Any) -> Any:
-    """A value of the field's type and within its range."""
+    """Returns a value of the field's type and within its range."""
     hint = kinds_of_settings()[name]
     kinds = [kind for kind in get_args(hint) or (hint,) if kind in KINDS]
     if type(value) is int and not -(2**63) <= value < 2**63:
@@ -143,7 +145,7 @@ def checked(path: Path, name: str, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a file, or nearly so."""
+    """Returns a value as it stands in a file, or nearly so."""
     if isinstance(value, Mapping):
         return "a table of its own, and settings are in none"
     if isinstance(value, list):
@@ -153,7 +155,9 @@ def shown(value: Any) -> str:
 
 
 def literal(value: str | bool | int | float) -> str:
-    """A value as TOML writes it. A JSON string is one of TOML's but for the DEL character."""
+    """Returns a value as TOML writes it. A JSON string is one of TOML's but for the DEL
+    character.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

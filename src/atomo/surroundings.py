@@ -28,7 +28,7 @@ def furnish() -> None:
 
 
 def nowhere(mode: str) -> TextIO:
-    """A stream that takes everything and has nothing."""
+    """Returns a stream that takes everything and has nothing."""
     return open(os.devnull, mode, encoding="utf-8")  # type: ignore[return-value]
 
 

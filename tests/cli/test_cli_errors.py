@@ -180,13 +180,13 @@ def test_what_ends_a_rank_ends_the_job_with_its_code(tmp_path):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file in a folder; a file by itself."""
+    """Returns every file in a folder; a file by itself."""
     return {str(p): p.read_bytes() for p in [folder, *folder.rglob("*")] if p.is_file()}
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own that holds two checkpoints and not three."""
+    """Returns a folder on a disk of its own that holds two checkpoints and not three."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = shutil.which("mount")

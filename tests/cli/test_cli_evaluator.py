@@ -24,14 +24,14 @@ def evaluate(folder: Path, *words: str) -> list[str]:
 
 
 def evaluated(folder: Path) -> list[int]:
-    """The steps in `evaluations.jsonl`, in the order of its lines."""
+    """Returns the steps in `evaluations.jsonl`, in the order of its lines."""
     path = folder / "evaluations.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line)["step"] for line in lines]
 
 
 def scalars(folder: Path) -> list[int]:
-    """The steps that TensorBoard shows an accuracy of."""
+    """Returns the steps that TensorBoard shows an accuracy of."""
     board = EventAccumulator(str(folder / "tensorboard"))
     board.Reload()
     return [point.step for point in board.Scalars("test/top1")]

@@ -121,7 +121,7 @@ Client.pull = planted
 
 
 def broken(tmp_path: Path, sources: dict[int, str], *words: str) -> tuple[int, str]:
-    """The exit code and the output of a job with faults in it, of which nothing is left."""
+    """Returns the exit code and the output of a job with faults in it, of which nothing is left."""
     environment = faults(tmp_path / "faults", sources)
     command = [*QUICK, f"--train-dir={tmp_path / 'run'}", *words]
     with started(command, tmp_path / "log", env=environment) as job:

@@ -19,7 +19,9 @@ ECHO = '#!/bin/sh\nprintf "<%s>" "$@"\n'  # stands in for the Python of the envi
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The scripts at a path with spaces and quotes, with an environment that is up to date."""
+    """Returns the scripts at a path with spaces and quotes, with an environment that is
+    up to date.
+    """
     folder = tmp_path / "my 'own' $HOME checkout"
     (folder / "tools").mkdir(parents=True)
     for name in [*SCRIPTS, "pyproject.toml", "tools/environment.sh"]:

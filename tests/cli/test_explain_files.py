@@ -39,7 +39,7 @@ def state() -> dict[str, Tensor]:
 
 
 def spread(entries: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A gradient in these shapes, of which few entries are large."""
+    """Returns a gradient in these shapes, of which few entries are large."""
     generator = Generator().manual_seed(1)
     return {name: torch.randn(one.shape, generator=generator) ** 5 for name, one in entries.items()}
 

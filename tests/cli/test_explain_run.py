@@ -18,7 +18,7 @@ PARTS = {"compute_s": 0.25, "encode_s": 0.125, "send_s": 0.0, "wait_s": 0.5, "de
 
 
 def run_in(folder: Path, steps: int, **given: Any) -> Path:
-    """A folder as a run leaves it; its first steps took ten times as long."""
+    """Returns a folder as a run leaves it; its first steps took ten times as long."""
     settings = Settings(
         network="FC", dataset="Digits", batch_size=4, code="topk(ratio=0.01)",
         train_dir=str(folder), **given,

@@ -30,7 +30,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two checkpoints are equal in every bit."""
+    """True if two checkpoints are equal in every bit."""
     pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
     pairs += zip(one.workers, other.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
@@ -86,7 +86,7 @@ def test_an_interrupt_ends_ranks_without_a_master_at_the_same_step(tmp_path):
 
 
 def documented_ranks() -> list[str]:
-    """The README's line that starts ranks without a launcher, in this environment."""
+    """Returns the README's line that starts ranks without a launcher, in this environment."""
     text = (Path(__file__).parents[2] / "README.md").read_text()
     [line] = re.findall(r"^(\S*mpirun .* -m atomo rank .*)$", text, re.MULTILINE)
     return [word.replace(".venv/", f"{sys.prefix}/") for word in shlex.split(line)]

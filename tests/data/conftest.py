@@ -26,7 +26,7 @@ def idx_bytes(entries: Tensor) -> bytes:
 
 @pytest.fixture
 def mnist_files() -> dict[str, bytes]:
-    """The four files of a tiny MNIST, unpacked, by name."""
+    """Returns the four files of a tiny MNIST, unpacked, by name."""
     files = {}
     for split, n in SIZES.items():
         files[f"{split}-images-idx3-ubyte"] = idx_bytes(pixels(n, 28, 28, seed=n))
@@ -73,7 +73,7 @@ def write_tree() -> WriteTree:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder with `mnist/*.gz` and `cifar10/{train,test}/CLASS/*.jpg`."""
+    """Returns the folder with `mnist/*.gz` and `cifar10/{train,test}/CLASS/*.jpg`."""
     folder = os.environ.get("ATOMO_DATA")
     if not folder:
         pytest.skip("set ATOMO_DATA to a folder with mnist/*.gz and cifar10/train, cifar10/test")

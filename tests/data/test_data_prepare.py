@@ -25,7 +25,9 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def mirror(tmp_path, mnist_files, monkeypatch):
-    """A folder with the tiny MNIST, served over HTTP, and its address; its MD5s are expected."""
+    """Returns a folder with the tiny MNIST, served over HTTP, and its address; its MD5s are
+    expected.
+    """
     folder = tmp_path / "served"
     folder.mkdir()
     resources = []

@@ -29,7 +29,7 @@ class Played:
 
 
 def play(chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False, lost=frozenset):
-    """The exit code, what was told, and the settings of each attempt."""
+    """Returns the exit code, what was told, and the settings of each attempt."""
     summary, notes, started = Summary(), Notes(), []
     without.clear()
     left = iter(jobs)

@@ -29,7 +29,9 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def played(events: list[object], code: int, notes: Notes, tmp_path) -> int:
-    """The launcher's exit code of a job that says these events, whose mpirun ends with `code`."""
+    """Returns the launcher's exit code of a job that says these events, whose mpirun ends with
+    `code`.
+    """
     said = "".join(f"{EVENT_MARK}{to_json(event)}\n" for event in events)  # type: ignore[arg-type]
     source = f"import sys; print({said!r}, end='', flush=True); sys.exit({code})"
     line = [sys.executable, "-S", "-c", source]

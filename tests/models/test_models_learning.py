@@ -12,7 +12,7 @@ from atomo.models.cifar_resnet import Block
 
 
 def batch(classes: int) -> tuple[Tensor, Tensor]:
-    """One image of coarse blocks a class."""
+    """Returns one image of coarse blocks a class."""
     blocks = torch.randn(classes, 3, 4, 4)
     return blocks.repeat_interleave(8, 2).repeat_interleave(8, 3), torch.arange(classes)
 

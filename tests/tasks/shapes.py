@@ -12,7 +12,7 @@ CATEGORIES = [{"id": 18, "name": "disc"}, {"id": 3, "name": "box"}]  # as in COC
 
 
 def corners(kind: int, x: float, y: float, radius: float) -> list[float]:
-    """The outline of a shape about (x, y)."""
+    """Returns the outline of a shape about (x, y)."""
     if kind == 3:
         sides = [(-1, -1), (1, -1), (1, 1), (-1, 1)]
         return [part for a, b in sides for part in (x + a * radius, y + b * radius)]

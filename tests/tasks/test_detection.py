@@ -28,7 +28,7 @@ def opened(folder, spec: str = SMALL) -> Workload:
 
 
 def rewritten(folder, split: str, change) -> dict:
-    """The annotations of a split after `change` was made to them."""
+    """Returns the annotations of a split after `change` was made to them."""
     path = folder / "coco/annotations" / f"instances_{split}2017.json"
     whole = json.loads(path.read_text())
     change(whole)
@@ -37,7 +37,7 @@ def rewritten(folder, split: str, change) -> dict:
 
 
 def targets(batch) -> tuple[list, list]:
-    """A batch as torchvision's reference has it: images, and what is on each."""
+    """Returns a batch as torchvision's reference has it: images, and what is on each."""
     pixels, sizes, counts, boxes, categories, masks = batch.inputs
     images, told, object_, pixel, mask = [], [], 0, 0, 0
     for (h, w), n in zip(sizes.tolist(), counts.tolist(), strict=True):

@@ -25,7 +25,7 @@ KINDS = {kind.name: kind for kind in DETECTORS}
 
 
 def on_nothing(name: str, frame: Frame):
-    """A network whose weights have shapes and no numbers: it is made in no time."""
+    """Returns a network whose weights have shapes and no numbers: it is made in no time."""
     with torch.device("meta"):
         return KINDS[name].build(name, frame)
 
@@ -49,7 +49,7 @@ def test_they_are_torchvisions(name):
 
 
 def plainly(part) -> dict[str, object]:
-    """The settings of a module."""
+    """Returns the settings of a module."""
     kinds = int | float | bool | tuple | list | dict
     own = {name: value for name, value in vars(part).items() if isinstance(value, kinds)}
     return {name: value for name, value in own.items() if name not in ("_modules", "_buffers")}

@@ -22,7 +22,9 @@ GRID = 28
 
 @pytest.fixture
 def path(tmp_path):
-    """A file with an annotation of id 0, which pycocotools takes for none, and with a crowd."""
+    """Returns a file with an annotation of id 0, which pycocotools takes for none, and with a
+    crowd.
+    """
     write_shapes(tmp_path, train=1, val=6)
     path = tmp_path / "annotations/instances_val2017.json"
     whole = json.loads(path.read_text())
@@ -54,7 +56,7 @@ def found_as_annotated(annotations, shift: float = 0.0, crowds: bool = False) ->
 
 
 def grid(instance, picture) -> torch.Tensor:
-    """The mask of an object on a grid over its box."""
+    """Returns the mask of an object on a grid over its box."""
     whole = torch.from_numpy(mask_of(instance.outline, picture.height, picture.width).copy())
     left, top, width, height = instance.box
     steps = (torch.arange(GRID) + 0.5) / GRID

@@ -49,7 +49,7 @@ def write_objects(root: Path) -> None:
 
 
 def read(*words: str) -> Settings:
-    """The settings of a command, as `atomo train` hands them to its ranks."""
+    """Returns the settings of a command, as `atomo train` hands them to its ranks."""
     return located(given(words, "train", "").settings)
 
 

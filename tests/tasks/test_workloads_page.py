@@ -12,7 +12,7 @@ TOLD = [name for name in TASKS if f"| setting of `{name}` |" in PAGE]
 
 
 def rows(head: str) -> list[list[str]]:
-    """The cells of the table whose first column is called so."""
+    """Returns the cells of the table whose first column is called so."""
     lines = PAGE[PAGE.index(f"\n| {head} |") + 1 :].splitlines()
     end = next(n for n, line in enumerate(lines) if not line.startswith("|"))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:end]]

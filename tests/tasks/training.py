@@ -11,7 +11,7 @@ from atomo.training.evaluator import Evaluation, EvaluatorSettings, evaluate
 
 
 def trained(folder: Path, *, trusted: bool = True, **given: object) -> Mapping[str, float]:
-    """The values of the last checkpoint of 1 master and 2 workers.
+    """Returns the values of the last checkpoint of 1 master and 2 workers.
 
     Args:
         folder: where the data are, and where the run goes.

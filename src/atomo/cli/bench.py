@@ -101,7 +101,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
-    """The gradient to measure on.
+    """Returns the gradient to measure on.
 
     Raises:
         DataError: the file cannot be read.
@@ -115,7 +115,7 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
 
 
 def table(found: Sequence[Measurement]) -> Table:
-    """One row a codec."""
+    """Returns one row a codec."""
     first = found[0]
     copy_ms = 1e3 * min(one.copy_s for one in found)
     sizes = f"{first.entries:,} entries, {first.dense_entries:,} of them dense"

@@ -104,7 +104,7 @@ def beside(parent: int) -> Callable[[float], None]:
 
 
 def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
-    """The evaluator's own settings."""
+    """Returns the evaluator's own settings."""
     return EvaluatorSettings(
         model_dir=Path(options.model_dir),
         network=options.network,

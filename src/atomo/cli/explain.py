@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def is_network(word: str) -> bool:
-    """Whether it is one of another package, and not the folder of a run.
+    """True if it is one of another package, and not the folder of a run.
 
     Raises:
         ConfigError: it is a file, of which is not known what is in it.
@@ -85,7 +85,9 @@ def is_network(word: str) -> bool:
 def parsed(
     words: Sequence[str], effects: Mapping[str, Effect[ExplainOptions]] = EFFECTS
 ) -> ExplainOptions:
-    """The options. Raises ConfigError for what is wrong with them before anything is measured."""
+    """Returns the options. Raises ConfigError for what is wrong with them before anything is
+    measured.
+    """
     build = effective(ExplainOptions, effects, "explain")
     options = parse(ExplainOptions, words, "explain", DESCRIPTION, build)
     if options.png:
@@ -114,7 +116,7 @@ def from_probe(options: ExplainOptions) -> tuple[Setting, Measured]:
 
 
 def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Costs, str]]:
-    """The costs of each codec, and a communicator that it goes with."""
+    """Yields the costs of each codec, and a communicator that it goes with."""
     for spec, reduction in ways_of(options):
         codec = make_codec(spec)
         costs = measure_costs(codec, reduction, profile.gradient, options.repetitions)

@@ -114,7 +114,7 @@ class ExplainOptions:
 
     @property
     def real_gradient(self) -> bool:
-        """Whether the gradient is one of a training, so that what codecs lose of it says much."""
+        """True if the gradient is one of a training, so that what codecs lose of it says much."""
         return bool(self.gradient or (self.weights and not self.compute))
 
     @property
@@ -154,7 +154,7 @@ class ExplainOptions:
 
 
 def ways_of(options: ExplainOptions) -> Iterator[tuple[str, str]]:
-    """Each codec to be measured, and the reduction that it is measured with."""
+    """Yields each codec to be measured, and the reduction that it is measured with."""
     for spec, codec in codecs_of(options).items():
         for name in REDUCTIONS:
             if not misfit(codec, name):
@@ -165,7 +165,7 @@ def ways_of(options: ExplainOptions) -> Iterator[tuple[str, str]]:
 
 
 def codecs_of(options: ExplainOptions) -> dict[str, Codec[Any]]:
-    """The codecs by their full names, the dense ones first."""
+    """Returns the codecs by their full names, the dense ones first."""
     specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
     codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
     return {str(codec): codec for codec in codecs}
@@ -185,7 +185,7 @@ def misfit(codec: Codec[Any], reduction: str) -> str:
 
 
 def left_out(options: ExplainOptions) -> dict[str, str]:
-    """The communicators of which nothing is predicted, and why."""
+    """Returns the communicators of which nothing is predicted, and why."""
     shown = {name for _, name in ways_of(options)}
     codecs = [*codecs_of(options).values()]
     return {name: misfit(codecs[-1], name) for name in REDUCTIONS if name not in shown}

@@ -32,7 +32,7 @@ FORWARD: Final = 1 / 3  # of both passes: backward multiplies twice as much, for
 
 
 def profile_of(options: ExplainOptions) -> Profile:
-    """The passes of one worker, and its gradient.
+    """Returns the passes of one worker, and its gradient.
 
     Raises:
         ConfigError: a name is unknown, or a file is of another network.
@@ -78,7 +78,7 @@ def weigh(model: Module, options: ExplainOptions) -> None:
 
 
 def scaled(profile: Profile, said_s: float | None) -> Profile:
-    """The same passes, if they take as long as is said."""
+    """Returns the same passes, if they take as long as is said."""
     if said_s is None:
         return profile
     factor = said_s / (profile.forward_s + profile.backward_s)
@@ -118,7 +118,7 @@ def drawn(path: Path) -> dict[str, Tensor]:
 def matched(
     gradient: Mapping[str, Tensor], profile: Profile, options: ExplainOptions
 ) -> dict[str, Tensor]:
-    """The gradient in the order of the network's parameters.
+    """Returns the gradient in the order of the network's parameters.
 
     Raises:
         ConfigError: it is of another network.

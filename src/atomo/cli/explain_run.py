@@ -84,7 +84,7 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
 
 
 def by_last_plan(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The steps with the codecs and messages that the settings of the run name now."""
+    """Returns the steps with the codecs and messages that the settings of the run name now."""
     since = [step.get("plan_since", 1) for step in steps]
     return [step for step, one in zip(steps, since, strict=True) if one == since[-1]]
 
@@ -97,7 +97,9 @@ def settings_of(folder: Path) -> Settings:
 
 
 def like_run_beside(options: ExplainOptions) -> ExplainOptions:
-    """The same options; where their file lies in the folder of a run, of its model and samples."""
+    """Returns the same options; where their file lies in the folder of a run, of its model and
+    samples.
+    """
     file = Path(options.weights or options.gradient)
     for folder in (file.parent, file.parent.parent):  # checkpoints lie there, gradients below
         if file.is_file() and not options.compute and (folder / SETTINGS_FILE).is_file():
@@ -106,7 +108,7 @@ def like_run_beside(options: ExplainOptions) -> ExplainOptions:
 
 
 def sampled(settings: Settings, options: ExplainOptions) -> ExplainOptions:
-    """The same options, of the model and the samples of a run.
+    """Returns the same options, of the model and the samples of a run.
 
     Raises:
         ConfigError: the run alone would have us import a module.
@@ -124,7 +126,7 @@ def sampled(settings: Settings, options: ExplainOptions) -> ExplainOptions:
 
 
 def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
-    """The same options, of a run."""
+    """Returns the same options, of a run."""
     return replace(
         sampled(settings, options),
         workers=settings.workers,
@@ -134,7 +136,7 @@ def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
 
 
 def hierarchy_of(settings: Settings, options: ExplainOptions) -> str:
-    """The workers of a host.
+    """Returns the workers of a host.
 
     Raises:
         ConfigError: hosts went by their names, and how many there were is not known.
@@ -150,7 +152,7 @@ def hierarchy_of(settings: Settings, options: ExplainOptions) -> str:
 
 
 def predicted(settings: Settings, setting: Setting, repetitions: int) -> Prediction:
-    """A step of the run."""
+    """Returns a step of the run."""
     reduction = "Allgather" if has_master(settings.comm_type) else settings.comm_type
     gradient, compression = setting.profile.gradient, settings.compression
     codec = make_codec(settings.code)
@@ -173,7 +175,7 @@ def compared_parts(
 
 
 def table(folder: Path, settings: Settings, parts: Sequence[Part]) -> Table:
-    """One row a part."""
+    """Returns one row a part."""
     how = f"--comm-type {settings.comm_type} --code '{settings.code}'"
     out = Table(title=f"{folder}: {settings.network}, {settings.workers} workers, {how}")
     for column in ("", "measured, ms", "of the step", "predicted, ms", "off by"):

@@ -34,7 +34,7 @@ def document(
 
 
 def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) -> Table:
-    """One row a codec and communicator, the fastest first."""
+    """Returns one row a codec and communicator, the fastest first."""
     entries = sum(setting.profile.sizes) // 4
     links = f"{options.bandwidth}, {options.latency}"
     if options.per_host > 1:
@@ -79,7 +79,7 @@ def subject(options: ExplainOptions) -> str:
 
 
 def error_text(error: float | None) -> str:
-    """A share; nothing where it is not known."""
+    """Returns a share; nothing where it is not known."""
     return "" if error is None else f"{error:.2g}"
 
 
@@ -90,7 +90,7 @@ def way(one: Compared, options: ExplainOptions) -> str:
 
 
 def verdict(found: Sequence[Compared], options: ExplainOptions) -> str:
-    """The answer in a sentence or two."""
+    """Returns the answer in a sentence or two."""
     first = found[0]
     how = f"{way(first, options)} --code '{first.code}' --fusion {first.fusion}"
     if not compresses(found):

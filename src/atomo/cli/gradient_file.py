@@ -16,7 +16,7 @@ __all__ = ["gradient_in", "tensors_in"]
 
 
 def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
-    """The gradient in a file, float32 by parameter name, in the order of the file.
+    """Returns the gradient in a file, float32 by parameter name, in the order of the file.
 
     Args:
         path: of safetensors, or of arrays as `numpy.savez` writes them.
@@ -39,7 +39,9 @@ def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
 
 
 def tensors_in(path: Path, said: str) -> Mapping[str, Tensor]:
-    """All of a file, whatever it is; nothing is unpickled. Errors: those of `gradient_in`."""
+    """Returns all of a file, whatever it is; nothing is unpickled. Errors: those of
+    `gradient_in`.
+    """
 
     def of_arrays(path: Path) -> dict[str, Tensor]:
         arrays = read_arrays(path, said)
@@ -50,7 +52,7 @@ def tensors_in(path: Path, said: str) -> Mapping[str, Tensor]:
 
 
 def tensor_of(path: Path, said: str, name: str, array: NDArray[Any]) -> Tensor:
-    """An array of a file as a tensor."""
+    """Returns an array of a file as a tensor."""
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:

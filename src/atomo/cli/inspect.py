@@ -91,7 +91,7 @@ def show(console: Console, title: str, kind: type[Row], rows: Sequence[Row]) -> 
 
 
 def table(title: str, kind: type[Row], rows: Sequence[Row]) -> Table:
-    """One row a record, one column a field."""
+    """Returns one row a record, one column a field."""
     out = Table(title=title, box=box.SIMPLE_HEAD)
     for column in fields(kind):
         words = column.type is str

@@ -52,9 +52,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The name of the transport, and the options of the run. Of the ranks that were launched some
-    may wait. A number of ranks that is given counts, since it is the last; torchrun takes --n for
-    an abbreviation of its own options.
+    """Returns the name of the transport, and the options of the run. Of the ranks that were
+    launched some may wait. A number of ranks that is given counts, since it is the last; torchrun
+    takes --n for an abbreviation of its own options.
     """
     own = Parser(prog="atomo rank", add_help=False, allow_abbrev=False)
     own.add_argument("--transport", default="mpi")

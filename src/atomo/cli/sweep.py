@@ -143,13 +143,13 @@ def check_grid(trials: Mapping[str, Given], say: Callable[[str], object]) -> Non
 
 
 def is_of(text: str, settings: Settings) -> bool:
-    """Whether what lies in the folder of a trial, if anything, is of these very settings."""
+    """True if what lies in the folder of a trial, if anything, is of these very settings."""
     kept = present(Path(settings.train_dir) / SETTINGS_FILE, read_whole, 0.0, time.sleep)
     return kept is None or kept.decode(errors="replace") == text
 
 
 def trial_settings(rest: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
-    """The settings of one point of the grid."""
+    """Returns the settings of one point of the grid."""
     return placed(trial_given(rest, point), folder, name_of(point))
 
 
@@ -166,13 +166,13 @@ def trial_given(rest: Sequence[str], point: Mapping[str, str]) -> Given:
 
 
 def name_of(point: Mapping[str, str]) -> str:
-    """A name for a folder: lr=0.5,momentum=0.9."""
+    """Returns a name for a folder: lr=0.5,momentum=0.9."""
     named = ",".join(f"{option.removeprefix('--')}={value}" for option, value in point.items())
     return named.replace(" ", "")
 
 
 def default_folder(settings: Settings, name: str) -> Path:
-    """One that the same command finds again."""
+    """Returns one that the same command finds again."""
     what = name or f"{settings.network}-{settings.dataset}".lower()
     return Path("runs") / f"sweep-{what}"
 

@@ -116,7 +116,7 @@ def compared(base: Settings) -> list[Settings]:
 
 
 def codecs_of(settings: Settings) -> str:
-    """All that a run sends with, as it was given."""
+    """Returns all that a run sends with, as it was given."""
     served = settings.code_schedule or settings.code
     return f"{served}; {settings.code_for}" if settings.code_for else served
 

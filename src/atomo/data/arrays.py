@@ -53,7 +53,9 @@ class CropFlip:
     def __call__(
         self, images: UInt8[torch.Tensor, "b c h w"], indices: Int64[torch.Tensor, " b"], seed: int
     ) -> UInt8[torch.Tensor, "b c h w"]:
-        """The images, changed where they lie: the same of a seed and an index on every device."""
+        """Returns the images, changed where they lie: the same of a seed and an index on every
+        device.
+        """
         b, c, h, w = images.shape
         where = images.device
         u = uniforms(seed, indices.to(where), 3)

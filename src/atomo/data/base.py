@@ -27,13 +27,13 @@ class Split(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of images."""
+        """Returns the number of images."""
 
     @abstractmethod
     def batch(
         self, indices: Int64[torch.Tensor, " b"], seed: int | None = None
     ) -> tuple[Float[torch.Tensor, "b c h w"], Int64[torch.Tensor, " b"]]:
-        """The images at `indices`, normalised, in float32, and their labels.
+        """Returns the images at `indices`, normalised, in float32, and their labels.
 
         Args:
             indices: at least one, each in [0, len(self)), in any order; repeats are allowed.
@@ -47,8 +47,8 @@ class Split(ABC):
         """
 
     def on(self, device: torch.device) -> Split:
-        """A split of the same images whose batches are made on a device, where they fit there; else
-        itself. Indices may then lie there too.
+        """Returns a split of the same images whose batches are made on a device, where they fit
+        there; else itself. Indices may then lie there too.
         """
         del device
         return self
@@ -93,7 +93,7 @@ class DatasetMissing(DataError):
 
 
 def missing(source: Source, data_dir: Path, looked: Sequence[str]) -> DatasetMissing:
-    """The error for a data set that is not there."""
+    """Returns the error for a data set that is not there."""
     remedy = "put " + source.by_hand.format(data_dir=data_dir)
     if source.fetch:
         words = ["atomo", "prepare", "--dataset", source.name, "--data-dir", str(data_dir)]

@@ -90,7 +90,7 @@ def batch_folders(variant: Variant, data_dir: Path) -> list[str]:
 
 
 def load_batches(variant: Variant, data_dir: Path) -> Dataset | None:
-    """The data set from its original files, if their folder is there."""
+    """Returns the data set from its original files, if their folder is there."""
     original = variant.original
     folders = [Path(f) for f in batch_folders(variant, data_dir) if Path(f).is_dir()]
     if not folders:

@@ -50,7 +50,7 @@ def original() -> tuple[Float[Tensor, "n 1 8 8"], Int64[Tensor, " n"]]:
 
 
 def shipped() -> Path:
-    """The file of scikit-learn, found without an import of it."""
+    """Returns the file of scikit-learn, found without an import of it."""
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise DataError(

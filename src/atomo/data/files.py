@@ -58,7 +58,7 @@ def list_tree(root: Path) -> Tree:
 
 
 def list_images(folder: Path) -> list[str]:
-    """The images of one class, by name."""
+    """Returns the images of one class, by name."""
     with os.scandir(folder) as entries:
         names = sorted(e.name for e in entries if e.name.lower().endswith(SUFFIXES))
     paths = [os.path.join(folder, name) for name in names if not name.startswith(".")]
@@ -81,7 +81,7 @@ def require_classes(expected: Sequence[str], found: Sequence[str], root: Path) -
 
 
 def decode(path: str) -> UInt8[Tensor, "3 h w"]:
-    """The pixels of one image, in RGB.
+    """Returns the pixels of one image, in RGB.
 
     Raises:
         DataError: it cannot be read, or has more than 8 bits a channel.
@@ -134,7 +134,7 @@ class Decoded:
         self.known = torch.zeros(kept, dtype=torch.bool)
 
     def read(self, indices: Int64[Tensor, " b"]) -> UInt8[Tensor, "b 3 h w"]:
-        """The images at `indices`. Threads may call it at once: they write equal bytes."""
+        """Returns the images at `indices`. Threads may call it at once: they write equal bytes."""
         if not len(self.known):
             return torch.stack([self.decode(index) for index in indices.tolist()])
         unknown = indices[~self.known[indices]]
@@ -144,7 +144,7 @@ class Decoded:
         return self.pixels[indices]
 
     def image(self, index: int) -> UInt8[Tensor, "3 h w"]:
-        """The image at one index."""
+        """Returns the image at one index."""
         return self.read(torch.tensor([index]))[0]
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:

@@ -62,7 +62,7 @@ def find_trees(root: Path, test_names: Sequence[str]) -> tuple[Tree, Tree] | Non
 
 
 def first_folder(root: Path, names: Sequence[str]) -> Path | None:
-    """The first of some folders in `root` that is there."""
+    """Returns the first of some folders in `root` that is there."""
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
@@ -101,7 +101,7 @@ def photo_dataset(
 
 
 def fits(trees: tuple[Tree, Tree], size: tuple[int, int]) -> bool:
-    """Whether both trees, decoded, fit in `CACHE_BYTES`."""
+    """True if both trees, decoded, fit in `CACHE_BYTES`."""
     return sum(len(tree.paths) for tree in trees) * 3 * size[0] * size[1] <= CACHE_BYTES
 
 

@@ -13,7 +13,7 @@ __all__ = ["epoch_seed", "uniforms"]
 
 
 def signed(word: int) -> int:
-    """The low 64 bits of `word` as torch's int64 holds them."""
+    """Returns the low 64 bits of `word` as torch's int64 holds them."""
     word &= 0xFFFF_FFFF_FFFF_FFFF
     return word - (1 << 64) if word >> 63 else word
 
@@ -24,7 +24,7 @@ SECOND = signed(0x94D0_49BB_1331_11EB)
 
 
 def epoch_seed(run_seed: int, epoch: int) -> int:
-    """The seed of one epoch's augmentation, in [0, 2**63); the same on every worker.
+    """Returns the seed of one epoch's augmentation, in [0, 2**63); the same on every worker.
 
     >>> epoch_seed(1, 0) == epoch_seed(0, 1)
     False
@@ -42,7 +42,7 @@ def uniforms(
 
 
 def word(value: int) -> Int64[torch.Tensor, ""]:
-    """Any integer as a tensor, modulo 2**64."""
+    """Returns any integer as a tensor, modulo 2**64."""
     return torch.tensor(signed(value))
 
 

@@ -48,8 +48,8 @@ def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
 
 
 def read_bytes(path: Path, start: int) -> bytearray:
-    """The content of a file, writable, because torch wants its memory so; of a file that has more
-    than the `start` bytes at its beginning say, or less, not all of it.
+    """Returns the content of a file, writable, because torch wants its memory so; of a file that
+    has more than the `start` bytes at its beginning say, or less, not all of it.
     """
     try:
         with opened(path, linked=True) as plain, unpacked(path, plain) as file:
@@ -65,7 +65,7 @@ def read_bytes(path: Path, start: int) -> bytearray:
 
 
 def unpacked(path: Path, file: BinaryIO) -> AbstractContextManager[BinaryIO]:
-    """The file, or what it holds where it is compressed."""
+    """Returns the file, or what it holds where it is compressed."""
     if path.suffix != ".gz":
         return nullcontext(file)
     return cast("BinaryIO", gzip.open(file))

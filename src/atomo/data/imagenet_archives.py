@@ -58,7 +58,7 @@ def write(folder: Path, images: Iterator[tuple[str, str, bytes]]) -> None:
 
 
 def members(archive: Path | BytesIO) -> Iterator[tuple[str, bytes]]:
-    """The files of an archive, in its order, by their last names."""
+    """Yields the files of an archive, in its order, by their last names."""
     opened = archive.open("rb") if isinstance(archive, Path) else archive
     with opened, tarfile.open(fileobj=opened) as tar:
         for member in tar:
@@ -85,7 +85,7 @@ def val_images(root: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def truth(kit: Path) -> list[str]:
-    """The folder of each image for validation, in the order of their numbers."""
+    """Returns the folder of each image for validation, in the order of their numbers."""
     parts = dict.fromkeys((TRUTH, CLASSES), b"")
     with tarfile.open(kit) as tar:
         for member in tar:
@@ -102,7 +102,7 @@ def truth(kit: Path) -> list[str]:
 
 
 def class_folders(kit: Path, matlab: bytes) -> dict[int, str]:
-    """The folder of each class, by its number."""
+    """Returns the folder of each class, by its number."""
     from scipy.io import loadmat  # scikit-learn brings it; slow to import
 
     try:

@@ -35,13 +35,13 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """One of the files, plain or gzipped."""
+    """Returns one of the files, plain or gzipped."""
     candidates = folder / name, folder / f"{name}.gz"
     return next((path for path in candidates if path.is_file()), None)
 
 
 def lacking(folder: Path) -> str:
-    """The first file that a folder lacks, for the message that MNIST is not there."""
+    """Returns the first file that a folder lacks, for the message that MNIST is not there."""
     return f"{folder}/{next(name for name in TRAIN + TEST if not find(folder, name))}[.gz]"
 
 

@@ -39,7 +39,7 @@ MARGIN = 256 / 224  # the shorter side before the central crop, to the size afte
 
 
 def photo_shape(image_size: int | None) -> tuple[int, int, int]:
-    """The shape of an image in a batch of photographs.
+    """Returns the shape of an image in a batch of photographs.
 
     Raises:
         ConfigError: the size is not positive.
@@ -93,7 +93,7 @@ class PhotoSplit(Split):
         return self.normalise(images), self.labels[indices]
 
     def image(self, index: int, draws: Sequence[float] | None) -> UInt8[torch.Tensor, "3 s s"]:
-        """One photograph in its final size."""
+        """Returns one photograph in its final size."""
         photo = self.read(index)
         if self.augment and draws is not None:
             return self.augment.change(photo, self.size, draws)
@@ -101,7 +101,9 @@ class PhotoSplit(Split):
 
 
 def centre(photo: UInt8[torch.Tensor, "3 h w"], size: int) -> UInt8[torch.Tensor, "3 s s"]:
-    """The central square of the photograph, once its shorter side is a seventh above `size`."""
+    """Returns the central square of the photograph, once its shorter side is a seventh above
+    `size`.
+    """
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     resized = transforms.resize(photo, [round(size * MARGIN)], antialias=True)
@@ -115,7 +117,9 @@ def crop(
     area: tuple[float, float] = AREA,
     mirror: bool = True,
 ) -> UInt8[torch.Tensor, "3 s s"]:
-    """The random crop that these `DRAWS` numbers in [0, 1) choose, mirrored half of the time."""
+    """Returns the random crop that these `DRAWS` numbers in [0, 1) choose, mirrored half of the
+    time.
+    """
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     box = crop_box(photo.shape[1], photo.shape[2], draws, area)
@@ -138,7 +142,7 @@ def crop_box(
 
 
 def central_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """The largest central crop whose aspect ratio is within bounds."""
+    """Returns the largest central crop whose aspect ratio is within bounds."""
     narrowest, widest = map(math.exp, LOG_RATIO)
     w = min(width, max(1, round(height * widest)))
     h = min(height, max(1, round(width / narrowest)))
@@ -146,7 +150,7 @@ def central_box(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 def between(bounds: tuple[float, float], u: float) -> float:
-    """The point at `u` in [0, 1) of the way from one bound to the other."""
+    """Returns the point at `u` in [0, 1) of the way from one bound to the other."""
     return bounds[0] + (bounds[1] - bounds[0]) * u
 
 

@@ -49,7 +49,7 @@ class Preparation:
 
 
 def squash(photo: UInt8[torch.Tensor, "3 h w"], size: int) -> UInt8[torch.Tensor, "3 s s"]:
-    """All of the photograph, whatever its aspect ratio was."""
+    """Returns all of the photograph, whatever its aspect ratio was."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     return cast(torch.Tensor, transforms.resize(photo, [size, size], antialias=True))
@@ -81,7 +81,7 @@ PREPARATIONS: Final[Mapping[str, Preparation]] = MappingProxyType(
 
 
 def prepared(data: Dataset, name: str, image_size: int | None) -> Dataset:
-    """The same images, prepared in another way; `image_size` pixels a side, or 224.
+    """Returns the same images, prepared in another way; `image_size` pixels a side, or 224.
 
     Raises:
         ConfigError: there is no such way, the size is too small, or they are no colour images.
@@ -97,7 +97,7 @@ def prepared(data: Dataset, name: str, image_size: int | None) -> Dataset:
 
 
 def photos(data: Dataset, split: Split, size: int, way: Preparation) -> PhotoSplit:
-    """A split as photographs, not augmented."""
+    """Returns a split as photographs, not augmented."""
     if isinstance(split, PhotoSplit):
         return PhotoSplit(split.read, split.labels, size, way.normalise, view=way.view)
     if not isinstance(split, ArraySplit) or data.input_shape[0] != 3:

@@ -30,7 +30,7 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
 
 
 def file_of(split: str) -> tuple[str, str]:
-    """The name and the MD5 of a split's file."""
+    """Returns the name and the MD5 of a split's file."""
     _, name, md5 = original("SVHN").split_list[split]
     return name, md5
 

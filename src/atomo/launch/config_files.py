@@ -13,7 +13,8 @@ FOLDER: Final = "configs"
 
 
 def config_file(given: Path) -> Path:
-    """The file that `--config` names: as it is given, or else the published one of this name.
+    """Returns the file that `--config` names: as it is given, or else the published one of this
+    name.
 
     Raises:
         ConfigError: no file is there, and no published one has this name.
@@ -28,11 +29,11 @@ def config_file(given: Path) -> Path:
 
 
 def published() -> list[str]:
-    """The names of the published files, such as configs/cifar/resnet20.toml."""
+    """Returns the names of the published files, such as configs/cifar/resnet20.toml."""
     return sorted(str(path.relative_to(root())) for path in (root() / FOLDER).rglob("*.toml"))
 
 
 def root() -> Path:
-    """The folder that has `configs/`: the installed package, or the checkout around it."""
+    """Returns the folder that has `configs/`: the installed package, or the checkout around it."""
     package = Path(str(files("atomo")))
     return package if (package / FOLDER).is_dir() else package.parents[1]

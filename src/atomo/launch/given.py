@@ -60,7 +60,7 @@ class Given:
 
 
 def given(words: Sequence[str], command: str, description: str) -> Given:
-    """The settings that a command line describes, over those of its files.
+    """Returns the settings that a command line describes, over those of its files.
 
     Raises:
         ConfigError: an option or a file is not what it should be.

@@ -27,7 +27,7 @@ class Axis:
 
 
 def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
-    """The options that have several values, and the words that are left.
+    """Returns the options that have several values, and the words that are left.
 
     Numbers stand apart by commas, codecs by semicolons, and `2^-7..2^-1` has all powers between.
 
@@ -52,13 +52,13 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
 
 
 def points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
-    """Every combination, by option; the last axis moves first."""
+    """Yields every combination, by option; the last axis moves first."""
     for values in product(*(axis.values for axis in axes)):
         yield dict(zip((axis.option for axis in axes), values, strict=True))
 
 
 def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each option with its value, which may be empty, and words without one, with None."""
+    """Yields each option with its value, which may be empty, and words without one, with None."""
     ours = [flag(field.name) for field in fields(Settings)]
     left = list(translated(words, ours))
     while left:
@@ -73,7 +73,7 @@ def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def several(option: str, value: str) -> tuple[str, ...]:
-    """The values that one word stands for."""
+    """Returns the values that one word stands for."""
     if option == CODECS:
         return tuple(code.strip() for code in value.split(";") if code.strip()) or (value,)
     if option not in numeric():
@@ -82,7 +82,7 @@ def several(option: str, value: str) -> tuple[str, ...]:
 
 
 def powers(option: str, part: str) -> tuple[str, ...]:
-    """The powers of a range; of anything else, itself."""
+    """Returns the powers of a range; of anything else, itself."""
     found = POWERS.fullmatch(part)
     if found is None:
         if ".." in part or "^" in part:
@@ -99,12 +99,12 @@ def powers(option: str, part: str) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """A value as one would type it."""
+    """Returns a value as one would type it."""
     return str(int(value)) if value.is_integer() else repr(value)
 
 
 def numeric() -> frozenset[str]:
-    """The options that take numbers."""
+    """Returns the options that take numbers."""
     hints = get_type_hints(Settings)
     return frozenset(
         flag(name) for name, kind in hints.items() if {int, float} & {kind, *get_args(kind)}

@@ -34,7 +34,7 @@ class Host:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """The hosts of a file.
+    """Returns the hosts of a file.
 
     Raises:
         ConfigError: it cannot be read, names no host, or has a line that is not one; the message
@@ -57,7 +57,7 @@ def read_hosts(path: Path) -> list[Host]:
 
 
 def parse_line(line: str, where: str) -> Host:
-    """One line without its comment."""
+    """Returns one line without its comment."""
     name, *rest = line.split()
     slots = re.fullmatch(r"slots=([1-9][0-9]{0,5})", rest[0]) if rest else None
     if len(rest) > 1 or (rest and not slots) or len(name) > LONGEST or not (
@@ -98,7 +98,7 @@ def assign(
 
 
 def left(hosts: Sequence[Host], away: Collection[str]) -> list[Host]:
-    """The hosts but for those that are away.
+    """Returns the hosts but for those that are away.
 
     Raises:
         ConfigError: there are none.

@@ -124,7 +124,7 @@ def unless_full() -> Iterator[None]:
 
 
 def phases_ms(step: StepDone) -> list[tuple[str, float]]:
-    """The parts of a step that took any time, or always would."""
+    """Returns the parts of a step that took any time, or always would."""
     named = [(name, 1e3 * float(getattr(step, f"{name}_s"))) for name in PHASES]
     return [(name, ms) for name, ms in named if ms or name != "follow"]
 
@@ -170,12 +170,12 @@ def hidden_text(step: StepDone) -> str:
 
 
 def rate_text(step: StepDone) -> str:
-    """The learning rate, and what the noise of the codec makes of it."""
+    """Returns the learning rate, and what the noise of the codec makes of it."""
     return f"{step.lr:.4g}" + (f" x {step.damping:.2g}" if step.damping < 1 else "")
 
 
 def evaluation_line(event: Evaluation) -> str:
-    """One line for a checkpoint's test results."""
+    """Returns one line for a checkpoint's test results."""
     task = make_task(event.task)
     told = values_text(task, event, "")
     if any(key.startswith(AVERAGED) for key in event.values):
@@ -184,12 +184,12 @@ def evaluation_line(event: Evaluation) -> str:
 
 
 def values_text(task: Task, event: Evaluation, prefix: str) -> str:
-    """The values of some weights, those whose keys begin so."""
+    """Returns the values of some weights, those whose keys begin so."""
     shown = [one for one in (*task.metrics, LOSS) if prefix + one.key in event.values]
     return " ".join(f"{one.shown} {one.text(event.values[prefix + one.key])}" for one in shown)
 
 
 def foot_text(event: Evaluation) -> str:
-    """The headline of a checkpoint's test results."""
+    """Returns the headline of a checkpoint's test results."""
     metric = make_task(event.task).metrics[0]
     return f"test {metric.shown} {metric.text(event.values[metric.key])} at step {event.step}"

@@ -39,7 +39,7 @@ IMPATIENT: Final = "-o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAlive
 def command(
     settings: Settings, rank_arguments: Sequence[str], away: Collection[str] = ()
 ) -> list[str]:
-    """The command line that starts every rank of a job.
+    """Returns the command line that starts every rank of a job.
 
     Args:
         settings: of the job.
@@ -55,7 +55,8 @@ def command(
 
 
 def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
-    """The begin of a command line that starts as many processes of Python, up to its arguments.
+    """Returns the beginning of a command line that starts as many processes of Python, up to its
+    arguments.
 
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
@@ -94,7 +95,7 @@ def watchful(mpi_args: str) -> list[str]:
 
 
 def version() -> int:
-    """The major version of Open MPI; 0: this mpirun is another's."""
+    """Returns the major version of Open MPI; 0: this mpirun is another's."""
     asked = [find_mpirun(), "--version"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=VERSION_S)
@@ -108,7 +109,7 @@ def version() -> int:
 
 
 def split(mpi_args: str) -> list[str]:
-    """The further arguments, as a shell would see them."""
+    """Returns the further arguments, as a shell would see them."""
     try:
         return shlex.split(mpi_args)
     except ValueError as error:
@@ -116,7 +117,7 @@ def split(mpi_args: str) -> list[str]:
 
 
 def find_mpirun() -> str:
-    """The mpirun of this environment, or else of the system."""
+    """Returns the mpirun of this environment, or else of the system."""
     beside = Path(sys.executable).parent / "mpirun"
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
@@ -156,7 +157,7 @@ def check_room(ranks: int) -> None:
 
 
 def evaluator_command(settings: Settings) -> list[str]:
-    """The evaluator of a run, beside it."""
+    """Returns the evaluator of a run, beside it."""
     return [
         sys.executable,
         "-m",

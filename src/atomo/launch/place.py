@@ -18,7 +18,7 @@ __all__ = ["canonical", "claimed", "inherited", "located"]
 
 
 def canonical(settings: Settings) -> Settings:
-    """The settings with every name in its canonical spelling.
+    """Returns the settings with every name in its canonical spelling.
 
     Raises:
         ConfigError: nothing has this name; the message offers the nearest.
@@ -33,7 +33,8 @@ def canonical(settings: Settings) -> Settings:
 
 
 def inherited(settings: Settings) -> Settings:
-    """The settings with the memory of the checkpoint that they continue, if `--memory` is auto.
+    """Returns the settings with the memory of the checkpoint that they continue, if `--memory` is
+    auto.
 
     The same command then continues a run whose memory an earlier version chose otherwise.
     """
@@ -52,7 +53,8 @@ def inherited(settings: Settings) -> Settings:
 
 
 def located(settings: Settings, name: str = "") -> Settings:
-    """The settings with canonical names and absolute folders, since ranks may start elsewhere.
+    """Returns the settings with canonical names and absolute folders, since ranks may start
+    elsewhere.
 
     A run that was given no folder gets the path of one that is not there yet, which begins with
     `name`; nothing is made.
@@ -70,7 +72,8 @@ def located(settings: Settings, name: str = "") -> Settings:
 
 
 def claimed(settings: Settings, given: bool) -> Settings:
-    """The same with a folder that this run may have: a new one, or one that nobody else uses.
+    """Returns the same with a folder that this run may have: a new one, or one that nobody else
+    uses.
 
     Args:
         settings: as `located` returns them.
@@ -102,7 +105,7 @@ def fresh_folder(settings: Settings, name: str = "") -> Path:
 
 
 def made(folder: Path) -> Path:
-    """A new folder of that name, or of that name and a number."""
+    """Returns a new folder of that name, or of that name and a number."""
     with explained(folder, 0):
         folder.parent.mkdir(parents=True, exist_ok=True)
         others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))

@@ -50,7 +50,7 @@ def master_line(event: StepDone) -> str:
 
 
 def published_evaluation(event: Evaluation) -> str:
-    """A checkpoint's test results, top-1 and top-5 in percent."""
+    """Returns a checkpoint's test results, top-1 and top-5 in percent."""
     top1, top5 = (100 * event.values.get(key, NOTHING) for key in ("top1", "top5"))
     loss = event.values.get("loss", NOTHING)
     return f"Test set: Step: {event.step}, Average loss: {loss:.4f}, Prec@1: {top1} Prec@5: {top5}"

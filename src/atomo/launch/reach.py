@@ -32,7 +32,9 @@ if int(fields[19]) == started and (fields[0] in "TtD" or not if_stuck):
 
 
 def shell(mpi_args: Sequence[str]) -> list[str]:
-    """The words before a host and a command: mpirun's ssh, `ssh` unless it was told otherwise."""
+    """Returns the words before a host and a command: mpirun's ssh, `ssh` unless it was told
+    otherwise.
+    """
     named = (value for name, value in pairwise(mpi_args) if name in AGENTS)
     environment = (os.environ.get(f"PRTE_MCA_{name}") for name in AGENTS)
     found = next((value for value in (*named, *environment) if value), "ssh")
@@ -56,7 +58,7 @@ class Reach:
         self._kills: list[subprocess.Popen[bytes]] = []
 
     def lost(self) -> frozenset[str]:
-        """The hosts that answered before and do not now.
+        """Returns the hosts that answered before and do not now.
 
         Of one that never did nothing is known: mpirun may have another way to it than ssh.
         """
@@ -100,7 +102,9 @@ def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def answering(asked: dict[str, subprocess.Popen[bytes]]) -> set[str]:
-    """The hosts that answer in time, or in `SLACK` times what the last of the others took."""
+    """Returns the hosts that answer in time, or in `SLACK` times what the last of the
+    others took.
+    """
     begun, found, taken_s = time.monotonic(), set[str](), 0.0
     while any(one.poll() is None for one in asked.values()):
         spent_s = time.monotonic() - begun
@@ -123,7 +127,7 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Whether a name or an address is this host's."""
+    """True if a name or an address is this host's."""
     name = host.rpartition("@")[2]
     if name in HERE or name == socket.gethostname():
         return True
@@ -133,7 +137,7 @@ def is_here(host: str) -> bool:
 
 
 def can_bind(family: int, address: tuple[object, ...]) -> bool:
-    """Whether an address is one of this host."""
+    """True if an address is one of this host."""
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
         one.bind(address)
         return True

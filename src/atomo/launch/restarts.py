@@ -26,10 +26,10 @@ class Attempt(Protocol):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was told to end."""
+        """True if it was told to end."""
 
     def run(self) -> int:
-        """Its exit code."""
+        """Returns its exit code."""
 
 
 def restarted(
@@ -85,7 +85,9 @@ def told(step: int, away: frozenset[str]) -> str:
 
 
 def continued(settings: Settings) -> tuple[Settings, int]:
-    """The settings that go on with what lies in the folder, and the step that they go on from."""
+    """Returns the settings that go on with what lies in the folder, and the step that they go on
+    from.
+    """
     try:
         step = latest(Path(settings.train_dir))
     except CheckpointError:  # the folder may be back by the time the master looks

@@ -27,7 +27,7 @@ PATIENCE_S: Final = 60.0  # scontrol asks nobody for this, and answers at once
 
 
 def allocated(environment: Mapping[str, str] = os.environ) -> list[Host]:
-    """The nodes of the allocation that this process is in, each with its number of tasks.
+    """Returns the nodes of the allocation that this process is in, each with its number of tasks.
 
     Args:
         environment: of the process.
@@ -90,7 +90,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 @cache
 def written_out(nodes: str) -> list[str]:
-    """The names of a list in short.
+    """Returns the names of a list in short.
 
     Raises:
         ConfigError: scontrol is not there, or cannot read the list.

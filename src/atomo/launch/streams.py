@@ -62,7 +62,7 @@ class Process:
         return max(0, -(self.handle.poll() or 0))
 
     def stopped(self) -> bool:
-        """Whether it was stopped, as by SIGSTOP: it then neither works nor ends."""
+        """True if it was stopped, as by SIGSTOP: it then neither works nor ends."""
         try:
             stat = Path(f"/proc/{self.handle.pid}/stat").read_text()
         except OSError:  # it has ended, or there is no /proc
@@ -89,7 +89,7 @@ class Process:
 
 
 def session(leader: int) -> Iterator[int]:
-    """The processes of a session; on systems without /proc, none."""
+    """Yields the processes of a session; on systems without /proc, none."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             if os.getsid(int(entry.name)) == leader:

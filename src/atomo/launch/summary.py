@@ -140,7 +140,7 @@ class Summary:
         return [("refused frames", ", ".join(told))]
 
     def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
-        """The last checkpoint's result, and the best one's where that was better."""
+        """Returns the last checkpoint's result, and the best one's where that was better."""
         metric = make_task(found.task).metrics[0]
 
         def told(one: Evaluation, at: bool) -> str:
@@ -177,11 +177,11 @@ class Summary:
         return "bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"
 
     def _alike(self) -> bool:
-        """Whether all ranks send to each other, and none of them is a master."""
+        """True if all ranks send to each other, and none of them is a master."""
         return self.started is not None and self.started.comm_type != PARAMETER_SERVER
 
     def _times(self) -> str:
-        """The time of a mean step, and its parts at the workers."""
+        """Returns the time of a mean step, and its parts at the workers."""
         parts = {part: 1e3 * total / self.steps for part, total in self._parts.items()}
         told = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if ms >= 0.5)
         return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({told})" if told else "")
@@ -195,7 +195,7 @@ class Summary:
         return "Finished" if self.last else "Nothing was left to do"
 
     def table(self) -> Table:
-        """The table."""
+        """Returns the table."""
         table = Table(title=self.title(), show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")  # a path must be whole to be copied
@@ -205,7 +205,7 @@ class Summary:
 
 
 def nearby(folder: Path) -> Path:
-    """The folder as seen from here, where that is shorter."""
+    """Returns the folder as seen from here, where that is shorter."""
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed while the run went on

@@ -86,7 +86,7 @@ class Supervisor:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was told to end, from here or at the master."""
+        """True if it was told to end, from here or at the master."""
         ended = self.summary.ended
         return self._interrupts > 0 or (ended is not None and ended.reason == "interrupted")
 
@@ -114,7 +114,9 @@ class Supervisor:
         return code
 
     def _judged(self, code: int) -> int:
-        """The exit code of the training, and a line that says so where it is not mpirun's."""
+        """Returns the exit code of the training, and a line that says so where it is
+        not mpirun's.
+        """
         seen = Seen(
             failed=self._failed,
             ended=self.summary.ended is not None,
@@ -287,7 +289,9 @@ class Supervisor:
 
 
 def parsed(text: str) -> Event | Evaluation | None:
-    """The record in a line, or None where it is words, or a record that was torn on its way."""
+    """Returns the record in a line, or None where it is words, or a record that was torn on its
+    way.
+    """
     if not text.startswith(EVENT_MARK):
         return None
     try:

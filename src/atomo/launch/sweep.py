@@ -60,7 +60,7 @@ def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Met
 
 
 def past(folder: Path) -> dict[str, Trial]:
-    """The trials of a sweep that are done, by their settings.
+    """Returns the trials of a sweep that are done, by their settings.
 
     Raises:
         CheckpointError: its results cannot be read.
@@ -94,7 +94,7 @@ def best(trials: Sequence[Trial], metric: Metric) -> Trial | None:
 
 
 def results_table(trials: Sequence[Trial], metric: Metric) -> Table:
-    """One row a trial, the best one marked."""
+    """Returns one row a trial, the best one marked."""
     table = Table(title="training loss and accuracy: means over the last tenth of the steps")
     evaluated = any(trial.tested is not None for trial in trials)
     shown = [f"test {metric.shown}"] if evaluated else []

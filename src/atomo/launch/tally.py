@@ -20,7 +20,7 @@ class Tally:
     refused: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        """Both together."""
+        """Returns both together."""
         return Tally(
             self.asked + other.asked,
             self.used + other.used,

@@ -6,7 +6,7 @@ MOST_S = 1e12  # 30,000 years; what is longer is an error of whoever measured it
 
 
 def bytes_text(count: int | float) -> str:
-    """A number of bytes in a unit that suits it.
+    """Returns a number of bytes in a unit that suits it.
 
     >>> bytes_text(12345)
     '12.3 kB'

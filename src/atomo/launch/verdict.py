@@ -48,20 +48,21 @@ class Seen:
     failed: int | None
     """The exit code of the first rank that said that it cannot go on."""
     ended: bool
-    """Whether the run came to its end, with all that it writes written."""
+    """True if the run came to its end, with all that it writes written."""
     met: bool
-    """Whether all ranks were there."""
+    """True if all ranks were there."""
     complained: bool
-    """Whether a rank has said why it ends."""
+    """True if a rank has said why it ends."""
     told: bool
-    """Whether the launcher has ended the job."""
+    """True if the launcher has ended the job."""
     overdue: bool
-    """Whether mpirun outlived the run, and was ended for that."""
+    """True if mpirun outlived the run, and was ended for that."""
     mpi_args: str
 
 
 def judged(code: int, seen: Seen) -> tuple[int, str]:
-    """The exit code of the training, and a line that explains it; empty: others have done so.
+    """Returns the exit code of the training, and a line that explains it; empty: others have done
+    so.
 
     Args:
         code: mpirun's.
@@ -82,7 +83,9 @@ def judged(code: int, seen: Seen) -> tuple[int, str]:
 
 
 def after_the_end(code: int, seen: Seen) -> tuple[int, str]:
-    """A process that is lost once all is written costs nothing, and nothing is to be repeated."""
+    """Ignores a process that is lost once all is written: it costs nothing, and nothing is to be
+    repeated.
+    """
     if seen.overdue or code == CUT_OFF:
         return 0, FAREWELL
     if code in LOSSES or code > SIGNALLED:
@@ -91,7 +94,9 @@ def after_the_end(code: int, seen: Seen) -> tuple[int, str]:
 
 
 def before_the_ranks(code: int, seen: Seen) -> tuple[int, str] | None:
-    """The verdict on an mpirun that brought up no rank and would not the next time either."""
+    """Returns the verdict on an mpirun that brought up no rank and would not the next
+    time either.
+    """
     limit = file_limit()
     if code == TOO_LARGE:
         return CheckpointError.exit_code, ""  # said already, since it was killed

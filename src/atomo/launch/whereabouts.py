@@ -17,7 +17,8 @@ ALLOCATION: Final = "the allocation of SLURM (--ntasks, --ntasks-per-node)"
 
 
 def listed(settings: Settings) -> list[Host]:
-    """The hosts of the allocation or of the host file, the master's first; without either none.
+    """Returns the hosts of the allocation or of the host file, the master's first; without either
+    none.
 
     Raises:
         ConfigError: there is no allocation, or the file cannot be read.
@@ -28,7 +29,7 @@ def listed(settings: Settings) -> list[Host]:
 
 
 def hosts_of(settings: Settings) -> list[str]:
-    """The names of the hosts of a job; where it is on this one alone none.
+    """Returns the names of the hosts of a job; where it is on this one alone none.
 
     Raises:
         ConfigError: they cannot be found out.
@@ -50,7 +51,8 @@ def dealt(settings: Settings, away: Collection[str] = ()) -> list[tuple[str, int
 
 
 def ranks_at(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
-    """The host of each rank, as mpirun places them; where the job is on this one alone none.
+    """Returns the host of each rank, as mpirun places them; where the job is on this one alone
+    none.
 
     Raises:
         ConfigError: no host is left, or those that are have too few slots.
@@ -59,8 +61,8 @@ def ranks_at(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
 
 
 def fitted(settings: Settings, away: Collection[str]) -> Settings:
-    """The settings with no more ranks than there are slots on the hosts that are not away, spares
-    being the first that there are fewer of.
+    """Returns the settings with no more ranks than there are slots on the hosts that are not away,
+    spares being the first that there are fewer of.
 
     Without a master all ranks are needed, but for the spares.
 

@@ -87,7 +87,7 @@ def build_model(name: str, input_shape: Shape, classes: int) -> torch.nn.Module:
 
 
 def network_named(name: str) -> str:
-    """The spelling of a network's name, ours or that of another package.
+    """Returns the spelling of a network's name, ours or that of another package.
 
     >>> network_named("resnet-18"), network_named("torchvision:resnet18")
     ('ResNet18', 'torchvision:resnet18')

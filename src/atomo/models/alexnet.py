@@ -14,7 +14,7 @@ __all__ = ["ALEXNET"]
 
 
 def alexnet(input_shape: Shape, classes: int) -> Module:
-    """The published layout for large images, with torch's first weights; else `small`."""
+    """Returns the published layout for large images, with torch's first weights; else `small`."""
     if not is_large(input_shape):
         return small(input_shape, classes)
     network: Module = published("alexnet")(num_classes=classes)
@@ -24,7 +24,9 @@ def alexnet(input_shape: Shape, classes: int) -> Module:
 
 
 def small(input_shape: Shape, classes: int) -> Module:
-    """The same widths with 3x3 kernels, and a first stride of 2 where the published one has 4."""
+    """Returns the same widths with 3x3 kernels, and a first stride of 2 where the published one has
+    4.
+    """
     channels, height, width = input_shape
     cells = -(-height // 16) * -(-width // 16)  # each of the four halvings rounds up
     network = Sequential(
@@ -48,12 +50,12 @@ def small(input_shape: Shape, classes: int) -> Module:
 
 
 def convolution(inputs: int, outputs: int, stride: int = 1) -> tuple[Module, Module]:
-    """A 3x3 convolution that keeps the size of its image, over its stride, and its ReLU."""
+    """Returns a 3x3 convolution that keeps the size of its image, over its stride, and its ReLU."""
     return Conv2d(inputs, outputs, 3, stride=stride, padding=1), ReLU(inplace=True)
 
 
 def head(features: int, classes: int) -> Module:
-    """The published classifier: 4096, 4096, classes."""
+    """Returns the published classifier: 4096, 4096, classes."""
     return Sequential(
         Dropout(),
         Linear(features, 4096),

@@ -51,7 +51,7 @@ class Builder:
 
 
 def by_name(builders: Iterable[Builder]) -> Mapping[str, Builder]:
-    """A family of networks, as the table of all refers to it."""
+    """Returns a family of networks, as the table of all refers to it."""
     return MappingProxyType({builder.name: builder for builder in builders})
 
 
@@ -67,5 +67,5 @@ def published(name: str) -> Any:
 
 
 def is_large(input_shape: Shape) -> bool:
-    """Whether images of this shape get the ImageNet layout of a network, not the CIFAR one."""
+    """True if images of this shape get the ImageNet layout of a network, not the CIFAR one."""
     return min(input_shape[1:]) >= LARGE

@@ -44,7 +44,7 @@ RESNET: Final = Stem("conv1", ("maxpool",))
 def fitted(
     make: Callable[[Shape, int], torch.nn.Module], stem: Stem, input_shape: Shape, classes: int
 ) -> torch.nn.Module:
-    """The network with a stem for these images."""
+    """Returns the network with a stem for these images."""
     network, large = make(input_shape, classes), is_large(input_shape)
     old: Any = network.get_submodule(stem.first)
     if not large or old.in_channels != input_shape[0]:
@@ -58,7 +58,9 @@ def fitted(
 
 
 def first_layer(old: torch.nn.Conv2d, channels: int, large: bool) -> torch.nn.Conv2d:
-    """The first convolution for images of so many channels; 3x3 with stride 1 for small ones."""
+    """Returns the first convolution for images of so many channels; 3x3 with stride 1 for small
+    ones.
+    """
     size, stride, padding = (old.kernel_size[0], old.stride[0], old.padding) if large else (3, 1, 1)
     layer = torch.nn.Conv2d(
         channels,

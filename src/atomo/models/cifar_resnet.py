@@ -51,7 +51,8 @@ class Block(Module):
 
 
 def cifar_resnet(blocks: int, input_shape: Shape, classes: int) -> Module:
-    """A first convolution, three stages of `blocks` blocks, the mean over the image, the classes.
+    """Returns a first convolution, three stages of `blocks` blocks, the mean over the image, the
+    classes.
 
     6 * `blocks` + 2 layers have weights.
     """

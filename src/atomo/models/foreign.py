@@ -54,7 +54,7 @@ def torchvision_model(name: str, input_shape: Shape, classes: int) -> torch.nn.M
 
 
 def timm() -> Any:
-    """The package, which is an extra.
+    """Returns the package, which is an extra.
 
     Raises:
         ConfigError: it is not installed.
@@ -94,17 +94,17 @@ ZOOS: Final[Mapping[str, Zoo]] = MappingProxyType(
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a network's name is one of another package."""
+    """True if a network's name is one of another package."""
     return ":" in name
 
 
 def is_own(name: str) -> bool:
-    """Whether it names a module to be imported, which a file alone must not have us do."""
+    """True if it names a module to be imported, which a file alone must not have us do."""
     return is_foreign(name) and name.partition(":")[0].lower() not in ZOOS
 
 
 def foreign_name(name: str) -> str:
-    """Its spelling there.
+    """Returns its spelling there.
 
     Raises:
         ConfigError: there is no such package or network; the message offers near matches.
@@ -202,7 +202,7 @@ def check_scores(name: str, model: torch.nn.Module, input_shape: Shape, classes:
 def tried(
     name: str, model: torch.nn.Module, sample: torch.Tensor, what: str
 ) -> tuple[int, ...] | str:
-    """The shape of what the network makes of a sample, or the type of what is no tensor.
+    """Returns the shape of what the network makes of a sample, or the type of what is no tensor.
 
     Raises:
         ConfigError: it does not take it.
@@ -218,12 +218,12 @@ def tried(
 
 
 def refusal(name: str, what: str, error: Exception) -> ConfigError:
-    """An error of somebody else's, on one line."""
+    """Returns an error of somebody else's, on one line."""
     reason = " ".join(str(error).split())[:300]
     return ConfigError(f"--network {name} {what}: {reason or type(error).__name__}")
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """A few names like this one, to continue an error."""
+    """Returns a few names like this one, to continue an error."""
     close = difflib.get_close_matches(name.lower(), known, n=CLOSE, cutoff=0.5)
     return f"did you mean {', '.join(map(repr, close))}? " if close else ""

@@ -22,7 +22,7 @@ KERNELS = ((32, 5), (64, 5), (128, 3), (256, 5))  # channels, and pixels a side
 
 
 def four_conv(input_shape: Shape, classes: int) -> Module:
-    """The published layout, with torch's first weights; small images keep their borders."""
+    """Returns the published layout, with torch's first weights; small images keep their borders."""
     large, channels = is_large(input_shape), [input_shape[0], *(wide for wide, _ in KERNELS)]
     layers = (
         (Conv2d(inputs, wide, side, padding=0 if large else side // 2), ReLU(True), MaxPool2d(2))

@@ -13,7 +13,9 @@ __all__ = ["LENET"]
 
 
 def lenet(input_shape: Shape, classes: int) -> Module:
-    """Two convolutions, each pooled, and two linear layers; the first takes any image size."""
+    """Returns two convolutions, each pooled, and two linear layers; the first takes any
+    image size.
+    """
     channels, height, width = input_shape
     network = Sequential(
         OrderedDict(

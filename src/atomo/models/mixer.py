@@ -66,7 +66,9 @@ class MlpMixer(Module):
 
 
 def mixer(size: MixerSize, input_shape: Shape, classes: int) -> Module:
-    """A Mixer of any size. Its first layers across patches are as long as an image has patches."""
+    """Returns a Mixer of any size. Its first layers across patches are as long as an image has
+    patches.
+    """
     return MlpMixer(size, input_shape, classes)
 
 

@@ -58,7 +58,7 @@ JOINED: Final = ("query", "key", "value")  # of which ours is one layer
 
 
 def read_npz(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a published file, by our names, in our layouts.
+    """Returns the tensors of a published file, by our names, in our layouts.
 
     Raises:
         DataError: it is no such file, is damaged, or holds what would have to be unpickled.
@@ -109,7 +109,7 @@ def renamed(key: str) -> str:
 
 
 def laid_out(path: Path, key: str, array: Array) -> Tensor:
-    """An array as torch's layers have it: outputs before inputs, heads side by side."""
+    """Returns an array as torch's layers have it: outputs before inputs, heads side by side."""
     if array.dtype.kind != "f":
         raise DataError(f"--weights {path}: {key} is of type {array.dtype}, not of floating point")
     tensor = torch.from_numpy(array.astype(np.float32))
@@ -124,7 +124,7 @@ def laid_out(path: Path, key: str, array: Array) -> Tensor:
 
 
 def joined(path: Path, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same with queries, keys and values one after the other in one tensor."""
+    """Returns the same with queries, keys and values one after the other in one tensor."""
     part = re.compile(rf"\.({'|'.join(JOINED)})\.(weight|bias)$")
     whole = {name: tensor for name, tensor in tensors.items() if not part.search(name)}
     for name in dict.fromkeys(part.sub(r".{}.\2", name) for name in tensors.keys() - whole.keys()):

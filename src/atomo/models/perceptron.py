@@ -15,7 +15,7 @@ __all__ = ["FC"]
 
 
 def perceptron(input_shape: Shape, classes: int) -> Module:
-    """The pixels of an image, 800 and 500 hidden units, the classes."""
+    """Returns the pixels of an image, 800 and 500 hidden units, the classes."""
     network = Sequential(
         OrderedDict(
             flatten=Flatten(),

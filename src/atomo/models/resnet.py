@@ -13,7 +13,7 @@ __all__ = ["RESNETS"]
 
 
 def resnet(name: str, input_shape: Shape, classes: int) -> Module:
-    """The published network; small images skip the part that only shrinks large ones.
+    """Returns the published network; small images skip the part that only shrinks large ones.
 
     That is, their first convolution is 3x3 with stride 1, and no pooling follows it.
     """

@@ -20,7 +20,7 @@ DAMAGED: Final = (SafetensorError, KeyError, ValueError, RuntimeError, OverflowE
 def read_tensors(
     path: Path, said: str, of_npz: Callable[[Path], Mapping[str, Tensor]], kinds: str
 ) -> Mapping[str, Tensor]:
-    """All tensors of a file, by their names; nothing is unpickled.
+    """Returns all tensors of a file, by their names; nothing is unpickled.
 
     Args:
         path: its suffix says what it is.

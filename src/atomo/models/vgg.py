@@ -35,7 +35,7 @@ DEPTHS = {
 
 
 def vgg(depths: tuple[int, ...], normalise: bool, input_shape: Shape, classes: int) -> Module:
-    """The published head (4096, 4096) for large images, else two hidden layers of 512."""
+    """Returns the published head (4096, 4096) for large images, else two hidden layers of 512."""
     features = convolutions(depths, normalise, input_shape[0])
     if is_large(input_shape):
         network: Module = published("VGG")(features, num_classes=classes)
@@ -68,7 +68,7 @@ def convolutions(depths: tuple[int, ...], normalise: bool, channels: int) -> Seq
 
 
 def head(classes: int) -> Module:
-    """The classifier that CIFAR gets: 512, 512, classes."""
+    """Returns the classifier that CIFAR gets: 512, 512, classes."""
     return Sequential(
         Dropout(),
         Linear(512, 512),

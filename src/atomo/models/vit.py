@@ -94,7 +94,7 @@ class VisionTransformer(Module):
 
 
 def vit(size: VitSize, input_shape: Shape, classes: int, dropout: float = 0.1) -> Module:
-    """A Vision Transformer of any size; dropout, as it was fine-tuned with, of the MLPs."""
+    """Returns a Vision Transformer of any size; dropout, as it was fine-tuned with, of the MLPs."""
     return VisionTransformer(size, input_shape, classes, dropout)
 
 

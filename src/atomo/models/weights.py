@@ -51,7 +51,7 @@ def load_weights(network: Module, path: Path) -> None:
 
 
 def read(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file, by the network's names.
+    """Returns the tensors of a file, by the network's names.
 
     Raises:
         ConfigError: its name ends in neither `.npz` nor `.safetensors`.
@@ -62,7 +62,7 @@ def read(path: Path) -> Mapping[str, Tensor]:
 
 
 def head_of(network: Module) -> frozenset[str]:
-    """The names of the tensors of the last layer, which says how many classes there are."""
+    """Returns the names of the tensors of the last layer, which says how many classes there are."""
     owners = [name for name, part in network.named_modules() if "weight" in dict(part._parameters)]
     prefix = f"{owners[-1]}." if owners and owners[-1] else ""
     return frozenset({prefix + "weight", prefix + "bias"}) if owners else frozenset()

@@ -45,7 +45,8 @@ TASKS: Final[Table[type[Task]]] = Table(
 
 
 def make_task(spec: str) -> Task:
-    """The task that a specification names, with its settings: `images`, `labels(hidden=4096)`.
+    """Returns the task that a specification names, with its settings: `images`,
+    `labels(hidden=4096)`.
 
     Raises:
         ConfigError: it cannot be read, names no task, or gives settings that this does not take.
@@ -65,7 +66,7 @@ def make_task(spec: str) -> Task:
 
 
 def spec_of(task: Task) -> str:
-    """The specification of a task, without the settings that are its defaults.
+    """Returns the specification of a task, without the settings that are its defaults.
 
     >>> spec_of(make_task("Images()"))
     'images'
@@ -76,12 +77,12 @@ def spec_of(task: Task) -> str:
 
 
 def settings_of(task: Task | type[Task]) -> list[Field[Any]]:
-    """The fields that people set."""
+    """Returns the fields that people set."""
     return [one for one in fields(task) if not one.metadata.get("kept")]
 
 
 def recalled(task: Task, config: Mapping[str, object]) -> Task:
-    """The same task with what a checkpoint of this configuration keeps beside the settings.
+    """Returns the same task with what a checkpoint of this configuration keeps beside the settings.
 
     Raises:
         ConfigError: the task cannot take it.
@@ -91,7 +92,8 @@ def recalled(task: Task, config: Mapping[str, object]) -> Task:
 
 
 def task_of(dataset: str) -> Task:
-    """The first task, with its defaults, that has a data set of this name; else the first of all.
+    """Returns the first task, with its defaults, that has a data set of this name; else the first
+    of all.
 
     >>> task_of("cifar-10").id
     'images'
@@ -102,7 +104,7 @@ def task_of(dataset: str) -> Task:
 
 
 def dataset_named(task: Task, name: str) -> str:
-    """The spelling of a data set's name that the settings keep.
+    """Returns the spelling of a data set's name that the settings keep.
 
     Raises:
         ConfigError: the task has no such data set; the message says which task has, or offers the
@@ -116,8 +118,8 @@ def dataset_named(task: Task, name: str) -> str:
 
 
 def chosen(**given: Any) -> Settings:
-    """The settings of a run, with the task of the data set that is given, and with the network and
-    the data set that its task has where none is.
+    """Returns the settings of a run, with the task of the data set that is given, and with the
+    network and the data set that its task has where none is.
 
     Raises:
         ConfigError: a name is unknown, or a setting is out of range.

@@ -56,14 +56,14 @@ class Metric:
     """In the closing table, where it is the headline."""
     higher_is_better: bool = True
     percent: bool = True
-    """Whether it is a fraction, shown as a percentage."""
+    """True if it is a fraction, shown as a percentage."""
 
     def text(self, value: float) -> str:
-        """A value for people."""
+        """Returns a value for people."""
         return f"{value:.2%}" if self.percent else f"{value:.4f}"
 
     def better(self, value: float, other: float) -> bool:
-        """Whether `value` is better than `other`; any number is better than none (NaN)."""
+        """True if `value` is better than `other`; any number is better than none (NaN)."""
         if math.isnan(other):
             return not math.isnan(value)
         return value > other if self.higher_is_better else value < other
@@ -86,7 +86,7 @@ class Batch:
         return len(self.targets)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch there."""
+        """Returns the same batch there."""
         where = torch.device(device)
         inputs = tuple(to_device(one, where) for one in self.inputs)
         return Batch(inputs, to_device(self.targets, where))
@@ -101,7 +101,7 @@ class Samples(ABC):
 
     @abstractmethod
     def batch(self, indices: Int64[torch.Tensor, " b"], seed: int | None = None) -> Batch:
-        """The samples at `indices`.
+        """Returns the samples at `indices`.
 
         Args:
             indices: at least one, each in [0, len(self)), in any order; repeats are allowed.
@@ -122,7 +122,7 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> Float[torch.Tensor, ""]:
-        """The mean loss of a batch.
+        """Returns the mean loss of a batch.
 
         Args:
             outputs: of the network.
@@ -130,7 +130,7 @@ class Objective(ABC):
         """
 
     def smoothed(self, share: float) -> Objective:
-        """The same with so much of each label spread over all classes.
+        """Returns the same with so much of each label spread over all classes.
 
         Raises:
             ConfigError: its targets are no classes.
@@ -155,8 +155,8 @@ class Scorer(ABC):
 
     @abstractmethod
     def values(self) -> Mapping[str, float]:
-        """The task's metrics and the loss, by their keys, over all that was added; less those that
-        this network or these data have not, but never the headline.
+        """Returns the task's metrics and the loss, by their keys, over all that was added; less
+        those that this network or these data have not, but never the headline.
         """
 
 
@@ -192,16 +192,16 @@ class Task(ABC):
     dataset: ClassVar[str]
     """The one that is trained on unless another is asked for."""
     scores_training: ClassVar[bool] = True
-    """Whether the scorer takes what the network says in training, too."""
+    """True if the scorer takes what the network says in training, too."""
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
-        """The data sets, by name; where there is but one, the usual one."""
+        """Returns the data sets, by name; where there is but one, the usual one."""
         return (cls.dataset,)
 
     @classmethod
     def networks(cls) -> tuple[str, ...]:
-        """The networks, by name; where there is but one, the usual one."""
+        """Returns the networks, by name; where there is but one, the usual one."""
         return (cls.network,)
 
     @abstractmethod
@@ -219,7 +219,7 @@ class Task(ABC):
         """
 
     def network_named(self, name: str) -> str:
-        """The spelling of a network's name that the settings keep.
+        """Returns the spelling of a network's name that the settings keep.
 
         Raises:
             ConfigError: there is no such network; the message offers the nearest.
@@ -227,7 +227,7 @@ class Task(ABC):
         return resolve("network", name, self.networks())
 
     def dataset_named(self, name: str) -> str:
-        """The spelling of a data set's name that the settings keep.
+        """Returns the spelling of a data set's name that the settings keep.
 
         Raises:
             ConfigError: this task has no such data set; the message offers the nearest.

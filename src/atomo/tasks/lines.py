@@ -15,7 +15,7 @@ SHOWN: Final = 60  # characters of what is wrong
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a file in UTF-8, without their ends.
+    """Yields the lines of a file in UTF-8, without their ends.
 
     Raises:
         DataError: it cannot be read, or a line is not UTF-8, or longer than `LONGEST`.
@@ -41,12 +41,12 @@ def decoded(line: bytes, path: Path, number: int) -> str:
 
 
 def at(path: Path, number: int, what: str) -> DataError:
-    """The error for one line, counted from 1."""
+    """Returns the error for one line, counted from 1."""
     return DataError(f"{path}, line {number}: {what}")
 
 
 def quoted(text: str) -> str:
-    """A value as an error shows it, cut where it is long."""
+    """Returns a value as an error shows it, cut where it is long."""
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
 
 

@@ -39,7 +39,7 @@ class Alphabet:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Alphabet":
-        """The characters of some texts, sorted."""
+        """Returns the characters of some texts, sorted."""
         return cls("".join(sorted(set().union(*texts))))
 
     def __len__(self) -> int:
@@ -47,9 +47,9 @@ class Alphabet:
         return len(self.characters)
 
     def numbers(self, text: str) -> Int64[Tensor, " n"]:
-        """A text as numbers; one above all others is for characters that are not there."""
+        """Returns a text as numbers; one above all others is for characters that are not there."""
         return torch.tensor([self._numbers.get(one, len(self) + 1) for one in text])
 
     def text(self, numbers: Iterable[int]) -> str:
-        """The text of some numbers, without blanks."""
+        """Returns the text of some numbers, without blanks."""
         return "".join(self._signs[n] for n in numbers if n != BLANK)

@@ -52,7 +52,7 @@ def read_clips(folder: Path) -> Clips:
 
 
 def read_genders(path: Path) -> dict[str, int]:
-    """The gender of each speaker."""
+    """Returns the gender of each speaker."""
     found: dict[str, int] = {}
     for number, line in enumerate(lines(path), 1):
         parts = line.split()
@@ -63,7 +63,7 @@ def read_genders(path: Path) -> dict[str, int]:
 
 
 def features(path: Path) -> Float[Tensor, "13 100"]:
-    """The coefficients of a recording's first frames, followed by zeros where it is short.
+    """Returns the coefficients of a recording's first frames, followed by zeros where it is short.
 
     Raises:
         DataError: it is not a recording of one channel, 16 bits and 16 000 samples a second, or

@@ -21,7 +21,9 @@ NEVER: Final = -1e30  # the logarithm of no probability; sums of it stay finite,
 
 
 def frames_needed(numbers: Int64[Tensor, " n"]) -> int:
-    """The fewest frames that can say a text: a blank must part two characters that are alike."""
+    """Returns the fewest frames that can say a text: a blank must part two characters that are
+    alike.
+    """
     return len(numbers) + int((numbers[1:] == numbers[:-1]).sum())
 
 
@@ -33,7 +35,9 @@ def ended(scores: Float[Tensor, "b t k"], inside: Bool[Tensor, "b t"]) -> Float[
 
 
 def greedy(scores: Float[Tensor, "b t k"]) -> Int64[Tensor, "b t"]:
-    """The likeliest number of each frame, repeats and blanks left out, followed by zeros."""
+    """Returns the likeliest number of each frame, repeats and blanks left out, followed
+    by zeros.
+    """
     best = scores.argmax(2)
     said = best != BLANK
     said[:, 1:] &= best[:, 1:] != best[:, :-1]

@@ -51,7 +51,7 @@ class FrameBiLSTM(Module):
     def forward(
         self, coefficients: Float[Tensor, "b c t"], lengths: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b s k"]:
-        """The scores of samples of `lengths` frames, each followed by zeros."""
+        """Returns the scores of samples of `lengths` frames, each followed by zeros."""
         frames = (lengths + self._stride - 1) // self._stride
         first = relu(self.first(coefficients))
         inside = torch.arange(first.shape[2], device=lengths.device) < frames[:, None]

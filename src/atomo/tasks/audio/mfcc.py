@@ -24,7 +24,7 @@ FLOOR: Final = 1e-10  # of a power, whose logarithm is taken
 
 
 def mfcc(samples: Float[Tensor, " n"]) -> Float[Tensor, "c t"]:
-    """The coefficients of every whole frame.
+    """Returns the coefficients of every whole frame.
 
     Args:
         samples: of sound, from -1 to 1, `RATE` a second; at least `WINDOW`.
@@ -49,7 +49,7 @@ def triangles() -> Float[Tensor, "f m"]:
 
 @cache
 def cosines() -> Float[Tensor, "c m"]:
-    """The first rows of the discrete cosine transform, type II."""
+    """Returns the first rows of the discrete cosine transform, type II."""
     rows = torch.arange(COEFFICIENTS)[:, None]
     waves = torch.cos(math.pi / MELS * (torch.arange(MELS) + 0.5) * rows) * math.sqrt(2 / MELS)
     waves[0] /= math.sqrt(2)

@@ -25,12 +25,12 @@ class Prompt:
     """Of `source`, counted from 1."""
 
     def wrong(self, what: str) -> DataError:
-        """The error for this line."""
+        """Returns the error for this line."""
         return at(self.source, self.line, what)
 
 
 def read_prompts(folder: Path) -> list[Prompt]:
-    """The recordings of a split, in the order of its list; none of them is opened.
+    """Returns the recordings of a split, in the order of its list; none of them is opened.
 
     Raises:
         DataError: the list is missing, is empty, or has a line that names no recording.

@@ -34,7 +34,7 @@ class ClipSamples(Samples):
         return len(self._paths)
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
-        """Their coefficients over time, and the genders."""
+        """Returns their coefficients over time, and the genders."""
         unknown = indices[~self._known[indices]]
         for index in unknown.tolist():
             self._kept[index] = features(self._paths[index])

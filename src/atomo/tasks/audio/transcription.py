@@ -65,7 +65,9 @@ class SpokenSamples(Samples):
         return self._kept[index]
 
     def _read(self, prompt: Prompt, text: Int64[Tensor, " n"]) -> Float[Tensor, "t 13"]:
-        """The frames of a recording, each coefficient of mean 0 and deviation 1 over time."""
+        """Returns the frames of a recording, each coefficient of mean 0 and deviation 1
+        over time.
+        """
         found = coefficients(prompt.path, self._seconds * RATE, whole=True).T
         frames, needed = frames_after(len(found), self._stride), frames_needed(text)
         if frames < needed:
@@ -126,7 +128,7 @@ class Transcription(Task):
 
 
 def spoken(folder: Path) -> list[Prompt]:
-    """The prompts of a split, all of which have a text."""
+    """Returns the prompts of a split, all of which have a text."""
     prompts = read_prompts(folder)
     for one in prompts:
         if not one.text:

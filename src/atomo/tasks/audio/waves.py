@@ -21,7 +21,7 @@ UNREADABLE: Final = (wave.Error, EOFError, RuntimeError, ValueError, OverflowErr
 
 
 def coefficients(path: Path, most: int, whole: bool = False) -> Float[Tensor, "13 t"]:
-    """The coefficients of all frames of a recording's first samples.
+    """Returns the coefficients of all frames of a recording's first samples.
 
     Args:
         path: the file.
@@ -41,7 +41,7 @@ def coefficients(path: Path, most: int, whole: bool = False) -> Float[Tensor, "1
 
 
 def read_wave(path: Path, most: int) -> Float[Tensor, " n"]:
-    """The first samples of a recording, from -1 to 1."""
+    """Returns the first samples of a recording, from -1 to 1."""
     try:
         with opened(path, linked=True) as file, wave.open(file) as sound:
             kind = sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate()

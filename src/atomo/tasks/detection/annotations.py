@@ -34,7 +34,7 @@ class Instance:
     area: float
     """Square pixels, by which AP tells small objects from large ones."""
     crowd: bool
-    """Whether it stands for several, of which a detector need not find each."""
+    """True if it stands for several, of which a detector need not find each."""
     outline: Outline | None
 
 
@@ -97,7 +97,7 @@ def read_annotations(path: Path) -> Annotations:
 
 
 def distinct(entries: Sequence[Entry]) -> Iterable[Entry]:
-    """The same; an id that is there twice is an error."""
+    """Returns the same; an id that is there twice is an error."""
     seen: set[int] = set()
     for one in entries:
         if one.whole("id") in seen:
@@ -111,7 +111,7 @@ def side(image: Entry, key: str) -> int:
 
 
 def file_of(image: Entry) -> str:
-    """The path of an image, which must not leave its folder."""
+    """Returns the path of an image, which must not leave its folder."""
     name = image.text("file_name")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:

@@ -10,7 +10,7 @@ __all__ = ["pycocotools"]
 
 
 def pycocotools(module: str) -> Any:
-    """One of its modules: `mask`, `coco` or `cocoeval`.
+    """Returns one of its modules: `mask`, `coco` or `cocoeval`.
 
     Raises:
         ConfigError: it is not installed.

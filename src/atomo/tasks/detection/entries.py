@@ -31,13 +31,15 @@ class Entry:
     fields: Mapping[str, Any]
 
     def wrong(self, what: str) -> DataError:
-        """The error for it, which names it by its id or, without one, by its place from 1."""
+        """Returns the error for it, which names it by its id or, without one, by its
+        place from 1.
+        """
         found = self.fields.get("id")
         name = found if type(found) is int else f"number {self.place}"
         return DataError(f"{self.source}, {self.kind} {name}: {what}")
 
     def whole(self, key: str, least: int = 0, most: int = LARGEST) -> int:
-        """A whole number.
+        """Returns a whole number.
 
         Raises:
             DataError: it is missing, none, or out of range.
@@ -48,7 +50,7 @@ class Entry:
         return value
 
     def size(self, key: str) -> float:
-        """A finite number, 0 or more.
+        """Returns a finite number, 0 or more.
 
         Raises:
             DataError: it is something else.
@@ -59,7 +61,7 @@ class Entry:
         return float(value)
 
     def numbers(self, key: str, count: int, what: str) -> tuple[float, ...]:
-        """A list of so many finite numbers.
+        """Returns a list of so many finite numbers.
 
         Raises:
             DataError: it is something else; the message says `what` it must be.
@@ -70,7 +72,7 @@ class Entry:
         return tuple(map(float, value))
 
     def text(self, key: str) -> str:
-        """A text that is not empty.
+        """Returns a text that is not empty.
 
         Raises:
             DataError: it is something else.
@@ -82,7 +84,7 @@ class Entry:
 
 
 def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[Entry]]:
-    """The lists that a file of JSON has under some names.
+    """Returns the lists that a file of JSON has under some names.
 
     Args:
         path: of the file.
@@ -117,7 +119,7 @@ def read_json(path: Path) -> object:
 
 
 def compact(found: dict[str, Any]) -> dict[str, Any]:
-    """The same object with the corners of its polygons in a quarter of the memory."""
+    """Returns the same object with the corners of its polygons in a quarter of the memory."""
     outline = found.get("segmentation")
     if isinstance(outline, list):
         with suppress(TypeError, OverflowError):  # who looks at the object says what is wrong
@@ -130,7 +132,7 @@ def finite(value: Any) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it."""
+    """Returns a value as an error shows it."""
     return "missing" if value is None else quoted(value) if isinstance(value, str) else cut(value)
 
 

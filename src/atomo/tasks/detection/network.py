@@ -55,7 +55,7 @@ class Detector(Module):
         categories: Int64[Tensor, " n"] | None = None,
         masks: UInt8[Tensor, " m"] | None = None,
     ) -> Float[Tensor, " l"] | Found:
-        """The losses in training, in the order of their names; else what is seen.
+        """Returns the losses in training, in the order of their names; else what is seen.
 
         Args:
             pixels: of all images, one after the other, each of 3 channels.
@@ -84,7 +84,7 @@ class Detector(Module):
         return torch.stack([losses[name].float() for name in sorted(losses)])
 
     def labels(self, categories: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        """The numbers of categories, from 1: 0 is the background."""
+        """Returns the numbers of categories, from 1: 0 is the background."""
         same = categories[:, None] == self.category_ids
         if not same.any(1).all():
             odd = int(categories[~same.any(1)][0])
@@ -107,8 +107,8 @@ class Detector(Module):
         )
 
     def seen_on(self, image: Float[Tensor, "3 h w"]) -> Target:
-        """The steps of the model itself, but for the last: masks stay on the grids of their boxes,
-        for a hundred of the image's size are a hundred times the image.
+        """Returns the steps of the model itself, but for the last: masks stay on the grids of their
+        boxes, for a hundred of the image's size are a hundred times the image.
         """
         model = self.model
         scaled, _ = model.transform([image])

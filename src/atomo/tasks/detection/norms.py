@@ -23,7 +23,7 @@ GROUPS: Final = 32
 
 
 def frozen(norm: BatchNorm2d) -> Module:
-    """The same with statistics, scale and shift that stay."""
+    """Returns the same with statistics, scale and shift that stay."""
     from torchvision.ops import FrozenBatchNorm2d  # slow to import
 
     made: Module = FrozenBatchNorm2d(norm.num_features, norm.eps)

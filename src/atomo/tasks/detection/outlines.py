@@ -39,7 +39,7 @@ class Runs:
     counts: "array[int]"
 
     def encoded(self, height: int, width: int) -> Any:
-        """The same as pycocotools compresses it."""
+        """Returns the same as pycocotools compresses it."""
         given = {"size": [height, width], "counts": list(self.counts)}
         return pycocotools("mask").frPyObjects(given, height, width)
 
@@ -67,7 +67,7 @@ def read_outline(given: Any, height: int, width: int) -> Outline | None:
 
 
 def read_polygon(given: Any) -> "array[float]":
-    """The corners of one polygon."""
+    """Returns the corners of one polygon."""
     try:
         corners = given if isinstance(given, array) else array("d", given)
     except (TypeError, OverflowError) as error:

@@ -92,7 +92,7 @@ class Truth:
 
 
 def annotation(place: int, picture: Picture, one: Instance) -> dict[str, Any]:
-    """An object as pycocotools has it."""
+    """Returns an object as pycocotools has it."""
     found = {
         "image_id": place,
         "category_id": one.category,
@@ -155,7 +155,7 @@ class PrecisionScorer(Scorer):
 
 
 def pasted(box: Float[Tensor, " 4"], mask: Float[Tensor, "s s"], size: tuple[int, int]) -> Any:
-    """A mask over its box, on an image of this size."""
+    """Returns a mask over its box, on an image of this size."""
     from torchvision.models.detection.roi_heads import paste_masks_in_image  # slow to import
 
     whole = paste_masks_in_image(mask[None, None], box[None], size)[0, 0] > SOLID
@@ -163,7 +163,7 @@ def pasted(box: Float[Tensor, " 4"], mask: Float[Tensor, "s s"], size: tuple[int
 
 
 def precisions(of: str, truth: Any, found: list[dict[str, Any]], kind: str) -> dict[str, float]:
-    """The metrics of some detections; NaN where there is nothing to be found."""
+    """Returns the metrics of some detections; NaN where there is nothing to be found."""
     with redirect_stdout(io.StringIO()):
         seen = truth.loadRes(found) if found else pycocotools("coco").COCO()
         counted = pycocotools("cocoeval").COCOeval(truth, seen, kind)
@@ -175,6 +175,6 @@ def precisions(of: str, truth: Any, found: list[dict[str, Any]], kind: str) -> d
 
 
 def mean(values: Any) -> float:
-    """The mean; -1 stands for a category that has nothing to be found."""
+    """Returns the mean; -1 stands for a category that has nothing to be found."""
     told = values[values > -1]
     return float(told.mean()) if told.size else math.nan

@@ -53,7 +53,7 @@ def read(path: Path) -> Mapping[str, Tensor]:
 
 
 def fitting(path: Path, name: str, found: Tensor | None, own: Tensor) -> Tensor:
-    """A tensor of the file, if it is the one that the network needs."""
+    """Returns a tensor of the file, if it is the one that the network needs."""
     if found is None:
         raise ConfigError(
             f"{path} has no tensor {name!r} of {tuple(own.shape)}; it must be the state dict of the"
@@ -85,7 +85,9 @@ def train_last(body: Any, layers: int) -> None:
 
 
 def stages(body: Any) -> list[Sequence[Module]]:
-    """The parts of a backbone that torchvision counts as its layers, the first one first."""
+    """Returns the parts of a backbone that torchvision counts as its layers, the first
+    one first.
+    """
     children = dict(body.named_children())
     if STEM[0] in children:
         stem = [children[name] for name in STEM]

@@ -75,7 +75,7 @@ class ShownPictures(Samples):
 
     @cached_property
     def outlined(self) -> bool:
-        """Whether every object has an outline."""
+        """True if every object has an outline."""
         return self.annotations.unoutlined is None
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class ShownPictures(Samples):
         return Batch((*packed(images), counts, *objects), indices)
 
     def show(self, picture: Picture, mirrored: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The image, its boxes, their categories, and the pixels of their masks."""
+        """Returns the image, its boxes, their categories, and the pixels of their masks."""
         image = read_picture(self.folder, self.annotations.source, picture)
         single = [one for one in picture.instances if not one.crowd]
         boxes = corners(single, picture)
@@ -107,7 +107,7 @@ class ShownPictures(Samples):
         return image, boxes, categories, masks.flatten()
 
     def masks(self, chosen: Sequence[Instance], picture: Picture) -> UInt8[Tensor, "n h w"]:
-        """The mask of each object, or none at all."""
+        """Returns the mask of each object, or none at all."""
         size = picture.height, picture.width
         outlines = [one.outline for one in chosen if one.outline is not None and self.outlined]
         found = [torch.from_numpy(mask_of(one, *size)) for one in outlines]
@@ -115,12 +115,12 @@ class ShownPictures(Samples):
 
 
 def has_extent(picture: Picture) -> bool:
-    """Whether anything on an image, crowds included, is more than a pixel wide and high."""
+    """True if anything on an image, crowds included, is more than a pixel wide and high."""
     return any(min(one.box[2:]) > 1 for one in picture.instances)
 
 
 def corners(chosen: Sequence[Instance], picture: Picture) -> Float[Tensor, "n 4"]:
-    """The boxes (left, top, right, bottom), no farther than the image."""
+    """Returns the boxes (left, top, right, bottom), no farther than the image."""
     boxes = torch.tensor([one.box for one in chosen], dtype=torch.float32).view(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     boxes[:, 0::2].clamp_(0, picture.width)
@@ -129,7 +129,7 @@ def corners(chosen: Sequence[Instance], picture: Picture) -> Float[Tensor, "n 4"
 
 
 def read_picture(folder: Path, source: Path, picture: Picture) -> UInt8[Tensor, "3 h w"]:
-    """The pixels of an image, which has the size that its annotations are for."""
+    """Returns the pixels of an image, which has the size that its annotations are for."""
     image = decode(str(folder / picture.file))
     told = picture.height, picture.width
     if image.shape[1:] != told:
@@ -144,6 +144,6 @@ def read_picture(folder: Path, source: Path, picture: Picture) -> UInt8[Tensor, 
 def packed(
     images: Sequence[UInt8[Tensor, "3 _ _"]],
 ) -> tuple[UInt8[Tensor, " n"], Int64[Tensor, "b 2"]]:
-    """All pixels in a row, and the sizes (height, width)."""
+    """Returns all pixels in a row, and the sizes (height, width)."""
     sizes = torch.tensor([one.shape[1:] for one in images])
     return torch.cat([one.flatten() for one in images]), sizes

@@ -69,7 +69,7 @@ def ready_made(name: str, frame: Frame) -> Module:
 
 
 def pyramid(name: str, width: int) -> Module:
-    """A residual network, and a pyramid of its features of so many channels."""
+    """Returns a residual network, and a pyramid of its features of so many channels."""
     from torchvision.models import resnet
     from torchvision.models.detection.backbone_utils import BackboneWithFPN
     from torchvision.ops.feature_pyramid_network import LastLevelMaxPool

@@ -27,7 +27,7 @@ DRAWN: Final = "pooler."  # weights that an encoder may lack: they belong to wha
 
 
 def read_tokeniser(folder: Path) -> Any:
-    """The tokeniser of `transformers` that lies in a folder.
+    """Returns the tokeniser of `transformers` that lies in a folder.
 
     Raises:
         ConfigError: the package is not installed.
@@ -44,7 +44,7 @@ def read_tokeniser(folder: Path) -> Any:
 
 
 def read_encoder(folder: Path) -> Module:
-    """The encoder in a folder, its weights in float32; a pooler that it lacks is drawn.
+    """Returns the encoder in a folder, its weights in float32; a pooler that it lacks is drawn.
 
     Raises:
         ConfigError: the package is not installed.
@@ -64,7 +64,7 @@ def read_encoder(folder: Path) -> Module:
 
 
 def loaded(library: Any, folder: Path) -> Any:
-    """The encoder, and what was found in the file."""
+    """Returns the encoder, and what was found in the file."""
     return library.AutoModel.from_pretrained(
         folder,
         local_files_only=True,
@@ -77,7 +77,7 @@ def loaded(library: Any, folder: Path) -> Any:
 
 
 def transformers(folder: Path) -> Any:
-    """The package, which is told that there is no network, and to be quiet.
+    """Returns the package, which is told that there is no network, and to be quiet.
 
     Raises:
         ConfigError: it is not installed.

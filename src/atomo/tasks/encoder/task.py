@@ -43,8 +43,8 @@ class TokenSamples(Samples):
         return len(self._labels)
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
-        """Their tokens, padded to the longest, 1 for each of them that is no padding, and their
-        classes.
+        """Returns their tokens, padded to the longest, 1 for each of them that is no padding, and
+        their classes.
         """
         chosen = [self._tokens[index] for index in indices.tolist()]
         tokens = pad_sequence(chosen, batch_first=True, padding_value=self._padding)
@@ -66,7 +66,7 @@ class Encoder(Task):
     dropout: float = 0.3
     """Before the linear layer; the encoder has its own."""
     sparse: bool = False
-    """Whether gradients of word vectors reach the codec as the rows that a batch touched."""
+    """True if gradients of word vectors reach the codec as the rows that a batch touched."""
 
     id: ClassVar[str] = "encoder"
     samples: ClassVar[str] = "sentences"

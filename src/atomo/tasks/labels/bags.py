@@ -25,7 +25,7 @@ class Bags:
         return len(self.feature_starts) - 1
 
     def chosen(self, rows: Int64[Tensor, " b"]) -> "Bags":
-        """Some rows, in any order."""
+        """Returns some rows, in any order."""
         features, feature_starts = gathered(self.feature_starts, rows)
         labels, label_starts = gathered(self.label_starts, rows)
         return Bags(

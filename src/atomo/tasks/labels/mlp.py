@@ -22,7 +22,9 @@ MOST: Final = 2**31 - 1  # entries of a layer
 
 
 def sparse_mlp(features: int, hidden: int, square: float, rates: Float[Tensor, " l"]) -> Module:
-    """The network, in as many parts as its layers need; arguments are those of `SparseMLP`."""
+    """Returns the network, in as many parts as its layers need; arguments are those of
+    `SparseMLP`.
+    """
     widest = max(1, MOST // max(features, len(rates)))
     parts = -(-hidden // widest)
     if parts == 1:

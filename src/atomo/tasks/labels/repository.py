@@ -64,7 +64,7 @@ Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # labels, features, values
 
 
 def sample(line: str, features: int, labels: int, path: Path, number: int) -> Row:
-    """One sample."""
+    """Returns one sample."""
     head, _, rest = line.partition(" ")
     if ":" in head:  # no labels, and no blank in their place either
         head, rest = "", line
@@ -113,7 +113,7 @@ def starts(rows: list[np.ndarray]) -> Int64[Tensor, " n_plus_1"]:
 
 
 def read_split_file(path: Path, samples: int) -> Int64[Tensor, " n"]:
-    """The rows that a split file names, from 0.
+    """Returns the rows that a split file names, from 0.
 
     Raises:
         DataError: a number is out of range or there twice, or there is none.

@@ -41,7 +41,7 @@ SETS: Final = (
 
 
 def read_set(chosen: LabelSet, data_dir: Path) -> tuple[Table, Table]:
-    """The training and the test split, from `data_dir`/NAME/ or from `data_dir`/NAME*.
+    """Returns the training and the test split, from `data_dir`/NAME/ or from `data_dir`/NAME*.
 
     Raises:
         DataError: neither is there, or what is there is not in the repository's format.
@@ -62,7 +62,7 @@ def read_set(chosen: LabelSet, data_dir: Path) -> tuple[Table, Table]:
 
 
 def only(folder: Path, prefix: str, ending: str) -> Path | None:
-    """The one file whose name begins and ends so."""
+    """Returns the one file whose name begins and ends so."""
     found = sorted(folder.glob(f"{prefix}*{ending}"))
     if len(found) > 1:
         raise DataError(f"{found[0]} and {found[1]}: two files end in {ending}; leave one there")
@@ -70,7 +70,7 @@ def only(folder: Path, prefix: str, ending: str) -> Path | None:
 
 
 def agreeing(train: Table, test: Table) -> tuple[Table, Table]:
-    """Two files that count the same features and labels."""
+    """Returns two files that count the same features and labels."""
     ours, theirs = (train.features, train.labels), (test.features, test.labels)
     if ours != theirs:
         raise at(
@@ -80,7 +80,7 @@ def agreeing(train: Table, test: Table) -> tuple[Table, Table]:
 
 
 def parts(table: Table, folder: Path, prefix: str) -> tuple[Table, Table]:
-    """One file, divided by two others."""
+    """Returns one file, divided by two others."""
     names: Sequence[str] = ("trSplit.txt", "tstSplit.txt")
     files = [only(folder, prefix, name) for name in names]
     if None in files:

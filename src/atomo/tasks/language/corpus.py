@@ -71,7 +71,7 @@ def read_corpus(folder: Path, split: Split, least: int) -> Corpus:
 
 
 def found(folder: Path, split: str) -> Path:
-    """The file of a split, whichever of its names it has."""
+    """Returns the file of a split, whichever of its names it has."""
     paths = [folder / name.format(split) for name in NAMES]
     there = [path for path in paths if path.is_file()]
     if len(there) != 1:
@@ -82,7 +82,7 @@ def found(folder: Path, split: str) -> Path:
 
 
 def running(path: Path, split: Split) -> Iterator[str]:
-    """The words of a file in their order, an `<eos>` after each line.
+    """Yields the words of a file in their order, an `<eos>` after each line.
 
     Raises:
         DataError: there is none.
@@ -98,6 +98,6 @@ def running(path: Path, split: Split) -> Iterator[str]:
 
 
 def numbered(counts: dict[str, int], least: int) -> tuple[str, ...]:
-    """The words that are known."""
+    """Returns the words that are known."""
     kept = [word for word, count in counts.items() if count >= least or word in (END, UNKNOWN)]
     return tuple(sorted(kept, key=lambda word: (-counts[word], word)))

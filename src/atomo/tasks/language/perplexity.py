@@ -64,5 +64,7 @@ class PerplexityScorer(Scorer):
 def asked(
     outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]
 ) -> tuple[Float[Tensor, "n v"], Int64[Tensor, " n"]]:
-    """The scores of the words that are asked for, the last of each window, and these words."""
+    """Returns the scores of the words that are asked for, the last of each window, and
+    these words.
+    """
     return outputs[:, -targets.shape[1] :].flatten(0, 1), targets.flatten()

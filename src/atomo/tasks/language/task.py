@@ -42,7 +42,7 @@ class Language(Task):
     """Of the Transformer."""
     dropout: float = 0.2
     tied: bool = False
-    """Whether the vectors of words are also what scores them."""
+    """True if the vectors of words are also what scores them."""
     length: int = 35
     """Words that a window predicts."""
     context: int = 35
@@ -52,7 +52,7 @@ class Language(Task):
     tokenizer: str = ""
     """A tokeniser in the JSON format of `tokenizers`, a path below the data directory."""
     sparse: bool = False
-    """Whether gradients of word vectors reach the codec as the rows that a batch touched."""
+    """True if gradients of word vectors reach the codec as the rows that a batch touched."""
 
     id: ClassVar[str] = "language"
     samples: ClassVar[str] = "windows"
@@ -112,7 +112,7 @@ class Language(Task):
         return network
 
     def _own(self, name: str, words: int) -> Module:
-        """A network from elsewhere, which is seen to score the words of a window."""
+        """Returns a network from elsewhere, which is seen to score the words of a window."""
         read = self.context + self.length
         network = build_own(name, (read,), words)
         sample = torch.zeros(1, read, dtype=torch.int64)

@@ -65,7 +65,7 @@ def read_splits(
 
 
 def numbered(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " n"]:
-    """The class of each sentence, as its place in a list.
+    """Returns the class of each sentence, as its place in a list.
 
     Raises:
         DataError: one is not in the list.
@@ -103,7 +103,7 @@ def read_split(
 
 
 def divided(line: str, divide: Split, path: Path, number: int) -> tuple[str, ...]:
-    """The tokens of a sentence."""
+    """Returns the tokens of a sentence."""
     tokens = tuple(divide(line))
     if not tokens:
         raise at(path, number, "an empty sentence; each line must have at least one word")

@@ -40,7 +40,7 @@ class SentenceSamples(Samples):
         return len(self._labels)
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
-        """Their words, padded to the longest, how many each has, and their classes."""
+        """Returns their words, padded to the longest, how many each has, and their classes."""
         chosen = [self._tokens[index] for index in indices.tolist()]
         lengths = torch.tensor([len(one) for one in chosen])
         padded = pad_sequence(chosen, batch_first=True, padding_value=PADDING)
@@ -67,7 +67,7 @@ class Text(Task):
     tokenizer: str = ""
     """A tokeniser in the JSON format of `tokenizers`, a path below the data directory."""
     sparse: bool = False
-    """Whether gradients of word vectors reach the codec as the rows that a batch touched."""
+    """True if gradients of word vectors reach the codec as the rows that a batch touched."""
 
     id: ClassVar[str] = "text"
     samples: ClassVar[str] = "sentences"

@@ -27,7 +27,9 @@ def splitter(path: Path | None) -> Split:
 
 
 def tokeniser(path: Path) -> Split:
-    """A tokeniser from a file, without the special tokens that it would add around a line."""
+    """Returns a tokeniser from a file, without the special tokens that it would add
+    around a line.
+    """
     if not path.is_file():
         raise DataError(f"{path} is not there; expected a tokeniser of `tokenizers`, in JSON")
     made = loaded(path)

@@ -19,7 +19,7 @@ WIDEST: Final = 16_384  # numbers a word; published ones have at most some hundr
 
 
 def dimension_of(path: Path) -> int:
-    """The numbers that each word has, by the first line.
+    """Returns the numbers that each word has, by the first line.
 
     Raises:
         DataError: it is not there, or its first line is none.
@@ -41,7 +41,7 @@ def header(path: Path) -> tuple[int, int]:
 
 
 def read_vectors(path: Path, wanted: set[str]) -> dict[str, Float[Tensor, " d"]]:
-    """The vectors of some words, those of them that the file has.
+    """Returns the vectors of some words, those of them that the file has.
 
     Raises:
         DataError: a line is not a word and its numbers, or there are fewer lines than announced.

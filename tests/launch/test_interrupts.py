@@ -41,9 +41,7 @@ def test_one_between_the_end_of_the_training_and_that_of_mpirun_ends_the_evaluat
 
 
 def test_one_while_the_evaluator_is_being_started_ends_it(tmp_path, monkeypatch):
-    """Holds the launcher back until the ranks of a short run have ended before the launcher has read that they have
-    started.
-    """
+    """The ranks of a short run have ended before the launcher reads that they have started."""
     notes = Notes()
     job = Supervisor(settings(tmp_path), mpirun(), notes)
 

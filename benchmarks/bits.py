@@ -24,7 +24,7 @@ from codecs_common import SPECS, find_gradient
 from torch import Generator, Tensor
 
 import atomo
-from atomo.codecs import Codec, Unit, make_codec
+from atomo.codecs import Codec, Granularity, make_codec
 from atomo.codecs.levels.payload import Levels
 from atomo.codecs.levels.qsgd import QSGD
 from atomo.codecs.sketches.lss import Means
@@ -62,7 +62,7 @@ def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
     """Returns the fewest bits per entry of all parameters together; biases travel as they are."""
     apart = [t for t in gradient.values() if t.ndim < 2]
     coded = [t for t in gradient.values() if t.ndim >= 2]
-    if codec.unit is Unit.ENTRIES:
+    if codec.default_granularity is Granularity.ENTRIES:
         coded = [torch.cat([tensor.flatten() for tensor in coded])]
     generator = Generator().manual_seed(1)
     payloads = [codec.encode(tensor, generator) for tensor in coded]

@@ -26,7 +26,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
-from atomo.codecs import Codec, Law, Unit, make_codec
+from atomo.codecs import Codec, Granularity, Law, make_codec
 from atomo.codecs.levels.qsgd import QSGD
 
 CODECS = [
@@ -87,7 +87,7 @@ def entropy_of(codec: Codec[Any], payloads: list[Any], gradients: list[Tensor]) 
 
 def report(codec: Codec[Any], gradients: list[Tensor], repetitions: int) -> None:
     """Prints the line of one codec."""
-    if codec.unit is Unit.ENTRIES:
+    if codec.default_granularity is Granularity.ENTRIES:
         gradients = [torch.cat([gradient.flatten() for gradient in gradients])]
     else:
         gradients = [gradient for gradient in gradients if gradient.ndim > 1]

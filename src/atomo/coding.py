@@ -228,9 +228,9 @@ def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float)
         return own
     needed = {codec: default_memory(codec, momentum) for codec in reversed(codecs)}
     wanted = [(memory, codec) for codec, memory in needed.items() if memory != Forget.id]
-    wanted.sort(key=lambda pair: pair[1].fine)  # what loses much comes first
+    wanted.sort(key=lambda pair: pair[1].near_lossless)  # what loses much comes first
     borne = next((memory for memory, _ in wanted if all_bear(codecs, memory)), Forget.id)
-    if borne == Forget.id and (starved := [one for _, one in wanted if not one.fine]):
+    if borne == Forget.id and (starved := [one for _, one in wanted if not one.near_lossless]):
         raise unborne(codecs, needed[starved[0]], starved[0])
     return borne
 

@@ -86,7 +86,7 @@ def checked(codec: Codec[Any]) -> Codec[Any]:
     """
     if codec.laws & {Law.LOSSLESS, Law.CONTRACTION}:
         return codec
-    other = f", or {codec.id}({codec.contracting})" if codec.contracting else ""
+    other = f", or {codec.id}({codec.contraction_setting})" if codec.contraction_setting else ""
     raise ConfigError(
         f"--down delta({codec}): what a step leaves out is sent with the next, and shrinks only "
         f"under a contraction, which {codec} is not; give e.g. topk, efsignsgd or bf16{other}"

@@ -245,7 +245,7 @@ def test_summable(codec):
 
 @obeying(Law.SUMMABLE)
 def test_what_carries_a_sum_is_fine(codec):
-    assert codec.carrier.fine or Law.LOSSLESS in codec.carrier.laws
+    assert codec.wire_codec.near_lossless or Law.LOSSLESS in codec.wire_codec.laws
 
 
 @mostly_every_codec
@@ -314,7 +314,7 @@ def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec
         for total in (around[1:-1].view(shape), strided):
             codec.add_all(payloads, total, 0.5)
             torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
-            assert codec.joins or total.equal(expected)
+            assert codec.batch_decodes or total.equal(expected)
         assert around[0] == around[-1] == 1
 
 

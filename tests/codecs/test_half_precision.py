@@ -14,7 +14,7 @@ from atomo.memory import MEMORIES, make_memory
 from atomo.wire.compression import Compression
 
 SPECS = [*CODECS, "qsgd(bits=2, bucket_size=100, norm=max)", "topk(ratio=0.1, values=fp16)"]
-READING = [spec for spec in SPECS if make_codec(spec).reads_half]
+READING = [spec for spec in SPECS if make_codec(spec).accepts_half]
 HALVES = (torch.bfloat16, torch.float16)
 KEPT = [f"{spec} with {name}" for spec in ("topk(ratio=0.1)", "sgd") for name in MEMORIES]
 PAIRS = [

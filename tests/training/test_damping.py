@@ -92,6 +92,6 @@ def test_a_codec_is_noisy_where_it_is_unbiased_and_not_lossless(code, tmp_path):
     gradient = torch.randn(40, 30, generator=generator)
     out = [codec.decode(codec.encode(gradient, generator), gradient.shape) for _ in range(20)]
     longer = sum(float(one.norm()) ** 2 for one in out) / 20 > 1.001 * float(gradient.norm()) ** 2
-    assert longer == codec.noisy or codec.votes
+    assert longer == codec.amplifies_noise or codec.votes
     job = make_job(settings(tmp_path, code=code, network=SMALL), 3)
-    assert job.damps_at(1) == codec.noisy
+    assert job.damps_at(1) == codec.amplifies_noise

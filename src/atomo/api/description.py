@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Size
 
-from atomo.codecs import Codec, Unit, make_codec
+from atomo.codecs import Codec, Granularity, make_codec
 from atomo.codecs.small import DENSE, codec_for
 from atomo.errors import ConfigError, FrameError
 from atomo.wire.cursor import Cursor, string, varint
@@ -40,7 +40,11 @@ class Description:
         """What codes a tensor of this shape."""
         if self.dense_below is not None:
             return codec_for(self.codec, shape, self.dense_below)
-        return DENSE if self.codec.unit is Unit.MATRIX and len(shape) < 2 else self.codec
+        return (
+            DENSE
+            if self.codec.default_granularity is Granularity.PARAMETER and len(shape) < 2
+            else self.codec
+        )
 
 
 def write(about: Description) -> bytes:

@@ -12,7 +12,7 @@ True
 
 from typing import TYPE_CHECKING, Any, Final
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.spec import parse
 from atomo.tables import Table
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # `__getattr__` imports each when it is asked for
     from atomo.codecs.spectral.fourier import Fourier as Fourier
     from atomo.codecs.spectral.svd import SVD as SVD
 
-__all__ = ["CODECS", "Codec", "Field", "Law", "Unit", "make_codec"]
+__all__ = ["CODECS", "Codec", "Field", "Granularity", "Law", "make_codec"]
 
 CODECS: Final[Table[type[Codec[Any]]]] = Table(
     __name__,

@@ -1,16 +1,15 @@
 """The codec contract.
 
 A codec is a small immutable value: its fields are its configuration, and it keeps no state between
-calls. What must survive from step to step (residuals, momentum) belongs to a memory, and what needs
-several rounds of communication (PowerSGD) is a communicator, not a codec.
+calls. State that lasts from step to step (residuals, momentum) belongs to a memory. A method that
+needs several rounds of communication (PowerSGD) is a communicator, not a codec.
 
-Gradients are float32, and so is what `decode` returns. A codec that `reads_half` takes bfloat16 and
-float16 too, and makes of them the payload of their float32 copy, for which there is then no need;
-whoever holds another dtype, or has another codec, converts before `encode`.
+Gradients are float32, and `decode` returns float32. A codec with `accepts_half` also takes bfloat16
+and float16: the payload equals that of a float32 copy of the gradient, and no copy is made. For all
+other dtypes and codecs the caller converts before `encode`.
 
-Each codec declares which laws it obeys, of those in `codecs/laws.py`.
-`tests/codecs/test_contract.py` checks every listed codec against every law it declares, so a new
-codec is tested the moment it is listed in `codecs/__init__.py`.
+Each codec declares the laws that it obeys (`codecs/laws.py`). `tests/codecs/test_contract.py`
+checks every codec in the table of `codecs/__init__.py` against every law that the codec declares.
 """
 
 from __future__ import annotations
@@ -26,53 +25,54 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.cost import BESIDE, VISITS, Cost
-from atomo.codecs.laws import Field, Law, Unit
+from atomo.codecs.laws import Field, Granularity, Law
 from atomo.codecs.momentum import Momentum
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.settings import check_types
 from atomo.devices import to_device
 
-__all__ = ["CONTRACTED", "Codec", "Field", "Law", "Unit"]
+__all__ = ["CONTRACTED", "Codec", "Field", "Granularity", "Law"]
 
 CONTRACTED: Final = math.nextafter(1.0, 0.0)
-"""The error bound of a contraction of which no more is known."""
+"""The error bound of a contraction without a better proved bound: the largest float below 1."""
 Payload = TypeVar("Payload")
 
 
 class Codec(ABC, Generic[Payload]):
-    """Turns one gradient into a payload of tensors, and back. Abstract; subclasses are final."""
+    """Encoder and decoder of one gradient. Abstract; subclasses are final."""
 
     id: ClassVar[str]
-    """Its name on the command line, in checkpoints and on the wire. Never reused or changed."""
-    payload: ClassVar[type[Any]]
-    """The frozen dataclass of tensors that the receiver rebuilds from the wire."""
-    unit: ClassVar[Unit]
-    """What it sees at once, unless `sees` says otherwise."""
+    """The name on the command line, in checkpoints and on the wire. Never reused or changed."""
+    default_payload_type: ClassVar[type[Any]]
+    """The frozen dataclass of tensors that a receiver rebuilds, unless `payload_type` differs."""
+    default_granularity: ClassVar[Granularity]
+    """The input of one `encode`, unless `granularity` differs."""
     memory: ClassVar[str | None] = None
-    """The memory that the method was published with, where its laws do not say."""
-    fine: ClassVar[bool] = False
-    """Whether it sends nearly all of every gradient, so that error feedback delays next to
+    """The memory that the method was published with, where the laws do not imply one."""
+    near_lossless: ClassVar[bool] = False
+    """True if nearly all of every gradient is sent, so that error feedback delays almost
     nothing."""
-    contracting: ClassVar[str] = ""
-    """The setting that makes it a contraction where it is unbiased, if it has one."""
+    contraction_setting: ClassVar[str] = ""
+    """The setting that turns an unbiased codec into a contraction; empty if there is none."""
     votes: ClassVar[bool] = False
-    """Whether the aggregate is a vote, so that a step is as long as the learning rate says."""
-    joins: ClassVar[bool] = False
-    """Whether `add_all` takes less for several payloads than `add_decoded` for each."""
-    adds_in_turn: ClassVar[bool] = False
-    """Whether `add_all` takes less on a GPU, to the bits of `add_decoded` of one after another."""
-    gathers: ClassVar[bool] = False
-    """Whether `encode_all` takes less for several gradients than `encode` for each."""
-    leaves_entries: ClassVar[bool] = False
-    """Whether it sends some entries of what it sees, and nothing of the others."""
-    reads_rows: ClassVar[bool] = False
-    """Whether `encode_rows` takes less where few rows are there, and `encode_kept` than adding
-    zeros."""
-    reads_half: ClassVar[bool] = False
-    """Whether a gradient may be bfloat16 or float16, in all that encodes one: it is then read as it
-    is, and counts as its float32 copy does, bit for bit."""
+    """True if the aggregate is a majority vote, so that the learning rate alone sets the step's
+    length."""
+    batch_decodes: ClassVar[bool] = False
+    """True if one `add_all` is faster than an `add_decoded` for each payload."""
+    batch_decodes_on_gpu: ClassVar[bool] = False
+    """True if `add_all` is faster on a GPU, with the bits of one `add_decoded` after another."""
+    batch_encodes: ClassVar[bool] = False
+    """True if one `encode_all` is faster than an `encode` for each gradient."""
+    sparsifies: ClassVar[bool] = False
+    """True if some entries are sent, and nothing of the others."""
+    encodes_rows: ClassVar[bool] = False
+    """True if `encode_rows` costs less where few rows are present, and `encode_accumulated` less
+    than the addition of zeros."""
+    accepts_half: ClassVar[bool] = False
+    """True if every encoding method takes bfloat16 and float16 gradients without a float32 copy,
+    with the bits that the copy would give."""
     shared_seed: ClassVar[bool] = False
-    """Whether all workers of a step must encode with the same seed."""
+    """True if all workers of a step must encode with the same seed."""
 
     def __post_init__(self) -> None:
         """Checks the types of the settings. A codec that has more to check calls this first.
@@ -83,14 +83,14 @@ class Codec(ABC, Generic[Payload]):
         check_types(self)
 
     @property
-    def sees(self) -> Unit:
-        """What this configuration sees at once."""
-        return self.unit
+    def granularity(self) -> Granularity:
+        """The input of one `encode` in this configuration."""
+        return self.default_granularity
 
     @property
-    def carries(self) -> type[Any]:
-        """The payload of this configuration: `payload`, unless a setting makes it another."""
-        return self.payload
+    def payload_type(self) -> type[Any]:
+        """The payload class of this configuration: a setting may change it."""
+        return self.default_payload_type
 
     @property
     @abstractmethod
@@ -99,11 +99,11 @@ class Codec(ABC, Generic[Payload]):
 
     @property
     def error_bound(self) -> float:
-        """The proved upper bound of E|C(g) - g|^2 / |g|^2, whatever g is; infinity: none is known.
+        """The proved upper bound of E|C(g) - g|^2 / |g|^2 over all g; infinity if none is known.
 
-        Squares are those of the Euclidean norm, or of the largest magnitude. Error feedback keeps
-        e' = g + e - C(g + e), so that |e'| <= sqrt(bound) (|g| + |e|): what is kept is bounded
-        where this is below 1, and may grow at every step where it is not.
+        |.| is the Euclidean norm or the largest magnitude. The residual of error feedback is
+        e' = g + e - C(g + e), so that |e'| <= sqrt(bound) (|g| + |e|): the residual is bounded if
+        the bound is below 1, and may grow at every step otherwise.
         """
         if Law.LOSSLESS in self.laws:
             return 0.0
@@ -114,7 +114,7 @@ class Codec(ABC, Generic[Payload]):
         """Compresses `gradient`, which is left unchanged. The payload may be a view of it.
 
         Args:
-            gradient: float32, or half precision where it `reads_half`; at least one entry.
+            gradient: float32, or half precision where it `accepts_half`; at least one entry.
             generator: the only source of randomness, on any device. One on the CPU draws the same
                 for gradients on all devices.
 
@@ -128,26 +128,27 @@ class Codec(ABC, Generic[Payload]):
         gradients: Sequence[Float[torch.Tensor, "..."]],
         generators: Sequence[torch.Generator],
     ) -> Iterator[Payload]:
-        """What `encode` makes of each of several gradients, in their order.
+        """Encodes several gradients, and yields the payloads in their order.
 
-        On the CPU in every bit. On other devices the same draws, but for what rounding decides:
-        libraries add up in another order where they take several matrices at once.
+        On the CPU the payloads are those of `encode`, bit for bit. Other devices draw the same
+        random numbers, but batched linear algebra adds up in another order, so that rounding may
+        differ.
 
         Args:
             gradients: on one device.
             generators: one for each, none twice.
 
         Raises:
-            CodecError: where the payload would come of the gradient that cannot be carried.
+            CodecError: a gradient cannot be encoded; raised in place of its payload.
         """
         for gradient, generator in zip(gradients, generators, strict=True):
             yield self.encode(gradient, generator)
 
     def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Payload:
-        """What `encode` makes of the whole matrix, of which only some rows are there.
+        """Encodes a matrix with few non-zero rows, as `encode` encodes the whole matrix.
 
         Args:
-            gradient: with at least one entry, if perhaps in rows that are not there.
+            gradient: a matrix with at least one entry; all its rows may be absent (zero).
             generator: as for `encode`.
 
         Raises:
@@ -159,7 +160,7 @@ class Codec(ABC, Generic[Payload]):
 
     @abstractmethod
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
-        """What a payload for a gradient of `shape` may look like, in the order of its fields."""
+        """Returns the bounds of each tensor of a payload for `shape`, in the order of fields."""
 
     @abstractmethod
     def add_decoded(
@@ -167,8 +168,8 @@ class Codec(ABC, Generic[Payload]):
     ) -> None:
         """Adds `scale` times the decoded gradient to `out`, in place.
 
-        The payload may lie on another device than `out`: frames are read on the CPU. Adding in
-        place lets a master sum many workers without a dense copy of each.
+        The payload may be on another device than `out`: frames are read on the CPU. In-place
+        addition lets a master sum many workers without a dense copy for each.
 
         Raises:
             CodecError: the payload does not fit `out`, which is then unchanged. A payload may come
@@ -180,20 +181,20 @@ class Codec(ABC, Generic[Payload]):
     ) -> None:
         """Adds `scale` times each of several decoded gradients to `out`, in place.
 
-        That is `add_decoded` of one after another, but for the order in which a codec that `joins`
-        may add up: the last bits depend on which payloads are joined, and on nothing else.
+        Equals one `add_decoded` after another, except that a codec with `batch_decodes` may add in
+        another order: then the last bits depend on the set of payloads, and on nothing else.
 
         Raises:
-            CodecError: one of them does not fit `out`, which others may have been added to.
+            CodecError: a payload does not fit `out`; other payloads may have been added already.
         """
         for payload in payloads:
             self.add_decoded(payload, out, scale)
 
     def cost(self, payload: Payload, shape: torch.Size) -> Cost:
-        """What `decode` takes, at most. Of a payload that `decode` refuses, it may be anything.
+        """Returns an upper bound on the cost of `decode`; arbitrary for a payload that is refused.
 
-        It reads sizes and counts, allocates nothing, and raises nothing whatever they are. A codec
-        that visits entries more often, or needs more room beside them, than most replaces this.
+        Reads sizes and counts only, allocates nothing, and never raises. A codec that visits
+        entries more often or needs more memory than most codecs overrides this method.
         """
         del payload
         return Cost(VISITS * shape.numel(), BESIDE * shape.numel())
@@ -201,53 +202,56 @@ class Codec(ABC, Generic[Payload]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Payload:
-        """Error feedback in one go: adds `gradient` to `kept`, in place, encodes the sum, and
-        leaves in `kept` what was not sent.
+        """Runs one step of error feedback: adds `gradient` to `residual`, in place, encodes the
+        sum, and subtracts the decoded payload from `residual`.
 
-        A codec that can do so in fewer passes over memory than these three replaces this.
+        A codec that needs fewer than these three passes over memory overrides this method.
         """
-        return self.encode_kept(kept.add_(gradient), generator)
+        return self.encode_accumulated(residual.add_(gradient), generator)
 
-    def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Payload:
-        """Encodes what is kept, a gradient included, and leaves in `kept` what was not sent."""
-        payload = self.encode(kept, generator)
-        self.add_decoded(payload, kept, -1.0)
+    def encode_accumulated(
+        self, residual: Float[torch.Tensor, "*s"], generator: torch.Generator
+    ) -> Payload:
+        """Encodes `residual`, which includes the gradient, and subtracts the decoded payload."""
+        payload = self.encode(residual, generator)
+        self.add_decoded(payload, residual, -1.0)
         return payload
 
     def encode_momentum(
         self,
         gradient: Float[torch.Tensor, "*s"],
         momentum: Momentum,
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Payload:
-        """Momentum correction in one go: `encode_residual` of what `momentum` makes of `gradient`,
-        which is used up; with masking, what was sent loses the momentum that would be late.
+        """Runs one step of momentum correction: applies `momentum` to `gradient`, which is
+        overwritten, and calls `encode_residual`. Masking then reduces the momentum of sent entries,
+        as it would arrive late.
 
-        Of a codec that sends some entries and leaves others that is all they have, as published.
-        Where all entries are sent at every step, most of them have not waited: each keeps the share
-        of its momentum that its growth is of what waited and that.
+        A codec that sparsifies clears the momentum of the entries that it sent, as published. A
+        codec that sends all entries at every step keeps the timely share of each entry's momentum
+        (`Momentum.in_time`).
 
-        A codec that can do so in fewer passes over memory than these replaces this.
+        A codec that needs fewer passes over memory overrides this method.
         """
-        if not momentum.masking or self.leaves_entries:
-            payload = self.encode_residual(momentum.grow(gradient), kept, generator)
+        if not momentum.masking or self.sparsifies:
+            payload = self.encode_residual(momentum.grow(gradient), residual, generator)
             if momentum.masking:
                 self.clear_sent(payload, momentum.velocity.view(-1))
             return payload
         grown = momentum.grow(gradient)
-        in_time = momentum.in_time(grown, kept)
-        payload = self.encode_residual(grown, kept, generator)
+        in_time = momentum.in_time(grown, residual)
+        payload = self.encode_residual(grown, residual, generator)
         momentum.velocity.copy_(in_time)
         return payload
 
     def clear_sent(self, payload: Payload, entries: Float[torch.Tensor, " n"]) -> None:
-        """Makes those entries of another vector zero that a payload of our own carries, in place.
+        """Sets the entries of another vector to zero that a local payload contains, in place.
 
-        For a codec that `leaves_entries`: what it sent counts as carried even where another codec
+        Only for a codec that `sparsifies`. An entry counts as sent even if the codec of the values
         rounded its value to zero.
         """
         raise NotImplementedError(f"{self.id} sends all entries")
@@ -255,23 +259,23 @@ class Codec(ABC, Generic[Payload]):
     def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """Turns the mean of the workers' decoded gradients into the aggregate, in place.
 
-        The mean itself, unless a codec votes.
+        The default leaves the mean unchanged; codecs that vote override it.
         """
 
     @property
-    def noisy(self) -> bool:
-        """Whether random errors make longer what comes out, and steps must make up for it."""
+    def amplifies_noise(self) -> bool:
+        """True if random errors lengthen the decoded gradient, so that steps must be damped."""
         return Law.UNBIASED in self.laws and Law.LOSSLESS not in self.laws
 
     @property
-    def carrier(self) -> Codec[Any]:
-        """The fine codec that sums of addends travel in, where payloads add up."""
+    def wire_codec(self) -> Codec[Any]:
+        """The near-lossless codec that carries sums of addends, for codecs that are summable."""
         raise NotImplementedError(f"payloads of {self.id} do not add up")
 
     def addend(self, payload: Payload) -> Float[torch.Tensor, " k"]:
-        """What of a payload adds up, entry by entry, over workers that share a seed: float32.
+        """Returns the part of a payload that workers with one seed may sum, as float32.
 
-        It may be a view of the payload, which is of no use once it was changed.
+        The result may be a view of the payload; a change of the result then spoils the payload.
         """
         raise NotImplementedError(f"payloads of {self.id} do not add up")
 
@@ -285,40 +289,40 @@ class Codec(ABC, Generic[Payload]):
         """Adds `scale` times the sum of several workers' gradients to `out`, in place.
 
         Args:
-            payload: that of one of them.
-            total: the sum of their addends.
+            payload: the payload of any of these workers.
+            total: the sum of the workers' addends.
             out: float32.
             scale: a factor on the sum.
         """
-        del payload  # of most, an addend is the gradient
+        del payload  # in most summable codecs the addend is the whole gradient
         out.add_(to_device(total, out.device).view(out.shape), alpha=scale)
 
     @property
     def inner(self) -> Mapping[str, Codec[Any]]:
-        """The codecs of those payload fields that are themselves coded, by field name."""
+        """The codecs of the payload fields that are payloads themselves, by field name."""
         return {}
 
     def sections(self, payload: Payload) -> list[torch.Tensor]:
-        """The tensors of a payload, in the order of `fields`."""
-        found: list[torch.Tensor] = []
+        """Returns the tensors of a payload, in the order of `fields`."""
+        tensors: list[torch.Tensor] = []
         for name, value in vars(payload).items():
-            found += self.inner[name].sections(value) if name in self.inner else [value]
-        return found
+            tensors += self.inner[name].sections(value) if name in self.inner else [value]
+        return tensors
 
     def assemble(self, sections: Iterator[torch.Tensor]) -> Payload:
-        """The inverse of `sections`. Takes as many tensors as it needs."""
+        """Rebuilds a payload from the tensors of `sections`, and takes no further tensors."""
         inner = self.inner
         parts = [
             inner[name].assemble(sections) if name in inner else next(sections)
             for name in self.payload_names
         ]
-        rebuilt: Payload = self.carries(*parts)
+        rebuilt: Payload = self.payload_type(*parts)
         return rebuilt
 
     @cached_property
     def payload_names(self) -> tuple[str, ...]:
         """The names of a payload's fields."""
-        return tuple(field.name for field in fields(self.carries))
+        return tuple(field.name for field in fields(self.payload_type))
 
     def decode(self, payload: Payload, shape: torch.Size) -> Float[torch.Tensor, "..."]:
         """Rebuilds a float32 gradient of `shape` on its own."""
@@ -327,7 +331,7 @@ class Codec(ABC, Generic[Payload]):
         return out
 
     def __str__(self) -> str:
-        """The specification that `make_codec` turns into an equal codec."""
+        """Returns the specification that `make_codec` turns into an equal codec."""
         settings = [
             f"{field.name}={getattr(self, field.name)}"
             for field in fields(self)  # type: ignore[arg-type]  # every codec is a dataclass

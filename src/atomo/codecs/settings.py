@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
 
-from atomo.codecs.laws import Unit
+from atomo.codecs.laws import Granularity
 from atomo.errors import ConfigError
 
 __all__ = ["Inner", "check_types"]
@@ -88,7 +88,7 @@ class Inner(Generic[T]):
         inner = make_codec(value) if named else value  # type: ignore[arg-type]
         if optional and inner in (None, *NOTHING):
             return None
-        if not isinstance(inner, Codec) or inner.unit is not Unit.ENTRIES:
+        if not isinstance(inner, Codec) or inner.default_granularity is not Granularity.ENTRIES:
             wanted = "a codec of plain entries" + (", or none" if optional else "")
             raise ConfigError(f"{codec.id}: {self._name} must be {wanted}; got {value}")
         return inner

@@ -75,7 +75,7 @@ def addends_of(
     """
     addends = []
     for part, payload in zip(bucket.parts, payloads, strict=True):
-        values, carrier = part.codec.addend(payload), part.codec.carrier
+        values, carrier = part.codec.addend(payload), part.codec.wire_codec
         if copy:
             values = values.clone()
         smaller = shrinkage(carrier, ranks)

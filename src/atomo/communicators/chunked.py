@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from atomo.codecs import Codec, Field, Law, Unit
+from atomo.codecs import Codec, Field, Granularity, Law
 from atomo.codecs.small import DENSE
 from atomo.codecs.sparse.chunktopk import ChunkTopK
 from atomo.codecs.sparse.payload import Sparse
@@ -102,16 +102,16 @@ class Agreed(Codec[Sparse]):
     sum_norms: SumNorms
 
     id: ClassVar[str] = "chunktopk"
-    payload: ClassVar[type[Sparse]] = Sparse
-    leaves_entries: ClassVar[bool] = True
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Sparse]] = Sparse
+    sparsifies: ClassVar[bool] = True
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
 
     @property
     def laws(self) -> frozenset[Law]:
         return self.own.laws | {Law.SUMMABLE}
 
     @property
-    def carrier(self) -> Codec[Any]:
+    def wire_codec(self) -> Codec[Any]:
         return DENSE
 
     def encode(self, gradient: Float[Tensor, "..."], generator: torch.Generator) -> Sparse:

@@ -68,11 +68,11 @@ def batch_of(bucket: Bucket, device: torch.device) -> int:
         bucket: whose frames.
         device: where the sum is.
     """
-    if any(part.codec.joins for part in bucket.parts):
+    if any(part.codec.batch_decodes for part in bucket.parts):
         return BATCH
     # The bits are those of one frame after another, so that this may differ between who adds up:
     # to wait for others pays where it saves launches and passes over the sum.
-    in_turn = any(part.codec.adds_in_turn for part in bucket.parts)
+    in_turn = any(part.codec.batch_decodes_on_gpu for part in bucket.parts)
     return BATCH if in_turn and device.type != "cpu" else 1
 
 
@@ -160,7 +160,7 @@ class Compressor:
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
         """The payload of each part of a bucket, as `compress` frames them."""
-        runs = groupby(bucket.parts, lambda part: part.codec if part.codec.gathers else None)
+        runs = groupby(bucket.parts, lambda part: part.codec if part.codec.batch_encodes else None)
         return [
             payload
             for codec, parts in runs
@@ -222,7 +222,7 @@ class Compressor:
         codec = part.codec if part.shared is None or scale is None else part.shared.at(scale)
         rows = self._rows.get(part.slots[0].name)
         with named(part):
-            if rows is not None and codec.reads_rows and self.memory.reads_rows:
+            if rows is not None and codec.encodes_rows and self.memory.encodes_rows:
                 return self.memory.encode_rows(codec, rows, layout(part), generator)
             gradient = self._readable(codec, self._whole(part, flat))
             return self.memory.encode(codec, gradient, layout(part), generator)
@@ -239,14 +239,14 @@ class Compressor:
             rows.write_to(gradient.view(rows.shape))
         return gradient
 
-    def reads_half(self, bucket: Bucket, device: torch.device) -> bool:
+    def accepts_half(self, bucket: Bucket, device: torch.device) -> bool:
         """Whether half precision on a device is encoded as it is, in most of a bucket."""
-        read = sum(part.stop - part.start for part in bucket.parts if part.codec.reads_half)
-        return self.memory.reads_half and not widens(device) and 2 * read > bucket.size
+        read = sum(part.stop - part.start for part in bucket.parts if part.codec.accepts_half)
+        return self.memory.accepts_half and not widens(device) and 2 * read > bucket.size
 
     def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The gradient as codec and memory take it: in half precision, or as a float32 copy."""
-        as_it_is = codec.reads_half and self.memory.reads_half
+        as_it_is = codec.accepts_half and self.memory.accepts_half
         return gradient if as_it_is else gradient.float()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import xxhash
 from torch import Size
 
-from atomo.codecs import Codec, Field, Unit
+from atomo.codecs import Codec, Field, Granularity
 from atomo.codecs.by_name import NONE, ByName
 from atomo.codecs.shared import Shared, shared
 from atomo.codecs.small import DENSE, goes_dense
@@ -99,9 +99,9 @@ class Bucket:
         return tuple(part for part in self.parts if part.shared)
 
     @cached_property
-    def noisy(self) -> bool:
+    def amplifies_noise(self) -> bool:
         """Whether any part of it comes out longer than it went in."""
-        return any(part.codec.noisy for part in self.parts)
+        return any(part.codec.amplifies_noise for part in self.parts)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -186,7 +186,7 @@ def runs(
 ) -> Iterator[tuple[Codec[Any], list[tuple[str, Size]]]]:
     """What a codec sees at once: neighbours that have the same, or one parameter."""
     for own, neighbours in groupby(coded, lambda one: by_name.codec(one[0], codec)):
-        if own.sees is Unit.MATRIX:
+        if own.granularity is Granularity.PARAMETER:
             yield from ((own, [one]) for one in neighbours)
         else:
             yield own, [*neighbours]
@@ -197,5 +197,5 @@ def part(run: Sequence[tuple[str, Size]], codec: Codec[Any], start: int) -> Part
     slots: list[Slot] = []
     for name, shape in run:
         slots.append(Slot(name, shape, slots[-1].stop if slots else start))
-    whole = codec.sees is Unit.MATRIX
+    whole = codec.granularity is Granularity.PARAMETER
     return Part(codec, run[0][1] if whole else Size([slots[-1].stop - start]), tuple(slots))

@@ -197,7 +197,7 @@ class Averager:
             row = chunk.joined(lambda: self._scratch.flat(chunk))
             return Sent(chunk, scale, bucket, row, ())
         flat = self._scratch.flat(chunk)
-        reads = way.reads_half and way.encoder.compressor.reads_half(bucket, flat.device)
+        reads = way.accepts_half and way.encoder.compressor.accepts_half(bucket, flat.device)
         given, peaks = taken(bucket, chunk, scale, flat, reads)
         if way.method:
             idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)

@@ -107,7 +107,7 @@ class Choice:
     @property
     def delays(self) -> bool:
         """True if error feedback sends late what the optimizer's momentum would then repeat."""
-        drops = any(not one.fine and Law.LOSSLESS not in one.laws for one in self.codecs)
+        drops = any(not one.near_lossless and Law.LOSSLESS not in one.laws for one in self.codecs)
         return self.method is None and self.memory_kind.feeds_back and drops
 
     @property

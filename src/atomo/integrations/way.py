@@ -36,7 +36,7 @@ class Way:
     """Whether ranks agree on what they send before they encode it."""
 
     @property
-    def reads_half(self) -> bool:
+    def accepts_half(self) -> bool:
         """Whether what is encoded may be in half precision."""
         return self.method is None and not self.chunked
 

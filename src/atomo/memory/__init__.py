@@ -61,7 +61,7 @@ def default_memory(codec: Codec[Any] | str, momentum: float = 0.0) -> str:
     if Law.UNBIASED in codec.laws:
         return Forget.id
     # Blind draws overshoot wherever momentum is: what waits for them is as old as it is large.
-    before = momentum and not codec.fine and not codec.shared_seed
+    before = momentum and not codec.near_lossless and not codec.shared_seed
     return MomentumCorrection.id if before else Residual.id
 
 
@@ -98,7 +98,7 @@ def times(bound: float) -> str:
 
 def other(codec: Codec[Any]) -> str:
     """The setting of a codec that makes it one whose errors may be fed back, as a way out."""
-    return f", or code {codec.id}({codec.contracting})" if codec.contracting else ""
+    return f", or code {codec.id}({codec.contraction_setting})" if codec.contraction_setting else ""
 
 
 def kind_of(memory: str | Memory) -> type[Memory]:

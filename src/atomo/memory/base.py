@@ -43,7 +43,7 @@ class Memory(ABC):
     parameter's name."""
     scalars: ClassVar[frozenset[str]] = frozenset()
     """What its state has beside vectors of parameters: these, one float64 each."""
-    reads_rows: ClassVar[bool] = False
+    encodes_rows: ClassVar[bool] = False
     """Whether `encode_rows` takes less than `encode` where few rows are there."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
     """The settings that its specification takes, and their types. Each has an attribute of its name
@@ -67,7 +67,7 @@ class Memory(ABC):
         del workers
 
     @property
-    def reads_half(self) -> bool:
+    def accepts_half(self) -> bool:
         """Whether `encode` takes gradients in half precision as they are, of codecs that do."""
         return False
 

@@ -91,7 +91,7 @@ class MomentumCorrection(Memory):
             )
 
     @property
-    def reads_half(self) -> bool:
+    def accepts_half(self) -> bool:
         return self._shrink == 1.0  # a product would be rounded to half precision
 
     @property

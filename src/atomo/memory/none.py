@@ -22,11 +22,11 @@ class Forget(Memory):
 
     id: ClassVar[str] = "none"
     feeds_back: ClassVar[bool] = False
-    reads_rows: ClassVar[bool] = True
+    encodes_rows: ClassVar[bool] = True
     vectors: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def reads_half(self) -> bool:
+    def accepts_half(self) -> bool:
         return True
 
     def encode(

@@ -43,7 +43,7 @@ class Residual(Memory):
 
     id: ClassVar[str] = "residual"
     feeds_back: ClassVar[bool] = True
-    reads_rows: ClassVar[bool] = True
+    encodes_rows: ClassVar[bool] = True
     scalars: ClassVar[frozenset[str]] = frozenset({RATE})
     settings: ClassVar[Mapping[str, type]] = MappingProxyType(
         {"beta": float, "gamma": float, "units": str}
@@ -80,7 +80,7 @@ class Residual(Memory):
         self._rate = rate
 
     @property
-    def reads_half(self) -> bool:
+    def accepts_half(self) -> bool:
         return self._gamma == 1  # a product would be rounded to half precision
 
     def encode(
@@ -112,7 +112,7 @@ class Residual(Memory):
         layouts: Sequence[Layout],
         generators: Sequence[torch.Generator],
     ) -> Iterator[Any]:
-        if not codec.gathers or Law.LOSSLESS in codec.laws:
+        if not codec.batch_encodes or Law.LOSSLESS in codec.laws:
             yield from super().encode_all(codec, gradients, layouts, generators)
             return
         kept = [self.hold(one, own) for one, own in zip(gradients, layouts, strict=True)]
@@ -138,7 +138,7 @@ class Residual(Memory):
             kept.mul_(self._beta)
         gradient.add_to(kept)
         if Law.LOSSLESS not in codec.laws:
-            return codec.encode_kept(kept, generator)
+            return codec.encode_accumulated(kept, generator)
         whole = kept.clone()
         kept.zero_()
         return codec.encode(whole, generator)

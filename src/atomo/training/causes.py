@@ -53,7 +53,7 @@ def averaged_twice(s: Settings) -> bool:
 
 def blind_feedback(s: Settings) -> bool:
     """An entry waits for its draw, n / k steps, and what waited comes at once."""
-    drawn = any(one.shared_seed and not one.noisy for one in s.codecs)
+    drawn = any(one.shared_seed and not one.amplifies_noise for one in s.codecs)
     return kind_of(s.memory).feeds_back and drawn
 
 
@@ -69,7 +69,7 @@ def blind_feedback_with_adam(s: Settings) -> bool:
 
 def momentum_after_feedback(s: Settings) -> bool:
     """Momentum goes on pushing where nothing is left to feed back."""
-    late = any(Law.CONTRACTION in one.laws and not one.fine for one in s.codecs)
+    late = any(Law.CONTRACTION in one.laws and not one.near_lossless for one in s.codecs)
     given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is None
     return given and s.optimizer == "sgd" and s.momentum > 0 and late
 
@@ -99,7 +99,7 @@ def long_signs(s: Settings) -> bool:
 def undamped_noise(s: Settings) -> bool:
     """Errors of few workers do not average out within a step."""
     plain = s.memory == Forget.id and not (s.noise_damping and s.optimizer == "sgd")
-    return plain and any(one.noisy for one in s.codecs)
+    return plain and any(one.amplifies_noise for one in s.codecs)
 
 
 def late_feedback(s: Settings) -> bool:

@@ -103,7 +103,7 @@ class Job:
         """
         s = self.settings
         plain = s.noise_damping and s.optimizer == "sgd" and s.memory == Forget.id
-        return plain and any(bucket.noisy for bucket in self.buckets_at(step))
+        return plain and any(bucket.amplifies_noise for bucket in self.buckets_at(step))
 
     @property
     def share(self) -> float:

@@ -23,9 +23,11 @@ def row_gradients(job: Job) -> dict[str, RowGradient] | None:
     buckets = [bucket for stage in job.stages for bucket in stage.buckets]
     whole = (
         memory.needs_norm
-        or any(bucket.agreeing or (bucket.noisy and s.noise_damping) for bucket in buckets)
+        or any(
+            bucket.agreeing or (bucket.amplifies_noise and s.noise_damping) for bucket in buckets
+        )
         or s.precision == "fp16"
         or s.dump_every
     )
-    reads = memory.reads_rows and s.comm_type in BY_FRAMES
+    reads = memory.encodes_rows and s.comm_type in BY_FRAMES
     return {} if reads and not whole else None

@@ -14,7 +14,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite
 from atomo.codecs.flat import flat
 from atomo.devices import to_device
@@ -37,10 +37,10 @@ class BFloat16(Codec[Rounded]):
     """Rounded to nearest; what would round to infinity is refused."""
 
     id: ClassVar[str] = "bf16"
-    payload: ClassVar[type[Rounded]] = Rounded
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    fine: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Rounded]] = Rounded
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    near_lossless: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -54,12 +54,12 @@ class BFloat16(Codec[Rounded]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Rounded:
-        if not kept.is_contiguous():
-            return super().encode_residual(gradient, kept, generator)
-        return self.fitting(*cast.add_to_brain(flat(kept, self.id), flat(gradient, self.id)))
+        if not residual.is_contiguous():
+            return super().encode_residual(gradient, residual, generator)
+        return self.fitting(*cast.add_to_brain(flat(residual, self.id), flat(gradient, self.id)))
 
     def fitting(self, values: torch.Tensor, peak: float) -> Rounded:
         """The payload, once its largest entry before rounding is seen to be within reach."""
@@ -69,7 +69,7 @@ class BFloat16(Codec[Rounded]):
         return Rounded(values)
 
     @property
-    def carrier(self) -> "BFloat16":
+    def wire_codec(self) -> "BFloat16":
         return self
 
     def addend(self, payload: Rounded) -> Float[torch.Tensor, " n"]:

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import flat
 from atomo.devices import to_device
@@ -33,8 +33,8 @@ class Dense(Codec[Entries]):
     """Leaves the gradient alone, NaN and infinity included."""
 
     id: ClassVar[str] = "sgd"
-    payload: ClassVar[type[Entries]] = Entries
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Entries]] = Entries
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -47,16 +47,16 @@ class Dense(Codec[Entries]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Entries:
         # Not a view of what is kept, which has nothing left.
-        payload = self.encode(kept + gradient, generator)
-        kept.zero_()
+        payload = self.encode(residual + gradient, generator)
+        residual.zero_()
         return payload
 
     @property
-    def carrier(self) -> Dense:
+    def wire_codec(self) -> Dense:
         return self
 
     def addend(self, payload: Entries) -> Float[torch.Tensor, " n"]:

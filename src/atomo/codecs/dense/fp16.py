@@ -18,7 +18,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite
 from atomo.codecs.flat import flat
 from atomo.devices import to_device
@@ -50,10 +50,10 @@ class Float16(Codec[Scaled]):
     """
 
     id: ClassVar[str] = "fp16"
-    payload: ClassVar[type[Scaled]] = Scaled
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    fine: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Scaled]] = Scaled
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    near_lossless: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -73,24 +73,24 @@ class Float16(Codec[Scaled]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Scaled:
-        if not kept.is_contiguous():
-            return super().encode_residual(gradient, kept, generator)
-        entries, added = flat(kept, self.id), flat(gradient, self.id)
+        if not residual.is_contiguous():
+            return super().encode_residual(gradient, residual, generator)
+        entries, added = flat(residual, self.id), flat(gradient, self.id)
         scale = guessed_scale(entries, added)
         values, peak = cast.add_to_half(entries, added, scale)
         check_finite(self.id, math.isfinite(peak))
         payload = Scaled(values, torch.tensor([scale]))
         if not reaches(peak, scale):
-            self.add_decoded(payload, kept)  # takes it back
-            payload = self.encode(kept, generator)
-            self.add_decoded(payload, kept, -1.0)
+            self.add_decoded(payload, residual)  # takes it back
+            payload = self.encode(residual, generator)
+            self.add_decoded(payload, residual, -1.0)
         return payload
 
     @property
-    def carrier(self) -> "Float16":
+    def wire_codec(self) -> "Float16":
         return self
 
     def addend(self, payload: Scaled) -> Float[torch.Tensor, " n"]:

@@ -18,7 +18,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int32
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_known
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.levels.payload import CODINGS
@@ -59,11 +59,11 @@ class Natural(Codec[Powers]):
     """"entropy": a Huffman code for the exponents; "packed": 9 bits an entry."""
 
     id: ClassVar[str] = "natural"
-    payload: ClassVar[type[Powers]] = Powers
-    adds_in_turn: ClassVar[bool] = True
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    fine: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Powers]] = Powers
+    batch_decodes_on_gpu: ClassVar[bool] = True
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    near_lossless: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error, check_known
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import adding_to, flat
@@ -64,10 +64,10 @@ class QSGD(Codec[Levels]):
     """"entropy": a Huffman code for packed levels; "packed": only these, larger and faster."""
 
     id: ClassVar[str] = "qsgd"
-    payload: ClassVar[type[Levels]] = Levels
-    adds_in_turn: ClassVar[bool] = True
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Levels]] = Levels
+    batch_decodes_on_gpu: ClassVar[bool] = True
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    accepts_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

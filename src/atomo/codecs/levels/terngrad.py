@@ -20,7 +20,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite, check_known
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import adding_to, flat
@@ -65,10 +65,10 @@ class TernGrad(Codec[Levels]):
     """m itself, as it was agreed on; larger magnitudes are cut to it. 0: not given."""
 
     id: ClassVar[str] = "terngrad"
-    payload: ClassVar[type[Levels]] = Levels
-    adds_in_turn: ClassVar[bool] = True
-    unit: ClassVar[Unit] = Unit.MATRIX
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Levels]] = Levels
+    batch_decodes_on_gpu: ClassVar[bool] = True
+    default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    accepts_half: ClassVar[bool] = True
     memory: ClassVar[str | None] = "none"
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class TernGrad(Codec[Levels]):
         return frozenset() if self.clip or self.given else frozenset({Law.UNBIASED})
 
     @property
-    def noisy(self) -> bool:
+    def amplifies_noise(self) -> bool:
         return True  # clipped or not
 
     @property

@@ -17,7 +17,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.signs.payload import Signs, add_signs, scale_of, sign_fields
@@ -32,10 +32,10 @@ class EFSignSGD(Codec[Signs]):
     """The mean magnitude of a layer with the sign of each entry. Needs a residual memory."""
 
     id: ClassVar[str] = "efsignsgd"
-    payload: ClassVar[type[Signs]] = Signs
-    unit: ClassVar[Unit] = Unit.MATRIX
-    adds_in_turn: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Signs]] = Signs
+    default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    batch_decodes_on_gpu: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -48,12 +48,12 @@ class EFSignSGD(Codec[Signs]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Signs:
-        if not kept.is_contiguous():
-            return super().encode_residual(gradient, kept, generator)
-        entries = flat(kept, self.id)
+        if not residual.is_contiguous():
+            return super().encode_residual(gradient, residual, generator)
+        entries = flat(residual, self.id)
         payload = self.of(entries, flat(gradient, self.id))
         unit = float(payload.scale)
         sign.add_signs(payload.words, -unit, unit, entries)

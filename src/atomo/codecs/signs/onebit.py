@@ -17,7 +17,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int32
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite, check_known
 from atomo.codecs.flat import adding_to, flat
 from atomo.kernels import sign
@@ -52,10 +52,10 @@ class OneBit(Codec[Halves]):
     """What shares two means: "column", as published, or "layer"."""
 
     id: ClassVar[str] = "onebit"
-    payload: ClassVar[type[Halves]] = Halves
-    unit: ClassVar[Unit] = Unit.MATRIX
-    adds_in_turn: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Halves]] = Halves
+    default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    batch_decodes_on_gpu: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,12 +72,12 @@ class OneBit(Codec[Halves]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Halves:
-        if not kept.is_contiguous():
-            return super().encode_residual(gradient, kept, generator)
-        entries, row = flat(kept, self.id), self.row(kept.shape)
+        if not residual.is_contiguous():
+            return super().encode_residual(gradient, residual, generator)
+        entries, row = flat(residual, self.id), self.row(residual.shape)
         payload = self.of(entries, flat(gradient, self.id), row)
         sign.add_row_signs(payload.words, payload.means, row, -1.0, entries)
         return payload

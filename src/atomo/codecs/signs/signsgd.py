@@ -19,7 +19,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.signs.payload import Signs, add_signs, scale_of, sign_fields
 from atomo.errors import CodecError
@@ -32,11 +32,11 @@ __all__ = ["SignSGD", "Signum"]
 class Voting(Codec[Signs]):
     """What SignSGD and Signum share: each worker has a vote on the sign of each entry."""
 
-    payload: ClassVar[type[Signs]] = Signs
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Signs]] = Signs
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
     votes: ClassVar[bool] = True
-    adds_in_turn: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    batch_decodes_on_gpu: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:

@@ -22,7 +22,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_ratio
 from atomo.codecs.dense.dense import Dense
 from atomo.codecs.flat import adding_to, flat
@@ -57,10 +57,10 @@ class CountSketch(Codec[Cells]):
     """Cells over entries. Lower => more compression, and more noise."""
 
     id: ClassVar[str] = "countsketch"
-    payload: ClassVar[type[Cells]] = Cells
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Cells]] = Cells
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
     shared_seed: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +84,7 @@ class CountSketch(Codec[Cells]):
         return min(max(1, int(self.ratio * entries)), MOST)
 
     @property
-    def carrier(self) -> Dense:
+    def wire_codec(self) -> Dense:
         return Dense()
 
     def addend(self, payload: Cells) -> Float[torch.Tensor, " cells"]:

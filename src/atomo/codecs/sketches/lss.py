@@ -20,7 +20,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int32, Int64, UInt8
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite, check_known
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.seeds import draw_seed
@@ -68,8 +68,8 @@ class LSS(Codec[Means]):
     "density" as well."""
 
     id: ClassVar[str] = "lss"
-    payload: ClassVar[type[Means]] = Means
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Means]] = Means
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,12 +89,12 @@ class LSS(Codec[Means]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Means:
-        if not kept.is_contiguous():
-            return super().encode_residual(gradient, kept, generator)
-        entries = flat(kept.add_(gradient), self.id)
+        if not residual.is_contiguous():
+            return super().encode_residual(gradient, residual, generator)
+        entries = flat(residual.add_(gradient), self.id)
         payload, packed = self.of(entries, generator)
         sizes, seed = payload.sizes.long(), int(payload.seed)
         clusters.add_means(packed, sizes, seed, payload.means, entries, -1.0)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int16, Int32, Int64, UInt8
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite
 from atomo.codecs.cost import VISITS, Cost, number
 from atomo.codecs.flat import adding_to, flat
@@ -75,8 +75,8 @@ class SketchML(Codec[Sketched]):
     and smaller values where entries share their cells."""
 
     id: ClassVar[str] = "sketchml"
-    payload: ClassVar[type[Sketched]] = Sketched
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Sketched]] = Sketched
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,18 +96,21 @@ class SketchML(Codec[Sketched]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sketched:
-        if not kept.is_contiguous() or kept.device.type != "cpu":
-            return super().encode_residual(gradient, kept, generator)
-        entries = flat(kept.add_(gradient), self.id)
+        if not residual.is_contiguous() or residual.device.type != "cpu":
+            return super().encode_residual(gradient, residual, generator)
+        entries = flat(residual.add_(gradient), self.id)
         return self.of(entries, entries, draw_seed(generator))
 
     def of(
-        self, values: Float[torch.Tensor, " n"], kept: Float[torch.Tensor, " n"] | None, seed: int
+        self,
+        values: Float[torch.Tensor, " n"],
+        residual: Float[torch.Tensor, " n"] | None,
+        seed: int,
     ) -> Sketched:
-        """The payload of `values`; what it decodes to is taken off `kept`, in place."""
+        """The payload of `values`; what it decodes to is taken off `residual`, in place."""
         chosen, places = nonzero(values)
         held = values if chosen is None else values[chosen]
         table, means = train(held)
@@ -115,10 +118,10 @@ class SketchML(Codec[Sketched]):
         if not len(held):
             none = torch.empty(0, dtype=torch.int32)
             return Sketched(head, places, none, none, torch.tensor([0]), means)
-        rest = None if kept is None else held  # which is `kept`, or some of it
+        rest = None if residual is None else held  # which is `residual`, or some of it
         groups, cells = quantiles.sketch(held, table, self.cells, seed, means, rest)
-        if kept is not None and chosen is not None:
-            kept[chosen] = held
+        if residual is not None and chosen is not None:
+            residual[chosen] = held
         packed, count = entropy.compress(groups), torch.tensor([len(cells)])
         return Sketched(head, places, packed, entropy.compress(cells), count, means)
 
@@ -194,9 +197,9 @@ def nonzero(
     check_finite("sketchml", greatest < INFINITE)
     if least:
         return None, rice.encode(torch.empty(0, dtype=torch.int64), len(values))
-    kept = values.abs() >= SMALLEST
-    fewer = kept if 2 * int(kept.count_nonzero()) <= len(values) else ~kept
-    return kept, rice.encode(fewer.nonzero().squeeze(1), len(values))
+    residual = values.abs() >= SMALLEST
+    fewer = residual if 2 * int(residual.count_nonzero()) <= len(values) else ~residual
+    return residual, rice.encode(fewer.nonzero().squeeze(1), len(values))
 
 
 def places_of(
@@ -214,9 +217,9 @@ def places_of(
     zeros = rice.decode(data, entries - count, entries)
     if not len(zeros):
         return None
-    kept = torch.ones(entries, dtype=torch.bool)
-    kept[zeros] = False
-    return kept.nonzero().squeeze(1)
+    residual = torch.ones(entries, dtype=torch.bool)
+    residual[zeros] = False
+    return residual.nonzero().squeeze(1)
 
 
 def train(

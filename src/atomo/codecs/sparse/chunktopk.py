@@ -19,7 +19,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_finite, check_ratio
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import adding_to, flat
@@ -50,11 +50,11 @@ class ChunkTopK(Codec[Sparse]):
     """Entries to a chunk. Higher => fewer indices, and a coarser choice."""
 
     id: ClassVar[str] = "chunktopk"
-    payload: ClassVar[type[Sparse]] = Sparse
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    leaves_entries: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
-    adds_in_turn: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Sparse]] = Sparse
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    sparsifies: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
+    batch_decodes_on_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,11 +74,11 @@ class ChunkTopK(Codec[Sparse]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sparse:
         del generator
-        added, entries = flat(gradient, self.id), kept.view(-1)
+        added, entries = flat(gradient, self.id), residual.view(-1)
         numbers = self.choose(entries, added)
         positions = self.positions(numbers, len(entries))
         payload = self.packed(numbers, entries[positions], len(entries))

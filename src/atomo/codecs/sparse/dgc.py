@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Codec, Unit
+from atomo.codecs.base import Codec, Granularity
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.dense.dense import DENSE
 from atomo.codecs.settings import Inner
@@ -90,7 +90,7 @@ class DGC(Selector):
             raise ConfigError(f"dgc: least must be 1 or more, got {self.least}")
 
     @property
-    def sees(self) -> Unit:
+    def granularity(self) -> Granularity:
         return SCOPES[self.scope]
 
     @property

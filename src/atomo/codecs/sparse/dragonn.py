@@ -17,7 +17,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Unit
+from atomo.codecs.base import Granularity
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.seeds import draw_seed
 from atomo.codecs.sparse.payload import count_for
@@ -72,7 +72,7 @@ class Dragonn(Selector):
             raise ConfigError(f"dragonn: least must be 1 or more, got {self.least}")
 
     @property
-    def sees(self) -> Unit:
+    def granularity(self) -> Granularity:
         return SCOPES[self.scope]
 
     def find(

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error, check_ratio
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import Dense
@@ -57,12 +57,12 @@ class RandK(Codec[Drawn]):
     """Whether values are scaled by n / k; if not, a memory keeps what was not sent."""
 
     id: ClassVar[str] = "randk"
-    payload: ClassVar[type[Drawn]] = Drawn
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    leaves_entries: ClassVar[bool] = True
-    contracting: ClassVar[str] = "unbiased=False"
+    default_payload_type: ClassVar[type[Drawn]] = Drawn
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    sparsifies: ClassVar[bool] = True
+    contraction_setting: ClassVar[str] = "unbiased=False"
     shared_seed: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +88,7 @@ class RandK(Codec[Drawn]):
         return count_for(self.ratio, entries)
 
     @property
-    def carrier(self) -> Dense:
+    def wire_codec(self) -> Dense:
         return Dense()
 
     def addend(self, payload: Drawn) -> Float[torch.Tensor, " k"]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
@@ -41,10 +41,10 @@ class Rows(Codec[Sparse]):
     """Codes the rows that are sent, joined."""
 
     id: ClassVar[str] = "rows"
-    payload: ClassVar[type[Sparse]] = Sparse
-    unit: ClassVar[Unit] = Unit.MATRIX
-    fine: ClassVar[bool] = True
-    reads_rows: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Sparse]] = Sparse
+    default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    near_lossless: ClassVar[bool] = True
+    encodes_rows: ClassVar[bool] = True
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -64,10 +64,12 @@ class Rows(Codec[Sparse]):
         found = matrix if len(rows) == len(matrix) else matrix[rows]
         return self.encode_rows(RowGradient(rows, found, matrix.shape), generator)
 
-    def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Sparse:
+    def encode_accumulated(
+        self, residual: Float[torch.Tensor, "*s"], generator: torch.Generator
+    ) -> Sparse:
         # Not a view of what is kept, which has nothing left.
-        payload = self.encode(kept.clone(), generator)
-        self.add_decoded(payload, kept, -1.0)
+        payload = self.encode(residual.clone(), generator)
+        self.add_decoded(payload, residual, -1.0)
         return payload
 
     def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Sparse:

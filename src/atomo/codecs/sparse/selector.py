@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import CONTRACTED, Codec, Field, Law, Unit
+from atomo.codecs.base import CONTRACTED, Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.cost import Cost
 from atomo.codecs.dense.dense import DENSE, Entries
@@ -35,18 +35,18 @@ from atomo.kernels import rice, select
 
 __all__ = ["SCOPES", "Selector"]
 
-SCOPES: Final = MappingProxyType({"layer": Unit.MATRIX, "bucket": Unit.ENTRIES})
+SCOPES: Final = MappingProxyType({"layer": Granularity.PARAMETER, "bucket": Granularity.ENTRIES})
 
 
 class Selector(Codec[Sparse]):
     """Sends the entries that it finds. Abstract; subclasses are final."""
 
-    payload: ClassVar[type[Sparse]] = Sparse
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    joins: ClassVar[bool] = True
-    leaves_entries: ClassVar[bool] = True
-    reads_rows: ClassVar[bool] = True
-    reads_half: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Sparse]] = Sparse
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    batch_decodes: ClassVar[bool] = True
+    sparsifies: ClassVar[bool] = True
+    encodes_rows: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = True
 
     @property
     def coded_by(self) -> Codec[Any]:
@@ -89,19 +89,19 @@ class Selector(Codec[Sparse]):
     def encode_residual(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sparse:
-        return self.keep_rest(kept, flat(gradient, self.id), generator)
+        return self.keep_rest(residual, flat(gradient, self.id), generator)
 
     def encode_momentum(
         self,
         gradient: Float[torch.Tensor, "*s"],
         momentum: Momentum,
-        kept: Float[torch.Tensor, "*s"],
+        residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sparse:
-        entries = kept.view(-1)
+        entries = residual.view(-1)
         search = MomentumSearch(entries, flat(gradient, self.id), momentum)
         payload, indices, found = self.sent(search, generator)
         entries[indices] = self.lost(payload, found)
@@ -109,17 +109,19 @@ class Selector(Codec[Sparse]):
             momentum.velocity.view(-1)[indices] = 0
         return payload
 
-    def encode_kept(self, kept: Float[torch.Tensor, "*s"], generator: torch.Generator) -> Sparse:
-        return self.keep_rest(kept, None, generator)
+    def encode_accumulated(
+        self, residual: Float[torch.Tensor, "*s"], generator: torch.Generator
+    ) -> Sparse:
+        return self.keep_rest(residual, None, generator)
 
     def keep_rest(
         self,
-        kept: Float[torch.Tensor, "..."],
+        residual: Float[torch.Tensor, "..."],
         added: Float[torch.Tensor, " n"] | None,
         generator: torch.Generator,
     ) -> Sparse:
-        """Encodes the sum, and leaves in `kept` what was not sent of it."""
-        entries = kept.view(-1)
+        """Encodes the sum, and leaves in `residual` what was not sent of it."""
+        entries = residual.view(-1)
         payload, indices, found = self.sent(WholeSearch(entries, added), generator)
         entries[indices] = self.lost(payload, found)
         return payload

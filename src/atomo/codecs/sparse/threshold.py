@@ -60,13 +60,13 @@ class Threshold(Selector):
 
     def keep_rest(
         self,
-        kept: Float[torch.Tensor, "..."],
+        residual: Float[torch.Tensor, "..."],
         added: Float[torch.Tensor, " n"] | None,
         generator: torch.Generator,
     ) -> Sparse:
         if Law.LOSSLESS not in self.values.laws:
-            return super().keep_rest(kept, added, generator)
-        search = WholeSearch(kept.view(-1), added)
+            return super().keep_rest(residual, added, generator)
+        search = WholeSearch(residual.view(-1), added)
         with as_codec_error(self.id, "the gradient holds"):
             # What is sent whole is cleared in the pass that finds it.
             indices, found = search.above(select.bits_of(self.value), clear=True)

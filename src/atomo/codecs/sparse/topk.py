@@ -14,7 +14,7 @@ from typing import Any, ClassVar, final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Codec, Unit
+from atomo.codecs.base import Codec, Granularity
 from atomo.codecs.checks import check_known, check_ratio
 from atomo.codecs.dense.dense import DENSE
 from atomo.codecs.settings import Inner
@@ -50,7 +50,7 @@ class TopK(Selector):
         check_known(self.id, "scope", self.scope, SCOPES)
 
     @property
-    def sees(self) -> Unit:
+    def granularity(self) -> Granularity:
         return SCOPES[self.scope]
 
     @property

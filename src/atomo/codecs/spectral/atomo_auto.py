@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 import torch
 from jaxtyping import Float, UInt8
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error, check_known
 from atomo.codecs.cost import Cost, number
 from atomo.codecs.flat import flat
@@ -72,8 +72,8 @@ class Atomo(Codec[Choice]):
     """As in `fourier`."""
 
     id: ClassVar[str] = "atomo"
-    payload: ClassVar[type[Choice]] = Choice
-    unit: ClassVar[Unit] = Unit.MATRIX
+    default_payload_type: ClassVar[type[Choice]] = Choice
+    default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_known
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import adding_to, flat
@@ -60,9 +60,9 @@ class Entrywise(Codec[Sample]):
     """"budget"; or "qsgd" or "terngrad" for the budget with which these methods are this one."""
 
     id: ClassVar[str] = "entrywise"
-    payload: ClassVar[type[Sample]] = Sample
-    unit: ClassVar[Unit] = Unit.ENTRIES
-    adds_in_turn: ClassVar[bool] = True
+    default_payload_type: ClassVar[type[Sample]] = Sample
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
+    batch_decodes_on_gpu: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.cost import Cost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.spectral.entrywise import atoms_for, check_budget
@@ -57,8 +57,8 @@ class Fourier(Codec[Sample]):
     """Entries transformed together. Time grows with it."""
 
     id: ClassVar[str] = "fourier"
-    payload: ClassVar[type[Sample]] = Sample
-    unit: ClassVar[Unit] = Unit.ENTRIES
+    default_payload_type: ClassVar[type[Sample]] = Sample
+    default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
 
     def __post_init__(self) -> None:
         super().__post_init__()

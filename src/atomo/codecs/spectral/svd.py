@@ -19,7 +19,7 @@ from typing import Any, ClassVar, final
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.base import Codec, Field, Law, Unit
+from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_known
 from atomo.codecs.cost import FUSED, Cost, number
 from atomo.codecs.flat import flat
@@ -74,11 +74,11 @@ class SVD(Codec[Factors | CodedFactors]):
     and a memory keeps the rest."""
 
     id: ClassVar[str] = "svd"
-    payload: ClassVar[type[Factors]] = Factors
-    unit: ClassVar[Unit] = Unit.MATRIX
-    joins: ClassVar[bool] = True
-    gathers: ClassVar[bool] = True
-    contracting: ClassVar[str] = "selection=top"
+    default_payload_type: ClassVar[type[Factors]] = Factors
+    default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    batch_decodes: ClassVar[bool] = True
+    batch_encodes: ClassVar[bool] = True
+    contraction_setting: ClassVar[str] = "selection=top"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +100,7 @@ class SVD(Codec[Factors | CodedFactors]):
         return exact and self.selection == "sample"
 
     @property
-    def carries(self) -> type[Any]:
+    def payload_type(self) -> type[Any]:
         return Factors if self.factors is None else CodedFactors
 
     @property

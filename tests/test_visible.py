@@ -1,17 +1,27 @@
 """Text of others reaches a terminal without what the terminal would obey."""
 
 import io
+import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from atomo.cli.sweep import say
+from atomo.launch.console import report_console
 from atomo.launch.display import Live
 from atomo.launch.lines import Plain
-from atomo.training.events import Caution
+from atomo.launch.summary import Summary
+from atomo.launch.sweep import Trial, results_table
+from atomo.launch.trials import Recorder
+from atomo.tasks import make_task
+from atomo.training.events import Caution, Ended
 from atomo.visible import cut, visible
 
+SRC = Path(__file__).parents[1] / "src"
 OBEYED = "\x1b]0;title\x07\x1b[31m"
 SHOWN = r"\x1b]0;title\x07\x1b[31m"
+IN_TABLES = r"\x1b]0;title\x1b[31m"  # rich drops some of them
 
 
 def test_ends_of_lines_and_letters_stay():
@@ -41,3 +51,33 @@ def test_the_panel_shows_it():
     live.close()
     assert SHOWN in out.getvalue()
     assert "\x1b]" not in out.getvalue()
+
+
+def test_the_closing_table_shows_it(capsys):
+    summary = Summary()
+    summary.add(Ended(1, OBEYED))
+    report_console().print(summary.table())
+    shown = capsys.readouterr().out
+    assert IN_TABLES.capitalize() in shown  # of the title
+    assert "\x1b" not in shown
+
+
+def test_a_sweep_shows_it(capsys):
+    trial = Trial(f"{OBEYED}[/b]", "", 1, 0.5, 0.5, 0.1, 1.0)
+    say(trial)
+    Recorder().note(OBEYED)
+    report_console().print(results_table([trial], make_task("images").metrics[0]))
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"{SHOWN}[/b]: loss")
+    assert f"{IN_TABLES}[/b] " in shown.out
+    assert "\x1b" not in shown.out + shown.err
+
+
+def test_no_other_console_prints_tables():
+    """A console of its own would print what cells hold as it is."""
+    made = {
+        path.relative_to(SRC).as_posix()
+        for path in SRC.rglob("*.py")
+        if re.search(r"\bConsole\($|\bConsole\([^)]", path.read_text(), re.MULTILINE)
+    }
+    assert made == {"atomo/launch/console.py", "atomo_cluster/ec2/console.py"}

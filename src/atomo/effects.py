@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar, final
 
 from atomo.arguments import flag
 from atomo.errors import ConfigError
+from atomo.visible import visible
 
 __all__ = ["ALWAYS", "Effect", "caution", "effective", "tell_idle", "without_effect"]
 
@@ -90,4 +91,4 @@ def effective(
 
 def caution(command: str) -> Callable[[str], object]:
     """Returns a function that writes a line for whoever typed a command."""
-    return lambda text: sys.stderr.write(f"atomo {command}: caution: {text}\n")
+    return lambda text: sys.stderr.write(f"atomo {command}: caution: {visible(text)}\n")

@@ -10,6 +10,7 @@ from typing import Final
 
 from atomo_cluster.errors import INTERRUPTED, ClusterError
 from atomo_cluster.names import nearest
+from atomo_cluster.visible import visible
 
 __all__ = ["dispatch", "handled"]
 
@@ -43,7 +44,7 @@ def dispatch(
     try:
         return act(name, rest)
     except ClusterError as error:
-        sys.stderr.write(f"{program} {name}: {error}\n")
+        sys.stderr.write(f"{program} {name}: {visible(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

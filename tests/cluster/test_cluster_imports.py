@@ -14,8 +14,8 @@ PACKAGE = Path(atomo_cluster.__file__).parent
 LIBRARY = Path(atomo.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # A room may import those before it.
-ALONE = {"virtual": ["errors"]}  # runs where there is nothing but a Python
-ORDER = ["__init__", "errors", "names", "arguments", "program", "ec2"]
+ALONE = {"virtual": ["errors", "visible"]}  # runs where there is nothing but a Python
+ORDER = ["__init__", "errors", "names", "visible", "arguments", "program", "ec2"]
 HEAVY = {"atomo", "torch", "torchvision", "numpy", "numba", "mpi4py"}
 LATE = {"boto3", "botocore", "yaml"}  # for a command that acts; none needs them to be explained
 

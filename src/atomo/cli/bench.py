@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from atomo.bounds import ANY, COUNT, THREADS, Bound, check
 from atomo.cli.gradient_file import gradient_in
 from atomo.codecs import CODECS, make_codec
 from atomo.effects import ALWAYS, Effect, effective
+from atomo.launch.console import report_console
 from atomo.measure import Measurement, measure
 from atomo.training.capture import capture
 
@@ -95,7 +95,7 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         sys.stdout.writelines(json.dumps(asdict(one)) + "\n" for one in found)
     else:
-        Console(width=None if sys.stdout.isatty() else 140).print(table(found))
+        report_console().print(table(found))
         sys.stdout.write(LEGEND)
     return 0
 

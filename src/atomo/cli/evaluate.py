@@ -134,13 +134,14 @@ def reporter(events: str) -> Callable[[Evaluation | Missed], None]:
 
     def report(result: Evaluation | Missed) -> None:
         if isinstance(result, Missed):
-            line = visible(f"step {result.step}: {result.why}; not evaluated")
+            line = f"step {result.step}: {result.why}; not evaluated"
         elif events == "atomo":
             line = published_evaluation(result)
         elif events == "json":
-            line = EVENT_MARK + json.dumps(asdict(result))
+            line = json.dumps(asdict(result))
         else:
             line = evaluation_line(result)
-        os.write(sys.stdout.fileno(), f"{line}\n".encode())
+        mark = EVENT_MARK if events == "json" and isinstance(result, Evaluation) else ""
+        os.write(sys.stdout.fileno(), f"{mark}{visible(line)}\n".encode())
 
     return report

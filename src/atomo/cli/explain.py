@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from atomo.arguments import parse
 from atomo.cli.explain_effects import EFFECTS, OF_RUN
 from atomo.cli.explain_options import (
@@ -24,6 +22,7 @@ from atomo.cli.explain_table import document, table, verdict
 from atomo.codecs import make_codec
 from atomo.effects import Effect, effective
 from atomo.errors import ConfigError
+from atomo.launch.console import report_console
 from atomo.launch.probes import probed
 from atomo.models import is_foreign
 from atomo.planning import (
@@ -40,6 +39,7 @@ from atomo.planning.comparison import (
 from atomo.planning.curves import draw
 from atomo.planning.losses import measure_losses
 from atomo.plotting import pyplot_for
+from atomo.visible import visible
 
 __all__ = ["Compared", "ExplainOptions", "main"]
 
@@ -61,8 +61,8 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(json.dumps(document(options, setting, found), indent=2) + "\n")
     else:
-        Console(width=None if sys.stdout.isatty() else WIDTH).print(table(setting, found, options))
-        sys.stdout.write(verdict(found, options))
+        report_console(WIDTH).print(table(setting, found, options))
+        sys.stdout.write(visible(verdict(found, options)))
         sys.stdout.writelines(
             f"Without {name}: {why}.\n" for name, why in left_out(options).items()
         )

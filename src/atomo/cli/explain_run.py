@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from rich.console import Console
 from rich.table import Table
 
 from atomo.cli.explain_options import ExplainOptions
@@ -18,6 +17,7 @@ from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hierarchy import BY_NAME
+from atomo.launch.console import report_console
 from atomo.models import is_own
 from atomo.planning import Prediction, Setting, measure_costs, predict
 from atomo.planning.hosts import INSIDE
@@ -25,6 +25,7 @@ from atomo.roles import has_master
 from atomo.settings_file import SETTINGS_FILE, read_settings
 from atomo.training.evaluator import refuse_foreign
 from atomo.training.json_lines import lines
+from atomo.visible import visible
 
 __all__ = ["asked", "by_last_plan", "explain_run", "like_run_beside"]
 
@@ -78,8 +79,8 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
         document = {"folder": str(folder), "steps": len(steps), "parts": [*map(asdict, parts)]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return 0
-    Console(width=None if sys.stdout.isatty() else 140).print(table(folder, settings, parts))
-    sys.stdout.write(sentence(parts, options))
+    report_console().print(table(folder, settings, parts))
+    sys.stdout.write(visible(sentence(parts, options)))
     return 0
 
 

@@ -1,6 +1,5 @@
 """`atomo inspect`: look at a gradient, and at what codecs do to it."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -27,6 +26,7 @@ from atomo.inspect import (
     losses,
     singular_values,
 )
+from atomo.launch.console import report_console
 from atomo.plotting import pyplot_for
 
 __all__ = ["EFFECTS", "InspectOptions", "main"]
@@ -70,7 +70,7 @@ def main(words: Sequence[str]) -> int:
     shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}
     gradient = read_gradient(BenchOptions(data_dir=options.data_dir, **shared))
     # A file or a pipe has no width of its own, and figures cut short are none.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = report_console()
     show(console, "layers", Layer, layers(gradient))
     show(console, "clusters of lss", Cluster, clusters(gradient))
     lost = [losses(codec, gradient) for codec in codecs]

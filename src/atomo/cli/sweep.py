@@ -9,13 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from rich.console import Console
-
 from atomo import setting_effects
 from atomo.arguments import to_arguments
 from atomo.config import Settings
 from atomo.effects import Effect, caution, tell_idle
 from atomo.errors import ConfigError, Diverged
+from atomo.launch.console import report_console
 from atomo.launch.given import Given, given
 from atomo.launch.grid import axes_of, points
 from atomo.launch.mpirun import command
@@ -26,6 +25,7 @@ from atomo.plain_file import read_whole
 from atomo.settings_file import SETTINGS_FILE, settings_text
 from atomo.tasks import make_task
 from atomo.training.run_folder import present
+from atomo.visible import visible
 
 __all__ = ["main", "sweep"]
 
@@ -72,10 +72,10 @@ def main(words: Sequence[str]) -> int:
     metric = make_task(base.settings.task).metrics[0]
     code, trials = sweep(planned, folder, lambda one: run_trial(one, Recorder()))
     if trials:
-        Console(width=None if sys.stdout.isatty() else 120).print(results_table(trials, metric))
+        report_console(120).print(results_table(trials, metric))
     if not code:
         first = best(trials, metric)
-        sys.stdout.write(advice(grid[first.name] if first else {}))
+        sys.stdout.write(visible(advice(grid[first.name] if first else {})))
     return code
 
 
@@ -180,7 +180,7 @@ def default_folder(settings: Settings, name: str) -> Path:
 def say(trial: Trial) -> None:
     """One line, as soon as a trial is done."""
     loss = "diverged" if trial.loss is None else f"loss {trial.loss:.4f}"
-    sys.stdout.write(f"{trial.name}: {loss} after {trial.steps} steps\n")
+    sys.stdout.write(visible(f"{trial.name}: {loss} after {trial.steps} steps\n"))
     sys.stdout.flush()
 
 

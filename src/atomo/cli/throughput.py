@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, final
 
-from rich.console import Console
 from rich.table import Table
 
 from atomo import setting_effects
@@ -19,6 +17,7 @@ from atomo.bounds import ANY, COUNT, check
 from atomo.config import Settings
 from atomo.effects import Effect, caution
 from atomo.errors import ConfigError
+from atomo.launch.console import report_console
 from atomo.launch.given import given
 from atomo.launch.place import located
 from atomo.launch.text import bytes_text
@@ -104,7 +103,7 @@ def main(words: Sequence[str]) -> int:
         if code:
             return code
         found.append(speed(codecs_of(settings), steps, plan))
-    Console(width=None if sys.stdout.isatty() else 120).print(table(found, base))
+    report_console(120).print(table(found, base))
     return 0
 
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from atomo.effects import caution
+from atomo.launch.console import report_console
 from atomo.launch.given import given
 from atomo.launch.launcher import launch
 
@@ -25,4 +24,4 @@ def main(words: Sequence[str]) -> int:
     """Trains, and returns the exit code."""
     run = given(words, "train", DESCRIPTION)
     run.check(caution("train"))
-    return launch(run.settings, Console(), run.name)
+    return launch(run.settings, report_console(None), run.name)

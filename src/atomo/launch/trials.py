@@ -10,6 +10,7 @@ from atomo.launch.place import claimed, located
 from atomo.launch.supervisor import Supervisor
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, StepDone
+from atomo.visible import visible
 
 __all__ = ["Recorder", "run_trial"]
 
@@ -29,7 +30,7 @@ class Recorder:
                 self.note(f"caution: {event.text}")
 
     def note(self, line: str) -> None:
-        sys.stderr.write(f"  {line}\n")
+        sys.stderr.write(f"  {visible(line)}\n")
         sys.stderr.flush()
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from atomo.fusion import Bucket
 from atomo.plain_file import make_folder
 from atomo.training.run_folder import Staging, explained
 from atomo.training.storage import Outage
+from atomo.visible import visible
 
 __all__ = ["GradientDump"]
 
@@ -49,4 +50,4 @@ class GradientDump:
 
 def say(text: str) -> None:
     """Tells a person: a worker has nobody else."""
-    sys.stderr.write(f"storage: {text}\n")
+    sys.stderr.write(f"storage: {visible(text)}\n")

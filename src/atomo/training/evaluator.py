@@ -33,6 +33,7 @@ from atomo.training.checkpoint import (
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
 from atomo.training.run_folder import PATIENCE_S, Wait
 from atomo.training.scoring import Evaluation, agreed, build_subject, score
+from atomo.visible import visible
 
 __all__ = ["EVALUATIONS", "Evaluation", "EvaluatorSettings", "Missed", "evaluate"]
 
@@ -204,7 +205,7 @@ class View:
 def warn(text: str) -> None:
     """Tells a person."""
     with suppress(OSError):
-        sys.stderr.write(f"storage: {text}\n")
+        sys.stderr.write(f"storage: {visible(text)}\n")
 
 
 def due_steps(there: set[int], over: Finished | None, eval_freq: int) -> set[int]:

@@ -39,6 +39,7 @@ from atomo.training.lock_file import (
     opened,
 )
 from atomo.training.run_folder import PATIENCE_S, Wait, explained, patiently
+from atomo.visible import visible
 
 __all__ = ["EVALUATOR", "LEASE_S", "RUN", "FolderGone", "FolderTaken", "Ownership", "Right", "own"]
 
@@ -168,7 +169,7 @@ def own(
         owner, before = patiently(lambda: attempt(path, right), patience_s, wait)
     if before is not None:
         tell = say or sys.stderr.write
-        tell(f"atomo: {folder} was held by {before}, which is gone: taken over\n")
+        tell(visible(f"atomo: {folder} was held by {before}, which is gone: taken over\n"))
     return owner
 
 

@@ -1,11 +1,10 @@
 """What is done with jobs on the master: starting one, listing, following and stopping them."""
 
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from atomo_cluster.ec2.jobs import ABSENT, LOST, TAKEN, Job, job_command, jobs_in
+from atomo_cluster.ec2.live import relayed
 from atomo_cluster.ec2.remote import UNREACHED, Host, Ssh
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import host_keys, reach
@@ -99,11 +98,9 @@ def followed(run: Run, master: Host, job: str, lines: str) -> int:
 
 
 def done(run: Run, master: Host, command: str, job: str) -> int:
-    """The exit code of a command whose output goes where ours goes."""
+    """Runs a command whose output goes where ours goes, and returns its exit code."""
     line = at_master(run, master).words(master, command)
-    code = subprocess.call(
-        line, stdin=subprocess.DEVNULL, stdout=sys.stderr if run.as_json else None
-    )
+    code = relayed(line, as_json=run.as_json)
     if code == UNREACHED:
         raise RemoteError(
             f"{master.alias}: the connection broke; the job goes on without it, `attach {job}` "

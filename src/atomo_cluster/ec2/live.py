@@ -1,12 +1,15 @@
-"""A command on a host, whose lines are told as they come."""
+"""Commands on a host, whose lines are told as they come."""
 
 import subprocess
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
+from typing import Any
 
 from atomo_cluster.ec2.remote import Answer, Host, Ssh
+from atomo_cluster.visible import visible
 
-__all__ = ["Each", "streamed"]
+__all__ = ["Each", "relayed", "streamed"]
 
 Each = Callable[[Host, str], None]
 
@@ -24,6 +27,38 @@ def streamed(ssh: Ssh, host: Host, command: str, each: Each) -> Answer:
         gather(process.stdout or (), out, host, each)
         beside.join()
     return Answer(host, process.returncode, "".join(out), "".join(err))
+
+
+def relayed(words: Sequence[str], *, as_json: bool) -> int:
+    """Runs a command and writes its lines as they come, without what a terminal would obey.
+
+    Args:
+        words: the command line.
+        as_json: its output joins its errors, as ours is a script's document.
+
+    Returns:
+        The exit code.
+    """
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, errors="replace",
+    ) as process:  # fmt: skip
+        try:
+            beside = Thread(target=copy, args=(process.stderr or (), sys.stderr), daemon=True)
+            beside.start()
+            copy(process.stdout or (), sys.stderr if as_json else sys.stdout)
+            beside.join()
+        except BaseException:  # as `subprocess.call` does: nobody hears the command any more
+            process.kill()
+            raise
+    return process.returncode
+
+
+def copy(stream: Iterable[str], out: Any) -> None:
+    """Writes the lines of a stream until it ends."""
+    for line in stream:
+        out.write(visible(line))
+        out.flush()
 
 
 def gather(stream: Iterable[str], kept: list[str], host: Host, each: Each) -> None:

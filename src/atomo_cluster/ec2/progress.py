@@ -1,6 +1,5 @@
 """Something done on every host at once, step by step, with a table that shows how far each is."""
 
-import sys
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final, final
@@ -19,13 +18,14 @@ class Steps:
     """Runs steps on hosts. On a terminal a table stays in place; elsewhere each step is a line."""
 
     def __init__(self, hosts: Sequence[Host], names: Sequence[str], say: Callable[[str], None]):
-        from rich.console import Console  # commands that show no table start without it
-        from rich.live import Live
+        from rich.live import Live  # commands that show no table start without it
+
+        from atomo_cluster.ec2.console import console_on
 
         self._hosts, self._names, self._say = hosts, names, say
         self._cells = {(host.id, name): WAITING for host in hosts for name in names}
         self._lock = Lock()
-        console = Console(file=sys.stderr)
+        console = console_on(errors=True)
         self._live = Live(get_renderable=self.table, console=console, refresh_per_second=PER_S)
         self._shown = console.is_terminal
 

@@ -16,6 +16,7 @@ from atomo_cluster.ec2.identity import caller
 from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import CloudError, Declined
+from atomo_cluster.visible import visible
 
 __all__ = ["Run"]
 
@@ -75,6 +76,7 @@ class Run:
         A terminal gets lines that fit it; a script that searches the text finds it in one piece.
         """
         out = sys.stderr if self.as_json else sys.stdout
+        text = visible(text)
         if out.isatty():
             width = shutil.get_terminal_size().columns
             text = "\n".join(fitted_line(line, width) for line in text.splitlines())
@@ -83,11 +85,9 @@ class Run:
 
     def show(self, renderable: Any) -> None:
         """Shows a table to a person."""
-        from rich.console import Console
+        from atomo_cluster.ec2.console import console_on  # rich is for commands that show a table
 
-        out = sys.stderr if self.as_json else sys.stdout
-        # Where nobody looks at a terminal, a table must not lose columns to a guessed width.
-        Console(file=out, width=None if out.isatty() else 160).print(renderable)
+        console_on(errors=self.as_json).print(renderable)
 
     def tell(self, record: Any) -> None:
         """Tells the script; it is printed when the command ends."""
@@ -114,7 +114,7 @@ class Run:
         """
         if self.options.yes:
             return
-        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.write(f"{visible(question)} [y/N] ")
         sys.stderr.flush()
         answer = sys.stdin.readline().strip().lower()
         if answer not in ("y", "yes"):

@@ -26,6 +26,7 @@ from atomo_cluster.virtual.spec import (
 )
 from atomo_cluster.virtual.status import status, table
 from atomo_cluster.virtual.switch import run_switch
+from atomo_cluster.visible import visible
 
 __all__ = ["main"]
 
@@ -50,7 +51,7 @@ def main(words: Sequence[str], script: Path) -> int:
         sys.stdout.flush()
         return code
     except ClusterError as error:
-        print(f"virtual_cluster.py: {error}", file=sys.stderr)
+        print(f"virtual_cluster.py: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -120,7 +121,7 @@ def near(path: Path) -> str:
 def show(options: argparse.Namespace, place: Place, script: Path) -> int:
     """Says what the cluster is like."""
     found = status(place)
-    print(json.dumps(asdict(found)) if options.json else table(found))
+    print(json.dumps(asdict(found)) if options.json else visible(table(found)))
     return 0
 
 

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from cluster.ec2.sshd import why_not
 
+from atomo_cluster.ec2 import job_verbs
 from atomo_cluster.ec2.cli import interrupt
 from atomo_cluster.ec2.jobs import SCRIPT
 
@@ -121,16 +122,16 @@ def test_a_job_writes_a_checkpoint_before_it_stops(lab, checkout):
 
 def test_ctrl_c_stops_the_job_and_a_closed_terminal_does_not(lab, checkout, monkeypatch):
     launched(lab, checkout)
-    called = subprocess.call
+    called = job_verbs.relayed
 
     def broken_off(number):
-        def follow(words, **how):
+        def follow(words, as_json):
             if "follow" in words[-1].split()[-3]:
-                monkeypatch.setattr("subprocess.call", called)
+                monkeypatch.setattr(job_verbs, "relayed", called)
                 interrupt(number, None)
-            return called(words, **how)
+            return called(words, as_json=as_json)
 
-        monkeypatch.setattr("subprocess.call", follow)
+        monkeypatch.setattr(job_verbs, "relayed", follow)
         monkeypatch.setattr("atomo_cluster.ec2.commands.train.started", lambda *_: "1")
         return lab("train")
 

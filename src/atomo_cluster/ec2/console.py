@@ -1,0 +1,54 @@
+"""Tables of commands on a terminal, without what the terminal would obey."""
+
+import sys
+from collections.abc import Iterator
+from typing import Final, final
+
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    RenderableType,
+    RenderHook,
+)
+from rich.control import Control
+from rich.segment import Segment
+
+from atomo_cluster.visible import visible
+
+__all__ = ["console_on"]
+
+WIDE: Final = 160  # characters of a table that no terminal shows: it must not lose columns
+
+
+def console_on(*, errors: bool) -> Console:
+    """Returns a console on standard output, or on standard error. Its tables may hold text of hosts
+    and of AWS: cells are no markup, and control characters are shown as escapes.
+    """
+    out = sys.stderr if errors else sys.stdout
+    console = Console(
+        file=out, width=None if out.isatty() else WIDE, markup=False, emoji=False, highlight=False
+    )
+    console.push_render_hook(Escapes())
+    return console
+
+
+@final
+class Escapes(RenderHook):
+    """Shows the text of all that is printed without control characters."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [one if isinstance(one, Control) else Escaped(one) for one in renderables]
+
+
+@final
+class Escaped:
+    """A table or text whose control characters are shown as escapes."""
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._shown, options):
+            text, style, control = segment
+            yield segment if control else Segment(visible(text), style)

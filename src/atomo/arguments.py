@@ -25,7 +25,7 @@ def option(default: Any, text: str) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """Of a command line; raises ConfigError instead of leaving the process."""
+    """A command-line parser that raises ConfigError instead of leaving the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)

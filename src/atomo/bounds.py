@@ -24,7 +24,7 @@ class Bound:
     """True if `most` itself is out of the range."""
 
     def complaint(self, value: int | float) -> str:
-        """What is wrong with a value; empty: nothing is. NaN is in no range."""
+        """Describes why a value is out of range; empty: it is in range. NaN is in no range."""
         if not (value > self.least if self.above else value >= self.least):
             word = "above" if self.above else "at least"
             return f"must be {word} {self.least:g}, got {value}{reason(self.why_least)}"

@@ -39,7 +39,7 @@ class Family:
 
 
 def families(settings: Settings, memory: str) -> list[Family]:
-    """What a run may choose from.
+    """Returns the families of codecs that a run may choose from.
 
     Args:
         settings: with `--code auto`.

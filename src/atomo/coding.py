@@ -1,4 +1,4 @@
-"""Which codecs and which memory a run has, from all the settings that say something of them."""
+"""The codecs and the memory of a run, resolved from all settings that concern them."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:
 
 
 def fitted_phases(codec: Codec[Any], code_schedule: str, comm_type: str) -> tuple[Phase, ...]:
-    """What `--code-schedule` makes of the codec, with codecs as a communicator uses them."""
+    """Returns the phases of `--code-schedule`, with codecs as a communicator uses them."""
     planned = phases(str(codec), code_schedule)
     return tuple(replace(one, codec=fitted_codec(one.codec, comm_type)) for one in planned)
 

@@ -1,4 +1,4 @@
-"""How the sections of a frame are compressed: settings alone; `wire` does it."""
+"""Settings of the lossless compression of a frame's sections; `wire` applies them."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -14,7 +14,7 @@ SHUFFLES: Final = ("none", "byte", "bit")
 @final
 @dataclass(frozen=True)
 class Compression:
-    """How blosc is asked to compress."""
+    """Settings of blosc: codec, level and shuffle."""
 
     codec: str = "lz4"
     level: int = 5  # 0 to 9; higher => smaller and slower

@@ -313,7 +313,7 @@ class Settings:
 
     @property
     def by_name(self) -> ByName:
-        """Which parameters have a codec of their own."""
+        """Codecs of single parameters, from `--code-for`."""
         return parse_by_name(self.code_for)
 
     @property
@@ -324,7 +324,7 @@ class Settings:
 
     @property
     def codec_flags(self) -> dict[str, int | float | None]:
-        """What the published flags say of the codec, by the names of its settings."""
+        """Settings of the codec that the published flags give, by their names; None: not given."""
         return {setting: getattr(self, name) for name, setting in FLAGS.items()}
 
     @property
@@ -334,17 +334,19 @@ class Settings:
 
     @property
     def processes(self) -> int:
-        """How many a job has, with those that wait."""
+        """Number of processes of the job, spares included."""
         return self.n + self.spares
 
     @property
     def workers(self) -> int:
-        """How many processes compute gradients."""
+        """Number of processes that compute gradients."""
         return trainers(self.n, self.comm_type)
 
     @property
     def least_workers(self) -> int:
-        """How many workers must be left for another step; all, where none goes on without them."""
+        """Number of workers that the next step needs; all of them if a run cannot
+        outlive a death.
+        """
         if not outlives(self.comm_type, self.hierarchical):
             return self.workers
         return self.min_workers or -(-self.workers // 2)
@@ -356,7 +358,7 @@ class Settings:
 
     @property
     def grouping(self) -> Grouping:
-        """Which gradients share a message."""
+        """Grouping of gradients into messages."""
         return grouping(self.fusion) if self.fusion else megabytes(self.fusion_mb)
 
     @property

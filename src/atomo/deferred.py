@@ -20,7 +20,7 @@ __all__ = ["defer"]
 
 @final
 class StandIn(ModuleType):
-    """What `import` finds in place of a module that nobody has used so far."""
+    """A placeholder for a module that is imported when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
         """Something of the module, which is imported for it."""

@@ -36,7 +36,7 @@ def together(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
 
 
 def equal_counts(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
-    """So many groups of as many tensors each, or of one more; at most one group a tensor."""
+    """Cuts tensors into groups of equal counts, some of one more; at most one group per tensor."""
     tensors, groups = len(sizes), min(int(amount), len(sizes))
     return tuple(tensors * (group + 1) // groups for group in range(groups))
 
@@ -67,7 +67,7 @@ class Way:
     cut: Callable[[Sequence[int], float], tuple[int, ...]]
     """From the bytes of each tensor and the amount to the cuts."""
     amount: str = ""
-    """What the number behind the colon is; none where empty."""
+    """Unit of the number behind the colon; empty: there is no number."""
     whole: bool = False
     """True if that is a whole number."""
     searched: bool = False
@@ -169,7 +169,7 @@ def read_cuts(text: str, said: str | None) -> Grouping:
 
 
 def grouping(text: str) -> Grouping:
-    """What `--fusion` says.
+    """Parses `--fusion`.
 
     >>> str(grouping("Layer")), str(grouping("count: 8")), str(grouping("bytes:0.5"))
     ('layer', 'count:8', 'bytes:0.5')

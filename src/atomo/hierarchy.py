@@ -1,4 +1,4 @@
-"""Which ranks count as one host: what `--hierarchical` says."""
+"""The option `--hierarchical`: the ranks that count as one host."""
 
 from typing import Final
 

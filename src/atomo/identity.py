@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of the settings, and which of them a run must share to continue it."""
+"""Settings that a checkpoint records, and those that must be equal to resume from it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
 
 
 def record(settings: Settings) -> dict[str, str | int | float | bool]:
-    """What a checkpoint keeps of the settings: what the run computes, not where."""
+    """Returns the settings that a checkpoint records: what the run computes, and not where."""
     return {
         name: value
         for name, value in asdict(settings).items()

@@ -1,4 +1,4 @@
-"""What a gradient is made of, and what a codec does to which part of it."""
+"""Statistics of a gradient, and the error of a codec on each kind of its entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,7 +68,9 @@ def layer(name: str, tensor: Tensor) -> Layer:
 
 
 def singular_values(tensor: Tensor) -> Float[Tensor, " r"]:
-    """Of the matrix with a row for each output channel, descending; of a vector, its norm."""
+    """Computes the singular values, descending, of the matrix with a row per output channel; of a
+    vector, its norm.
+    """
     if tensor.ndim < 2:
         norm: Tensor = tensor.norm()
         return norm.reshape(1)
@@ -114,7 +116,7 @@ def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
 @final
 @dataclass(frozen=True)
 class Losses:
-    """What one encoding lost, ||sent - wanted|| / ||wanted||, over kinds of entries."""
+    """Relative errors of one encoding, ||sent - gradient|| / ||gradient||, by kind of entry."""
 
     spec: str = column("the codec, with the settings that are not its defaults")
     frame_bytes: int = column("the whole message, as it travels")
@@ -143,7 +145,7 @@ def reconstruct(
 
 
 def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> Losses:
-    """What a codec loses of a gradient, and where."""
+    """Encodes a gradient once and measures the error by kind of entry."""
     wanted, sent, size = reconstruct(codec, gradient)
     magnitude = wanted.abs()
     rank = max(1, round(BIG * magnitude.numel()))

@@ -1,4 +1,4 @@
-"""What a codec costs and loses on given gradients: the figures behind `atomo bench`.
+"""Costs and errors of codecs on given gradients: the figures of `atomo bench`.
 
 Times are those of the real path: memory, encoding, packing and checksum on one side, checking,
 unpacking and adding up on the other. They are given as ratios to a copy of the same gradient, taken
@@ -116,7 +116,7 @@ def copy_time(tensor: Tensor, repetitions: int = 5) -> float:
 
 
 def timed(body: Callable[[], object]) -> float:
-    """How long `body` takes, seconds."""
+    """Measures how long `body` takes, seconds."""
     started = time.perf_counter()
     body()
     return time.perf_counter() - started

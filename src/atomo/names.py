@@ -75,5 +75,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def fold(name: str) -> str:
-    """What two spellings of one name have in common."""
+    """Returns the form that all spellings of a name share."""
     return re.sub("[-_/]", "", name.lower())

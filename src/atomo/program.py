@@ -1,4 +1,4 @@
-"""What programs with commands have in common: finding the command, exit codes, signals."""
+"""Entry points of command-line programs: finding the command, exit codes, signals."""
 
 import errno
 import os

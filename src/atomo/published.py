@@ -1,4 +1,4 @@
-"""What the spellings of other published systems are called here.
+"""Spellings of options and names in other published systems, and ours for each.
 
 The command line takes those that mean the same, and names the successor of all others;
 `docs/from-other-systems.md` shows the same table. Options that have our name already are not in it.
@@ -26,7 +26,7 @@ class Spelling:
     """As it is typed there, with `-` for `_`."""
     systems: str
     ours: str
-    """What to give in its place, or that it works; for people."""
+    """The text for people: the option to give in its place, or that it works."""
     option: str = ""
     """The option of ours that it is taken as; empty: it is refused."""
     value: str = ""
@@ -131,7 +131,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 
 
 def successor(option: str) -> str:
-    """What to give in place of an option, as the end of an error; empty: nobody published it.
+    """Names the replacement of an option, as the end of an error; empty: nobody published it.
 
     >>> successor("--fusion-num")
     'in place of what MergeComp has: `--fusion count:GROUPS` (docs/from-other-systems.md)'

@@ -28,7 +28,7 @@ VOTES_RATE: Final = 0.0001
 @final
 @dataclass(frozen=True)
 class Plan:
-    """When and by how much the learning rate changes. Steps count from 0 here."""
+    """Milestones and factors of a learning-rate schedule. Steps count from 0 here."""
 
     last: int
     """Steps of the whole run."""
@@ -41,7 +41,7 @@ class Plan:
     milestones: tuple[int, ...] = ()
     """Steps from which on the rate is lower, of the whole run; for `multistep`."""
     gamma: float = 0.1
-    """What each fall leaves; for `step` and `multistep`."""
+    """Factor of each fall; for `step` and `multistep`."""
     end: float = 0.0
     """The share of the rate that is left after the last step; for `cosine` and `linear`."""
     whole: int = 1
@@ -69,7 +69,7 @@ def linear(plan: Plan, step: int) -> float:
 
 
 def progress(plan: Plan, step: int) -> float:
-    """How much of the way from the end of the warm-up to the end of the run is done, 0..1."""
+    """Computes the progress from the end of the warm-up to the end of the run, 0..1."""
     return min(1.0, max(0, step - plan.warm_up) / max(1, plan.last - plan.warm_up))
 
 
@@ -85,7 +85,7 @@ SCHEDULES: Final[Mapping[str, Callable[[Plan, int], float]]] = MappingProxyType(
 
 
 def schedule_factor(name: str, plan: Plan, step: int) -> float:
-    """What a schedule leaves of the rate at `step`, which counts from 0.
+    """Computes a schedule's factor on the learning rate at `step`, which counts from 0.
 
     >>> [schedule_factor("linear", Plan(last=4), step) for step in range(4)]
     [1.0, 0.75, 0.5, 0.25]
@@ -94,7 +94,7 @@ def schedule_factor(name: str, plan: Plan, step: int) -> float:
 
 
 def warm_up_factor(plan: Plan, step: int) -> float:
-    """What a warm-up leaves of the rate at `step`: it rises evenly, step by step.
+    """Computes a warm-up's factor on the learning rate at `step`; it rises linearly, step by step.
 
     Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.
     """

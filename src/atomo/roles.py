@@ -1,4 +1,4 @@
-"""Which processes of a job train: all of them, or all but a master."""
+"""Rules of communicators: roles of processes, and the settings that each can be used with."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -46,7 +46,7 @@ def outlives(comm_type: str, hierarchical: str) -> bool:
 
 
 def trainers(processes: int, comm_type: str) -> int:
-    """How many of the processes of a job compute gradients."""
+    """Counts the processes of a job that compute gradients."""
     return processes - has_master(comm_type)
 
 

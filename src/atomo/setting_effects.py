@@ -1,4 +1,4 @@
-"""Which settings of a run have an effect beside which others: the table of `atomo train`."""
+"""The table of `atomo train`: for each setting, the condition under which it has an effect."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

@@ -45,7 +45,7 @@ OF_A_PLACE: Final = {"train_dir"}  # who repeats a run does not continue it
 
 
 def read_settings(files: Sequence[Path]) -> dict[str, Any]:
-    """What some files say, by field of Settings; later ones win.
+    """Reads settings from files, by field of Settings; later files win.
 
     Raises:
         ConfigError: one cannot be read, or has what is no setting or no value of it.
@@ -74,7 +74,7 @@ def settings_text(settings: Settings) -> str:
 
 
 def name_of(files: Sequence[Path]) -> str:
-    """Which files a run is made of, for the name of its folder.
+    """Joins the names of a run's configuration files, for the name of its folder.
 
     >>> name_of([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
     '[cifar.resnet20]+[dgc.wm5]'
@@ -114,7 +114,9 @@ def parsed(path: Path) -> dict[str, Any]:
 
 @cache
 def kinds_of_settings() -> dict[str, Any]:
-    """What each field is, read once: it takes a millisecond, and files have many keys."""
+    """Returns the type of each field, read once: it takes a millisecond, and files have
+    many keys.
+    """
     return get_type_hints(Settings)
 
 

@@ -1,4 +1,4 @@
-"""What a process may find missing around it, and what it gets in its place."""
+"""Repairs of a process's environment: closed standard streams, a missing home folder."""
 
 import os
 import sys

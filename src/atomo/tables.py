@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @final
 class Table(Mapping[str, T]):
-    """What stands at each of `places`, by name.
+    """A mapping from names to objects that are imported when they are looked up.
 
     >>> table = Table("atomo.data", {"Digits": "digits:DIGITS"})
     >>> list(table), table["Digits"].name

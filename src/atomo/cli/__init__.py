@@ -44,7 +44,7 @@ def act(name: str, words: list[str]) -> int:
 
 
 def usage() -> str:
-    """What `atomo --help` says."""
+    """Returns the text of `atomo --help`."""
     lines = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
     return "\n".join(["usage: atomo COMMAND [OPTION ...]", "", *lines, "",
                       "`atomo COMMAND --help` lists the options of a command; `atomo --version`",

@@ -75,7 +75,7 @@ CAPTURE: Final[Mapping[str, Effect[Any]]] = MappingProxyType(
         Effect(taken, "the gradient is that of --tensor {0.tensor}; leave one of them out"),
     )
 )
-"""Of options that say which gradient to take, in the tables of commands that take one."""
+"""Effects of the options that select a gradient, in the tables of commands that take one."""
 
 EFFECTS: Final[Mapping[str, Effect[BenchOptions]]] = MappingProxyType(
     {**dict.fromkeys(("code", "tensor", "repetitions", "threads", "json"), ALWAYS), **CAPTURE}

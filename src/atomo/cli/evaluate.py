@@ -123,7 +123,7 @@ def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
 
 
 def device_of(enable_gpu: str) -> str:
-    """Where networks are evaluated."""
+    """Returns the device on which networks are evaluated."""
     if enable_gpu.lower() == AUTO:
         return "cuda" if torch.cuda.is_available() else "cpu"
     return "cuda" if wants_gpu(enable_gpu) else "cpu"

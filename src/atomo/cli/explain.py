@@ -104,7 +104,7 @@ def from_here(options: ExplainOptions) -> tuple[Setting, Measured]:
 
 
 def from_probe(options: ExplainOptions) -> tuple[Setting, Measured]:
-    """Of the job that a probe measured: what its ranks share is in the figures."""
+    """Predicts the job that a probe measured: its figures include what ranks of a host share."""
     found = probed(options, [*ways_of(options)])
     asked = {*ways_of(options)}
     return found.setting(options.workers, options.link), [
@@ -125,7 +125,7 @@ def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Co
 
 
 def errors_on(options: ExplainOptions, profile: Profile) -> dict[str, float]:
-    """What each codec loses of a gradient, by its full name."""
+    """Measures the error of each codec on a gradient, by its full name."""
     return {
         spec: sum(measure_losses(codec, profile.gradient).errors)
         for spec, codec in codecs_of(options).items()

@@ -1,4 +1,4 @@
-"""Which options of `atomo explain` have an effect beside which others."""
+"""The table of `atomo explain`: for each option, the condition under which it has an effect."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -45,4 +45,4 @@ OF_RUN: Final[Mapping[str, Effect[ExplainOptions]]] = MappingProxyType(
         RUN,
     )
 )  # fmt: skip
-"""Where a folder of a run is explained."""
+"""Effects of the options when a run's folder is explained."""

@@ -119,7 +119,7 @@ class ExplainOptions:
 
     @property
     def compute_s(self) -> float | None:
-        """Of the passes, as they are said to take; None: nothing is said."""
+        """Seconds of the passes, as `--compute` gives them; None: not given."""
         return seconds(self.compute, flag("compute")) if self.compute else None
 
     @property
@@ -139,13 +139,13 @@ class ExplainOptions:
 
     @property
     def link(self) -> Link:
-        """Of each host."""
+        """The link of each host."""
         bits = bits_per_second(self.bandwidth, flag("bandwidth"))
         return Link(bits / 8, seconds(self.latency, flag("latency")))
 
     @property
     def machine(self) -> Machine:
-        """Of each host, beside this one."""
+        """The host model of each host, relative to this machine."""
         cores = self.cores or os.cpu_count() or 1
         processes = max(self.processes_per_host, self.per_host)
         computing = processes * self.threads
@@ -172,7 +172,7 @@ def codecs_of(options: ExplainOptions) -> dict[str, Codec[Any]]:
 
 
 def misfit(codec: Codec[Any], reduction: str) -> str:
-    """Why a codec is not predicted with a reduction; empty: it is."""
+    """Explains why a codec is not predicted with a reduction; empty: it is predicted."""
     if reduction in LOW_RANK:
         return f"--comm-type {reduction} is predicted for svd of --svd-rank, which is 0"
     if str(codec) in DENSE and reduction not in ("Allgather", "Allreduce"):
@@ -192,7 +192,7 @@ def left_out(options: ExplainOptions) -> dict[str, str]:
 
 
 def communicators_of(options: ExplainOptions, spec: str, reduction: str) -> tuple[str, ...]:
-    """Of which communicators the costs of a codec with a reduction say what they take."""
+    """Returns the communicators that the costs of a codec with a reduction can predict."""
     # What is dense sums, in a fraction of the bytes.
     flat = () if reduction == "Allgather" and spec in DENSE else (reduction,)
     inside = tuple(INSIDE + name for name in flat) if options.per_host > 1 else ()

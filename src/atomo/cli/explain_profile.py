@@ -1,4 +1,4 @@
-"""What `atomo explain` predicts from: passes and a gradient, and workers as described.
+"""Inputs of `atomo explain`: times of passes, a gradient, and the workers as described.
 
 Passes are timed on this machine, with a network that is built here, or said (`--compute`). The
 gradient is that of such a pass, with weights that are drawn or read, or is read itself.

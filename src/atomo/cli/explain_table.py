@@ -1,4 +1,4 @@
-"""How `atomo explain` says what it found: a table, a sentence, or a document."""
+"""Output of `atomo explain`: a table, a sentence, or a JSON document."""
 
 import math
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) 
 
 
 def subject(options: ExplainOptions) -> str:
-    """What is explained."""
+    """Describes the run that is explained."""
     if file := options.gradient or (options.weights if options.compute else ""):
         return file
     return f"{options.network} with {options.weights}" if options.weights else options.network

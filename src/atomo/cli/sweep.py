@@ -185,7 +185,7 @@ def say(trial: Trial) -> None:
 
 
 def advice(first: Mapping[str, str]) -> str:
-    """What to do with the results: the options of the best trial, where there is one."""
+    """Recommends the options of the best trial, if there is one."""
     if not first:
         return "all diverged: try lower learning rates\n"
     return f"best: {' '.join(shlex.join(pair) for pair in first.items())}\n"

@@ -101,7 +101,7 @@ class Live:
 
 
 def progress_table(step: StepDone, started: Started) -> Table:
-    """Where the run is, how well it does, and what it costs on the wire."""
+    """Renders progress: step, loss, speed and bytes."""
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_row(
         f"step {step.step}/{started.last_step}",
@@ -123,13 +123,13 @@ def progress_table(step: StepDone, started: Started) -> Table:
 
 
 def workers_text(step: StepDone, started: Started) -> str:
-    """How many counted, and who lags behind."""
+    """Counts the gradients that were used, and names the workers that lag."""
     lags = f", {step.slowest} is {step.slowness:.1f}x slow" if step.slowness >= STRAGGLES else ""
     return f"{step.workers} of {started.workers} workers{lags}"
 
 
 def times_table(step: StepDone) -> Table:
-    """Where the time of a step goes."""
+    """Renders the parts of a step's time."""
     table = Table.grid(padding=(0, 2), expand=True)
     cells = [f"{name} {ms:.1f} ms" for name, ms in phases_ms(step)]
     table.add_row(*cells, *filter(None, [hidden_text(step)]))

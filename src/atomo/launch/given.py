@@ -25,13 +25,13 @@ The published ones, configs/..., are found from every folder."""
 @final
 @dataclass(frozen=True)
 class Given:
-    """What a user asked for."""
+    """Settings as the user gave them: files and options."""
 
     settings: Settings
     name: str
-    """Which files it came from, `[cifar.resnet20]+[dgc.wm5]`; empty: from none."""
+    """Names of its files, such as `[cifar.resnet20]+[dgc.wm5]`; empty: no files."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the command line itself says, by field of Settings."""
+    """Options of the command line itself, by field of Settings."""
 
     def idle(self, table: Mapping[str, Effect[Settings]] = EFFECTS) -> dict[str, Effect[Settings]]:
         """Returns the options of the command line that have no effect.

@@ -71,7 +71,7 @@ def parse_line(line: str, where: str) -> Host:
 def assign(
     hosts: Sequence[Host], processes: int, source: str = "the host file"
 ) -> list[tuple[str, int]]:
-    """How many processes each host gets: dealt out in turn, so that the master is on the first.
+    """Counts the processes of each host: dealt out in turn, so that the master is on the first.
 
     Args:
         hosts: the master's first.

@@ -1,4 +1,4 @@
-"""What the launcher says of a process that cannot say it any more."""
+"""Messages of the launcher about a process that can no longer report itself."""
 
 import signal
 from typing import Final
@@ -48,7 +48,7 @@ def refused(code: int, mpi_args: str) -> str:
 
 
 def last_words(name: str, number: int, train_dir: str) -> str:
-    """What to know of a process that signal `number` has killed, and what to do now."""
+    """Explains the death of a process by signal `number`, and the remedy."""
     killed = f"was killed by signal {number} ({signal.strsignal(number)})"
     if name == "evaluator":
         return f"atomo: the evaluator {killed}; {without_evaluator(train_dir)}"
@@ -74,7 +74,7 @@ def without_evaluator(train_dir: str) -> str:
 
 
 def abandoned(name: str, grace_s: float) -> str:
-    """Of a process that does not end although it should."""
+    """Explains that a process does not end although it should."""
     if name == "evaluator":
         return f"atomo: the evaluator has not ended within {grace_s:g} s and is killed"
     return (
@@ -84,7 +84,7 @@ def abandoned(name: str, grace_s: float) -> str:
 
 
 def apart(name: str, seconds: float) -> str:
-    """Of a job whose ranks never met."""
+    """Explains that the ranks of a job never met."""
     return (
         f"atomo: {seconds:g} s after the start of the job its ranks have not met, and mpirun is "
         "killed; where it takes them longer to start, raise --timeout"
@@ -92,12 +92,12 @@ def apart(name: str, seconds: float) -> str:
 
 
 def lingers(name: str, seconds: float) -> str:
-    """Of an mpirun that outlives its ranks."""
+    """Explains that mpirun outlives its ranks."""
     return f"atomo: mpirun has not ended within {seconds:g} s of the end of the run and is killed"
 
 
 def stopped(name: str, timeout_s: float, train_dir: str) -> str:
-    """Of a process that was stopped and not continued."""
+    """Explains that a process was stopped and not continued."""
     process = "the evaluator" if name == "evaluator" else "mpirun"
     after = f"; {without_evaluator(train_dir)}" if name == "evaluator" else ""
     return (

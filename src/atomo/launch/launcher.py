@@ -61,7 +61,7 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
 
 
 def display_of(settings: Settings, console: Console) -> Display:
-    """What shows the run."""
+    """Returns the display of a run."""
     if settings.log_format == "atomo":
         return PublishedLines(sys.stdout)
     return Live(console) if console.is_terminal else Plain(sys.stdout, settings.log_interval)

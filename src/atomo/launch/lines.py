@@ -130,7 +130,7 @@ def phases_ms(step: StepDone) -> list[tuple[str, float]]:
 
 
 def headline(event: Started) -> str:
-    """What is about to be trained, and by whom."""
+    """Describes the run before its first step: the model, the data and the processes."""
     begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
     return (
         f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
@@ -152,7 +152,7 @@ def step_line(event: StepDone, last_step: int, samples: str) -> str:
 
 
 def processes_text(event: Started) -> str:
-    """Who takes part."""
+    """Describes the processes that take part."""
     spares = f" + {event.spares} spare{'s' * (event.spares > 1)}" if event.spares else ""
     if event.comm_type == PARAMETER_SERVER:
         return f"1 master + {event.workers} workers{spares}"
@@ -160,12 +160,12 @@ def processes_text(event: Started) -> str:
 
 
 def back_text(step: StepDone) -> str:
-    """What comes from the master, or from the other ranks."""
+    """Names the data that come from the master, or from the other ranks."""
     return f"{'received' if step.exchange_s else 'down'} {bytes_text(step.down_bytes)}"
 
 
 def hidden_text(step: StepDone) -> str:
-    """How much of the exchange the backward pass hid, where that is known."""
+    """Tells the share of the exchange that the backward pass hid, if it is known."""
     return f"hidden {step.hidden_s / step.exchange_s:.0%}" if step.exchange_s else ""
 
 

@@ -69,7 +69,9 @@ def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
 
 
 def outliving(settings: Settings) -> list[str]:
-    """What has a job go on where a worker dies, and end where a host does, if this mpirun can.
+    """Returns the options with which a job outlives a worker but not a host, if this mpirun has
+    them. Without them mpirun ends all ranks at once, which is right where no rank can go on without
+    the others.
 
     Where none goes on without the others mpirun ends them all at once, as it does by itself.
     """
@@ -84,7 +86,7 @@ def outliving(settings: Settings) -> list[str]:
 
 
 def watchful(mpi_args: str) -> list[str]:
-    """What has mpirun, its daemons and its ssh notice a silent host."""
+    """Returns the options with which mpirun, its daemons and its ssh notice a silent host."""
     wanted: list[str] = []
     if KEEPALIVE not in mpi_args:
         for name, value in KEEPALIVES:
@@ -127,7 +129,9 @@ def find_mpirun() -> str:
 
 
 def placement(settings: Settings, away: Collection[str]) -> list[str]:
-    """Which ranks go where. More ranks than cores are meant: the master mostly waits."""
+    """Returns the options that map ranks to hosts. More ranks than cores are allowed: the master
+    mostly waits.
+    """
     counts = dealt(settings, away)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
         check_room(settings.processes)
@@ -138,7 +142,9 @@ def placement(settings: Settings, away: Collection[str]) -> list[str]:
 
 
 def alone(mpi_args: str) -> list[str]:
-    """What keeps a job on this host in an allocation of several, if this mpirun can."""
+    """Returns the options that keep a job on this host in an allocation of several, if this mpirun
+    has them.
+    """
     found = [name for variable, name in ALLOCATIONS.items() if variable in os.environ]
     if not found or "ras" in split(mpi_args) or version() < FAULT_TOLERANT:
         return []

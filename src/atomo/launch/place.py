@@ -96,7 +96,7 @@ def claimed(settings: Settings, given: bool) -> Settings:
 
 
 def fresh_folder(settings: Settings, name: str = "") -> Path:
-    """Where a run goes that was given no folder."""
+    """Returns a new folder for a run that was given none."""
     codec = settings.code.partition("(")[0]
     now = datetime.now().strftime("%Y%m%d-%H%M%S")
     network = settings.network.replace(":", "-")  # of a network of another package

@@ -25,7 +25,7 @@ Run = Callable[[Sequence[str]], int]
 
 @runtime_checkable
 class Asked(Protocol):
-    """What a probe is to be of."""
+    """A description of the run that a probe measures."""
 
     @property
     def network(self) -> str: ...
@@ -74,7 +74,7 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 
 
 def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -> Probed:
-    """What the file says; without one, a job measures it first.
+    """Reads a probe from a file, or runs a job that measures it first.
 
     Args:
         asked: options of `atomo explain`.
@@ -108,7 +108,7 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
 
 
 def subject_of(asked: Asked, ranks: int) -> Subject:
-    """What a probe of these options is of."""
+    """Describes the subject of a probe with these options."""
     hosts = assign(read_hosts(Path(asked.hostfile)), ranks) if asked.hostfile else [(HERE, ranks)]
     return Subject(
         tuple(name for name, count in hosts for _ in range(count)),

@@ -78,7 +78,7 @@ def restarted(
 
 
 def told(step: int, away: frozenset[str]) -> str:
-    """Where another attempt begins."""
+    """Tells the step at which the next attempt begins."""
     where = f"from the checkpoint of step {step}" if step else "from the beginning"
     without = f"; without {', '.join(sorted(away))}, which did not answer" if away else ""
     return where + without

@@ -59,7 +59,7 @@ def allocated(environment: Mapping[str, str] = os.environ) -> list[Host]:
 
 
 def tasks() -> int:
-    """How many tasks the allocation has that this process is in.
+    """Counts the tasks of the allocation that this process is in.
 
     Raises:
         ConfigError: it is in none, or that has a single task, which is no job.
@@ -74,7 +74,7 @@ def tasks() -> int:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """How many tasks each node has.
+    """Counts the tasks of each node.
 
     >>> tasks_per_node("2(x3),1")
     [2, 2, 2, 1]

@@ -1,4 +1,4 @@
-"""What the processes of a job print, line by line, in one queue."""
+"""Output of a job's processes, line by line, in one queue."""
 
 import os
 import queue

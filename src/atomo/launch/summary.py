@@ -1,4 +1,4 @@
-"""What a run comes to: the table that it closes with."""
+"""The closing table of a run."""
 
 from collections import Counter
 from pathlib import Path
@@ -124,7 +124,7 @@ class Summary:
         return rows
 
     def _stragglers(self) -> list[tuple[str, str]]:
-        """Who lagged behind the others, and in how many steps."""
+        """Names the workers that lagged, and in how many steps."""
         if not self._slowest or not self.last:
             return []
         told = [f"worker {rank}: {count:,} steps" for rank, count in self._slowest.most_common(3)]
@@ -132,7 +132,7 @@ class Summary:
         return [(name, ", ".join(told))]
 
     def _strangers(self) -> list[tuple[str, str]]:
-        """Whose frames were refused, and why."""
+        """Names the workers whose frames were refused, and the reasons."""
         if not self._refused:
             return []
         found = sorted(self._refused.items())
@@ -153,7 +153,7 @@ class Summary:
         return rows
 
     def _failures(self) -> list[tuple[str, str]]:
-        """What could not be written, if anything."""
+        """Names the files that could not be written, if any."""
         failed = max(
             sum(one.failures for one in self._storage.values()),
             self.last.storage_failures if self.last else 0,
@@ -171,7 +171,7 @@ class Summary:
         return 4 * self.started.parameters * self.started.workers if self.started else 0
 
     def _way_back(self, down: int | float, whole: int | float) -> tuple[str, str]:
-        """What comes to workers, and what it would be without compression."""
+        """Tells the bytes that came to workers, and how many they would be without compression."""
         if self._alike():
             return "bytes received per step", f"{bytes_text(down)} (dense {bytes_text(whole)})"
         return "bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"
@@ -187,7 +187,7 @@ class Summary:
         return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({told})" if told else "")
 
     def title(self) -> str:
-        """How the run ended, in a word or two."""
+        """Describes the end of the run in a word or two."""
         if self.ended is None:
             return "Ended early"
         if self.ended.reason != "done":

@@ -33,7 +33,7 @@ LEAVING_S = 60.0  # that they have beside --timeout for their goodbye
 
 @dataclass(frozen=True)
 class Limit:
-    """When a process is ended that does not get on by itself."""
+    """A deadline after which a process that makes no progress is ended."""
 
     seconds: float
     words: Callable[[str, float], str]  # why, of the process's name and these seconds

@@ -22,17 +22,17 @@ LAST: Final = 0.1  # of the steps: the loss of a single one says more of its ima
 @final
 @dataclass(frozen=True)
 class Trial:
-    """What one point of the grid came to."""
+    """Results of one point of the grid."""
 
     name: str
-    """Of its folder: lr=0.5,momentum=0.9."""
+    """Name of its folder: lr=0.5,momentum=0.9."""
     settings: str
     """All of them, as `settings.toml` has them."""
     steps: int
     loss: float | None
-    """Of the training images, the mean over the last tenth of the steps; None: it diverged."""
+    """Training loss, the mean over the last tenth of the steps; None: it diverged."""
     accuracy: float
-    """Of the same."""
+    """Training accuracy over the same steps."""
     step_s: float
     sent_bytes: float
     """Up, a step, by all workers."""
@@ -41,7 +41,8 @@ class Trial:
 
 
 def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Metric) -> Trial:
-    """What the steps in a run's folder come to, and its checkpoints by `metric`.
+    """Reads a trial's results from the steps in a run's folder, and from its checkpoints by
+    `metric`.
 
     Raises:
         CheckpointError: they cannot be read.
@@ -82,7 +83,8 @@ def remember(folder: Path, trial: Trial) -> None:
 
 
 def best(trials: Sequence[Trial], metric: Metric) -> Trial | None:
-    """That of the best `metric` where all were evaluated, else that of the lowest loss.
+    """Returns the trial of the best `metric` if all were evaluated, else that of the lowest loss;
+    None: all diverged.
 
     None where all diverged.
     """

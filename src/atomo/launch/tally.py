@@ -1,4 +1,4 @@
-"""What became of what workers were asked for, over a whole run."""
+"""Totals over a whole run: gradients requested, used, late, refused and lost."""
 
 from __future__ import annotations
 

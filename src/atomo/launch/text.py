@@ -34,5 +34,5 @@ def duration_text(seconds: int | float) -> str:
 
 
 def ratio_text(dense: int | float, sent: int | float) -> str:
-    """How many times fewer bytes were sent than there are; of one who sent nothing, no number."""
+    """Formats the ratio of dense bytes to sent bytes; if nothing was sent, there is no number."""
     return f"{dense / sent:.1f}x" if sent else "-"

@@ -38,7 +38,7 @@ def hosts_of(settings: Settings) -> list[str]:
 
 
 def dealt(settings: Settings, away: Collection[str] = ()) -> list[tuple[str, int]]:
-    """How many ranks each host gets; where the job is on this one alone nothing.
+    """Counts the ranks of each host; empty if the job runs on this host alone.
 
     Raises:
         ConfigError: no host is left, or those that are have too few slots.

@@ -78,7 +78,7 @@ def show(comm_type: str, medians: dict[str, float]) -> None:
 
 
 def lines_of(folder: Path) -> str:
-    """What `auto` chose and predicted."""
+    """Returns the lines that tell the choice of `auto` and its prediction."""
     found = json.loads((folder / "auto.json").read_text())
     kept = ("step_s", "dense_s", "error", "budget", "memory", "codes", "took_s")
     return json.dumps({name: found[name] for name in kept})

@@ -141,7 +141,7 @@ def log2_choose(n: int, k: int) -> float:
 
 
 def print_places(entries: int = 10_000_000) -> None:
-    """How close random index sets come to their bound."""
+    """Prints how close random index sets come to their bound."""
     print(f"\nrandom places among {entries:,}:\n\n| share | bits per place | bound | ratio |")
     print("|---|---|---|---|")
     for share in (0.1, 0.01, 0.001, 0.0001):
@@ -153,7 +153,7 @@ def print_places(entries: int = 10_000_000) -> None:
 
 
 def print_small_frame() -> None:
-    """What a frame of ten kilobytes spends on anything but its tensors."""
+    """Prints the parts of a frame of ten kilobytes that are not its tensors."""
     tensor = torch.randn(2500, generator=Generator().manual_seed(3))
     frame = atomo.encode(tensor, "sgd", seed=1, compression=Compression(codec="none"))
     spent = len(frame) - 4 * tensor.numel()

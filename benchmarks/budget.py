@@ -1,4 +1,4 @@
-"""What an error costs: final accuracy against the relative error of the codec, for many codecs.
+"""Final accuracy against the relative error of the codec, for many codecs.
 
 The error is the one that `--error-budget` bounds, measured where `--code auto` measures it: on the
 gradient of one batch at the first weights. Short runs of LeNet, a thread a rank; lines of JSON, and
@@ -57,7 +57,7 @@ class Outcome:
     seed: int
     workers: int
     error: float
-    """Of the mean gradient of all workers, relative and squared."""
+    """Relative squared error of the mean gradient of all workers."""
     accuracy: float | None  # of the test images; None: it diverged
 
     @property
@@ -160,7 +160,7 @@ def run(settings: Settings) -> list[Outcome]:
 
 
 def finished(settings: Settings) -> list[Outcome]:
-    """What a run came to that is over."""
+    """Reads the results of a finished run."""
     lines = (Path(settings.train_dir) / "evaluations.jsonl").read_text().splitlines()
     job = make_job(settings, settings.n)
     return [outcome(settings, error_of(job), json.loads(lines[-1])["top1"])]
@@ -187,7 +187,7 @@ def gradient_of(job: Job) -> Mapping[str, Tensor]:
 
 
 def read(path: Path) -> list[Outcome]:
-    """What was run already."""
+    """Reads the records of earlier runs."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [Outcome(**json.loads(line)) for line in lines]
 

@@ -1,4 +1,4 @@
-"""What half precision takes: encoding, alone and with its residual, as multiples of a copy.
+"""Cost of half precision: encoding, alone and with its residual, as multiples of a copy.
 
 Times are of the processor, each the least of several in one run, so that what else a machine does
 counts little.

@@ -52,7 +52,7 @@ class Calm:
         return wrong + ended("the training without faults", self._training, limit_s)
 
     def steps_in(self, parts: Sequence[tuple[float, float]]) -> float:
-        """How many steps it takes in these seconds."""
+        """Counts the steps that it takes in these seconds."""
         if self._beside and self._training is not None:
             return sum(self._training.useful(*part) for part in parts)
         rate = statistics.fmean(self.rates) if self.rates else 0.0

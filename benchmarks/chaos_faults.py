@@ -22,7 +22,7 @@ NARROW, WIDE = "20mbit", "1gbit"
 @final
 @dataclass(frozen=True)
 class Scene:
-    """What a fault is done to."""
+    """The job and the hosts that faults are injected into."""
 
     cluster: Cluster
     training: Training
@@ -76,7 +76,7 @@ def killed(scene: Scene, whom: float) -> None:
 
 
 def stopped(scene: Scene, whom: float) -> None:
-    """Of a spare that waits nobody expects anything."""
+    """Stops a process; nobody waits for a spare."""
     send(worker(scene, whom, computes=True)[1], signal.SIGSTOP)
 
 
@@ -192,7 +192,7 @@ if rank != "0":
 
     MpiTransport.send = send
 """
-"""What ranks run before anything else; `folder` has the files that say who lies."""
+"""Source that ranks run first; `folder` has the files that name the ranks that send bad frames."""
 LEAST_BYTES = 1000
 
 

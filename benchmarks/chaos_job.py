@@ -71,7 +71,7 @@ class Training:
         """
         self.folder = folder
         self.steps: list[float] = []
-        """When each step was told of; of one that is taken again, each time."""
+        """Time of the report of each step; a step that is taken again has several."""
         self._furthest: list[int] = []  # the last step by then
         self.restarts: list[float] = []
         self.told: list[str] = []
@@ -114,7 +114,7 @@ class Training:
         return self._furthest[until - 1] if until else 0
 
     def after(self, moment: float) -> list[float]:
-        """When steps were told of since a moment."""
+        """Returns the times of the reports of steps since a moment."""
         return self.steps[bisect.bisect_right(self.steps, moment) :]
 
     def ranks(self) -> dict[int, int]:

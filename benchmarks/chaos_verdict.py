@@ -1,4 +1,4 @@
-"""What a training came to that faults were done to, held against one without, and against goals."""
+"""Comparison of a training with injected faults with one without, and with goals."""
 
 import time
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Done:
     fault: str
     at: float
     overcome: float
-    """When the job took steps as before, beyond those that it had taken already."""
+    """Time at which the job took steps as before, beyond those that it had taken already."""
     cost_s: float
     """The longest time between two steps after it, less the median."""
     restarted: bool
@@ -45,7 +45,7 @@ class Stretch:
     seconds: float
     steps: int
     steps_without: float
-    """Of the training without faults."""
+    """Steps a second of the training without faults."""
 
     @property
     def goodput(self) -> float:
@@ -56,13 +56,14 @@ class Stretch:
 @final
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """Results of a run."""
 
     seconds: float
     faults: list[Done]
     stretches: dict[str, Stretch]
-    """Of the whole run, without the seconds of restarts, and of those without what is done to links
-    and disks."""
+    """Stretches of the whole run, without the seconds of restarts, and without faults of links and
+    disks.
+    """
     rates_without: list[float]
     """Steps a second of the training without faults, where it ran before and after."""
     accuracy: float
@@ -73,7 +74,7 @@ class Result:
     """Promises that were broken; empty: none."""
 
     def costs(self, names: Sequence[str], *, restarted: bool) -> list[float]:
-        """What faults of these kinds cost that made the job start again, or did not."""
+        """Computes the cost of faults of these kinds that restarted the job, or did not."""
         found = [one for one in self.faults if one.restarted is restarted]
         return sorted(one.cost_s for one in found if one.fault in names)
 
@@ -129,7 +130,7 @@ def outside(span: tuple[float, float], done: Sequence[Done]) -> list[tuple[float
 
 
 def broken(training: Training, limit_s: float) -> list[str]:
-    """What does not add up in the folder of a run, and processes that it has left."""
+    """Lists inconsistencies in the folder of a run, and processes that it left."""
     lines = training.metrics()
     steps, found = [int(line["step"]) for line in lines], []
     if steps != [*range(1, len(steps) + 1)]:
@@ -147,7 +148,9 @@ def broken(training: Training, limit_s: float) -> list[str]:
 
 
 def accuracy_of(folder: Path) -> float:
-    """Of the last checkpoint of a run, on the test images; 0 without one."""
+    """Reads the accuracy of the last checkpoint of a run, on the test images; 0 without a
+    checkpoint.
+    """
     step = latest(folder) if folder.exists() else None
     if step is None:
         return 0.0

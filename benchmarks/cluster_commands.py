@@ -1,4 +1,4 @@
-"""How long each command of tools/pytorch_ec2.py takes to start, and how much memory it has.
+"""Start-up time and memory of each command of tools/pytorch_ec2.py.
 
     python benchmarks/cluster_commands.py --repeat 5
 

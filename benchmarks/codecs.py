@@ -62,7 +62,7 @@ def figures(one: Measurement) -> Figures:
 
 
 def print_pytorch(gradient: dict[str, Tensor], repetitions: int) -> None:
-    """What PyTorch itself offers, for scale."""
+    """Prints the times of PyTorch's own operations, for scale."""
     flat = torch.cat([tensor.flatten() for tensor in gradient.values()])
     copy_s = copy_time(flat, repetitions)
     k = flat.numel() // 100

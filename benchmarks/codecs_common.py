@@ -1,4 +1,4 @@
-"""What the benchmarks of codecs share: which codecs, and on which gradient."""
+"""Codecs and gradients that the benchmarks of codecs share."""
 
 import math
 from pathlib import Path

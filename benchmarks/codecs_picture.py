@@ -31,7 +31,7 @@ EXACT: Final = 1e-4  # errors below it are drawn there
 @final
 @dataclass(frozen=True)
 class Figures:
-    """What one codec costs and loses."""
+    """Cost and error of one codec."""
 
     spec: str
     encode: float  # copies of the gradient

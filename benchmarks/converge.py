@@ -76,7 +76,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended."""
+    """Result of one run."""
 
     command: str
     accuracy: float | None  # of the test images
@@ -133,7 +133,7 @@ GRIDS = (
 
 
 def settings(command: str) -> Settings:
-    """What a user's options come to.
+    """Resolves the settings of a user's options.
 
     Raises:
         ConfigError: they are refused.
@@ -173,14 +173,14 @@ def run(command: str) -> Outcome:
 
 
 def read(path: Path) -> dict[str, Outcome]:
-    """What was run already."""
+    """Reads the records of earlier runs."""
     lines = path.read_text().splitlines() if path.exists() else []
     found = [Outcome(**json.loads(line)) for line in lines]
     return {one.command: one for one in found}
 
 
 def canonical(command: str) -> str:
-    """What a command comes to, so that a recipe and the codec that it names are one run."""
+    """Returns the resolved command, so that a recipe and the codec that it names are one run."""
     try:
         return shlex.join(to_arguments(settings(command)))
     except ConfigError:

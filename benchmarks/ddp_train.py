@@ -56,7 +56,7 @@ def join(options: argparse.Namespace) -> None:
 
 
 def add_group_options(parser: argparse.ArgumentParser) -> None:
-    """Who is in the process group, and where its rank 0 writes."""
+    """Adds the options of the process group, and of the output of its rank 0."""
     parser.add_argument("--rank", type=int)
     parser.add_argument("--world", type=int)
     parser.add_argument("--master", default="127.0.0.1")
@@ -169,7 +169,7 @@ def done(options: argparse.Namespace, model: nn.Module, data: Dataset, step: int
 
 
 def accuracy(model: nn.Module, data: Dataset) -> float:
-    """Of the test images, the part whose most likely class is the right one."""
+    """Computes the share of the test images whose most likely class is the right one."""
     model.eval()
     right = 0
     with torch.inference_mode():

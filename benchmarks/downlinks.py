@@ -1,4 +1,4 @@
-"""What differences on the way down train to: every codec of gradients beside every way down.
+"""Accuracy with compressed differences of weights: every codec of gradients with every `--down`.
 
 LeNet on the embedded digits, three workers, 10 epochs, defaults otherwise; no checkpoint, at which
 workers would get all weights, before the end. Cells are the test accuracy after the last step, in

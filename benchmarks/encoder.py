@@ -1,4 +1,4 @@
-"""What frames take without a run: `atomo.encode`, an `atomo.Encoder`, and the codec alone.
+"""Cost of frames outside a run: `atomo.encode`, an `atomo.Encoder`, and the codec alone.
 
 Calls of the three follow one another, round after round, on one tensor; a figure is the median of
 the processor's time over that of a copy of the tensor. The codec alone encodes and does not pack.

@@ -101,7 +101,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def seconds(work: object) -> float:
-    """How long something takes that all ranks begin together."""
+    """Measures the seconds of an operation that all ranks begin together."""
     dist.barrier()
     started = time.perf_counter()
     work()  # type: ignore[operator]

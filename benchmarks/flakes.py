@@ -76,7 +76,7 @@ def parsed() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that only compute."""
+    """Starts a number of processes that only compute."""
     made = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield

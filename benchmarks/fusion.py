@@ -1,4 +1,4 @@
-"""Which gradients share a message: `--fusion auto` beside the other ways, side by side in one go.
+"""Comparison of `--fusion auto` with the other groupings of gradients, side by side in one run.
 
     python benchmarks/fusion.py [--hostfile clusters/virtual/hosts_address] [--code topk sgd ...]
 

@@ -97,7 +97,7 @@ MUTATIONS = (flip, flip, edge, edge, cut, grow, word)
 
 
 def decoded(data: bytes) -> str:
-    """What is wrong with what `data` decodes to; empty where nothing is."""
+    """Checks a decoded payload; empty: it is right."""
     found = atomo.decode(data, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
     tensors: list[Tensor] = [found] if isinstance(found, Tensor) else found
     entries = sum(tensor.numel() for tensor in tensors)
@@ -105,7 +105,7 @@ def decoded(data: bytes) -> str:
 
 
 def check(data: bytes, take: Callable[[bytes], str]) -> str:
-    """What is wrong with how `data` was taken; empty where nothing is."""
+    """Checks the treatment of `data`; empty: it is right."""
     started = time.process_time()
     try:
         wrong = take(data)
@@ -121,7 +121,7 @@ Sort = tuple[Callable[[random.Random], bytes], Callable[[bytes], str]]
 
 
 def other_bytes(specs: Sequence[str]) -> Sort:
-    """How such a mutant is made, and who takes it."""
+    """Returns the maker of such a mutant, and its receiver."""
     originals = seeds(specs)
     return lambda chance: mutant(chance.choice(originals), chance), decoded
 

@@ -134,7 +134,9 @@ def kernels(entries: int, device: str) -> Iterator[Case]:
 
 
 def networks(device: str) -> Iterator[Case]:
-    """What has sizes of its own: all layers of a network, and whole steps of its training."""
+    """Yields the cases with sizes of their own: all layers of a network, and whole steps of its
+    training.
+    """
     shapes = layers(device)
     yield Case(PRODUCTS, 0.0, power_iteration(shapes))
     yield Case("svd(rank=3) of all layers", 0.0, spectral(shapes), PRODUCTS)
@@ -159,7 +161,7 @@ def milliseconds(run: Callable[[], object]) -> float:
 
 
 def cases(entries: int, device: str, whole: bool) -> Iterator[Case]:
-    """What is timed, on a GPU; each is made when its turn comes."""
+    """Yields the cases to time on a GPU; each is made when its turn comes."""
     yield from kernels(entries, device)
     if whole:
         yield from networks(device)

@@ -1,4 +1,4 @@
-"""Whether Triton's kernels give what numba's give, before `gpu.py` times them."""
+"""Equality of Triton's and numba's kernels, checked before `gpu.py` times them."""
 
 from collections.abc import Callable
 

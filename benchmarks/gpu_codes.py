@@ -38,7 +38,9 @@ def check_codes(values: Tensor, device: str) -> None:
 
 
 def code_rows(values: Tensor, device: str) -> list[tuple[str, float, Callable[[], object]]]:
-    """What is timed, and the fewest bytes an entry: of 4-bit levels of so many entries."""
+    """Yields the cases to time, and the fewest bytes an entry: of 4-bit levels of so
+    many entries.
+    """
     here, where = packed(values, 1), torch.device(device)
     symbols, words = here.to(device), numba_entropy.compress(here, True, False)
     share, coded = len(here) / len(values), 4 * len(words) / len(here)

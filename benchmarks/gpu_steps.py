@@ -1,4 +1,5 @@
-"""What `gpu.py` times beside kernels: the layers of a network, and whole steps of its training.
+"""Measurements of `gpu.py` beside kernels: the layers of a network, and whole steps of its
+training.
 
 A world of one over NCCL: what a hook costs above plain DistributedDataParallel, with nothing to
 send. Without a GPU a small network takes the same way over gloo.
@@ -54,7 +55,7 @@ def spectral_alone(gradients: list[Tensor]) -> Callable[[], object]:
 
 
 def power_iteration(gradients: list[Tensor]) -> Callable[[], object]:
-    """What PowerSGD computes for each of them: two products and an orthonormal basis."""
+    """Computes PowerSGD's step for each matrix: two products and an orthonormal basis."""
     matrices = [gradient.flatten(1) for gradient in gradients]
     starts = [torch.randn(one.shape[1], RANK, device=one.device) for one in matrices]
 

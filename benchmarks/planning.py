@@ -1,4 +1,4 @@
-"""How long it takes to plan which gradients share a message, and how far plans are from a bound.
+"""Time to plan the grouping of gradients into messages, and the distance of plans from a bound.
 
     python benchmarks/planning.py
 

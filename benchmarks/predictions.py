@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace, hosts: list[str], rate: str) -> None:
 
 
 def errors(rows: list[dict[str, Any]]) -> list[float]:
-    """Of each cell, how far the prediction is off, as a share of what was measured."""
+    """Computes the error of each prediction, as a share of the measured time."""
     return [abs(row["predicted_s"] / row["measured_s"] - 1) for row in rows]
 
 

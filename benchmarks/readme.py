@@ -42,7 +42,9 @@ def main() -> int:
 
 
 def sample(command: str) -> str:
-    """What a command prints, the fastest of some times, without most of its steps."""
+    """Runs a command several times and returns the output of the fastest run, without most of its
+    steps.
+    """
     outputs = [printed(command) for _ in range(TRIES)]
     return "".join(shortened(min(outputs, key=seconds)))
 

@@ -1,4 +1,4 @@
-"""What it costs a training without faults that it would survive them.
+"""Cost of fault tolerance in a training without faults.
 
     .venv/bin/python benchmarks/reliability_cost.py              # four minutes
     .venv/bin/python benchmarks/reliability_cost.py --pairs 20 --minutes 60
@@ -30,7 +30,7 @@ FIRST = 20  # steps that compile, and fill caches
 @final
 @dataclass(frozen=True)
 class Steps:
-    """What a step of a job takes."""
+    """Times of a job's steps."""
 
     median_s: float
     processor_s: float  # of all its processes, start and end included

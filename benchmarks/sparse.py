@@ -58,7 +58,7 @@ def gradients(path: Path | None) -> Iterator[Tensor]:
 
 
 def specs(gradient: Tensor) -> list[str]:
-    """What to measure; thresholds that find as many as the ratios."""
+    """Returns the codecs to measure, with thresholds that select as many entries as the ratios."""
     n, found = gradient.numel(), []
     ordered = gradient.abs().sort(descending=True).values
     for ratio in RATIOS:

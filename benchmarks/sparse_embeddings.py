@@ -1,4 +1,4 @@
-"""What a worker saves where the gradient of an embedding reaches the codec as rows.
+"""Savings of a worker when the gradient of an embedding reaches the codec as rows.
 
     python benchmarks/sparse_embeddings.py --features 203882 --samples 256 --words 71 --hidden 256
 

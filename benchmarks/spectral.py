@@ -55,13 +55,13 @@ def random_gradients(generator: Generator) -> list[Tensor]:
 
 
 def powersgd_step(matrix: Tensor, q: Tensor) -> Tensor:
-    """What one worker computes for a matrix, the reductions between workers left out."""
+    """Computes one worker's PowerSGD step for a matrix, without the reductions between workers."""
     p: Tensor = torch.linalg.qr(matrix @ q).Q
     return p @ (matrix.T @ p).T
 
 
 def contestants(gradients: list[Tensor], spec: str) -> dict[str, Callable[[], object]]:
-    """What is timed, by name."""
+    """Returns the functions to time, by name."""
     codec, generator = make_codec(spec), torch.Generator().manual_seed(1)
     matrices = [g.view(matrix_shapes(g.shape, "pairs")[0]) for g in gradients]
     copies = [torch.empty_like(g) for g in gradients]

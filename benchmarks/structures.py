@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a description says of one tensor."""
+    """Description of one tensor in a frame."""
 
     dtype: int
     sizes: tuple[int, ...]

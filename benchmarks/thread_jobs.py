@@ -41,7 +41,7 @@ def train(chosen: Settings, tell: Callable[[Event], None] = lambda event: None) 
 
 
 def accuracy(chosen: Settings) -> float:
-    """Of the last checkpoint, on the test images."""
+    """Reads the accuracy of the last checkpoint, on the test images."""
     folder = Path(chosen.train_dir)
     step = latest(folder)
     assert step is not None

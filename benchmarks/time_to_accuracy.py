@@ -129,7 +129,7 @@ def on_host(number: int, *words: str) -> list[str]:
 
 
 def trained(options: argparse.Namespace) -> list[str]:
-    """What is trained, for either."""
+    """Returns the training of both systems."""
     o = options
     words = {"network": o.network, "dataset": o.dataset, "data-dir": o.data_dir, "batch-size": 64}
     return [word for name, value in words.items() for word in (f"--{name}", str(value))]

@@ -36,7 +36,7 @@ class Roles:
     wire: LocalTransport
 
     def take(self, data: bytes) -> str:
-        """What is wrong with how either took these bytes; empty where nothing is.
+        """Compares how both decode these bytes; empty: alike.
 
         Raises:
             FrameError: they were refused.

@@ -85,7 +85,7 @@ def gradient_of(buckets: Sequence[Bucket], number: int) -> Tensor:
 
 
 def frames_of(buckets: Sequence[Bucket], workers: int) -> list[list[Bytes]]:
-    """What each worker sends in a step: its buckets and its report."""
+    """Builds the frames of each worker in a step: its buckets and its report."""
     gradients = [gradient_of(buckets, number) for number in range(DISTINCT)]
     raw, report = Compression(codec="none"), Report(1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0).tensor()
     made = []

@@ -103,7 +103,8 @@ class SideStreams:
         self._streams: dict[torch.device, Any] = {}
 
     def behind(self, device: torch.device) -> Callable[[], AbstractContextManager[None]]:
-        """What has a block compute beside, behind all that was computed here up to this call.
+        """Returns a context factory: its block computes on the side stream, after all work
+        submitted to this device before the call.
 
         The block may run in another thread, and there are as many as one likes: they follow each
         other on the stream in the order in which they begin. On the CPU it runs as any other.

@@ -28,7 +28,9 @@ class Effect(Generic[S]):
     reads: Callable[[S], bool]
     """True if these options have the command read it."""
     why: str = ""
-    """Why it is not read else, and the fix; `{0.code}` stands for another option's value."""
+    """Reason why the option is not read otherwise, and the fix; `{0.code}` stands for the value of
+    another option.
+    """
     refused: bool = False
     """True if it is an error where it is not read; else it is worth a caution."""
     asks: Callable[[Any], bool] = bool

@@ -1,4 +1,4 @@
-"""What a caller of this package has to expect, and the exit code that each ends a command with.
+"""Errors of this package, and the exit code with which each ends a command.
 
 * AtomoError             1
   + ConfigError          2   a setting is unknown, missing, out of range or contradicts another
@@ -114,7 +114,7 @@ class CodecError(AtomoError):
     def __init__(self, text: str, lie: Lie = Lie.PAYLOAD) -> None:
         super().__init__(text)
         self.lie = lie
-        """Of a payload."""
+        """The kind of fault, if bytes were decoded."""
 
 
 class FrameError(AtomoError):

@@ -46,7 +46,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 @final
 @dataclass(frozen=True)
 class Part:
-    """Of a step, in seconds."""
+    """A part of a step, in seconds."""
 
     name: str
     measured_s: float
@@ -91,7 +91,7 @@ def by_last_plan(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def settings_of(folder: Path) -> Settings:
-    """What the run was told."""
+    """Reads the settings of the run."""
     known = read_settings([folder / SETTINGS_FILE])
     known.pop("hostfile", None)  # it may be gone by now
     return Settings(**known).resolved()
@@ -165,7 +165,7 @@ def predicted(settings: Settings, setting: Setting, repetitions: int) -> Predict
 def compared_parts(
     steps: Sequence[Mapping[str, Any]], setting: Setting, prediction: Prediction
 ) -> list[Part]:
-    """What a step and its parts took, and were to take."""
+    """Compares the measured and the predicted times of a step and its parts."""
     foreseen = {"step": prediction.step_s, "passes": setting.compute_s}
 
     def measured(names: tuple[str, ...]) -> float:
@@ -192,7 +192,7 @@ def table(folder: Path, settings: Settings, parts: Sequence[Part]) -> Table:
 
 
 def sentence(parts: Sequence[Part], options: ExplainOptions) -> str:
-    """Where most of the time went."""
+    """Names the part that took most of the time."""
     largest = max(parts[1:], key=lambda part: part.measured_s)
     share = largest.measured_s / parts[0].measured_s
     return (

@@ -63,7 +63,7 @@ SURE: Final = 1.96  # standard deviations on either side have 95 % of a normal d
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """Numbers of steps to measure."""
 
     num_warmup_batches: int = 10
     num_batches_per_iter: int = 10
@@ -75,14 +75,14 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Of a whole run."""
+        """Number of steps of the whole run."""
         return self.num_warmup_batches + self.num_batches_per_iter * self.num_iters
 
 
 @final
 @dataclass(frozen=True)
 class Speed:
-    """How fast a job was, all workers together."""
+    """Speed of a job, all workers together."""
 
     code: str
     mean: float  # images a second
@@ -121,7 +121,7 @@ def codecs_of(settings: Settings) -> str:
 
 
 def planned(words: Sequence[str]) -> tuple[Plan, list[str]]:
-    """What to measure, and the options of the run."""
+    """Returns the numbers of steps to measure, and the options of the run."""
     own = Parser(prog="atomo throughput", add_help=False, allow_abbrev=False,
                  argument_default=argparse.SUPPRESS)  # fmt: skip
     names = [flag(one.name) for one in fields(Plan)]

@@ -36,7 +36,7 @@ class Normalisation:
 
 @lru_cache
 def constants(how: Normalisation, where: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """What pixels are multiplied with, and what is then taken off: put on a device once."""
+    """Returns the scale and the offset of pixels, put on a device once."""
     mean, std = (torch.tensor(v)[:, None, None] for v in (how.mean, how.std))
     return (1 / (255 * std)).to(where), (mean / std).to(where)
 

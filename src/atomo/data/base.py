@@ -1,4 +1,4 @@
-"""What a data set is: two splits of images, from which anyone may ask for any images in any order.
+"""The contract of a data set: two splits of images that can be read in any order.
 
 A split keeps no position and draws no random numbers of its own: whoever trains chooses the
 indices of each batch, and the augmentation of an image depends on the seed and on its index alone.
@@ -79,11 +79,11 @@ class Source:
     load: Callable[[Path, int | None], Dataset]
     """Reads it from a data directory, in an image size (None: its own)."""
     by_hand: str
-    """Which files to put where, to continue the sentence 'put ...'. {data_dir} is filled in."""
+    """Files to place by hand, to continue the sentence 'put ...'. {data_dir} is filled in."""
     fetch: Callable[[Path], None] | None = None
     """Downloads it into a data directory and verifies it. None: there is nothing to download."""
     host: Callable[[], str] = str
-    """Where `fetch` downloads from."""
+    """Host that `fetch` downloads from."""
     unpack: Callable[[Path], bool] | None = None
     """Makes it from archives that were put into a data directory; whether they are there."""
 

@@ -26,7 +26,7 @@ CIFAR10_CLASSES = (
 @final
 @dataclass(frozen=True)
 class Variant:
-    """What tells the two apart."""
+    """Differences between CIFAR-10 and CIFAR-100."""
 
     name: str
     classes: int
@@ -40,7 +40,7 @@ class Variant:
         return original(self.name.upper())
 
     def host(self) -> str:
-        """Where the archive comes from."""
+        """Host of the archive."""
         return str(urlsplit(self.original.url).hostname)
 
 
@@ -84,7 +84,7 @@ def load_cifar100(data_dir: Path, image_size: int | None) -> Dataset:
 
 
 def batch_folders(variant: Variant, data_dir: Path) -> list[str]:
-    """Where the original files may lie."""
+    """Returns the folders that may hold the original files."""
     roots = data_dir, data_dir / variant.name.lower()
     return [str(root / variant.folder) for root in roots]
 

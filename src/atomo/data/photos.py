@@ -73,9 +73,9 @@ class PhotoSplit(Split):
     size: int
     normalise: Normalisation
     augment: Augment | None = None
-    """Where a seed is given; without one, and without this, `view`."""
+    """Transformation where a seed is given; without a seed, or without this, `view`."""
     view: Callable[[UInt8[torch.Tensor, "3 h w"], int], UInt8[torch.Tensor, "3 s s"]] | None = None
-    """What evaluation sees of a photograph; None: its centre."""
+    """Transformation for evaluation; None: the centre of the photograph."""
     threads: int = 4
 
     def __len__(self) -> int:

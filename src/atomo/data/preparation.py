@@ -1,4 +1,4 @@
-"""How photographs are changed, scaled and normalised, as published with some networks.
+"""Published ways to augment, scale and normalise photographs.
 
 It is an axis of its own: any data set of colour images takes any of them.
 """
@@ -41,7 +41,7 @@ TURN: Final = (30.0, 70.0)  # degrees, counter-clockwise
 @final
 @dataclass(frozen=True)
 class Preparation:
-    """What becomes of photographs: in training, in evaluation, and in both."""
+    """Transformations of photographs: in training, in evaluation, and in both."""
 
     augment: Augment
     view: Callable[[UInt8[torch.Tensor, "3 h w"], int], UInt8[torch.Tensor, "3 s s"]]

@@ -1,4 +1,4 @@
-"""What every entry of the table of networks is: a name, a way to build it, and its smallest input.
+"""Entries of the table of networks: a name, a builder, and the smallest input.
 
 Networks with an ImageNet and a CIFAR layout choose between them by the image: see `is_large`.
 """
@@ -56,7 +56,7 @@ def by_name(builders: Iterable[Builder]) -> Mapping[str, Builder]:
 
 
 def published(name: str) -> Any:
-    """What torchvision calls by this name among its models.
+    """Returns a builder of torchvision's model of this name.
 
     It is imported where it is needed: that takes as long as torch itself, in every process of a
     run, and the smaller networks do without it.

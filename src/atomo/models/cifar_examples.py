@@ -28,7 +28,9 @@ DEPTHS: Final = MappingProxyType({50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3,
 @final
 @dataclass(frozen=True)
 class Stem:
-    """What comes before the first block of a network, by the paths of its modules."""
+    """Replacements for the layers before the first block of a network, by the paths of
+    its modules.
+    """
 
     first: str
     """The first convolution."""
@@ -93,7 +95,7 @@ def of_timm(name: str, drop_path: float = 0.0) -> Callable[[Shape, int], torch.n
 
 
 def table() -> dict[str, tuple[Callable[[Shape, int], torch.nn.Module], Stem]]:
-    """How each is made, and its stem."""
+    """Returns the builder of each network, and its stem."""
     dense = Stem("features.conv0", ("features.pool0",))
     every = (18, 34, 50, 101, 152)
     return {

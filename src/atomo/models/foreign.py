@@ -34,7 +34,7 @@ class Zoo:
     names: Callable[[], Sequence[str]]
     build: Callable[[str, Shape, int], torch.nn.Module]
     listing: str
-    """What shows all of its names."""
+    """Expression that lists all of its names."""
 
 
 def torchvision_names() -> Sequence[str]:
@@ -150,7 +150,7 @@ def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> torch.nn
 
 
 def made(name: str, classes: int, build: Callable[[], object]) -> torch.nn.Module:
-    """What is built, with its errors told as ours."""
+    """Builds a network, with its errors translated into ours."""
     try:
         model = build()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
@@ -161,7 +161,7 @@ def made(name: str, classes: int, build: Callable[[], object]) -> torch.nn.Modul
 
 
 def own_callable(name: str) -> Callable[..., object]:
-    """What `module.path:callable` names.
+    """Imports the callable that `module.path:callable` names.
 
     Raises:
         ConfigError: the module cannot be imported, or has no such callable.

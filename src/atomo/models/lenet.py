@@ -34,7 +34,7 @@ def lenet(input_shape: Shape, classes: int) -> Module:
 
 
 def pooled(side: int) -> int:
-    """What two 5x5 convolutions, each halved by pooling, leave of `side` pixels."""
+    """Computes the side of `side` pixels after two 5x5 convolutions, each halved by pooling."""
     return ((side - 4) // 2 - 4) // 2
 
 

@@ -71,7 +71,7 @@ def read_npz(path: Path) -> Mapping[str, Tensor]:
 
 
 def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
-    """What the file holds, by its own keys.
+    """Reads the arrays of a file, by its own keys.
 
     Raises:
         DataError: it is no such file, is damaged, or holds what would have to be unpickled.

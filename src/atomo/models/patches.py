@@ -1,4 +1,4 @@
-"""What networks of patches share: images cut into tokens, and two layers on each token.
+"""Layers that networks of patches share: images cut into tokens, and two layers on each token.
 
 Modules are called as timm calls its own, so its files of weights fit as well.
 """

@@ -69,7 +69,7 @@ def head_of(network: Module) -> frozenset[str]:
 
 
 def fitted(path: Path, name: str, found: Tensor | None, own: Tensor, head: bool) -> Tensor | None:
-    """What a tensor of the network becomes; None: it stays.
+    """Fits a tensor of a file to one of the network; None: the network keeps its own.
 
     Raises:
         ConfigError: it is not there, or has another shape.

@@ -1,4 +1,4 @@
-"""What can be trained, by name. To add a task: write its file, then list it in TASKS."""
+"""The tasks by name. To add a task: write its file, then list it in TASKS."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace

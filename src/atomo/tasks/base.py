@@ -1,4 +1,4 @@
-"""What a task is: batches, the network that they need, its loss, and the metrics of a checkpoint.
+"""The contract of a task: batches, the network that they need, its loss, and its metrics.
 
 The loops of `training` know tasks by this contract alone.
 
@@ -78,9 +78,9 @@ class Batch:
     """Some samples."""
 
     inputs: tuple[torch.Tensor, ...]
-    """What the network is called with."""
+    """The arguments of the network."""
     targets: torch.Tensor
-    """What it should say; the first dimension counts the samples."""
+    """The expected outputs; the first dimension counts the samples."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -97,7 +97,7 @@ class Samples(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
+        """Counts the samples."""
 
     @abstractmethod
     def batch(self, indices: Int64[torch.Tensor, " b"], seed: int | None = None) -> Batch:
@@ -118,7 +118,7 @@ class Samples(ABC):
 
 
 class Objective(ABC):
-    """What training minimises. Abstract; subclasses are final."""
+    """A function that training minimises. Abstract; subclasses are final."""
 
     @abstractmethod
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> Float[torch.Tensor, ""]:
@@ -141,7 +141,9 @@ class Objective(ABC):
 
     @abstractmethod
     def right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How many samples of the batch are right, a scalar: whole samples, or parts of them."""
+        """Counts the samples of the batch that are right, a scalar: whole samples, or parts of
+        them.
+        """
 
 
 class Scorer(ABC):
@@ -180,11 +182,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """What is trained. Abstract; subclasses are final dataclasses, their fields their settings."""
+    """A kind of training. Abstract; subclasses are final dataclasses, their fields
+    their settings.
+    """
 
     id: ClassVar[str]
     samples: ClassVar[str]
-    """What is counted, in the plural."""
+    """The word for samples, in the plural."""
     metrics: ClassVar[tuple[Metric, ...]]
     """The headline first; the loss is not among them."""
     network: ClassVar[str]

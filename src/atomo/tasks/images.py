@@ -44,8 +44,9 @@ class Images(Task):
     """Classification of images."""
 
     augment: str = ""
-    """How photographs are changed and scaled, as published: `photos`, `vit` or `food`; empty: as
-    the data set has it."""
+    """The published preparation of photographs: `photos`, `vit` or `food`; empty: the data set's
+    own.
+    """
 
     id: ClassVar[str] = "images"
     samples: ClassVar[str] = "images"

@@ -43,7 +43,7 @@ class Alphabet:
         return cls("".join(sorted(set().union(*texts))))
 
     def __len__(self) -> int:
-        """How many there are, the blank not counted."""
+        """Counts the characters, the blank excluded."""
         return len(self.characters)
 
     def numbers(self, text: str) -> Int64[Tensor, " n"]:

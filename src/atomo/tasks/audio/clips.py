@@ -33,7 +33,7 @@ class Clips:
 
     paths: tuple[Path, ...]
     genders: tuple[int, ...]
-    """Of each speaker, a place in `GENDERS`."""
+    """The gender of each speaker, a place in `GENDERS`."""
 
 
 def read_clips(folder: Path) -> Clips:

@@ -20,7 +20,7 @@ GAIN: Final = 4.0  # an LSTM's input and output gates, half open at first, let a
 
 
 def frames_after(frames: int, stride: int) -> int:
-    """How many frames the network makes of so many."""
+    """Computes the number of frames that the network makes of a number of frames."""
     return -(-frames // stride)
 
 

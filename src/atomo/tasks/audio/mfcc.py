@@ -37,7 +37,7 @@ def mfcc(samples: Float[Tensor, " n"]) -> Float[Tensor, "c t"]:
 
 @cache
 def triangles() -> Float[Tensor, "f m"]:
-    """How much each frequency counts for each band; neighbours overlap by half."""
+    """Returns the weight of each frequency in each band; neighbouring bands overlap by half."""
     top = 2595 * math.log10(1 + RATE / 2 / 700)
     mels = torch.linspace(0, top, MELS + 2)
     edges = 700 * (10 ** (mels / 2595) - 1)

@@ -1,4 +1,4 @@
-"""What is said in which recording: `prompts.txt`, SPEAKER_NUMBER TEXT, a recording a line."""
+"""Texts of recordings: `prompts.txt`, SPEAKER_NUMBER TEXT, a recording a line."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Prompt:
     """In Unicode's composed form (NFC), its words divided by one space; may be empty."""
     source: Path
     line: int
-    """Of `source`, counted from 1."""
+    """Line of `source`, counted from 1."""
 
     def wrong(self, what: str) -> DataError:
         """Returns the error for this line."""

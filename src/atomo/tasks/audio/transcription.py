@@ -1,4 +1,4 @@
-"""What is said in a recording, in characters."""
+"""The task of transcribing a recording into characters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How well texts are transcribed: words and characters that are wrong, over those that are said.
+"""Word and character error rates of transcriptions.
 
 Errors are substitutions, deletions and insertions, summed over all texts (Morris, Maier and Green,
 "From WER and RIL to MER and WIL", Interspeech 2004), as jiwer counts them.

@@ -1,4 +1,4 @@
-"""What is on which image: a file of COCO's format, `instances_*.json`, checked as it is read.
+"""Annotations of images: a file of COCO's format, `instances_*.json`, checked as it is read.
 
 Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014; the format is described on
 COCO's page on data.
@@ -120,7 +120,7 @@ def file_of(image: Entry) -> str:
 
 
 def read_instance(entry: Entry, category: int, height: int, width: int) -> Instance:
-    """What an annotation says of an image of this size."""
+    """Reads the annotation of one object in an image of this size."""
     box = entry.numbers("bbox", 4, BOX)
     if min(box[2:]) < 0:
         raise entry.wrong(f"bbox is {list(box)}; must be {BOX}")

@@ -26,7 +26,7 @@ class Entry:
 
     source: Path
     kind: str
-    """What it is: "annotation"."""
+    """The word for it in errors: "annotation"."""
     place: int
     fields: Mapping[str, Any]
 
@@ -108,7 +108,7 @@ def entries(path: Path, top: object, name: str, kind: str) -> list[Entry]:
 
 
 def read_json(path: Path) -> object:
-    """What is in a file of JSON."""
+    """Reads a file of JSON."""
     try:
         return json.loads(read_whole(path, memory_bytes(), linked=True), object_hook=compact)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where COCO's files lie.
+"""Paths of COCO's files.
 
 annotations/instances_train2017.json    or any one instances_train*.json
 annotations/instances_val2017.json      or any one instances_val*.json
@@ -19,7 +19,7 @@ BEGINNING: Final = "instances_"
 @final
 @dataclass(frozen=True)
 class Place:
-    """Where a split is."""
+    """Paths of a split's annotations and images."""
 
     annotations: Path
     images: Path

@@ -19,17 +19,19 @@ Target = dict[str, Tensor]
 @final
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a detector sees on some images, one image after the other, the surest first."""
+    """Detections on some images, one image after the other, the surest first."""
 
     counts: Int64[Tensor, " b"]
-    """How many detections each image has."""
+    """Number of detections on each image."""
     boxes: Float[Tensor, "n 4"]
     """Left, top, right, bottom; pixels of the image as it lies on disk."""
     scores: Float[Tensor, " n"]
     categories: Int64[Tensor, " n"]
     """The ids of the annotations."""
     masks: Float[Tensor, "n s s"] | None
-    """How probably a point is of the object, on a grid over its box; None: no detector of masks."""
+    """Probability of each point of a grid over the box that it belongs to the object; None: the
+    detector has no masks.
+    """
 
 
 @final
@@ -95,7 +97,9 @@ class Detector(Module):
         return same.int().argmax(1) + 1
 
     def seen(self, images: Sequence[Float[Tensor, "3 _ _"]]) -> Found:
-        """What is seen on each image, as if it were alone: others in its batch change its edges."""
+        """Detects the objects of each image by itself: others in its batch would change
+        its edges.
+        """
         found = [self.seen_on(image) for image in images]
         masks = [one["masks"][:, 0] for one in found if "masks" in one]
         return Found(

@@ -1,4 +1,4 @@
-"""What a detector normalises with.
+"""Normalisation layers of detectors.
 
 torchvision's detectors are published with batch norms that are frozen, because the few images of a
 step say little about a distribution. That needs a network that was trained before: with a variance

@@ -1,4 +1,4 @@
-"""Where exactly an object is: polygons, or runs of pixels, as COCO's files have them."""
+"""Outlines of objects: polygons, or runs of pixels, as COCO's files have them."""
 
 import math
 from array import array
@@ -23,7 +23,7 @@ class Polygons:
     """The area that is in any of some polygons."""
 
     corners: tuple["array[float]", ...]
-    """Of each polygon, x and y of every corner, pixels."""
+    """The x and y of every corner, in pixels, for each polygon."""
 
     def encoded(self, height: int, width: int) -> Any:
         """Runs of pixels as pycocotools compresses them."""
@@ -48,7 +48,7 @@ Outline = Polygons | Runs
 
 
 def read_outline(given: Any, height: int, width: int) -> Outline | None:
-    """What an annotation's `segmentation` says; None where it says nothing.
+    """Reads an annotation's `segmentation`; returns None if there is none.
 
     Raises:
         ValueError: it is not an outline in an image of this size; the message continues

@@ -17,7 +17,7 @@ MEDIUM: Final = 4  # times as many units of the box head
 @final
 @dataclass(frozen=True)
 class Frame:
-    """How large everything is; 0: as the network has it."""
+    """Sizes of a detector's images and boxes; 0: the network's own."""
 
     categories: int
     min_size: int = 0
@@ -37,7 +37,7 @@ class Frame:
         return self.categories + 1
 
     def arguments(self) -> dict[str, Any]:
-        """What all of torchvision's detectors take."""
+        """Arguments that all of torchvision's detectors take."""
         sizes = {"min_size": self.min_size, "max_size": self.max_size}
         return {name: value for name, value in sizes.items() if value} | {
             "box_batch_size_per_image": self.regions,
@@ -56,7 +56,7 @@ class Kind:
 
 
 def ready_made(name: str, frame: Frame) -> Module:
-    """What torchvision has under this name, with weights that are drawn."""
+    """Builds torchvision's detector of this name, with random weights."""
     from torchvision.models import detection  # slow to import
 
     if frame.width != WIDTH:
@@ -92,7 +92,7 @@ def faster(name: str, frame: Frame) -> Module:
 
 
 def box_head(frame: Frame) -> dict[str, Module]:
-    """What says of a region's features which category it is, and where its box ends."""
+    """Builds the head that predicts the category and the box of a region."""
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 
     units = MEDIUM * frame.width

@@ -103,7 +103,7 @@ def transformers(folder: Path) -> Any:
 
 
 def explained(what: str, folder: Path, read: Callable[[], T]) -> T:
-    """What is read, or an error of ours."""
+    """Translates errors of a read into ours."""
     try:
         return read()
     except Exception as error:  # the package lets through those of all packages that it uses

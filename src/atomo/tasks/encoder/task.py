@@ -58,7 +58,7 @@ class Encoder(Task):
     """Classification of sentences, with a Transformer encoder and its tokeniser from a folder."""
 
     folder: str = "phobert-base"
-    """Where both are, below the data directory."""
+    """The folder of both, below the data directory."""
     labels: str = "sentiments"
     """The file of the classes, without `.txt`."""
     length: int = 256

@@ -40,7 +40,7 @@ class Bags:
 def gathered(
     starts: Int64[Tensor, " n_plus_1"], rows: Int64[Tensor, " b"]
 ) -> tuple[Int64[Tensor, " e"], Int64[Tensor, " b_plus_1"]]:
-    """Where the entries of some rows lie, and where each of these rows begins among them."""
+    """Finds the entries of some rows, and the beginning of each row among them."""
     lengths = starts[rows + 1] - starts[rows]
     begins = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     shift = (starts[rows] - begins[:-1]).repeat_interleave(lengths)

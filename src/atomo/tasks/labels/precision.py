@@ -1,4 +1,4 @@
-"""How well the first few of very many labels are guessed.
+"""Precision of the first few of very many labels.
 
 P@k: the share of the k likeliest labels that are right. PSP@k: the same, each label weighed by how
 rarely it would be seen where it applies, over the most that could be had (Jain, Prabhu and Varma,

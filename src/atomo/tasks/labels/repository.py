@@ -85,7 +85,7 @@ def whole(texts: list[str], bound: int, what: str, path: Path, number: int) -> n
 
 
 def weights(texts: list[str], path: Path, number: int) -> np.ndarray:
-    """What each feature counts."""
+    """Parses the value of each feature."""
     try:
         with np.errstate(over="ignore"):  # it is refused below, with its line
             found = np.array([float(text) for text in texts], dtype=np.float32)

@@ -94,5 +94,5 @@ class Labels(Task):
 
 
 def label_counts(table: Table) -> Float64[Tensor, " l"]:
-    """How many samples have each label."""
+    """Counts the samples of each label."""
     return table.bags.labels.bincount(minlength=table.labels).double()

@@ -1,4 +1,4 @@
-"""How well words are foretold: cross entropy a word, and perplexity, its exponential."""
+"""Cross entropy per word, and perplexity, its exponential."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

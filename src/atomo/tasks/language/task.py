@@ -39,7 +39,7 @@ class Language(Task):
     """Width of word vectors and layers."""
     layers: int = 2
     heads: int = 4
-    """Of the Transformer."""
+    """Attention heads of the Transformer."""
     dropout: float = 0.2
     tied: bool = False
     """True if the vectors of words are also what scores them."""

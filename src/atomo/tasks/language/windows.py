@@ -33,7 +33,7 @@ class Windows(Samples):
         return len(self._targets)
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
-        """What is read, (b, context + length), and what it should say, (b, length)."""
+        """Returns the inputs, (b, context + length), and the expected words, (b, length)."""
         places = self._length * indices[:, None] + torch.arange(self._read)
         # What is behind the end is read, if at all, for words that do not count.
         return Batch((self._text[places].long().clamp_min(0),), self._targets[indices].long())

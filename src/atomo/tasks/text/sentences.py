@@ -33,9 +33,9 @@ class Sentences:
     """One split, in the order of its lines."""
 
     tokens: tuple[tuple[str, ...], ...]
-    """Of each sentence, at least one."""
+    """The tokens of each sentence, at least one."""
     classes: tuple[str, ...]
-    """Of each sentence, as its file spells it."""
+    """The class of each sentence, as its file spells it."""
     source: Path
     """The file of the classes."""
 

@@ -14,7 +14,7 @@ Split = Callable[[str], list[str]]
 
 
 def splitter(path: Path | None) -> Split:
-    """What divides a line into tokens.
+    """Returns a function that divides a line into tokens.
 
     Args:
         path: a tokeniser in the JSON format of `tokenizers`; None: white space.

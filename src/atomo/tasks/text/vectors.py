@@ -28,7 +28,7 @@ def dimension_of(path: Path) -> int:
 
 
 def header(path: Path) -> tuple[int, int]:
-    """How many words, and how many numbers each."""
+    """Reads the number of words, and the numbers of each."""
     first = next(iter(lines(path)), "")
     parts = first.split()
     if len(parts) != 2 or not all(map(digits, parts)):

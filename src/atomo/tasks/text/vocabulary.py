@@ -28,7 +28,7 @@ class Vocabulary:
         self._numbers = {word: number for number, word in enumerate(self.words, SPECIAL)}
 
     def __len__(self) -> int:
-        """How many numbers there are, the special ones with them."""
+        """Counts the numbers, the special ones included."""
         return len(self.words) + SPECIAL
 
     def __getitem__(self, word: str) -> int:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Clusters on EC2: `python tools/pytorch_ec2.py --help`. The work is done in `atomo_cluster.ec2`.
+"""Clusters on EC2: `python tools/pytorch_ec2.py --help`. The code is in `atomo_cluster.ec2`.
 
-Needs boto3, PyYAML and rich: of this Python, or else of the environment beside this checkout.
+Needs boto3, PyYAML and rich, in this Python or in the environment of this checkout.
 """
 
 import os
@@ -15,7 +15,7 @@ NEEDED = ("boto3", "yaml", "rich")
 
 
 def main() -> int:
-    """Runs the command, with the Python that has what it needs."""
+    """Runs the command with a Python that has the needed packages."""
     missing = [name for name in NEEDED if not find_spec(name)]
     if missing and OURS.exists() and Path(sys.executable).absolute() != OURS.absolute():
         os.execv(OURS, [str(OURS), __file__, *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Words of a command line, or of a file, to values."""
+"""Conversion of words from a command line or a file to values."""
 
 import argparse
 from collections.abc import Callable
@@ -16,19 +16,19 @@ TRUTH: Final = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ConfigError instead of leaving the process."""
+    """An argument parser that raises ConfigError instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
 
 def flag(name: str) -> str:
-    """A setting's name as it is typed: `--key-name` of `key_name`."""
+    """Returns the option of a setting: `--key-name` for `key_name`."""
     return "--" + name.replace("_", "-")
 
 
 def truth(text: str) -> bool:
-    """A truth value as people type it."""
+    """Parses a truth value."""
     try:
         return TRUTH[text.lower()]
     except KeyError:
@@ -36,7 +36,7 @@ def truth(text: str) -> bool:
 
 
 def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
-    """A converter whose error says what it wanted."""
+    """Returns a converter whose error names the expected type."""
 
     def convert(text: str) -> Any:
         try:

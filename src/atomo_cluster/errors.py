@@ -1,19 +1,18 @@
-"""What can go wrong with a cluster, and the exit code that each ends a command with.
+"""Errors of clusters, and the exit code with which each ends a command.
 
 * ClusterError           1
   + ConfigError          2   a setting is unknown, missing or out of range; nothing was done
-  + Refused              2   a program or a privilege is missing here; nothing was done
+  + Refused              2   a program or a privilege is missing; nothing was done
   + CloudError          10   AWS refused, failed or could not be reached
   + RemoteError         11   a host could not be reached, or a command failed there
   + NotReady            12   a check before the launch failed; nothing was done
   + Declined            13   the question was answered with no; nothing was done
-  + LeftBehind          14   something that costs money, or may, is still there
+  + LeftBehind          14   a resource that costs money, or may, still exists
   + Failed              15   a virtual cluster could not be made or changed
 
-Commands that run others (`train`, `ssh`, `exec`) end with the code of what they ran, so
-what is ours keeps clear of the codes of `atomo`, which end at 9. A command that was interrupted
-ends with 130. Anything else that escapes is a defect of this package: exit code 1, with its
-traceback.
+Commands that run others (`train`, `ssh`, `exec`) end with the code of the program that they run, so
+these codes avoid those of `atomo`, which end at 9. An interrupted command ends with 130. Any other
+exception is a defect of this package: exit code 1, with its traceback.
 """
 
 from typing import ClassVar
@@ -35,7 +34,7 @@ INTERRUPTED = 130
 
 
 class ClusterError(Exception):
-    """Base class, so that a caller can catch everything we raise."""
+    """Base class of all errors of this package."""
 
     exit_code: ClassVar[int] = 1
 
@@ -47,7 +46,7 @@ class ConfigError(ClusterError):
 
 
 class Refused(ClusterError):
-    """Bad usage, a missing program or privilege; nothing was done."""
+    """A usage error, or a missing program or privilege; nothing was done."""
 
     exit_code = 2
 
@@ -81,7 +80,7 @@ class Declined(ClusterError):
 
 
 class LeftBehind(ClusterError):
-    """Something is still there that should be gone."""
+    """A resource still exists that should be gone."""
 
     exit_code = 14
 

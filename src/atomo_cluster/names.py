@@ -1,4 +1,4 @@
-"""Names as people type them."""
+"""Suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ __all__ = ["nearest"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name.
+    """Returns the end of an error message about an unknown name.
 
     >>> nearest("lunch", ["launch", "plan"])
     "did you mean 'launch'? known: launch, plan"

@@ -1,4 +1,4 @@
-"""What programs with commands have in common: finding the command, exit codes, signals."""
+"""Parts of programs with commands: dispatch, exit codes, signals."""
 
 import os
 import signal
@@ -27,10 +27,10 @@ def dispatch(
     """Runs one command and returns its exit code (`atomo_cluster.errors` lists them).
 
     Args:
-        program: its name, for messages.
-        commands: what there is, by name.
-        usage: what `--help` says.
-        act: runs the command of a name with what follows it.
+        program: the program's name, for messages.
+        commands: the commands, by name.
+        usage: returns the text of `--help`.
+        act: runs the command of a name with the words that follow it.
         arguments: the command line; None: that of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -55,7 +55,7 @@ def dispatch(
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
+    """Handles Ctrl-C, SIGTERM and a closed terminal with `handler` during the block."""
     numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""Hosts that EC2 stops and starts again: disks stay, memory and public addresses do not."""
+"""Stopping and starting hosts: EC2 keeps the disks, but not memory or public addresses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ SCRIPT_S: Final = 60.0
 
 
 def script() -> bytes:
-    """Pauses a fuse or lets it go on; hosts of older launches get the fuse that knows of it."""
+    """Builds the script that pauses or resumes a fuse; it also updates fuse.sh on the host."""
     fuse = write(f"{LIBRARY}/fuse.sh", (SCRIPTS / "fuse.sh").read_text())
     return f"{fuse}\n{(SCRIPTS / 'pause.sh').read_text()}".encode()
 
 
 @dataclass(frozen=True)
 class Paused:
-    """What the fuse of a host has left."""
+    """Remaining time of a host's paused fuse."""
 
     host: str
     left_h: float
 
 
 def pause(ssh: Ssh, hosts: Sequence[Host]) -> list[Paused]:
-    """Has the fuses of all hosts wait for their next start, or of none.
+    """Pauses the fuses of all hosts until their next start, or of none.
 
     Raises:
-        RemoteError: one cannot be reached, or has hardly anything left.
+        RemoteError: a host cannot be reached, or its fuse ends within minutes.
     """
     answers = everywhere(hosts, lambda host: asked(ssh, host, "pause"))
     if bad := [answer for answer in answers if answer.code]:
@@ -50,32 +50,32 @@ def pause(ssh: Ssh, hosts: Sequence[Host]) -> list[Paused]:
 
 
 def go_on(ssh: Ssh, hosts: Sequence[Host]) -> list[Host]:
-    """Lets the fuses of hosts that run on burn as before; those that could not be told."""
+    """Resumes the fuses of hosts that keep running; returns the hosts that did not respond."""
     answers = everywhere(hosts, lambda host: asked(ssh, host, "go_on"))
     return [answer.host for answer in answers if answer.code]
 
 
 def asked(ssh: Ssh, host: Host, verb: str) -> Answer:
-    """What a host says to a verb of pause.sh."""
+    """Runs pause.sh with a verb on a host."""
     return ssh.run(host, f"sudo -n bash -s -- {verb}", script(), SCRIPT_S)
 
 
 def stop(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
-    """Has hosts stop, and waits until they have.
+    """Stops instances and waits until they are stopped.
 
     Raises:
-        CloudError: AWS refused, and all of them run on.
-        LeftBehind: some stop, some do not, or AWS does not say.
+        CloudError: AWS refused, and all of them still run.
+        LeftBehind: some stop and others do not, or their states are unknown.
     """
     move(aws, owned, ids, "stop", UP, "instance_stopped")
 
 
 def start(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
-    """Starts hosts that are stopped, and waits until they run.
+    """Starts stopped instances and waits until they run.
 
     Raises:
-        CloudError: AWS refused, and all of them are stopped as before.
-        LeftBehind: some run, some do not, or AWS does not say.
+        CloudError: AWS refused, and all of them are still stopped.
+        LeftBehind: some run and others do not, or their states are unknown.
     """
     move(aws, owned, ids, "start", DOWN, "instance_running")
 
@@ -83,7 +83,10 @@ def start(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
 def move(
     aws: Aws, owned: Owned, ids: Sequence[str], verb: str, before: Sequence[str], waiter: str
 ) -> None:
-    """One of the two. An answer that got lost is no refusal: hosts are looked at."""
+    """Stops or starts instances.
+
+    A lost response is not a refusal: after an error the states of the instances decide.
+    """
     try:
         aws.call(f"ec2.{verb}_instances", InstanceIds=list(ids))
     except CloudError as error:
@@ -101,7 +104,7 @@ def move(
 
 
 def looked_at(aws: Aws, owned: Owned, ids: Sequence[str], cause: CloudError) -> list[Instance]:
-    """The hosts as they are now, after a call that failed."""
+    """Returns the instances in their present states, after a failed call."""
     try:
         return [one for one in instances(aws, owned) if one.id in ids]
     except CloudError as error:
@@ -112,12 +115,12 @@ def looked_at(aws: Aws, owned: Owned, ids: Sequence[str], cause: CloudError) -> 
 
 
 def states(found: Sequence[Instance]) -> str:
-    """Which host is in which state."""
+    """Formats the state of each instance."""
     return ", ".join(f"{one.id} is {one.state}" for one in found)
 
 
 def told_to_aws(aws: Aws, paused: Sequence[Paused]) -> None:
-    """Tells AWS what the fuses have left: EC2 counts the launch of a host from its last start."""
+    """Tags hosts with their remaining hours: EC2 counts the launch time from the last start."""
     for one in paused:
         tag = {"Key": HOURS, "Value": f"{one.left_h:.4f}"}
         aws.call("ec2.create_tags", Resources=[one.host], Tags=[tag])

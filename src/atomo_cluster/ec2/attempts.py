@@ -1,4 +1,4 @@
-"""The ways to have the hosts that are missing, in the order in which a launch tries them."""
+"""Launch attempts: zones and instance types for the missing hosts, in the order of trial."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ __all__ = ["Attempt", "Group", "attempts"]
 
 @dataclass(frozen=True)
 class Group:
-    """Equal hosts that are to be launched."""
+    """Identical hosts to launch."""
 
     role: str
     count: int
@@ -37,7 +37,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Attempt:
-    """All missing hosts in one zone. Which other attempts there are is the plan's."""
+    """All missing hosts in one zone, with one choice of instance types."""
 
     subnet: Subnet
     groups: tuple[Group, ...]
@@ -63,10 +63,10 @@ def attempts(
     subnets: Sequence[Subnet],
     cost: Prices,
 ) -> tuple[Attempt, ...]:
-    """Every zone with every choice of types, the cheapest first, unknown prices last.
+    """Lists every zone with every choice of types: cheapest first, unknown prices last.
 
-    Spot workers have all types in one choice, from which EC2 takes what it has; others are of one
-    type.
+    Spot workers have all types in one choice, from which EC2 picks by capacity. Other workers have
+    one type per choice.
     """
     found = [
         Attempt(subnet, groups(aws, cluster, owned, missing, types, subnet.zone, cost))
@@ -78,7 +78,7 @@ def attempts(
 
 
 def rank(one: Attempt, order: Mapping[str, int]) -> tuple[bool, float, int, str]:
-    """What attempts are sorted by: the price, then the order of the settings."""
+    """Returns the sort key of an attempt: the price, then the order of the settings."""
     price = one.hourly
     first = order.get(one.groups[-1].machine.type, 0) if one.groups else 0
     return price is None, price or 0.0, first, one.subnet.zone
@@ -87,7 +87,7 @@ def rank(one: Attempt, order: Mapping[str, int]) -> tuple[bool, float, int, str]
 def choices(
     cluster: Cluster, types: tuple[str, ...], missing: Mapping[str, int]
 ) -> list[tuple[str, ...]]:
-    """The types that workers of one attempt may have."""
+    """Lists the choices of worker types, one attempt each."""
     if WORKER not in missing or cluster.spot(WORKER):
         return [types or cluster.worker_types]
     return [(type,) for type in types or cluster.worker_types]
@@ -102,7 +102,7 @@ def groups(
     zone: str,
     cost: Prices,
 ) -> tuple[Group, ...]:
-    """The missing hosts of each role, in a zone."""
+    """Builds the groups of missing hosts, one per role, in a zone."""
     known = known_machines(aws, (cluster.master_type, *cluster.worker_types))
     of_role = {MASTER: (cluster.master_type,), WORKER: types}
     return tuple(
@@ -126,7 +126,7 @@ def group(
     priced: tuple[str, Prices],
     image: Image,
 ) -> Group:
-    """Equal hosts with their image and their price."""
+    """Builds a group of identical hosts with their image and price."""
     (zone, cost), spot = priced, cluster.spot(role)
     machine, types = machines[0], [machine.type for machine in machines]
     return Group(

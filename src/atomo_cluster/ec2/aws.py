@@ -1,4 +1,4 @@
-"""The one door to AWS: calls with retries, whose failures say what to do."""
+"""The only access to AWS: calls with retries, and errors that name a remedy."""
 
 import json
 import re
@@ -55,9 +55,9 @@ LONGEST: Final = 200  # of a message, characters
 
 @final
 class Aws:
-    """Calls to AWS in one region. Throttled calls are repeated, each time after a longer wait.
+    """Calls to AWS in one region. Throttled calls are retried with increasing delays.
 
-    `AWS_ENDPOINT_URL` and the other variables of boto3 hold; `endpoint_url` overrides them.
+    `AWS_ENDPOINT_URL` and the other variables of boto3 apply; `endpoint_url` overrides them.
     """
 
     def __init__(self, region: str, endpoint_url: str | None = None) -> None:
@@ -67,10 +67,10 @@ class Aws:
         self._constants: dict[str, list[Any]] = {}
 
     def call(self, action: str, **arguments: Any) -> dict[str, Any]:
-        """What e.g. `ec2.describe_instances` answers.
+        """Returns the response to a call such as `ec2.describe_instances`.
 
         Raises:
-            CloudError: AWS refused or could not be reached; `code` is AWS's name of the error.
+            CloudError: AWS refused or could not be reached; `code` is the error code of AWS.
         """
         service, operation = action.split(".")
         answer: dict[str, Any] = self._guarded(
@@ -79,7 +79,7 @@ class Aws:
         return answer
 
     def pages(self, action: str, key: str, **arguments: Any) -> Iterator[Any]:
-        """The entries under `key`, of all pages of an answer."""
+        """Yields the entries under `key` from all pages of a response."""
         service, operation = action.split(".")
         client = self._client(service)
         if not client.can_paginate(operation):
@@ -90,21 +90,21 @@ class Aws:
             yield from page.get(key, [])
 
     def constant(self, action: str, key: str, **arguments: Any) -> list[Any]:
-        """Like `pages`, of what does not change while a command runs; AWS is asked once."""
+        """Returns the entries of `pages`, cached per command: for data that does not change."""
         asked = json.dumps([action, arguments], sort_keys=True)
         if asked not in self._constants:
             self._constants[asked] = list(self.pages(action, key, **arguments))
         return self._constants[asked]
 
     def wait(self, waiter: str, seconds_s: int, **arguments: Any) -> None:
-        """Waits for a state of EC2's, e.g. `instance_running`, looking every five seconds."""
+        """Waits for a state of EC2 such as `instance_running`, polling every five seconds."""
         poll = {"Delay": 5, "MaxAttempts": max(1, seconds_s // 5)}
         waiting = self._client("ec2").get_waiter(waiter).wait
         action = f"ec2.describe_{waiter.partition('_')[0]}s ({waiter})"
         self._guarded(action, waiting, {**arguments, "WaiterConfig": poll})
 
     def transfer(self, how: str, path: str, bucket: str, key: str) -> None:
-        """Takes a file to S3 (`upload_file`), in parts where it is large."""
+        """Uploads a file to S3 (`upload_file`), in parts if it is large."""
         from boto3.exceptions import S3UploadFailedError
         from boto3.s3.transfer import S3Transfer
 
@@ -115,12 +115,12 @@ class Aws:
             fail(f"s3.{how}", type(error).__name__, str(error), error)
 
     def drain(self, body: Any, out: BufferedIOBase, chunk: int) -> None:
-        """Writes all that comes of an answer's body."""
+        """Copies the body of an S3 response to `out`."""
         while data := self._guarded("s3.get_object", lambda: body.read(chunk), {}):
             out.write(data)
 
     def refusal(self, action: str, **arguments: Any) -> CloudError | None:
-        """What EC2 would refuse a call with, asked by its DryRun; None: it would do it."""
+        """Returns the error that EC2's DryRun predicts for a call; None if it would succeed."""
         try:
             self.call(action, DryRun=True, **arguments)
         except CloudError as error:
@@ -170,9 +170,9 @@ class Aws:
 
 @cache
 def session() -> Any:
-    """What makes clients: one, since it reads AWS's descriptions, which are long, once.
+    """Returns the session that makes clients. It is cached, since it loads large API descriptions.
 
-    It is botocore's: boto3, which is around it, loads much more that `transfer` alone needs.
+    The session is botocore's: boto3 loads much more, which only `transfer` needs.
     """
     from botocore.session import get_session
 
@@ -180,13 +180,16 @@ def session() -> Any:
 
 
 def spare(response: Any = None, **_: Any) -> None:
-    """Spares repetitions where EC2 has no capacity, which it calls an error of its server."""
+    """Turns off retries after capacity errors.
+
+    EC2 reports missing capacity as a server error, which botocore would retry in vain.
+    """
     if response is not None and response[1].get("Error", {}).get("Code") in CAPACITY:
         response[0].status_code = 400
 
 
 def fail(action: str, code: str, message: str, cause: Exception) -> NoReturn:
-    """Raises a CloudError with a hint, where there is one."""
+    """Raises a CloudError, with a hint if there is one for the code."""
     hint = f"; {HINTS[code]}" if code in HINTS else ""
     plain = " ".join(re.sub(r"<[^>]*>|\\n", " ", message).split())  # proxies answer in HTML
     raise CloudError(f"{action}: {code}: {plain[:LONGEST].rstrip('.')}{hint}", code) from cause

@@ -1,4 +1,4 @@
-"""Hosts to images: which of them, and what is taken away from them before."""
+"""Hosts to images: the choice of hosts, and the removal of cluster data from their disks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ SCRUB_S: Final = 120.0
 
 
 def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Machine]]:
-    """A host of each kind that needs an image of its own: its processor, and whether it has GPUs.
+    """Picks one host per kind of image: processor architecture, with or without GPUs.
 
-    Workers rather than the master, which has jobs and results; the last rather than the first.
+    Prefers workers to the master, which has jobs and results, and later hosts to earlier ones.
     """
     known = machines(run.aws, [one.type for one in hosts])
     ordered = sorted(hosts, key=lambda one: one.role != MASTER)  # the last of a kind is taken
@@ -29,7 +29,7 @@ def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Mac
 
 
 def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
-    """Takes from hosts what other hosts must not have; their own fuses stay, and are no others'."""
+    """Removes from hosts the data that other hosts must not have; the fuses of the hosts stay."""
     fuse = write(f"{LIBRARY}/fuse.sh", (SCRIPTS / "fuse.sh").read_text())
     marked = f'{fuse}\nexec bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" 0\n'.encode()
     script = (SCRIPTS / "scrub.sh").read_bytes()

@@ -1,7 +1,7 @@
-"""Fresh hosts to a cluster that trains.
+"""Bootstrap: turns fresh hosts into a cluster that can train.
 
-The user's private key stays here. The master makes a key of the cluster's own; it reaches the other
-hosts through this process's memory, over connections whose host keys are pinned.
+The user's private key stays on the user's machine. The master makes a key for the cluster. This
+process copies that key to the other hosts in memory, over connections with pinned host keys.
 """
 
 import shlex
@@ -30,7 +30,7 @@ BETWEEN_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Site:
-    """What bootstrap works with."""
+    """Inputs of bootstrap: settings, connections, hosts and the archive of the checkout."""
 
     cluster: Cluster
     ssh: Ssh
@@ -48,9 +48,9 @@ class Site:
 
 
 def bootstrap(site: Site, steps: Steps, fresh: Sequence[Host] | None = None) -> None:
-    """Does everything that hosts need, and may be done again at any time.
+    """Runs all steps that hosts need. It may be repeated at any time.
 
-    Where the cluster is only to be told of `fresh` hosts, the others are spared the rest.
+    With `fresh`, the other hosts only learn about the fresh hosts and skip the remaining steps.
 
     Raises:
         RemoteError: a step failed; the message names the hosts.
@@ -75,10 +75,10 @@ READY: Final = "! command -v cloud-init >/dev/null || cloud-init status --wait >
 
 
 def reachable(site: Site, host: Host, pause: Callable[[float], None] = time.sleep) -> None:
-    """Waits until a host, with the right keys, lets us in and has finished its boot.
+    """Waits until a host accepts ssh with the right host key and has finished its boot.
 
     Raises:
-        RemoteError: it does not in time, or is not the host that it should be.
+        RemoteError: the time is over, or the host key is wrong.
     """
     end = time.monotonic() + site.wait_s
     while True:
@@ -92,14 +92,14 @@ def reachable(site: Site, host: Host, pause: Callable[[float], None] = time.slee
 
 
 def attempt(site: Site, host: Host) -> Answer:
-    """One try to get in."""
+    """Tries once to connect."""
     if site.keys.pin(host) is None:
         return Answer(host, 255, "", "no answer within the scan of its host keys: timed out")
     return site.ssh.run(host, READY, timeout_s=site.ssh.connect_timeout_s + STEP_S)
 
 
 def copy_code(site: Site, host: Host) -> None:
-    """Copies the checkout; files that are there and not here stay."""
+    """Copies the checkout; files that exist only on the host stay."""
     folder = site.cluster.remote_dir
     command = f"mkdir -p {folder} && tar -xzf - -C {folder}"
     fuse = f" && bash {folder}/tools/remote_script.sh fuse" if site.fused else ""
@@ -107,13 +107,13 @@ def copy_code(site: Site, host: Host) -> None:
 
 
 def introduction(site: Site, key: str) -> bytes:
-    """What every host must know of the others, as tar."""
+    """Packs the files that every host needs to reach the others, as tar."""
     files = {"key": key, **connections(site), "master": f"{site.hosts[0].inside}\n"}
     return packed(files | host_files([host.inside for host in site.hosts]))
 
 
 def connections(site: Site) -> dict[str, str]:
-    """The ssh_config and known_hosts files with which hosts reach each other."""
+    """Writes the ssh_config and known_hosts files with which hosts reach each other."""
     blocks, known = [], []
     for host in site.hosts:
         known_by_name = host.inside == host.alias  # a name that only this file resolves
@@ -129,12 +129,12 @@ def connections(site: Site) -> dict[str, str]:
 
 
 def targets(site: Site) -> bytes:
-    """Every host by the name that mpirun uses."""
+    """Lists the hosts by the names that mpirun uses."""
     return "".join(f"{host.inside}\n" for host in site.hosts).encode()
 
 
 def serve(site: Site, master: Host) -> None:
-    """Has the master serve the shared folder to the others, where it is to."""
+    """Makes the master export the shared folder to the others, if the settings say so."""
     if site.cluster.nfs_ip_address == MASTER:
         words = (site.cluster.nfs_mount_point, site.cluster.out_dir)
         hosts = "".join(f"{host.inside}\n" for host in site.hosts[1:]).encode()
@@ -142,7 +142,7 @@ def serve(site: Site, master: Host) -> None:
 
 
 def mount(site: Site, host: Host) -> None:
-    """Mounts the shared folder, where there is one; the master that serves it has it."""
+    """Mounts the shared folder, if there is one; not on the master that exports it."""
     if site.storage:
         words = (site.storage.source, site.cluster.nfs_mount_point, site.cluster.out_dir)
         site.script(host, f"{site.storage.kind} {shlex.join(words)}", timeout_s=INSTALL_S)
@@ -155,14 +155,14 @@ def mount(site: Site, host: Host) -> None:
 
 
 def install(site: Site, host: Host) -> None:
-    """Installs the environment; a GPU host must see its GPUs afterwards."""
+    """Installs the environment and checks that PyTorch sees the GPUs of the host."""
     gpus = f" --gpu {host.gpus}" if host.gpus else ""
     command = f"bash {site.cluster.remote_dir}/tools/pre_run.sh{gpus}"
     site.ssh.run(host, command, timeout_s=INSTALL_S).checked("installing")
 
 
 def own_commands(site: Site, host: Host, commands: Sequence[str]) -> None:
-    """Runs commands of the settings, one after another, in the checkout."""
+    """Runs commands of the settings in the checkout, one after another."""
     if commands:
         lines = "\n".join([f"cd {site.cluster.remote_dir}", "set -e", *commands])
         site.ssh.run(host, lines, timeout_s=INSTALL_S).checked("a command of the settings")

@@ -1,4 +1,4 @@
-"""A prefix in a bucket of S3 as a folder: what it has, and files to and from there."""
+"""A prefix of an S3 bucket as a folder: listing, upload and download."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Stored:
 
 @final
 class Bucket:
-    """`s3://BUCKET/PREFIX`. The bucket is there, and is never deleted, nor is anything in it."""
+    """`s3://BUCKET/PREFIX`. The bucket must exist; nothing in it is ever deleted."""
 
     def __init__(self, aws: Aws, where: str) -> None:
         self._aws = aws
@@ -33,10 +33,10 @@ class Bucket:
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
     def listed(self) -> dict[str, Stored]:
-        """What there is, by path below the prefix.
+        """Lists the files, by path below the prefix.
 
         Raises:
-            CloudError: there is no such bucket, or it may not be read.
+            CloudError: the bucket does not exist, or cannot be read.
         """
         found = self._aws.pages(
             "s3.list_objects_v2", "Contents", Bucket=self.name, Prefix=self.prefix
@@ -49,7 +49,7 @@ class Bucket:
         }
 
     def put(self, path: Path, name: str) -> None:
-        """Stores a file, whose checksum S3 compares; a large one in parts.
+        """Uploads a file; S3 verifies its checksum. Large files go in parts.
 
         Raises:
             CloudError: AWS failed.
@@ -57,10 +57,10 @@ class Bucket:
         self._aws.transfer("upload_file", str(path), self.name, self.prefix + name)
 
     def read(self, name: str, mark: str, out: BufferedIOBase, offset: int) -> None:
-        """Writes what follows `offset`, of that content alone.
+        """Copies the bytes from `offset` on to `out`, if the content still has this mark.
 
         Raises:
-            CloudError: AWS failed, or the content is another by now.
+            CloudError: AWS failed, or the content has changed.
         """
         part: Mapping[str, Any] = {"Range": f"bytes={offset}-"} if offset else {}
         answer = self._aws.call(

@@ -1,4 +1,4 @@
-"""What AWS offers: instance types and where they are, and images."""
+"""The offer of AWS: instance types, their zones, and images."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Image:
-    """A machine image."""
+    """A machine image (AMI)."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class Image:
 
 
 def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
-    """What each type is; types that the region does not have are left out."""
+    """Describes instance types by name; types that the region lacks are left out."""
     wanted = sorted(set(types))
     filters = [{"Name": "instance-type", "Values": wanted}]
     described = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
@@ -47,13 +47,13 @@ def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
 
 
 def all_machines(aws: Aws) -> list[Machine]:
-    """Every type that the region has."""
+    """Describes every instance type of the region."""
     described = aws.constant("ec2.describe_instance_types", "InstanceTypes")
     return [machine(one) for one in described]
 
 
 def machine(described: Mapping[str, Any]) -> Machine:
-    """A type from EC2's description."""
+    """Parses the description of an instance type."""
     cards = described.get("GpuInfo", {}).get("Gpus", [])
     processor, network = described.get("ProcessorInfo", {}), described.get("NetworkInfo", {})
     architectures = processor.get("SupportedArchitectures", ["x86_64"])
@@ -72,7 +72,7 @@ def machine(described: Mapping[str, Any]) -> Machine:
 
 
 def offered(aws: Aws, types: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Which of these types each zone of the region has."""
+    """Maps each zone of the region to the types that it offers."""
     wanted = sorted(set(types))
     listed = aws.constant(
         "ec2.describe_instance_type_offerings",
@@ -97,10 +97,10 @@ GPU_NAMES: Final = "Deep Learning * OSS Nvidia Driver GPU AMI (Ubuntu *) *"
 
 
 def find_image(aws: Aws, image_id: str, wanted: Machine) -> Image:
-    """The image by this identifier, or the latest one that suits a type.
+    """Returns the image with this identifier, or the latest image that suits an instance type.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such image.
         CloudError: AWS failed.
     """
     chosen = latest(aws, wanted) if image_id == LATEST else image_id
@@ -111,7 +111,7 @@ def find_image(aws: Aws, image_id: str, wanted: Machine) -> Image:
 
 
 def latest(aws: Aws, wanted: Machine) -> str:
-    """The newest deep-learning image for a GPU type, of Ubuntu for any other."""
+    """Finds the newest deep-learning image for a GPU type, or the newest Ubuntu for others."""
     names = GPU_PARAMETERS if wanted.gpus else PLAIN_PARAMETERS
     other = {"x86_64": "amd64"}.get(wanted.architecture, wanted.architecture)
     known = parameters(aws, [name.format(wanted.architecture, other) for name in names])
@@ -132,7 +132,7 @@ def latest(aws: Aws, wanted: Machine) -> str:
 
 
 def parameters(aws: Aws, names: list[str]) -> list[str]:
-    """The values of those public parameters that there are, in the order of `names`."""
+    """Returns the values of the public parameters that exist, in the order of `names`."""
     try:
         known = aws.constant("ssm.get_parameters", "Parameters", Names=names)
     except CloudError:
@@ -142,7 +142,7 @@ def parameters(aws: Aws, names: list[str]) -> list[str]:
 
 
 def image(described: Mapping[str, Any]) -> Image:
-    """An image from EC2's description."""
+    """Parses the description of an image."""
     root = described.get("RootDeviceName", "/dev/sda1")
     disks = described.get("BlockDeviceMappings", [])
     sizes = [disk.get("Ebs", {}).get("VolumeSize", 0) for disk in disks

@@ -1,4 +1,4 @@
-"""Checks of the account: who asks, and how much it may have."""
+"""Checks of the account: identity, cluster name and quotas."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ ON_DEMAND: Final = re.compile(r"Running On-Demand (.+) instances")
 
 
 def credentials(site: Site) -> Verdict:
-    """Who is asking."""
+    """Checks the credentials and reports the identity."""
     try:
         found = site.aws.call("sts.get_caller_identity")
     except CloudError as error:
@@ -27,7 +27,7 @@ def credentials(site: Site) -> Verdict:
 
 
 def name(site: Site) -> Verdict:
-    """Whether a cluster of this name runs already, under another identity."""
+    """Fails if a cluster of this name runs under another identity."""
     others = namesakes(site.aws, site.owned)
     if not others:
         return ok(f"no cluster of another owner is called {site.owned.cluster}")
@@ -41,7 +41,7 @@ def name(site: Site) -> Verdict:
 
 
 def quota(site: Site) -> Verdict:
-    """Whether the account may have so many vCPUs more."""
+    """Checks the account's quota of vCPUs for all methods of purchase."""
     found = [quota_for(site, spot) for spot in sorted({site.cluster.spot(role) for role in ROLES})]
     worst = next((one for one in found if one.outcome != OK), None)
     told = [one.text for one in found if one.text]
@@ -49,7 +49,7 @@ def quota(site: Site) -> Verdict:
 
 
 def quota_for(site: Site, spot: bool) -> Verdict:
-    """The same of the hosts that are bought in one way."""
+    """Checks the quota of either spot or on-demand vCPUs."""
     limits = quotas(site, spot)
     if not limits:
         return unknown("AWS lists no quotas of EC2 here")
@@ -71,7 +71,7 @@ def quota_for(site: Site, spot: bool) -> Verdict:
 
 
 def quotas(site: Site, spot: bool) -> dict[str, float]:
-    """The account's quotas of running vCPUs, by their names."""
+    """Returns the account's quotas of running vCPUs, by name."""
     listed = site.aws.constant("service-quotas.list_service_quotas", "Quotas", ServiceCode="ec2")
     pattern = SPOT if spot else ON_DEMAND
     return {one["QuotaName"]: float(one["Value"]) for one in listed
@@ -79,7 +79,7 @@ def quotas(site: Site, spot: bool) -> dict[str, float]:
 
 
 def needed(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
-    """The vCPUs that the launch adds, by the quota that they count against."""
+    """Counts the vCPUs that the launch adds, by quota."""
     cluster = site.cluster
     have = [one.role for one in instances(site.aws, site.owned)]
     wanted = (
@@ -96,7 +96,7 @@ def needed(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
 
 
 def in_use(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
-    """The vCPUs of the whole account that count already, by quota."""
+    """Counts the vCPUs in use in the whole account, by quota."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     described = site.aws.pages("ec2.describe_instances", "Reservations", Filters=filters)
     types = [
@@ -109,7 +109,7 @@ def in_use(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
 
 
 def counted(site: Site, types: list[str], names: Iterable[str]) -> dict[str, int]:
-    """The vCPUs of some hosts, by the quota that they count against."""
+    """Sums the vCPUs of hosts of these types, by quota."""
     known = machines(site.aws, types) if types else {}
     sums: dict[str, int] = {}
     for type in types:
@@ -120,7 +120,7 @@ def counted(site: Site, types: list[str], names: Iterable[str]) -> dict[str, int
 
 
 def quota_of(type: str, names: Iterable[str]) -> str:
-    """The name of the quota that a type counts against.
+    """Returns the name of the quota that a type counts against.
 
     Names list families, e.g. `All G and VT Spot Instance Requests` or `All P4, P3 and P2 ...`.
 

@@ -1,4 +1,4 @@
-"""Checks of what is to be launched: types, zone, image, price, placement."""
+"""Checks of the hosts to launch: types, zone, image, price, placement."""
 
 from collections.abc import Iterable
 
@@ -13,12 +13,12 @@ __all__ = ["image", "placement", "price", "types", "zone"]
 
 
 def wanted(site: Site) -> tuple[str, ...]:
-    """All types that may be launched."""
+    """Lists all types that may be launched."""
     return (site.cluster.master_type, *site.cluster.worker_types)
 
 
 def types(site: Site) -> Verdict:
-    """Whether the region has the types, and sells them this way."""
+    """Checks that the region offers the types, with the methods of the settings."""
     known = known_machines(site.aws, wanted(site))
     for type in spot_types(site.cluster):
         if not known[type].spot:
@@ -34,12 +34,12 @@ def types(site: Site) -> Verdict:
 
 
 def zone(site: Site) -> Verdict:
-    """Whether a zone has all types."""
+    """Checks that a zone offers all types."""
     return ok(", ".join(zones(site.aws, site.cluster)))
 
 
 def image(site: Site) -> Verdict:
-    """Whether the image is there and made for the processors."""
+    """Checks that the images exist and fit the processors."""
     known = known_machines(site.aws, wanted(site))
     told = []
     for type in dict.fromkeys((site.cluster.master_type, site.cluster.worker_type)):
@@ -54,7 +54,7 @@ def image(site: Site) -> Verdict:
 
 
 def price(site: Site) -> Verdict:
-    """Whether spot instances can be had for what they may cost."""
+    """Checks spot prices against `spot_price`."""
     types = tuple(dict.fromkeys(spot_types(site.cluster)))
     if not types:
         return ok("on-demand prices are fixed")
@@ -75,7 +75,7 @@ def price(site: Site) -> Verdict:
 
 
 def placement(site: Site) -> Verdict:
-    """Whether the types can be packed together, and have EFA, where that is asked for."""
+    """Checks that the types support placement groups and EFA, if the settings use them."""
     known = known_machines(site.aws, wanted(site)).values()
     if site.cluster.placement_group and (other := lacking(known, "packs")):
         return failed(f"{other} cannot be in a cluster placement group; say placement_group: no")
@@ -86,5 +86,5 @@ def placement(site: Site) -> Verdict:
 
 
 def lacking(known: Iterable[Machine], ability: str) -> str:
-    """The types that lack an ability."""
+    """Names the types that lack an ability."""
     return ", ".join(machine.type for machine in known if not getattr(machine, ability))

@@ -1,4 +1,4 @@
-"""Checks of what surrounds the hosts: subnet, keys, security group."""
+"""Checks of the network: subnet, keys, security group."""
 
 import base64
 
@@ -14,12 +14,12 @@ __all__ = ["key_pair", "security_group", "subnet"]
 
 
 def site_subnet(site: Site) -> Subnet:
-    """Where the hosts may be; other places are default subnets of the same network."""
+    """Returns the first possible subnet; the others are default subnets of the same network."""
     return places(site.aws, site.cluster)[0]
 
 
 def subnet(site: Site) -> Verdict:
-    """Whether there is a subnet, and hosts in it can be reached."""
+    """Checks that a subnet exists, and that hosts in it can be reached."""
     found, cluster = site_subnet(site), site.cluster
     if cluster.availability_zone and cluster.availability_zone != found.zone:
         return failed(
@@ -34,7 +34,7 @@ def subnet(site: Site) -> Verdict:
 
 
 def key_pair(site: Site) -> Verdict:
-    """Whether both halves of the key are there and belong together."""
+    """Checks that both halves of the key exist and match."""
     cluster = site.cluster
     needed("ssh")
     needed("ssh-keyscan")
@@ -69,7 +69,7 @@ def key_pair(site: Site) -> Verdict:
 
 
 def halves(cluster: Cluster, public: str) -> Verdict:
-    """Whether the private key here is that of the key pair there."""
+    """Checks that the local private key matches the key pair in EC2."""
     if len(public.split()) < 2:
         return unknown(f"AWS does not show the public half of {cluster.key_name}")
     path = keyfile(cluster)
@@ -82,7 +82,7 @@ def halves(cluster: Cluster, public: str) -> Verdict:
 
 
 def security_group(site: Site) -> Verdict:
-    """Who may use ssh, and whether a group of the same name is somebody else's."""
+    """Reports who may use ssh; fails if a foreign security group has the cluster's name."""
     cidr = allowed_cidr(site.cluster)
     filters = [{"Name": "group-name", "Values": [site.owned.label]},
                {"Name": "vpc-id", "Values": [site_subnet(site).vpc]}]  # fmt: skip

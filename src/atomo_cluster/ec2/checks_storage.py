@@ -1,4 +1,4 @@
-"""Checks of the shared folder: whether it is there, in the zone, and lets the hosts in."""
+"""Checks of the shared folder: existence, zone and access from the hosts."""
 
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
@@ -16,7 +16,7 @@ THERE: Final = ("AVAILABLE", "UPDATING", "available", "updating")
 
 
 def shared_folder(site: Site) -> Verdict:
-    """Whether the shared folder is there, in the same zone, and lets the hosts in."""
+    """Checks that the shared folder exists in the zone of the hosts and admits them."""
     address = site.cluster.nfs_ip_address
     if site.cluster.storage:
         return named(site)
@@ -34,7 +34,7 @@ def shared_folder(site: Site) -> Verdict:
 
 
 def named(site: Site) -> Verdict:
-    """The file system that `storage` names."""
+    """Checks the file system that `storage` names."""
     service, _, id = site.cluster.storage.partition(":")
     try:
         return of_efs(site, id) if service == "efs" else of_fsx(site, id)
@@ -45,7 +45,7 @@ def named(site: Site) -> Verdict:
 
 
 def of_efs(site: Site, id: str) -> Verdict:
-    """EFS, which hosts of a zone reach through its mount target there."""
+    """Checks EFS: hosts of a zone reach it through the mount target of that zone."""
     found = list(targets(site, id))
     zones = {place.zone for place in places(site.aws, site.cluster)}
     for target in found:
@@ -59,7 +59,7 @@ def of_efs(site: Site, id: str) -> Verdict:
 
 
 def of_fsx(site: Site, id: str) -> Verdict:
-    """FSx, which is in one zone."""
+    """Checks FSx, which is in one zone."""
     one = described(site.aws, id)
     shared = shared_of(site.aws, site.cluster)
     where = find_subnet(site.aws, one["SubnetIds"][0], "")
@@ -81,7 +81,7 @@ def of_fsx(site: Site, id: str) -> Verdict:
 
 
 def of_target(site: Site, target: dict[str, Any]) -> Verdict:
-    """A mount target of EFS."""
+    """Checks a mount target of EFS."""
     where, name = places(site.aws, site.cluster)[0], target["MountTargetId"]
     there = target.get("AvailabilityZoneName", where.zone)
     if other := other_zones(site, there):
@@ -94,12 +94,12 @@ def of_target(site: Site, target: dict[str, Any]) -> Verdict:
 
 
 def other_zones(site: Site, zone: str) -> list[str]:
-    """The zones that hosts may be in besides this one."""
+    """Lists the possible zones of hosts other than `zone`."""
     return [one.zone for one in places(site.aws, site.cluster) if one.zone != zone]
 
 
 def elsewhere(what: str, zone: str, other: Sequence[str]) -> str:
-    """That something is in another zone than hosts may be."""
+    """Formats the error that storage is in another zone than the hosts."""
     return (
         f"{what} is in {zone}, the hosts in {' or '.join(other)}: traffic between zones costs; "
         f"set availability_zone: {zone}, or name one that is there"
@@ -107,7 +107,7 @@ def elsewhere(what: str, zone: str, other: Sequence[str]) -> str:
 
 
 def shut(what: str, group: str, where: Subnet, port: int) -> str:
-    """That something does not let hosts in, and what mends it."""
+    """Formats the error that storage does not admit the hosts, with its remedy."""
     return (
         f"{what} does not let the hosts in: `aws ec2 authorize-security-group-ingress --group-id "
         f"{group} --protocol tcp --port {port} --cidr {where.cidr}`"
@@ -115,18 +115,18 @@ def shut(what: str, group: str, where: Subnet, port: int) -> str:
 
 
 def all_targets(site: Site) -> Iterator[dict[str, Any]]:
-    """The mount targets of all file systems of EFS."""
+    """Yields the mount targets of all EFS file systems."""
     for system in site.aws.pages("efs.describe_file_systems", "FileSystems"):
         yield from targets(site, system["FileSystemId"])
 
 
 def targets(site: Site, id: str) -> Iterator[dict[str, Any]]:
-    """The mount targets of one."""
+    """Yields the mount targets of an EFS file system."""
     yield from site.aws.pages("efs.describe_mount_targets", "MountTargets", FileSystemId=id)
 
 
 def admits(site: Site, groups: list[str], where: Subnet, port: int) -> bool:
-    """Whether one of the security groups allows a port from the subnet."""
+    """True if one of the security groups allows the port from the subnet."""
     found = site.aws.pages("ec2.describe_security_groups", "SecurityGroups", GroupIds=groups)
     hosts = ip_network(where.cidr)
     return any(

@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def act(name: str, words: list[str]) -> int:
-    """Runs the command of this name. A launch that ends early must be undone, however it ends."""
+    """Runs the command of this name. Signals raise KeyboardInterrupt, so that a launch rolls back.
+    """
     module = import_module(f"atomo_cluster.ec2.commands.{name}")
     run: Callable[[Run], int] = module.run
     ours = words[: words.index("--")] if "--" in words else words
@@ -95,12 +96,12 @@ def act(name: str, words: list[str]) -> int:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Takes a closed terminal and SIGTERM for Ctrl-C."""
+    """Treats SIGTERM and a closed terminal like Ctrl-C."""
     raise KeyboardInterrupt(f"interrupted by {Signals(number).name}")
 
 
 def parser(name: str, module: ModuleType) -> Parser:
-    """The parser of a command."""
+    """Builds the parser of a command."""
     built = Parser(
         prog=f"{PROGRAM} {name}",
         description=f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}.\n\n{fitted(module.HELP)}",
@@ -117,7 +118,7 @@ def parser(name: str, module: ModuleType) -> Parser:
 
 
 def parsed(name: str, module: ModuleType, words: Sequence[str]) -> argparse.Namespace:
-    """The options of a command; what follows `--` is for what it runs."""
+    """Parses the options of a command; the words after `--` go to the program that it runs."""
     ours, theirs = list(words), []
     if "--" in ours:
         at = ours.index("--")
@@ -140,12 +141,12 @@ def parsed(name: str, module: ModuleType, words: Sequence[str]) -> argparse.Name
 
 
 def options(built: Any) -> list[str]:
-    """The options that a parser knows."""
+    """Lists the options of a parser."""
     return [word for word in built._option_string_actions if word.startswith("--")]
 
 
 def usage() -> str:
-    """What `pytorch_ec2.py --help` says."""
+    """Returns the text of `pytorch_ec2.py --help`."""
     lines = [fitted_line(f"  {name:24}{text}", indent=" " * 26) for name, text in COMMANDS.items()]
     return "\n".join([f"usage: {PROGRAM} COMMAND [OPTION ...]", "", *lines, "",
                       f"`{PROGRAM} COMMAND --help` has examples and lists the options.", "",

@@ -1,4 +1,4 @@
-"""The settings of a cluster: one frozen value, checked when it is made.
+"""The settings of a cluster: one frozen value, checked at construction.
 
 Each field is a key of the YAML file and an option of the command line. The names that the
 published script used keep their meaning.
@@ -35,19 +35,19 @@ LONGEST_H: Final = 720.0
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What commas separate."""
+    """Splits text at commas, without blanks and empty words."""
     return tuple(word for word in (one.strip() for one in text.split(",")) if word)
 
 
 def option(default: Any, text: str) -> Any:
-    """A field with the text that `--help` and the file of `init` show."""
+    """Declares a field with the text that `--help` and the file of `init` show."""
     return field(default=default, metadata={"help": text})
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """One cluster: a master and its workers."""
+    """Settings of one cluster: a master and its workers."""
 
     name: str = option("atomo", "the cluster's name; everything is tagged with it")
     owner: str = option("", "the second tag; empty: the user or role that AWS knows you by")
@@ -125,14 +125,14 @@ class Cluster:
         check(self)
 
     def method_of(self, role: str) -> str:
-        """How the hosts of a role are bought: spot, on-demand or reserved."""
+        """Returns the purchase method of a role: spot, on-demand or reserved."""
         own, usual = (
             (self.master_method, ON_DEMAND) if role == MASTER else (self.worker_method, SPOT)
         )
         return (own or self.method or usual).lower()
 
     def spot(self, role: str) -> bool:
-        """Whether the hosts of a role are spot instances."""
+        """True if the hosts of a role are spot instances."""
         return self.method_of(role) == SPOT
 
     @property
@@ -141,50 +141,50 @@ class Cluster:
 
     @property
     def outlives(self) -> bool:
-        """Whether the shared folder is another machine's, and stays when the hosts end."""
+        """True if the shared folder is on another machine and stays when the hosts end."""
         return bool(self.storage) or self.nfs_ip_address not in ("", MASTER)
 
     @property
     def shares(self) -> bool:
-        """Whether there is a shared folder."""
+        """True if there is a shared folder."""
         return bool(self.storage or self.nfs_ip_address)
 
     @property
     def needs_profile(self) -> bool:
-        """Whether the master asks things of AWS."""
+        """True if the master calls AWS, and so needs an instance profile."""
         return self.supervise or bool(self.results)
 
     @property
     def through_sessions(self) -> bool:
-        """Whether hosts are reached through Session Manager; who is beside them needs none."""
+        """True if ssh uses Session Manager; with private addresses it is not needed."""
         return self.connect == SSM and not self.private_addresses
 
     @property
     def managed(self) -> bool:
-        """Whether hosts let Session Manager in."""
+        """True if Session Manager may connect to the hosts."""
         return self.connect == SSM
 
     @property
     def worker_types(self) -> tuple[str, ...]:
-        """The type of the workers, then what may stand in for it."""
+        """The type of the workers, followed by its alternatives."""
         return (self.worker_type, *words(self.alternative_types))
 
     @property
     def all_regions(self) -> tuple[str, ...]:
-        """The regions that will do: where zones are named, those that have one of them."""
+        """The accepted regions; if zones are named, only regions that have one of them."""
         return tuple(
             region for region in dict.fromkeys(words(self.regions) or (self.region,))
             if not self.zones or any(zone.startswith(region) for zone in words(self.zones))
         )  # fmt: skip
 
     def at(self, region: str) -> "Cluster":
-        """This cluster in one of its regions."""
+        """Returns the settings for one of the accepted regions."""
         zones = ",".join(zone for zone in words(self.zones) if zone.startswith(region))
         return replace(self, region=region, regions="", zones=zones)
 
     @property
     def own_tags(self) -> tuple[tuple[str, str], ...]:
-        """The further tags, key and value."""
+        """The user's additional tags as (key, value)."""
         pairs = (word.partition("=") for word in words(self.tags))
         return tuple((key, value) for key, _, value in pairs)
 
@@ -195,11 +195,11 @@ class Cluster:
 
     @property
     def out_dir(self) -> str:
-        """Where checkpoints go, on the hosts."""
+        """The folder of checkpoints on the hosts."""
         shared = f"{self.nfs_mount_point}/{self.name}" if self.shares else "runs"
         return self.base_out_dir or shared
 
     @property
     def state(self) -> Path:
-        """The folder here that belongs to this cluster."""
+        """The local folder of this cluster."""
         return Path(self.state_dir).expanduser() / self.name

@@ -1,4 +1,4 @@
-"""What settings of a cluster may be: ranges, forms, and what contradicts each other."""
+"""Validation of a cluster's settings: ranges, formats and contradictions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 
 
 def check(cluster: Cluster) -> None:
-    """Raises ConfigError for settings that will not do."""
+    """Raises ConfigError for invalid settings."""
     for name in ("method", "master_method", "worker_method"):
         check_method(name, getattr(cluster, name))
     for name, (lowest, highest) in BOUNDS.items():
@@ -76,19 +76,19 @@ def check(cluster: Cluster) -> None:
 
 
 def check_method(name: str, method: str) -> None:
-    """Raises ConfigError for a way to buy hosts that there is not."""
+    """Raises ConfigError for an unknown purchase method."""
     if method and method.lower() not in METHODS:
         raise ConfigError(f"unknown {name} {method!r}; {nearest(method, METHODS)}")
 
 
 def check_bounds(name: str, value: float | int | None, lowest: float, highest: float) -> None:
-    """Raises ConfigError for a number that is out of its range."""
+    """Raises ConfigError for a number out of its range."""
     if value is not None and not lowest <= value <= highest:
         raise ConfigError(f"{name} must be from {lowest:g} to {highest:g}, got {value:g}")
 
 
 def check_zone(cluster: Cluster) -> None:
-    """A zone is its region's name and a letter."""
+    """Checks that the zones belong to the regions and that the settings name them only once."""
     name = "availability_zone" if cluster.availability_zone else "zones"
     if cluster.availability_zone and cluster.zones:
         raise ConfigError("give availability_zone or zones, not both")
@@ -104,7 +104,7 @@ def check_zone(cluster: Cluster) -> None:
 
 
 def check_regions(cluster: Cluster) -> None:
-    """Several regions are names of regions, and nothing is named that is in one of them only."""
+    """Checks the names of regions; with several, no setting may be tied to one region."""
     for region in words(cluster.regions):
         if not REGION.fullmatch(region):
             raise ConfigError(f"regions {region!r}: a region such as us-west-2")
@@ -117,7 +117,7 @@ def check_regions(cluster: Cluster) -> None:
 
 
 def check_tags(cluster: Cluster) -> None:
-    """Further tags are pairs, and none is of those that find the cluster."""
+    """Checks that additional tags are KEY=VALUE pairs and do not override the cluster's own."""
     for word in words(cluster.tags):
         if not TAG.fullmatch(word):
             raise ConfigError(
@@ -133,7 +133,7 @@ def check_tags(cluster: Cluster) -> None:
 
 
 def check_ssh_from(cluster: Cluster) -> None:
-    """The whole internet is let in only where that was asked for by name."""
+    """Refuses very wide address ranges unless `ssh_from_anywhere` is set."""
     if not cluster.ssh_from:
         return
     try:
@@ -148,13 +148,13 @@ def check_ssh_from(cluster: Cluster) -> None:
 
 
 def check_spot(cluster: Cluster) -> None:
-    """What only spot instances have."""
+    """Refuses `spot_price` without spot instances."""
     if cluster.spot_price and not any(map(cluster.spot, ROLES)):
         raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
 
 
 def check_storage(cluster: Cluster) -> None:
-    """There is one shared folder."""
+    """Refuses two shared folders."""
     if cluster.storage and cluster.nfs_ip_address:
         raise ConfigError(
             f"storage {cluster.storage!r} and nfs_ip_address {cluster.nfs_ip_address!r}: one of "
@@ -163,7 +163,7 @@ def check_storage(cluster: Cluster) -> None:
 
 
 def check_supervised(cluster: Cluster) -> None:
-    """What only a supervisor does."""
+    """Checks the settings that depend on `supervise`."""
     if cluster.results and not cluster.supervise:
         raise ConfigError(
             f"results {cluster.results!r} needs supervise: yes, which takes them there"
@@ -176,7 +176,7 @@ def check_supervised(cluster: Cluster) -> None:
 
 
 def check_key(cluster: Cluster) -> None:
-    """A key pair is of no use here without its private half."""
+    """Refuses a key pair without its private key."""
     if cluster.key_name and not cluster.path_to_keyfile:
         raise ConfigError(
             f"key_name {cluster.key_name!r} needs path_to_keyfile; leave both empty and a key is "
@@ -185,7 +185,7 @@ def check_key(cluster: Cluster) -> None:
 
 
 def check_paths(cluster: Cluster) -> None:
-    """What is written to lies where its setting says, and not above that."""
+    """Refuses paths that contain . or .. ."""
     for name in ("remote_dir", "nfs_mount_point", "base_out_dir", "state_dir"):
         path = getattr(cluster, name)
         if {".", ".."} & set(path.split("/")):

@@ -1,4 +1,4 @@
-"""Settings of a cluster from a YAML file and the command line, and the file that `init` writes."""
+"""Settings from a YAML file and the command line, and the template that `init` writes."""
 
 import argparse
 import sys
@@ -30,10 +30,10 @@ SECTIONS: Final[Mapping[str, str]] = {
 
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Cluster:
-    """The cluster of a file, with what the command line says instead.
+    """Loads the settings from a file; options of the command line override them.
 
     Raises:
-        ConfigError: there is no file, it is not YAML, or a key or value in it will not do.
+        ConfigError: the file is missing or not YAML, or a key or value is invalid.
     """
     found = read(path or DEFAULT_FILE) if path or DEFAULT_FILE.exists() else None
     if found is None and "name" not in overrides:
@@ -45,7 +45,7 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Cluster:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The checked keys and values of a YAML file."""
+    """Returns the checked keys and values of a YAML file."""
     try:
         import yaml
     except ModuleNotFoundError:
@@ -67,7 +67,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check_unique(path: Path, node: Any) -> None:
-    """Raises ConfigError for a key that is given twice, of which YAML would take the last."""
+    """Raises ConfigError for a repeated key, of which YAML would take the last."""
     keys = [key.value for key, _ in node.value] if node is not None and node.id == "mapping" else []
     twice = sorted({str(key) for key in keys if keys.count(key) > 1})
     if twice:
@@ -75,7 +75,7 @@ def check_unique(path: Path, node: Any) -> None:
 
 
 def checked(path: Path, key: str, value: object) -> tuple[str, Any]:
-    """One key with its value as its type."""
+    """Converts the value of a key to its type."""
     hints = get_type_hints(Cluster)
     if key not in hints:
         raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, hints)}")
@@ -96,7 +96,7 @@ ARTICLES: Final = {str: "text", int: "a whole number", float: "a number", bool: 
 
 
 def lines(path: Path, key: str, value: object) -> tuple[str, ...]:
-    """A list of commands; one may stand alone."""
+    """Returns a list of commands; a single command may be given without a list."""
     listed = value if isinstance(value, list) else [value]
     if not all(isinstance(line, str) for line in listed):
         raise ConfigError(f"{path}: {key}: {value!r} is not a list of lines; quote each")
@@ -104,14 +104,14 @@ def lines(path: Path, key: str, value: object) -> tuple[str, ...]:
 
 
 def base(kind: Any) -> type:
-    """The type of a field, without the None that it may also be."""
+    """Returns the type of a field without its None."""
     if kind == tuple[str, ...]:
         return tuple
     return next(iter(get_args(kind)), kind)  # type: ignore[no-any-return]
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser --config and an option for each setting."""
+    """Adds --config and an option per setting to a parser."""
     group = parser.add_argument_group("settings of the cluster, which override those of the file")
     group.add_argument("--config", type=Path, default=None, metavar="FILE",
                        help=f"YAML file (default {DEFAULT_FILE})")  # fmt: skip
@@ -124,7 +124,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(known: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says about the cluster."""
+    """Returns the settings of the command line."""
     given = {key: value for key, value in vars(known).items() if key.startswith("set_")}
     return {
         key.removeprefix("set_"): tuple(value) if isinstance(value, list) else value
@@ -133,20 +133,20 @@ def overrides(known: argparse.Namespace) -> dict[str, Any]:
 
 
 def explained(field: Field[Any]) -> str:
-    """The help text of a setting."""
+    """Returns the help text of a setting."""
     shown = "" if field.default in (None, "", ()) else f" (default {written(field.default)})"
     return f"{field.metadata['help']}{shown}".replace("%", "%%")
 
 
 def written(value: object) -> str:
-    """A default as YAML."""
+    """Formats a default as YAML."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return {None: "", "": "", (): "[]"}.get(value, str(value))  # type: ignore[call-overload, no-any-return]
 
 
 def template() -> str:
-    """The file that `init` writes: every key, its default, and what it means."""
+    """Returns the file that `init` writes: every key with its default and its meaning."""
     head = "# A cluster for tools/pytorch_ec2.py. Every key may also be given as an option,\n"
     text = head + "# e.g. --n-workers 8. What is empty has the meaning that its comment says.\n"
     for field in fields(Cluster):

@@ -1,4 +1,4 @@
-"""The one JSON document that a command with `--json` prints, whatever becomes of it."""
+"""The JSON document that a command with `--json` prints, also when the command fails."""
 
 import json
 import sys
@@ -13,19 +13,19 @@ __all__ = ["Document"]
 
 @final
 class Document:
-    """Gathers what a script is to know, and prints it once the command has ended."""
+    """Collects the output for scripts and prints it once the command has ended."""
 
     def __init__(self, *, wanted: bool) -> None:
         self.wanted = wanted
         self._record: Any = None
 
     def tell(self, record: Any) -> None:
-        """Adds to the document: mappings become one, anything else takes its place."""
+        """Adds a record: mappings are merged, other values replace the document."""
         self._record = joined(self._record, record)
 
     @contextmanager
     def printed(self) -> Iterator[None]:
-        """Prints the document at the end of the block. One that failed wordlessly says why."""
+        """Prints the document at the end of the block; an empty one reports the error."""
         try:
             yield
         except (ClusterError, KeyboardInterrupt) as error:
@@ -39,7 +39,7 @@ class Document:
 
 
 def joined(old: Any, new: Any) -> Any:
-    """Two records as one.
+    """Merges two records.
 
     >>> joined({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3})
     {'a': {'x': 1, 'y': 2}, 'b': 3}

@@ -9,7 +9,7 @@ WIDTH: Final = 80
 
 
 def fitted_line(line: str, width: int = WIDTH, indent: str | None = None) -> str:
-    """A line that is too long, continued below its own beginning. Words stay whole.
+    """Wraps a line that is too long, with the same indentation. Words stay whole.
 
     >>> print(fitted_line("  host deeplearning-worker1 is gone", width=24))
       host
@@ -26,7 +26,7 @@ def fitted_line(line: str, width: int = WIDTH, indent: str | None = None) -> str
 
 
 def fitted(text: str) -> str:
-    """Paragraphs, filled anew; what is indented are examples, and stays as it is."""
+    """Wraps paragraphs; indented lines are examples and stay as they are."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if not blocks or not line.strip() or line.startswith(" ") or not plain(blocks[-1]):
@@ -37,12 +37,12 @@ def fitted(text: str) -> str:
 
 
 def plain(block: list[str]) -> bool:
-    """Whether these lines are of a paragraph."""
+    """True if these lines form a paragraph."""
     return bool(block[0].strip()) and not block[0].startswith(" ")
 
 
 def entry(label: str, text: str) -> str:
-    """A label, and beside it lines of text.
+    """Formats a label with lines of text beside it.
 
     >>> entry("cost", "at most $3")
     'cost     at most $3'

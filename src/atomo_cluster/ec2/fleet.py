@@ -1,4 +1,4 @@
-"""Instances from EC2: on-demand ones, or spot ones through a fleet."""
+"""Orders of instances: on-demand through RunInstances, spot through a fleet."""
 
 import base64
 import time
@@ -26,7 +26,7 @@ SCARCE: Final = frozenset(
 
 @dataclass(frozen=True)
 class Order:
-    """Equal hosts, all of which or none are wanted."""
+    """Identical hosts, ordered all or none."""
 
     owned: Owned
     launch: str
@@ -39,7 +39,7 @@ class Order:
 
 
 def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """The tags of what comes with an instance."""
+    """Returns the tag specifications of an instance and the resources that come with it."""
     extra = {
         "Name": f"{order.owned.cluster}-{order.role}",
         ROLE: order.role,
@@ -50,7 +50,7 @@ def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str,
 
 
 def parameters(order: Order, cluster: Cluster, network: Network, *kinds: str) -> dict[str, Any]:
-    """What describes one host, to RunInstances and to a launch template alike."""
+    """Returns the description of a host that RunInstances and launch templates share."""
     disk = {"VolumeSize": max(cluster.volume_gb, order.image.root_gb), "VolumeType": "gp3",
             "DeleteOnTermination": True, "Encrypted": True}  # fmt: skip
     described: dict[str, Any] = {
@@ -83,7 +83,7 @@ def parameters(order: Order, cluster: Cluster, network: Network, *kinds: str) ->
 
 
 def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
-    """The whole of a RunInstances call."""
+    """Returns the arguments of RunInstances."""
     described = parameters(order, cluster, network)
     if "NetworkInterfaces" not in described:
         described["SubnetId"] = network.subnet.id
@@ -108,7 +108,7 @@ def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) 
 
 
 def patiently(profiled: bool, act: Callable[[], list[str]]) -> list[str]:
-    """Does it again where EC2 has not heard of a new profile, which takes some seconds."""
+    """Retries while EC2 does not know a new instance profile yet, which takes some seconds."""
     for _ in range(PROFILE_TRIES if profiled else 0):
         try:
             return act()
@@ -120,7 +120,7 @@ def patiently(profiled: bool, act: Callable[[], list[str]]) -> list[str]:
 
 
 def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
-    """The whole of a CreateLaunchTemplate call."""
+    """Returns the arguments of CreateLaunchTemplate."""
     data = parameters(order, cluster, network, "spot-instances-request")
     data["UserData"] = base64.b64encode(
         user_data(cluster, order.spot, order.admitted).encode()
@@ -134,7 +134,7 @@ def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]
 
 
 def fleet(order: Order, cluster: Cluster, network: Network, name: str) -> dict[str, Any]:
-    """The whole of a CreateFleet call: all hosts at once in one zone, or none."""
+    """Returns the arguments of CreateFleet: all hosts at once in one zone, or none."""
     limit = {} if cluster.spot_price is None else {"MaxPrice": f"{cluster.spot_price:g}"}
     subnet = {} if cluster.efa else {"SubnetId": network.subnet.id}
     return {
@@ -163,7 +163,7 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
     """Launches spot instances and returns their identifiers.
 
     Raises:
-        CloudError: there are too few. What there is then is the caller's to roll back.
+        CloudError: there are too few; the caller has to terminate them.
     """
     described = template(order, cluster, network)
     name = described["LaunchTemplateName"]
@@ -176,7 +176,7 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
 
 
 def all_of(answer: dict[str, Any], order: Order) -> list[str]:
-    """The instances of a fleet.
+    """Returns the instances of a fleet.
 
     Raises:
         CloudError: there are too few.
@@ -188,7 +188,7 @@ def all_of(answer: dict[str, Any], order: Order) -> list[str]:
 
 
 def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
-    """Why a fleet is not complete."""
+    """Returns the error for an incomplete fleet."""
     told = {f"{one.get('ErrorCode', '?')}: {one.get('ErrorMessage', '')}" for one in errors}
     codes = [one.get("ErrorCode", "") for one in errors] or [NO_CAPACITY]
     code = next((code for code in codes if code in SCARCE), codes[0])
@@ -201,7 +201,7 @@ def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
 
 
 def refusals(aws: Aws, order: Order, cluster: Cluster, network: Network) -> dict[str, str]:
-    """What EC2's DryRun says to each call of a launch; empty words: it would do it."""
+    """Maps each call of a launch to the error that DryRun predicts; empty if it would succeed."""
     calls: dict[str, dict[str, Any]] = {"ec2.run_instances": on_demand(order, cluster, network)}
     if order.spot:
         described = template(order, cluster, network)
@@ -215,7 +215,7 @@ def refusals(aws: Aws, order: Order, cluster: Cluster, network: Network) -> dict
 
 
 def verdict(error: CloudError | None) -> str:
-    """A refusal in words; one that DryRun cannot know about is none."""
+    """Formats an error of DryRun; empty for errors that a real launch would not have."""
     if error is None or error.code.startswith("InvalidLaunchTemplate"):
         return ""  # the template that the fleet names is made only by the launch itself
     return str(error)

@@ -1,8 +1,8 @@
-"""The host keys of a cluster, pinned before anything is trusted.
+"""The host keys of a cluster, pinned before any host is trusted.
 
-They come from the instance's console, which AWS vouches for. Where the console has none yet, the
-host is asked twice over the network, both answers must agree, and the console is compared with
-them as soon as it speaks. A pinned key that changes is refused.
+The keys come from the instance's console, which AWS authenticates. While the console is empty, two
+scans over the network must agree, and the console is compared with them as soon as it has output.
+A pinned key that changes is refused.
 """
 
 import re
@@ -31,7 +31,7 @@ SESSION_S: Final = 60
 
 @final
 class HostKeys:
-    """A known_hosts file of our own: one line a key, its source as the comment."""
+    """A known_hosts file of the cluster: one line per key, its source as the comment."""
 
     def __init__(self, ssh: Ssh, console: Callable[[Host], set[str]]) -> None:
         self._ssh, self._console = ssh, console
@@ -39,10 +39,10 @@ class HostKeys:
         self._lock = Lock()  # hosts are pinned from several threads
 
     def pin(self, host: Host) -> str | None:
-        """Pins a host's keys and says where they are from; None: nobody tells them yet.
+        """Pins a host's keys and returns their source; None if no source has them yet.
 
         Raises:
-            RemoteError: the host does not have the keys that it should.
+            RemoteError: the host shows other keys than the pinned ones.
         """
         pinned, source = self.pinned(host)
         if pinned and source == CONSOLE:
@@ -61,7 +61,7 @@ class HostKeys:
         return self._write(host, scanned, SCANNED) if scanned else None
 
     def pinned(self, host: Host) -> tuple[set[str], str]:
-        """The keys that are pinned for a host, and where they are from."""
+        """Returns the pinned keys of a host and their source."""
         lines = [line.split() for line in self._lines() if line.split()[0] == host.id]
         keys = {f"{words[1]} {words[2]}" for words in lines}
         return keys, lines[0][3] if lines and len(lines[0]) > 3 else ""
@@ -82,7 +82,7 @@ class HostKeys:
 
 
 def console_keys(aws: Aws) -> Callable[[Host], set[str]]:
-    """Asks EC2 for what a host's console shows of its keys."""
+    """Returns a function that reads a host's keys from its console."""
 
     def ask(host: Host) -> set[str]:
         try:
@@ -95,7 +95,7 @@ def console_keys(aws: Aws) -> Callable[[Host], set[str]]:
 
 
 def keys_in(output: str) -> set[str]:
-    """The host keys that cloud-init prints when it has made them.
+    """Finds the host keys that cloud-init prints at the first boot.
 
     >>> line = "cloud-init: ssh-ed25519 " + "A" * 68 + " root@host"
     >>> keys_in(f"-----BEGIN SSH HOST KEY KEYS----- {line} -----END SSH HOST KEY KEYS-----")
@@ -105,10 +105,10 @@ def keys_in(output: str) -> set[str]:
 
 
 def twice(ssh: Ssh, host: Host) -> set[str]:
-    """The keys that a host shows in both of two scans; none where it does not answer yet.
+    """Scans a host twice and returns the keys in both scans; empty if it does not answer yet.
 
     Raises:
-        RemoteError: two scans in a row show different keys of one kind.
+        RemoteError: the scans show different keys of one kind.
     """
     name, port = resolved(ssh, host)
     first, second = scan(name, port), scan(name, port)
@@ -121,7 +121,7 @@ def twice(ssh: Ssh, host: Host) -> set[str]:
 
 
 def through(ssh: Ssh, host: Host) -> set[str]:
-    """The key that a host shows through a session, whose other end AWS vouches for."""
+    """Returns the key that a host shows through a Session Manager tunnel, which AWS secures."""
     with TemporaryDirectory() as folder:
         known = Path(folder) / "known_hosts"
         line = replace(ssh, known_hosts=known).words(host, "true")
@@ -135,14 +135,14 @@ def through(ssh: Ssh, host: Host) -> set[str]:
 
 
 def scan(name: str, port: str) -> set[str]:
-    """The keys that whoever answers at an address shows."""
+    """Returns the keys shown at an address, unauthenticated."""
     line = [needed("ssh-keyscan"), "-T", str(SCAN_S), "-p", port, name]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     return {f"{kind} {key}" for kind, key in KEY.findall(done.stdout)}
 
 
 def resolved(ssh: Ssh, host: Host) -> tuple[str, str]:
-    """The host name and port that ssh would connect to, with what ssh_config says."""
+    """Returns the host name and port that ssh would use, according to ssh_config."""
     line = ssh.words(host)
     done = subprocess.run([line[0], "-G", *line[1:]], capture_output=True, text=True, check=False)
     said = dict(text.split(" ", 1) for text in done.stdout.splitlines() if " " in text)

@@ -12,18 +12,18 @@ __all__ = ["alias", "host_files", "host_records", "write_host_files"]
 
 
 def alias(number: int) -> str:
-    """The name of a host by its place in the list; the master is the first."""
+    """Returns the name of a host from its position in the list; the master is the first."""
     return f"deeplearning-worker{number + 1}"
 
 
 def host_records(hosts: Sequence[Instance]) -> list[dict[str, Any]]:
-    """The hosts for `--json`."""
+    """Returns the hosts as records for `--json`."""
     return [{"alias": alias(number), **asdict(host), "fuse": host.fuse}
             for number, host in enumerate(hosts)]  # fmt: skip
 
 
 def host_files(addresses: Sequence[str]) -> dict[str, str]:
-    """Name and content of each file, from the addresses within the cluster, the master's first."""
+    """Maps file names to contents; `addresses` are internal, the master's first."""
     aliases = [alias(number) for number in range(len(addresses))]
     return {
         "hosts": "".join(f"{a}\t{b}\n" for a, b in zip(addresses, aliases, strict=True)),
@@ -33,7 +33,7 @@ def host_files(addresses: Sequence[str]) -> dict[str, str]:
 
 
 def write_host_files(folder: Path, addresses: Sequence[str]) -> list[Path]:
-    """Writes the three files into a folder, which is made where it is missing."""
+    """Writes the three files into a folder and makes it if needed."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

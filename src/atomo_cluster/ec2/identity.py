@@ -1,4 +1,4 @@
-"""Who is asking AWS, by a name that is the same tomorrow."""
+"""The identity of the caller, by a name that stays the same across sessions."""
 
 from typing import Final
 
@@ -13,12 +13,12 @@ PERSONAL: Final = "AWSReservedSSO_"
 
 
 def caller(aws: Aws) -> str:
-    """Who AWS says is calling, e.g. user/ana."""
+    """Returns the identity of the caller as AWS reports it, e.g. user/ana."""
     return owner_of(str(aws.call("sts.get_caller_identity")["Arn"]))
 
 
 def owner_of(arn: str) -> str:
-    """The end of an identity's name that no process changes: the user, or the role.
+    """Returns the stable end of an ARN: the user, or the role.
 
     >>> owner_of("arn:aws:iam::123456789012:user/ana")
     'user/ana'

@@ -1,6 +1,6 @@
-"""Images that are baked of a cluster's hosts, and the snapshots that they are made of.
+"""Images baked from a cluster's hosts, and their snapshots.
 
-They outlive the cluster, so they do not carry its tag: nothing but `delete_images` ends them.
+Images outlive the cluster, so they do not carry its tag: only `delete_images` deletes them.
 """
 
 import uuid
@@ -22,7 +22,7 @@ GONE: Final = ("InvalidAMIID.Unavailable", "InvalidAMIID.NotFound", "InvalidSnap
 
 @dataclass(frozen=True)
 class Baked:
-    """An image of a cluster."""
+    """An image made by `bake`."""
 
     image: Image
     state: str
@@ -37,7 +37,7 @@ class Baked:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A disk of an image."""
+    """The disk of an image."""
 
     id: str
     gb: int
@@ -46,23 +46,23 @@ class Snapshot:
 
 
 def mine(owned: Owned) -> list[dict[str, Any]]:
-    """What finds the images of a cluster, and their snapshots."""
+    """Returns the filters for the images and snapshots of a cluster."""
     return [{"Name": f"tag:{IMAGE}", "Values": [owned.cluster]},
             {"Name": f"tag:{OWNER}", "Values": [owned.owner]}]  # fmt: skip
 
 
 def baked(aws: Aws, owned: Owned) -> list[Baked]:
-    """The images of a cluster, the newest first."""
+    """Lists the images of a cluster, newest first."""
     return newest(aws.pages("ec2.describe_images", "Images", Owners=["self"], Filters=mine(owned)))
 
 
 def newest(described: Iterable[Mapping[str, Any]]) -> list[Baked]:
-    """Images from EC2's descriptions, the newest first."""
+    """Parses descriptions of images, newest first."""
     return sorted(map(from_description, described), key=lambda one: one.made, reverse=True)
 
 
 def from_description(described: Mapping[str, Any]) -> Baked:
-    """An image from EC2's description."""
+    """Parses the description of a baked image."""
     found = image(described)
     return Baked(
         image=found,
@@ -74,7 +74,7 @@ def from_description(described: Mapping[str, Any]) -> Baked:
 
 
 def snapshots(aws: Aws, owned: Owned) -> list[Snapshot]:
-    """The snapshots of a cluster's images, also of those that are gone."""
+    """Lists the snapshots of a cluster's images, including images that no longer exist."""
     found = aws.pages("ec2.describe_snapshots", "Snapshots", OwnerIds=["self"], Filters=mine(owned))
     return [
         Snapshot(one["SnapshotId"], int(one["VolumeSize"]), one["StartTime"], named_in(one))
@@ -83,16 +83,16 @@ def snapshots(aws: Aws, owned: Owned) -> list[Snapshot]:
 
 
 def named_in(described: Mapping[str, Any]) -> str:
-    """The image that a snapshot's description names: `Created by CreateImage(i-1) for ami-1`."""
+    """Finds the image in the text of a snapshot: `Created by CreateImage(i-1) for ami-1`."""
     last = str(described.get("Description", "")).rpartition(" for ")[2].split()
     return last[0] if last and last[0].startswith("ami-") else ""
 
 
 def chosen(aws: Aws, owned: Owned, image_id: str, wanted: Machine) -> Image:
-    """The image that suits a type: by its identifier, the latest of AWS's, or the newest baked one.
+    """Returns the image for a type: by identifier, the latest of AWS, or the newest baked one.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such image.
     """
     if image_id != BAKED:
         return find_image(aws, image_id, wanted)
@@ -113,11 +113,11 @@ def chosen(aws: Aws, owned: Owned, image_id: str, wanted: Machine) -> Image:
 
 
 def create(aws: Aws, owned: Owned, instance: str, gpus: bool) -> str:
-    """Has EC2 restart a host and make an image of its disk; the image's identifier.
+    """Makes an image of a host, which EC2 restarts; returns its identifier.
 
     Raises:
-        CloudError: it does not, and there is no image.
-        LeftBehind: AWS does not say whether there is one.
+        CloudError: EC2 refused, and there is no image.
+        LeftBehind: an image may exist.
     """
     name = f"{owned.label}-{uuid.uuid4().hex[:12]}"
     pairs = {**dict(owned.further), IMAGE: owned.cluster, OWNER: owned.owner, "Name": name,
@@ -136,7 +136,7 @@ def create(aws: Aws, owned: Owned, instance: str, gpus: bool) -> str:
 
 
 def looked_for(aws: Aws, owned: Owned, name: str, cause: CloudError) -> list[str]:
-    """The images of a name, after a call that failed."""
+    """Returns the images of a name, after a failed call."""
     try:
         return [one.id for one in baked(aws, owned) if one.image.name == name]
     except CloudError as error:
@@ -147,10 +147,10 @@ def looked_for(aws: Aws, owned: Owned, name: str, cause: CloudError) -> list[str
 
 
 def delete(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
-    """Deletes images and their snapshots, and looks whether they are gone.
+    """Deletes images and their snapshots, and verifies it.
 
     Raises:
-        CloudError: something is still there; the message names it.
+        CloudError: some still exist; the message names them.
     """
     kept = {one.id for one in baked(aws, owned)} - set(ids)
     doomed = [one.id for one in snapshots(aws, owned) if one.image not in kept]
@@ -166,7 +166,7 @@ def delete(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
 
 
 def refused(aws: Aws, action: str, **what: str) -> str:
-    """Why AWS did not do something; empty: it did, or that was done already."""
+    """Calls AWS and returns its refusal; empty if the call succeeded or its work was done."""
     try:
         aws.call(action, **what)
     except CloudError as error:

@@ -48,17 +48,17 @@ class Instance:
 
     @property
     def fuse(self) -> datetime:
-        """When it terminates itself."""
+        """The time at which the host terminates itself."""
         return self.launched + timedelta(hours=self.max_hours)
 
 
 def instances(aws: Aws, owned: Owned, states: Iterable[str] = LIVE) -> list[Instance]:
-    """The cluster's instances: the master first, then workers in the order of their launch."""
+    """Lists the cluster's instances: the master first, then workers by launch time."""
     return found(aws, owned.filters(), states)
 
 
 def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list[Instance]:
-    """The instances of all clusters of an owner, cluster by cluster."""
+    """Lists the instances of all clusters of an owner, sorted by cluster."""
     filters = [
         {"Name": f"tag:{OWNER}", "Values": [owner]},
         {"Name": "tag-key", "Values": [CLUSTER]},
@@ -67,14 +67,14 @@ def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list
 
 
 def namesakes(aws: Aws, owned: Owned) -> dict[str, int]:
-    """How many hosts other owners have in clusters of the same name."""
+    """Counts the hosts that other owners have in clusters of the same name."""
     same = [{"Name": f"tag:{CLUSTER}", "Values": [owned.cluster]}]
     owners = [one.owner for one in found(aws, same, LIVE) if one.owner != owned.owner]
     return {owner: owners.count(owner) for owner in owners}
 
 
 def told_of(owned: Owned, others: Mapping[str, int]) -> str:
-    """Whose hosts these namesakes are."""
+    """Formats the hosts of other owners."""
     listed = ", ".join(f"{count} of {owner!r}" for owner, count in sorted(others.items()))
     return (
         f"hosts of a cluster called {owned.cluster} live that are not of {owned.owner!r}: {listed}"
@@ -82,7 +82,7 @@ def told_of(owned: Owned, others: Mapping[str, int]) -> str:
 
 
 def found(aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]) -> list[Instance]:
-    """The instances that filters find, the masters first."""
+    """Lists the instances that match filters, masters first."""
     wanted = [*filters, {"Name": STATES, "Values": list(states)}]
     described = aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
     listed = [instance(one) for batch in described for one in batch["Instances"]]
@@ -90,7 +90,7 @@ def found(aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]) -> lis
 
 
 def instance(described: Mapping[str, Any]) -> Instance:
-    """An instance from EC2's description."""
+    """Parses the description of an instance."""
     tags = as_dict(described)
     return Instance(
         id=described["InstanceId"],
@@ -112,7 +112,7 @@ def instance(described: Mapping[str, Any]) -> Instance:
 
 
 def ended(reason: str) -> datetime | None:
-    """When an instance ended, as far as EC2 says; the fuse and spot notices leave it out.
+    """Parses the end of an instance; None after fuses and spot interruptions, where EC2 has none.
 
     >>> ended("User initiated (2026-02-03 04:05:06 GMT)")
     datetime.datetime(2026, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc)
@@ -133,7 +133,7 @@ class Disk:
 
 
 def volumes(aws: Aws, owned: Owned) -> list[Disk]:
-    """The cluster's disks."""
+    """Lists the cluster's disks."""
     listed = aws.pages("ec2.describe_volumes", "Volumes", Filters=owned.filters())
     return [
         Disk(

@@ -1,4 +1,4 @@
-"""What is done with jobs on the master: starting one, listing, following and stopping them."""
+"""Commands on jobs of the master: start, list, follow, stop."""
 
 import shlex
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ __all__ = [
 
 
 def at_master(run: Run, master: Host) -> Ssh:
-    """How the master is reached, once its host key is pinned."""
+    """Returns the connection to the master, whose host key is pinned first."""
     ssh = reach(run)
     host_keys(run, ssh).pin(master)
     return ssh
 
 
 def started(run: Run, master: Host, script: str, shown: str, queue: bool) -> str:
-    """Starts a job, which outlives the connection; its number.
+    """Starts a job, which outlives the connection; returns its number.
 
     Raises:
-        NotReady: another one runs, and this one was not to wait for it.
+        NotReady: another job runs, and `queue` is false.
     """
     ssh = at_master(run, master)
     command = job_command(run.cluster, "start", "yes" if queue else "no", shown)
@@ -44,18 +44,18 @@ def started(run: Run, master: Host, script: str, shown: str, queue: bool) -> str
 
 
 def check_free(run: Run, master: Host) -> None:
-    """Raises NotReady where a job runs."""
+    """Raises NotReady if a job runs."""
     if at_work(run, master):
         raise NotReady(busy(run, master))
 
 
 def at_work(run: Run, master: Host) -> list[Job]:
-    """The job that runs."""
+    """Returns the running job, if any."""
     return [job for job in listed(run, master) if job.state in ("running", "stopping")]
 
 
 def check_idle(run: Run, master: Host) -> None:
-    """Raises NotReady where a job runs or waits."""
+    """Raises NotReady if a job runs or waits."""
     for job in listed(run, master):
         if job.state in ("queued", "running", "stopping"):
             raise NotReady(
@@ -65,7 +65,7 @@ def check_idle(run: Run, master: Host) -> None:
 
 
 def busy(run: Run, master: Host) -> str:
-    """Who is at work already, and what can be done."""
+    """Formats the error for a busy master, with its remedies."""
     running = at_work(run, master)
     what = f"job {running[0].number} ({running[0].shown})" if running else "a training"
     return (
@@ -75,7 +75,7 @@ def busy(run: Run, master: Host) -> str:
 
 
 def listed(run: Run, master: Host) -> list[Job]:
-    """All jobs that the master knows of, the oldest first."""
+    """Lists all jobs of the master, oldest first."""
     answer = at_master(run, master).run(master, job_command(run.cluster, "list"))
     return jobs_in(answer.checked("listing jobs"))
 
@@ -86,10 +86,10 @@ def tail(run: Run, master: Host, job: str, lines: str) -> None:
 
 
 def followed(run: Run, master: Host, job: str, lines: str) -> int:
-    """Prints what a job says until it ends; its exit code.
+    """Prints the output of a job until it ends; returns its exit code.
 
     Raises:
-        RemoteError: the connection broke, and the job went on; or it ended without a word.
+        RemoteError: the connection broke and the job continues, or the job ended without exit code.
     """
     code = done(run, master, job_command(run.cluster, "follow", job, lines), job)
     if code == LOST:
@@ -98,7 +98,7 @@ def followed(run: Run, master: Host, job: str, lines: str) -> int:
 
 
 def done(run: Run, master: Host, command: str, job: str) -> int:
-    """Runs a command whose output goes where ours goes, and returns its exit code."""
+    """Runs a command on the master with our output streams; returns its exit code."""
     line = at_master(run, master).words(master, command)
     code = relayed(line, as_json=run.as_json)
     if code == UNREACHED:
@@ -112,7 +112,7 @@ def done(run: Run, master: Host, command: str, job: str) -> int:
 
 
 def stopped(run: Run, master: Host, job: str, wait_s: int) -> str:
-    """Has a job write a checkpoint and end, and waits for it; what there is to say."""
+    """Makes a job write a checkpoint and end, waits for it, and returns a message."""
     command = job_command(run.cluster, "stop", job, str(wait_s))
     answer = at_master(run, master).run(master, command)
     if answer.code == ABSENT:
@@ -121,5 +121,5 @@ def stopped(run: Run, master: Host, job: str, wait_s: int) -> str:
 
 
 def shown_words(commands: Sequence[str], words: Sequence[str]) -> str:
-    """What a job runs, in a line."""
+    """Returns a one-line description of a job."""
     return " ".join("; ".join(commands).split()) or shlex.join(words) or "train"

@@ -1,4 +1,4 @@
-"""Training on the cluster: what a job runs, how it is asked for and told, and ending Python."""
+"""Training jobs: their scripts, the commands that control them, and the end of Python."""
 
 import shlex
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ LOST: Final = 70
 
 @dataclass(frozen=True)
 class Job:
-    """A job on the master. Times are seconds since 1970; None: not yet, or nobody knows."""
+    """A job on the master. Times are Unix seconds; None: not yet, or unknown."""
 
     number: int
     state: str  # queued, running, stopping, done, failed, stopped, or lost: it ended without a word
@@ -42,7 +42,7 @@ class Job:
 
 
 def jobs_in(text: str) -> list[Job]:
-    r"""The jobs that `job.sh list` tells of.
+    r"""Parses the output of `job.sh list`.
 
     >>> jobs_in("1\tfailed\t3\t10\t11\t19\t--epochs 2")[0].ended
     19
@@ -51,23 +51,23 @@ def jobs_in(text: str) -> list[Job]:
 
 
 def job_in(line: str) -> Job:
-    """The job of a line."""
+    """Parses a line of `job.sh list`."""
     number, state, *rest, shown = line.split("\t", 6)
     code, made, started, ended = [int(word) if word else None for word in rest]
     return Job(int(number), state, code, made, started, ended, shown)
 
 
 def job_command(cluster: Cluster, verb: str, *words: str) -> str:
-    """The shell command of a verb of job.sh, for the master, whatever checkout lies there."""
+    """Builds the shell command of a job.sh verb; job.sh travels in it, so any checkout will do."""
     line = shlex.join(["bash", "-c", SCRIPT.read_text(), "job", verb, *words])
     return f"cd {cluster.remote_dir} && {line}"
 
 
 def script_of(cluster: Cluster, hosts: int, network: str, words: Sequence[str]) -> str:
-    """What a job runs, in the checkout of the master.
+    """Builds the script of a job; it runs in the checkout of the master.
 
-    `network` is the CIDR that MPI keeps to: images bring bridges, such as Docker's, that all hosts
-    have with the same address, and MPI would hang on them. What `words` says wins.
+    `network` is the CIDR that MPI uses: images have bridges, such as Docker's, with the same
+    address on all hosts, and MPI would hang on them. Options in `words` take precedence.
     """
     given = {word.partition("=")[0] for word in words}
     options = [] if "--n" in given else ["--n", str(hosts)]
@@ -82,9 +82,9 @@ def script_of(cluster: Cluster, hosts: int, network: str, words: Sequence[str]) 
 
 
 def leave_command(wait_s: int) -> str:
-    """The shell command that has a training on this host write a checkpoint and end.
+    """Builds the shell command that makes a training on this host write a checkpoint and end.
 
-    Only its launcher is told, which tells the ranks: a rank that is killed takes the run with it.
+    The signal goes only to the launcher, which forwards it: a killed rank would abort the run.
     """
     return f"""\
 job=(-u "$(id -u)" -f -- '{LAUNCHER}')

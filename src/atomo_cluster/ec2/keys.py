@@ -1,4 +1,4 @@
-"""The private key that reaches a cluster: the user's own, or one made for it. It stays here."""
+"""The private key that reaches a cluster: the user's, or one made for it. It stays local."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ MADE: Final = "id_ed25519"
 
 
 def keyfile(cluster: Cluster) -> Path:
-    """Where the private key is, or will be."""
+    """Returns the path of the private key, which may not exist yet."""
     if cluster.path_to_keyfile:
         return Path(cluster.path_to_keyfile).expanduser()
     return cluster.state / MADE
 
 
 def public_half(cluster: Cluster) -> bytes:
-    """The public key; the pair is made on this machine if there is none yet."""
+    """Returns the public key; makes the pair locally if there is none yet."""
     path = keyfile(cluster)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -34,10 +34,10 @@ def public_half(cluster: Cluster) -> bytes:
 
 
 def check_state(cluster: Cluster) -> None:
-    """Makes the folder of a cluster here.
+    """Makes the local folder of a cluster.
 
     Raises:
-        ConfigError: it cannot be made, or nothing can be written there.
+        ConfigError: the folder cannot be made or written to.
     """
     try:
         cluster.state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -48,10 +48,10 @@ def check_state(cluster: Cluster) -> None:
 
 
 def derived(path: Path) -> bytes:
-    """The public half of a private key.
+    """Derives the public key from a private key.
 
     Raises:
-        ConfigError: it is not a private key that can be read.
+        ConfigError: the file is not a readable private key.
     """
     done = subprocess.run(
         [needed("ssh-keygen"), "-y", "-P", "", "-f", str(path)], capture_output=True, check=False
@@ -65,7 +65,7 @@ def derived(path: Path) -> bytes:
 
 
 def check_keyfile(path: Path) -> str | None:
-    """What is wrong with a private key; None: nothing."""
+    """Returns the problem of a private key; None if there is none."""
     if not path.exists():
         return f"{path} does not exist"
     mode = path.stat().st_mode & 0o777
@@ -77,10 +77,10 @@ def check_keyfile(path: Path) -> str | None:
 
 
 def needed(program: str) -> str:
-    """The path of a program of OpenSSH's.
+    """Returns the path of an OpenSSH program.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the program is not installed.
     """
     found = shutil.which(program)
     if found is None:

@@ -1,4 +1,4 @@
-"""What hosts cost, written down on this machine: EC2 forgets a host an hour after its end."""
+"""The ledger of hosts and their costs on this machine: EC2 forgets a host an hour after its end."""
 
 import json
 import os
@@ -18,7 +18,7 @@ FILE: Final = "hosts.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One host that there was, or one of its lives: a stopped host that is started begins anew."""
+    """One life of a host: a stopped host that starts again begins a new life."""
 
     id: str
     owner: str
@@ -30,17 +30,17 @@ class Entry:
 
 
 def life(id: str, launched: str) -> str:
-    """What tells the lives of a host apart: EC2 counts its launch from its last start."""
+    """Returns the key of a host's life: EC2 counts the launch time from the last start."""
     return f"{id} {launched}"
 
 
 def file_of(cluster: Cluster) -> Path:
-    """Where the entries of a cluster are."""
+    """Returns the ledger file of a cluster."""
     return cluster.state / FILE
 
 
 def noted(cluster: Cluster, owner: str) -> dict[str, Entry]:
-    """The hosts, by `life`, of the cluster's present time, or if it has ended, of its last one.
+    """Returns the entries, by `life`, of the present cluster, or of the last one if it has ended.
 
     Raises:
         ConfigError: the file is damaged.
@@ -57,11 +57,12 @@ def noted(cluster: Cluster, owner: str) -> dict[str, Entry]:
 
 
 def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
-    """Adds hosts, or what is known better of them. A known end and price stay; one that was started
-    anew has not run between.
+    """Adds entries or updates them. A known end and price stay.
+
+    If a host starts again, its earlier life ends at that start at the latest.
 
     Raises:
-        ConfigError: the file is damaged, or cannot be written.
+        ConfigError: the file is damaged or cannot be written.
     """
     known = noted(cluster, owner)
     for entry in entries:
@@ -76,7 +77,7 @@ def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
 
 
 def bounded(entries: list[Entry]) -> list[Entry]:
-    """Lives of a host follow each other: one of which no end is known was over before the next."""
+    """Ends each life with an unknown end before the next life of the same host."""
     starts: dict[str, list[datetime]] = {}
     for one in entries:
         starts.setdefault(one.id, []).append(datetime.fromisoformat(one.launched))
@@ -84,7 +85,7 @@ def bounded(entries: list[Entry]) -> list[Entry]:
 
 
 def before(one: Entry, starts: list[datetime]) -> Entry:
-    """A life that is over by the next start of its host."""
+    """Limits an entry to the next start of its host."""
     launched, until = datetime.fromisoformat(one.launched), datetime.fromisoformat(one.until)
     following = min((start for start in starts if start > launched), default=None)
     if following is None or one.ended or until <= following:
@@ -93,13 +94,13 @@ def before(one: Entry, starts: list[datetime]) -> Entry:
 
 
 def renew(cluster: Cluster, owner: str) -> None:
-    """Begins a new life of the cluster: what the last one cost is forgotten."""
+    """Clears the ledger for a new cluster."""
     if noted(cluster, owner):
         write(file_of(cluster), ())
 
 
 def postpone(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> None:
-    """Writes down later fuses, by host."""
+    """Records later fuses, by host."""
     moved = [
         replace(entry, until=fuses[entry.id].isoformat())
         for entry in noted(cluster, owner).values()
@@ -109,7 +110,7 @@ def postpone(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> Non
 
 
 def close(cluster: Cluster, owner: str, now: datetime) -> None:
-    """Writes down that all hosts have ended, at the latest now."""
+    """Records that all hosts have ended, at the latest now."""
     known = noted(cluster, owner)
     if not known:
         return
@@ -121,7 +122,7 @@ def close(cluster: Cluster, owner: str, now: datetime) -> None:
 
 
 def write(path: Path, entries: Iterable[Entry]) -> None:
-    """Puts the file in place as a whole."""
+    """Replaces the file atomically."""
     fresh = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

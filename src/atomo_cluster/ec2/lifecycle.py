@@ -1,4 +1,4 @@
-"""Launching: everything that is missing, or nothing at all."""
+"""Launching: all missing hosts, or none."""
 
 import time
 import uuid
@@ -25,16 +25,16 @@ Say = Callable[[str], None]
 
 
 def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
-    """Launches what the plan names and returns the whole cluster.
+    """Launches the hosts of a plan and returns the whole cluster.
 
-    `cidr` may use ssh; None: security group and key pair are there, and stay as they are.
+    `cidr` is the range that may use ssh; None: security group and key pair exist and stay as is.
 
-    Whatever goes wrong, Ctrl-C included: what this call has made is deleted again, and nothing
-    else is.
+    After any failure, Ctrl-C included, everything that this call has made is deleted again, and
+    nothing else.
 
     Raises:
-        CloudError: AWS did not do it, and all is as it was before.
-        LeftBehind: AWS did not do it, and something could not be deleted; the message has it.
+        CloudError: AWS failed, and all is as before.
+        LeftBehind: AWS failed, and a resource could not be deleted; the message names it.
     """
     mark = uuid.uuid4().hex[:12]
     try:
@@ -50,10 +50,10 @@ def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
 
 
 def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say) -> list[str]:
-    """Orders by one attempt after another, until AWS has the capacity for one.
+    """Makes one attempt after another until AWS has the capacity.
 
     Raises:
-        CloudError: it has none for any of them, or refuses for another reason.
+        CloudError: no attempt has capacity, or AWS refused for another reason.
     """
     for attempt, following in zip(plan.attempts, (*plan.attempts[1:], None), strict=True):
         try:
@@ -69,7 +69,7 @@ def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say)
 def start(
     aws: Aws, plan: Plan, attempt: Attempt, cidr: str | None, mark: str, say: Say
 ) -> list[str]:
-    """Orders every host that is missing; where none is, only who may use ssh is renewed."""
+    """Orders every missing host; if none is missing, only updates the ssh rule."""
     network = (
         standing(aws, plan)
         if cidr is None
@@ -85,7 +85,7 @@ def start(
 
 
 def orders(plan: Plan, attempt: Attempt, mark: str) -> list[Order]:
-    """What is ordered: workers first, which are rarer, so that no master waits for them in vain."""
+    """Lists the orders, workers first: they are scarcer, and a master alone would cost in vain."""
     return [
         Order(
             owned=plan.owned,
@@ -102,7 +102,7 @@ def orders(plan: Plan, attempt: Attempt, mark: str) -> list[Order]:
 
 
 def check_alone(plan: Plan, found: list[Instance]) -> None:
-    """Two launches at the same time must not make one cluster twice as large."""
+    """Detects two simultaneous launches, which would double the cluster."""
     if len(found) > plan.cluster.hosts:
         raise CloudError(
             f"the cluster has {len(found)} hosts where {plan.cluster.hosts} are wanted: another "
@@ -111,7 +111,7 @@ def check_alone(plan: Plan, found: list[Instance]) -> None:
 
 
 def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -> None:
-    """Deletes what carries the mark of this launch, also what an answer that got lost had told."""
+    """Deletes every resource with the mark of this launch, including unacknowledged ones."""
     filters = plan.owned.filters(**{f"tag:{LAUNCH}": mark})
     say(f"the launch failed ({type(cause).__name__}); deleting what it made ...")
     try:
@@ -129,7 +129,7 @@ def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -
 
 
 def standing(aws: Aws, plan: Plan) -> Network:
-    """The network as it stands; what there is not is empty."""
+    """Returns the existing network; missing parts are empty."""
     things = everything(aws, plan.owned.filters())
     found = {thing.kind: thing.id for thing in things}
     made = hosts_name(plan.owned) in [thing.id for thing in things]
@@ -143,7 +143,7 @@ def standing(aws: Aws, plan: Plan) -> Network:
 
 
 def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
-    """What EC2 itself says to the launch, without doing it: each call, and why it would refuse."""
+    """Maps each call of the launch to the error that EC2's DryRun predicts; empty for none."""
     network = standing(aws, plan)
     verdicts: dict[str, str] = {}
     if not network.security_group:

@@ -1,4 +1,4 @@
-"""What MPI gets out of the links from the master to the other hosts, once all is set up."""
+"""Throughput and latency of MPI over the links from the master, measured after set-up."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ PAST: Final = 0.5  # of the bytes; the kernel sees fewer beside an adapter that 
 
 @dataclass(frozen=True)
 class Link:
-    """From the master to another host, as MPI has it."""
+    """A link from the master to another host, as MPI sees it."""
 
     host: str  # alias
     us: float  # a short message, one way
@@ -27,20 +27,20 @@ class Link:
 
     @property
     def way(self) -> str:
-        """How MPI sends."""
+        """The network path that MPI uses."""
         return "TCP" if self.kernel >= PAST else "past the kernel, as EFA does"
 
 
 @final
 class Measured:
-    """The links, or why they are not known. Hosts are ready without them."""
+    """The measured links, or the reason why there is no measurement; hosts are ready either way."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
         self.obstacle = ""
 
     def take(self, site: Site, master: Host, network: str) -> None:
-        """Has the master measure; `network` is the CIDR that MPI keeps to, or empty."""
+        """Measures on the master; `network` is the CIDR that MPI uses, or empty."""
         try:
             told = site.script(master, f"links {shlex.quote(network)}", timeout_s=LINKS_S)
             self.links = parsed(told, site.hosts)
@@ -48,7 +48,7 @@ class Measured:
             self.obstacle = str(error)
 
     def lines(self, hosts: Sequence[Host], efa: bool) -> list[str]:
-        """The links, as people read them; `efa`: whether the adapter was asked for."""
+        """Formats the links; `efa` is true if the settings ask for the adapter."""
         if self.obstacle:
             return [f"links were not measured: {self.obstacle}"]
         shown = [f"{link.host:24}{link.gbit_s:6.2f} Gbit/s  {link.us:6.0f} us  {link.way}"
@@ -61,10 +61,10 @@ class Measured:
 
 
 def parsed(told: str, hosts: Sequence[Host]) -> list[Link]:
-    """The links that host/links.py prints; ranks are hosts in their order.
+    """Parses the output of links.py; ranks are hosts in the order of `hosts`.
 
     Raises:
-        ValueError: it prints something else.
+        ValueError: the output is malformed or incomplete.
     """
     found = []
     for line in (line for line in told.splitlines() if line.startswith("{")):

@@ -1,4 +1,4 @@
-"""Commands on a host, whose lines are told as they come."""
+"""Remote commands whose output lines arrive as they are printed."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ Each = Callable[[Host, str], None]
 
 
 def streamed(ssh: Ssh, host: Host, command: str, each: Each) -> Answer:
-    """Runs a shell command on a host; lines of both streams are told as they come, and kept."""
+    """Runs a shell command on a host; passes lines of both streams to `each` and collects them."""
     out: list[str] = []
     err: list[str] = []
     with subprocess.Popen(
@@ -62,7 +62,7 @@ def copy(stream: Iterable[str], out: Any) -> None:
 
 
 def gather(stream: Iterable[str], kept: list[str], host: Host, each: Each) -> None:
-    """Tells and keeps the lines of a stream until it ends."""
+    """Passes the lines of a stream to `each` and collects them, until the stream ends."""
     for line in stream:
         kept.append(line)
         each(host, line.rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Where the hosts stand: subnet, security group, placement group and key pair of a cluster."""
+"""The network of a cluster: subnet, security group, placement group and key pair."""
 
 import urllib.error
 import urllib.request
@@ -36,7 +36,7 @@ class Subnet:
 
 @dataclass(frozen=True)
 class Network:
-    """What every host of the cluster shares."""
+    """The network resources that all hosts of the cluster share."""
 
     subnet: Subnet
     security_group: str
@@ -46,12 +46,12 @@ class Network:
     hosts_profile: str = ""  # that of all others
 
     def profile_of(self, role: str) -> str:
-        """The instance profile of a role; empty: none."""
+        """Returns the instance profile of a role; empty if there is none."""
         return self.profile if role == MASTER else self.hosts_profile
 
 
 def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
-    """The subnet by this identifier, or if that is empty, the default one of the zone.
+    """Returns the subnet with this identifier or, if that is empty, the zone's default subnet.
 
     Raises:
         ConfigError: there is none.
@@ -73,7 +73,7 @@ def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
 
 
 def find_subnets(aws: Aws, zones: Sequence[str]) -> list[Subnet]:
-    """The default subnets of these zones, in their order; some may have none."""
+    """Returns the default subnets of these zones, in their order; some zones may have none."""
     filters = [
         {"Name": "default-for-az", "Values": ["true"]},
         {"Name": "availability-zone", "Values": list(zones)},
@@ -83,7 +83,7 @@ def find_subnets(aws: Aws, zones: Sequence[str]) -> list[Subnet]:
 
 
 def subnet(one: Mapping[str, Any]) -> Subnet:
-    """A subnet from EC2's description."""
+    """Parses the description of a subnet."""
     return Subnet(
         id=one["SubnetId"],
         vpc=one["VpcId"],
@@ -94,10 +94,12 @@ def subnet(one: Mapping[str, Any]) -> Subnet:
 
 
 def allowed_cidr(cluster: Cluster) -> str:
-    """Who may use ssh: what the settings say, else the public address of this machine; empty: none.
+    """Returns the range that may use ssh: by the settings, else this machine's public address.
+
+    Empty where ssh goes through Session Manager.
 
     Raises:
-        ConfigError: the address cannot be found out.
+        ConfigError: the address cannot be determined.
     """
     if cluster.managed:
         return ""
@@ -118,7 +120,7 @@ def allowed_cidr(cluster: Cluster) -> str:
 def prepare_network(
     aws: Aws, cluster: Cluster, owned: Owned, launch: str, subnet: Subnet, cidr: str
 ) -> Network:
-    """Makes what is missing of the cluster's network, and leaves the rest."""
+    """Makes the missing parts of the cluster's network and keeps the others."""
     group = security_group(aws, owned, launch, subnet)
     open_for(aws, group, cidr, cluster.efa)
     profile, hosts_profile = make_profiles(aws, cluster, owned, launch)
@@ -133,7 +135,7 @@ def prepare_network(
 
 
 def security_group(aws: Aws, owned: Owned, launch: str, subnet: Subnet) -> str:
-    """The cluster's security group."""
+    """Returns the cluster's security group and makes it if needed."""
     filters = [*owned.filters(), {"Name": "vpc-id", "Values": [subnet.vpc]}]
     for one in aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
         return str(one["GroupId"])
@@ -148,9 +150,9 @@ def security_group(aws: Aws, owned: Owned, launch: str, subnet: Subnet) -> str:
 
 
 def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> None:
-    """Makes the rules what they should be: ssh from one place, everything inside the group.
+    """Sets the rules of the group: ssh from one range, everything inside the group.
 
-    With an empty `cidr` nobody outside may use ssh.
+    With an empty `cidr` no outside address may use ssh.
     """
     described = aws.call("ec2.describe_security_groups", GroupIds=[group])["SecurityGroups"][0]
     ingress, egress = described["IpPermissions"], described.get("IpPermissionsEgress", [])
@@ -169,7 +171,7 @@ def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> None:
 
 
 def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
-    """Adds a rule; one that is there already is fine."""
+    """Adds a rule, unless it exists."""
     action = f"ec2.authorize_security_group_{direction}"
     try:
         aws.call(action, GroupId=group, IpPermissions=[rule])
@@ -179,13 +181,13 @@ def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
 
 
 def ssh_rule(cidr: str) -> dict[str, Any]:
-    """Lets these addresses use ssh."""
+    """Returns the rule that lets these addresses use ssh."""
     ranges = [{"CidrIp": cidr, "Description": "ssh of the cluster's owner"}]
     return {"IpProtocol": "tcp", "FromPort": SSH, "ToPort": SSH, "IpRanges": ranges}
 
 
 def within(rules: list[dict[str, Any]], group: str) -> bool:
-    """Whether everything is allowed inside the group."""
+    """True if the rules allow all traffic inside the group."""
     return any(
         rule["IpProtocol"] == EVERYTHING and pair.get("GroupId") == group
         for rule in rules
@@ -194,7 +196,7 @@ def within(rules: list[dict[str, Any]], group: str) -> bool:
 
 
 def placement_group(aws: Aws, owned: Owned, launch: str) -> str:
-    """The cluster's placement group."""
+    """Returns the cluster's placement group and makes it if needed."""
     for thing in everything(aws, owned.filters()):
         if thing.kind == "placement-group":
             return thing.id
@@ -208,7 +210,7 @@ def placement_group(aws: Aws, owned: Owned, launch: str) -> str:
 
 
 def key_pair(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> str:
-    """The key pair that is made with the cluster; its private half stays on this machine."""
+    """Returns the cluster's own key pair and makes it if needed; the private key stays local."""
     for one in aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters()):
         return str(one["KeyName"])
     aws.call(

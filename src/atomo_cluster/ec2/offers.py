@@ -1,4 +1,4 @@
-"""What a launch would come to in each region that will do, the cheapest first."""
+"""Launch plans of all accepted regions, cheapest first."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ class Offer:
 
 
 def offers(run: Run) -> list[Offer]:
-    """The plan of each region, the cheapest first; where the cluster has hosts, of that alone.
+    """Makes a plan per region, cheapest first; if the cluster has hosts, only for their region.
 
     Raises:
-        ConfigError: no region has what is asked for; the message is the first one's.
+        ConfigError: no region has the wanted types; the message is that of the first region.
     """
     runs = [one for one in run.everywhere() if one.cluster == run.cluster] if lives(run) else []
     found = kept(run, runs or run.everywhere(),
@@ -44,15 +44,15 @@ def offers(run: Run) -> list[Offer]:
 
 
 def lives(run: Run) -> bool:
-    """Whether the cluster has hosts. Where one region will do, its plan says so."""
+    """True if the cluster has hosts; with a single region the plan finds out."""
     return len(run.given.all_regions) > 1 and bool(instances(run.aws, run.owned))
 
 
 def checked(run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]) -> list[Offer]:
-    """Those offers that pass the checks of a launch.
+    """Returns the offers that pass the checks of a launch.
 
     Raises:
-        NotReady: none does; the message is the first one's.
+        NotReady: none passes; the message is that of the first offer.
     """
 
     def pass_on(one: Offer) -> Offer:
@@ -63,7 +63,7 @@ def checked(run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]
 
 
 def kept(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
-    """What comes of each; where there are several, those that will not do are told and left out."""
+    """Collects the results of `act`; reports and drops the items that fail, unless all fail."""
     found: list[Offer] = []
     refused: list[ClusterError] = []
     for one in ones:
@@ -79,7 +79,7 @@ def kept(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
 
 
 def offers_table(found: Sequence[Offer]) -> Table:
-    """The regions, as people read them."""
+    """Returns the table of regions."""
     columns = ("order", "region", "zone", "per hour", "at most")
     shown: Table = table("regions, tried until one has the capacity", columns, right=columns[3:])
     for number, one in enumerate(found, 1):
@@ -89,7 +89,7 @@ def offers_table(found: Sequence[Offer]) -> Table:
 
 
 def offers_record(found: Sequence[Offer]) -> list[dict[str, object]]:
-    """The regions for `--json`."""
+    """Returns the regions as records for `--json`."""
     return [{"region": one.region, "zone": one.plan.subnet.zone, "usd_per_hour": one.plan.hourly,
              "usd_until_fuse": one.plan.total} for one in found]  # fmt: skip
 
@@ -98,8 +98,8 @@ def take(run: Run, found: Sequence[Offer], cidr: str) -> tuple[Offer, list[Insta
     """Launches by one offer after another, until a region has the capacity.
 
     Raises:
-        CloudError: none has it, or AWS refuses for another reason; all is as it was before.
-        LeftBehind: something of what was begun could not be deleted.
+        CloudError: no region has capacity, or AWS refused for another reason; all is as before.
+        LeftBehind: a resource of a failed launch could not be deleted.
     """
     for one, following in zip(found, (*found[1:], None), strict=True):
         try:

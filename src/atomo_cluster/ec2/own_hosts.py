@@ -1,4 +1,4 @@
-"""`status` of hosts of one's own: which of them answer, what they are, and whether they train."""
+"""`status` for hosts of --hostfile: reachability, hardware and load."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ def show_own(run: Run) -> int:
     """Shows the hosts of --hostfile.
 
     Raises:
-        RemoteError: one of them does not answer; all are shown before.
+        RemoteError: a host does not respond; all hosts are shown before.
     """
     check_state(run.cluster)
     answers = on_each(run, cluster_hosts(run), LOOK)
@@ -42,12 +42,12 @@ def show_own(run: Run) -> int:
 
 
 def cells(answer: Answer) -> list[str]:
-    """What a host is like."""
+    """Formats a host as cells of the table."""
     return ["no answer", "", "", ""] if answer.code else answer.out.split()
 
 
 def told(answer: Answer) -> dict[str, object]:
-    """The same for a script."""
+    """Returns a host as a record for `--json`."""
     if answer.code:
         return {**vars(answer.host), "state": "unreached", "error": answer.complaint()}
     state, cores, load, gpus = answer.out.split()

@@ -1,4 +1,4 @@
-"""What of the policy an identity lacks, as IAM simulates it, or as far as EC2's DryRun says."""
+"""Missing permissions of an identity, from IAM's simulator or from EC2's DryRun."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ DENIED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDenie
 
 @dataclass(frozen=True)
 class Permission:
-    """Whether an identity may do something of the policy."""
+    """The permission of an identity for one action of the policy."""
 
     action: str  # IAM's name, e.g. ec2:RunInstances
     statement: str  # of the policy
@@ -35,17 +35,17 @@ class Permission:
 
     @property
     def needed(self) -> bool:
-        """Whether commands fail without it, but for those of `supervise` and `bake` alone."""
+        """True if commands other than those of `supervise` and `bake` fail without it."""
         return self.statement not in OPTIONAL
 
 
 def permissions(aws: Aws, arn: str, cluster: str) -> list[Permission]:
-    """Each action of the policy. Where the simulator may not be asked, DryRun tells of some.
+    """Checks each action of the policy. Without access to the simulator, DryRun checks some.
 
     Args:
         aws: the region.
-        arn: who asks, as STS names them.
-        cluster: the name that things would be tagged with.
+        arn: the identity, as STS names it.
+        cluster: the name of the cluster, for conditions on tags.
     """
     found: list[Permission] = []
     try:
@@ -58,16 +58,16 @@ def permissions(aws: Aws, arn: str, cluster: str) -> list[Permission]:
 
 
 def actions() -> Iterator[tuple[str, str]]:
-    """Each action of the policy with its statement."""
+    """Yields each action of the policy with its statement."""
     for statement in policy()["Statement"]:
         for action in statement["Action"]:
             yield action, statement["Sid"]
 
 
 def principal(aws: Aws, arn: str) -> str:
-    """The user or role whose policies count: a session has those of its role.
+    """Returns the user or role whose policies apply; a session has those of its role.
 
-    The session's name leaves out the path that a role may have, which IAM tells.
+    The name of a session omits the path of the role, so IAM is asked for it.
     """
     head, _, name = arn.partition(":assumed-role/")
     if not name:
@@ -82,7 +82,7 @@ def principal(aws: Aws, arn: str) -> str:
 def simulated(
     aws: Aws, source: str, statement: Mapping[str, Any], cluster: str
 ) -> list[Permission]:
-    """What the simulator says of a statement's actions, which must be allowed in every context."""
+    """Simulates a statement's actions, which must be allowed in every context."""
     refused: dict[str, str] = {}
     for context in contexts(statement.get("Condition", {}), cluster):
         told = aws.pages(
@@ -100,7 +100,7 @@ def simulated(
 
 
 def contexts(condition: Mapping[str, Any], cluster: str) -> list[list[dict[str, Any]]]:
-    """The circumstances in which a statement's actions are done, as the simulator takes them."""
+    """Returns the contexts of a statement's condition, in the format of the simulator."""
     pairs = [(key, value) for named in condition.values() for key, value in named.items()]
     if not pairs:
         return [[]]
@@ -113,7 +113,7 @@ def contexts(condition: Mapping[str, Any], cluster: str) -> list[list[dict[str, 
 
 
 def tried(aws: Aws, action: str, statement: str, why: str) -> Permission:
-    """What EC2's DryRun says, which it does of what only looks."""
+    """Checks a read-only action of EC2 by DryRun."""
     service, _, name = action.partition(":")
     if service != "ec2" or not name.startswith("Describe"):
         return Permission(action, statement, UNKNOWN, why)

@@ -1,4 +1,4 @@
-"""Where hosts may go: zones that have the types, and their subnets."""
+"""Possible places of hosts: zones that offer the types, and their subnets."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ __all__ = ["known_machines", "places", "types_in", "zones"]
 
 
 def known_machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
-    """What each type is.
+    """Describes each type.
 
     Raises:
         ConfigError: the region does not have one of them.
@@ -29,7 +29,7 @@ def known_machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
 
 
 def similar(aws: Aws, type: str) -> str:
-    """A hint about a type that there is not."""
+    """Returns a hint about an unknown type."""
     family = type.partition(".")[0]
     filters = [{"Name": "instance-type", "Values": [f"{family}.*"]}]
     offers = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
@@ -38,16 +38,16 @@ def similar(aws: Aws, type: str) -> str:
 
 
 def types_in(aws: Aws, cluster: Cluster, zone: str) -> tuple[str, ...]:
-    """The types for workers that a zone has, in the order of the settings."""
+    """Returns the worker types that a zone offers, in the order of the settings."""
     there = offered(aws, (cluster.master_type, *cluster.worker_types)).get(zone, frozenset())
     return tuple(type for type in dict.fromkeys(cluster.worker_types) if type in there)
 
 
 def zones(aws: Aws, cluster: Cluster) -> list[str]:
-    """The zones of the settings that have the types; where they name none, all that have them.
+    """Returns the zones that the settings name or, if they name none, all that offer the types.
 
     Raises:
-        ConfigError: none has them, or one that is named has not.
+        ConfigError: no zone offers the types, or a named zone does not.
     """
     if cluster.subnet_id:
         return [find_subnet(aws, cluster.subnet_id, "").zone]
@@ -69,10 +69,10 @@ def zones(aws: Aws, cluster: Cluster) -> list[str]:
 
 
 def places(aws: Aws, cluster: Cluster) -> list[Subnet]:
-    """Subnets in which the hosts may be, all of them in one. Zones without any are left out.
+    """Returns the possible subnets of the cluster, one per zone. Zones without subnet are left out.
 
     Raises:
-        ConfigError: no zone has one.
+        ConfigError: no zone has a subnet.
     """
     if cluster.subnet_id:
         return [find_subnet(aws, cluster.subnet_id, "")]

@@ -1,4 +1,4 @@
-"""What a launch would do and cost, before it does it."""
+"""The plan of a launch: its hosts and its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from thei
 
 @dataclass(frozen=True)
 class Plan:
-    """A launch: the first attempt, and where AWS has no capacity for it, those after it."""
+    """A launch: the first attempt, and the attempts to make if AWS lacks capacity."""
 
     cluster: Cluster
     owned: Owned
@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """What is missing, in the first attempt."""
+        """The missing hosts, in the first attempt."""
         return self.attempts[0].groups
 
     @property
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def parts(self) -> dict[str, float | None]:
-        """USD per hour of what the first attempt launches, by what it is for."""
+        """USD per hour of the first attempt, by kind of resource."""
         hosts = sum(group.count for group in self.groups)
         disk = [self.prices.disk_hour(group.count * group.disk_gb) for group in self.groups]
         address = self.address(self.subnet)
@@ -52,23 +52,23 @@ class Plan:
         }
 
     def address(self, subnet: Subnet) -> float | None:
-        """USD per hour of a host's public address."""
+        """Returns USD per hour of a host's public address."""
         return self.prices.address_hour if subnet.public else 0.0
 
     @property
     def hourly(self) -> float | None:
-        """USD per hour of all of it."""
+        """USD per hour of the whole plan."""
         return added(list(self.parts.values()))
 
     @property
     def total(self) -> float | None:
-        """USD until the last fuse that the cluster cannot cost more than, by whichever attempt."""
+        """Upper bound in USD on the cluster's cost until the last fuse, over all attempts."""
         totals = [self.total_of(attempt) for attempt in self.attempts]
         known = [total for total in totals if total is not None]
         return max(known) if len(known) == len(totals) else None
 
     def total_of(self, attempt: Attempt) -> float | None:
-        """The same for one attempt."""
+        """Returns the same bound for one attempt."""
         new = [(one.count, one.most, one.disk_gb, self.cluster.max_hours) for one in attempt.groups]
         old = [(1, self.prices.listed.get(one.type), self.cluster.volume_gb, one.max_hours)
                for one in self.running]  # fmt: skip
@@ -78,16 +78,16 @@ class Plan:
     def bound(
         self, count: int, most: float | None, disk_gb: int, hours: float, address: float | None
     ) -> float | None:
-        """USD that equal hosts cannot cost more than in their whole lives."""
+        """Returns an upper bound in USD on the lifetime cost of identical hosts."""
         hourly = added([most, self.prices.disk_hour(disk_gb), address])
         return None if hourly is None else count * hourly * (hours + BOOT_H)
 
 
 def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) -> Plan:
-    """The launch that makes the cluster what its settings say; afresh: as if it had no hosts yet.
+    """Plans the launch that fulfils the settings; with `afresh`, as if the cluster had no hosts.
 
     Raises:
-        ConfigError: a type or zone does not exist here, or there are more hosts than wanted.
+        ConfigError: a type or zone does not exist, or there are more hosts than wanted.
     """
     running = [] if afresh else instances(aws, owned)
     types = (cluster.master_type, *cluster.worker_types)
@@ -107,24 +107,24 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
 
 
 def spot_types(cluster: Cluster) -> tuple[str, ...]:
-    """The types that may be launched as spot instances."""
+    """Lists the types that may be launched as spot instances."""
     types = {MASTER: (cluster.master_type,), WORKER: cluster.worker_types}
     return tuple(type for role in ROLES if cluster.spot(role) for type in types[role])
 
 
 def check_total(plan: Plan, ended: float | None) -> None:
-    """Raises NotReady where the cluster may cost more than max_usd, or nobody knows.
+    """Raises NotReady if the cluster may cost more than max_usd, or its cost is unknown.
 
     Args:
-        plan: what runs, and what is launched.
-        ended: USD that hosts of the cluster have cost which are no more; None: AWS did not say.
+        plan: the running hosts and those to launch.
+        ended: USD spent on hosts that have ended; None: unknown.
     """
     if told := beyond(plan.cluster.max_usd, added([plan.total, ended])):
         raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
 
 
 def beyond(limit: float | None, most: float | None) -> str:
-    """Why what the cluster may cost is too much, or nobody knows; empty: it is not."""
+    """Returns why a cost exceeds the limit or is unknown; empty if it is within the limit."""
     if limit is None or (most is not None and most <= limit):
         return ""
     if most is None:
@@ -134,7 +134,7 @@ def beyond(limit: float | None, most: float | None) -> str:
 
 
 def place(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:
-    """Where the hosts are that run, to which the others go."""
+    """Returns the subnet of the running hosts, where new hosts go."""
     there = find_subnet(aws, running[0].subnet, "")
     for name, asked, have in (
         ("availability_zone", cluster.availability_zone, there.zone),
@@ -149,10 +149,10 @@ def place(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:
 
 
 def present(running: Sequence[Instance], role: str, wanted: int) -> int:
-    """How many hosts of a role there are.
+    """Counts the hosts of a role.
 
     Raises:
-        ConfigError: more than wanted, or one that is stopped and so would be counted wrongly.
+        ConfigError: there are more than wanted, or some are stopped.
     """
     have = [one for one in running if one.role == role]
     for one in have:

@@ -1,4 +1,4 @@
-"""A plan as people and programs read it."""
+"""A plan as tables, text and JSON records."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ RESERVED: Final = "reserved"
 
 
 def plan_table(plan: Plan) -> Table:
-    """The plan as people read it."""
+    """Returns the table of hosts."""
     title = f"{plan.cluster.name} in {plan.subnet.zone}"
     shown: Table = table(title, ("hosts", "type", "each", "disk", "per hour"), right=("per hour",))
     for group in plan.groups:
@@ -34,7 +34,7 @@ def plan_table(plan: Plan) -> Table:
 
 
 def order_table(plan: Plan) -> Table:
-    """The attempts, as people read them."""
+    """Returns the table of attempts."""
     columns = ("order", "zone", "workers", "instances per hour")
     shown: Table = table("tried until AWS has the capacity", columns, right=columns[-1:])
     for number, one in enumerate(plan.attempts, 1):
@@ -44,7 +44,7 @@ def order_table(plan: Plan) -> Table:
 
 
 def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
-    """What the table does not say."""
+    """Returns the lines below the tables: cost, network, shared folder, images."""
     cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
     way = f"ssh from {ssh_from} only" if ssh_from else "ssh through Session Manager alone"
@@ -78,12 +78,12 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
 
 
 def images(plan: Plan) -> list[Image]:
-    """The images of what is launched."""
+    """Lists the images of the hosts to launch."""
     return sorted({group.image for group in plan.groups}, key=lambda one: one.id)
 
 
 def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
-    """The plan for `--json`."""
+    """Returns the plan as a record for `--json`."""
     return {
         "cluster": plan.cluster.name,
         "owner": plan.owned.owner,

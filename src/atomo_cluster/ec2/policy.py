@@ -1,4 +1,4 @@
-"""What an identity must be allowed, as a policy of IAM: no more than the commands call."""
+"""The IAM policies of the user and of the master, limited to the calls of the commands."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -67,7 +67,7 @@ ADVISORY: Final = (
 
 
 def policy() -> dict[str, Any]:
-    """The policy, in the form that IAM takes."""
+    """Returns the user's policy in the format of IAM."""
     looked = [f"ec2:Describe{name}" for name in LOOKED_AT]
     return {
         "Version": "2012-10-17",
@@ -111,7 +111,7 @@ FSX: Final = ("fsx:DescribeFileSystems",)  # how new hosts mount it
 
 
 def master_policy(cluster: Cluster) -> dict[str, Any]:
-    """What the master may do by its profile: replace hosts, end them, and store results."""
+    """Returns the policy of the master: replace and end hosts, store results."""
     looked = [f"ec2:Describe{name}" for name in LOOKED_AT]
     ours = {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.name}}
     made = {"StringEquals": {"ec2:CreateAction": BY_THE_MASTER}}
@@ -128,7 +128,7 @@ def master_policy(cluster: Cluster) -> dict[str, Any]:
 
 
 def storage(results: str) -> list[dict[str, Any]]:
-    """Where results go: below their prefix alone."""
+    """Returns the statements that allow access to results, limited to their prefix."""
     if not results:
         return []
     bucket, _, prefix = results.removeprefix("s3://").partition("/")
@@ -146,7 +146,7 @@ def allowed(
     condition: dict[str, Any] | None = None,
     resource: str | Sequence[str] = "*",
 ) -> dict[str, Any]:
-    """A statement that allows actions."""
+    """Returns a statement that allows actions."""
     said: dict[str, Any] = {
         "Sid": name,
         "Effect": "Allow",

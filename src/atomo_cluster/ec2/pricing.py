@@ -1,4 +1,4 @@
-"""What things cost, where AWS tells; None where it does not."""
+"""Prices from AWS, in USD; None where AWS gives no price."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ MONTH_H: Final = 730.0  # as AWS counts
 
 @dataclass(frozen=True)
 class Prices:
-    """USD; None: AWS did not say."""
+    """Prices in USD; None: unknown."""
 
     listed: Mapping[str, float | None]  # on-demand, by type; spot never costs more
     spot: Mapping[tuple[str, str], float]  # now, by zone and type; what is not told is not there
@@ -36,27 +36,27 @@ class Prices:
     address_hour: float | None
 
     def hourly(self, type: str, spot: bool, zone: str) -> float | None:
-        """One instance now, per hour, without disk and address."""
+        """Returns the present price of an instance per hour, without disk and address."""
         return self.spot.get((zone, type)) if spot else self.listed.get(type)
 
     def most(self, types: Iterable[str], limit: float | None) -> float | None:
-        """The bound on a host of one of these types, per hour: list price or limit, the lower."""
+        """Returns an upper bound per hour for hosts of these types: list price or lower limit."""
         bounds = [lowest(self.listed.get(type), limit) for type in types]
         known = [bound for bound in bounds if bound is not None]
         return max(known) if len(known) == len(bounds) else None
 
     def tell(self, types: Iterable[str]) -> bool:
-        """Whether nothing is unknown that on-demand hosts of these types cost."""
+        """True if every part of the price of on-demand hosts of these types is known."""
         hosts = [self.listed.get(type) for type in types]
         return None not in (*hosts, self.disk_gb_month, self.address_hour)
 
     def disk_hour(self, volume_gb: int) -> float | None:
-        """A disk, per hour."""
+        """Returns the price of a disk per hour."""
         return None if self.disk_gb_month is None else self.disk_gb_month * volume_gb / MONTH_H
 
 
 def prices(aws: Aws, types: Iterable[str], spot: Iterable[str], zones: Iterable[str]) -> Prices:
-    """What hosts of these types cost now; `spot` are those of which it is asked in these zones."""
+    """Fetches the present prices; `spot` are the types whose spot prices in `zones` are wanted."""
     wanted = sorted(set(types))
     queries = [on_demand(aws.region, type) for type in wanted]
     disk, address, *others = listed(aws, [disks(aws.region), addresses(aws.region), *queries])
@@ -70,43 +70,43 @@ def prices(aws: Aws, types: Iterable[str], spot: Iterable[str], zones: Iterable[
 
 @dataclass(frozen=True)
 class Query:
-    """What finds one product in the price list."""
+    """A query for one product of the price list."""
 
     service: str
     attributes: Mapping[str, str]
 
 
 def disks(region: str) -> Query:
-    """A disk, per GB and month."""
+    """Queries the price of a disk per GB and month."""
     kind = {"productFamily": "Storage", "volumeApiName": "gp3"}
     return Query("AmazonEC2", {**kind, "regionCode": region})
 
 
 def addresses(region: str) -> Query:
-    """A public address, per hour."""
+    """Queries the price of a public address per hour."""
     return Query("AmazonVPC", {"group": "VPCPublicIPv4Address", "regionCode": region})
 
 
 def snapshot_month(aws: Aws) -> float | None:
-    """USD for a GB of a snapshot and a month; of several kinds the dearest."""
+    """Returns USD per GB and month of a snapshot; with several prices, the highest."""
     kind = {"productFamily": "Storage Snapshot", "regionCode": aws.region}
     return listed(aws, [Query("AmazonEC2", kind)])[0]
 
 
 def hosts(region: str) -> Query:
-    """Hosts of every type, per hour."""
+    """Queries the prices of hosts of every type, per hour."""
     kind = {"operatingSystem": "Linux", "preInstalledSw": "NA", "tenancy": "Shared"}
     return Query("AmazonEC2", {**kind, "regionCode": region, "capacitystatus": "Used"})
 
 
 def on_demand(region: str, type: str) -> Query:
-    """A host, per hour."""
+    """Queries the price of a host per hour."""
     every = hosts(region)
     return Query(every.service, {**every.attributes, "instanceType": type})
 
 
 def listed(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
-    """The list prices of products; once AWS does not answer, it is not asked again."""
+    """Fetches the prices of products; stops asking after the first error."""
     found: list[float | None] = []
     for query in queries:
         try:
@@ -119,7 +119,7 @@ def listed(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
 def spot_prices(
     aws: Aws, types: Iterable[str], zones: Iterable[str]
 ) -> dict[tuple[str, str], float]:
-    """The latest spot prices, by zone and type, as far as AWS tells them."""
+    """Returns the latest spot prices by zone and type, if known."""
     places = sorted(set(zones))
     if not places:
         return {}
@@ -129,7 +129,7 @@ def spot_prices(
 def spot_market(
     aws: Aws, types: Iterable[str], filters: Sequence[Mapping[str, Any]] = ()
 ) -> dict[tuple[str, str], float]:
-    """The same for all zones of the region."""
+    """Returns the spot prices of all zones of the region."""
     wanted = sorted(set(types))
     if not wanted:
         return {}
@@ -151,13 +151,13 @@ def spot_market(
 
 
 def product(aws: Aws, query: Query) -> float | None:
-    """The price of the one product that has these attributes."""
+    """Returns the price of the product that a query matches."""
     known = [price for entry in entries(aws, query) for price in usd(entry)]
     return max(known, default=None)  # of several, none is cheaper than promised
 
 
 def list_prices(aws: Aws) -> dict[str, float]:
-    """The on-demand prices of all types of the region, as far as AWS tells them."""
+    """Returns the on-demand prices of all types of the region, if known."""
     found: dict[str, float] = {}
     try:
         for entry in entries(aws, hosts(aws.region)):
@@ -169,7 +169,7 @@ def list_prices(aws: Aws) -> dict[str, float]:
 
 
 def entries(aws: Aws, query: Query) -> Iterator[Mapping[str, Any]]:
-    """The entries of the price list that a query finds."""
+    """Yields the entries of the price list that a query matches."""
     filters = [
         {"Type": "TERM_MATCH", "Field": name, "Value": value}
         for name, value in query.attributes.items()
@@ -180,7 +180,7 @@ def entries(aws: Aws, query: Query) -> Iterator[Mapping[str, Any]]:
 
 
 def usd(listed: Mapping[str, Any]) -> list[float]:
-    """The prices in an entry of the price list that are not zero."""
+    """Returns the nonzero prices in an entry of the price list."""
     terms = listed.get("terms", {}).get("OnDemand", {}).values()
     dimensions = [one for term in terms for one in term["priceDimensions"].values()]
     told = (float(one["pricePerUnit"].get("USD", 0)) for one in dimensions)
@@ -188,18 +188,18 @@ def usd(listed: Mapping[str, Any]) -> list[float]:
 
 
 def lowest(*bounds: float | None) -> float | None:
-    """The lowest of the bounds that are known."""
+    """Returns the lowest known bound."""
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def added(amounts: Sequence[float | None]) -> float | None:
-    """The sum; unknown as soon as a part is."""
+    """Returns the sum; None if any amount is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known, 0.0) if len(known) == len(amounts) else None
 
 
 def money(amount: float | None, digits: int = 2) -> str:
-    """An amount as people read it.
+    """Formats an amount.
 
     >>> money(1234.5), money(0.0416, 4), money(None)
     ('$1,234.50', '$0.0416', 'unknown')

@@ -1,7 +1,7 @@
-"""The instance profile of the master: what it may ask of AWS, made and removed with the cluster.
+"""Instance profiles of the hosts, made and removed with the cluster.
 
-The master needs no key of anybody's: EC2 hands it passwords that last for hours. IAM is not of a
-region, and its things are found by their names, which derive from cluster and owner.
+The master needs no user's credentials: EC2 gives it temporary ones. IAM has no regions; its
+resources are found by names that derive from cluster and owner.
 """
 
 import json
@@ -36,9 +36,9 @@ TRUST: Final = {
 
 
 def make_profiles(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> tuple[str, str]:
-    """Makes the profiles that hosts need: the master's, and that of all others; empty: none.
+    """Makes the profiles that hosts need, for the master and for the others; empty: none.
 
-    The master of a supervised cluster has the rights of its supervisor besides.
+    The master of a supervised cluster also has the permissions of its supervisor.
     """
     policy = json.dumps(master_policy(cluster)) if cluster.needs_profile else ""
     core = (CORE,) if cluster.managed else ()
@@ -49,14 +49,14 @@ def make_profiles(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> tupl
 
 
 def hosts_name(owned: Owned) -> str:
-    """The profile of hosts that ask AWS for nothing but to be managed."""
+    """Returns the name of the profile that only admits Session Manager."""
     return f"{owned.label}-hosts"
 
 
 def make(
     aws: Aws, owned: Owned, name: str, launch: str, policy: str, managed: tuple[str, ...]
 ) -> str:
-    """Makes what is missing of a profile, and returns its name. Its policy is made anew."""
+    """Makes the missing parts of a profile, renews its policy, and returns its name."""
     tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
     said = json.dumps(TRUST)
     attempted(
@@ -73,10 +73,10 @@ def make(
 
 
 def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
-    """The names of profiles or roles that carry these tags; a profile and its role share one.
+    """Lists the profiles or roles with these tags, by name; a profile and its role share one.
 
     Raises:
-        CloudError: AWS does not say.
+        CloudError: AWS does not answer.
     """
     wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
     owned = Owned(wanted[CLUSTER], wanted[OWNER])
@@ -84,7 +84,7 @@ def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
 
 
 def there(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
-    """Whether there is a profile or a role of this name with these tags."""
+    """True if a profile or a role of this name has these tags."""
     asked = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
              ("iam.get_role", "Role", "RoleName"))  # fmt: skip
     for action, key, argument in asked:
@@ -100,12 +100,12 @@ def there(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
 
 
 def carries(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether something has all of these tags."""
+    """True if a resource has all of these tags."""
     return all(tags.get(key) == value for key, value in wanted.items())
 
 
 def remove_profile(aws: Aws, name: str) -> None:
-    """Deletes profile and role, whichever of them there are."""
+    """Deletes the profile and the role that exist."""
     both = {"InstanceProfileName": name, "RoleName": name}
     attempted(aws, GONE, "iam.remove_role_from_instance_profile", **both)
     attempted(aws, GONE, "iam.delete_instance_profile", InstanceProfileName=name)
@@ -116,7 +116,7 @@ def remove_profile(aws: Aws, name: str) -> None:
 
 
 def managed(aws: Aws, name: str) -> bool:
-    """Whether a role lets Session Manager in, as far as one may look."""
+    """True if a role admits Session Manager; false if the caller may not look."""
     try:
         found = aws.call("iam.list_attached_role_policies", RoleName=name)["AttachedPolicies"]
     except CloudError:
@@ -125,7 +125,7 @@ def managed(aws: Aws, name: str) -> bool:
 
 
 def attempted(aws: Aws, forgiven: tuple[str, ...], action: str, **arguments: Any) -> None:
-    """A call that may find its work done already."""
+    """Makes a call and ignores the errors that mean that its work is already done."""
     try:
         aws.call(action, **arguments)
     except CloudError as error:

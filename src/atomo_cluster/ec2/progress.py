@@ -1,4 +1,4 @@
-"""Something done on every host at once, step by step, with a table that shows how far each is."""
+"""Progress of steps that run on all hosts at once."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -15,7 +15,7 @@ PER_S: Final = 4
 
 @final
 class Steps:
-    """Runs steps on hosts. On a terminal a table stays in place; elsewhere each step is a line."""
+    """Runs steps on hosts. On a terminal a table shows progress; elsewhere each step is a line."""
 
     def __init__(self, hosts: Sequence[Host], names: Sequence[str], say: Callable[[str], None]):
         from rich.live import Live  # commands that show no table start without it
@@ -39,10 +39,10 @@ class Steps:
             self._live.stop()
 
     def on(self, hosts: Sequence[Host], name: str, act: Callable[[Host], object]) -> None:
-        """Does one step on some hosts at the same time, all to their ends.
+        """Runs one step on hosts in parallel, each to its end.
 
         Raises:
-            RemoteError: it failed on a host; the message has all that failed.
+            RemoteError: the step failed on a host; the message has all failures.
         """
 
         def guarded(host: Host) -> str:
@@ -61,7 +61,7 @@ class Steps:
             raise RemoteError(f"{name} failed on {len(failures)} of {len(hosts)} hosts:{listed}")
 
     def table(self) -> Any:
-        """How far each host is: a table of rich's."""
+        """Returns the rich table of the hosts' progress."""
         from rich.table import Table
 
         table = Table("host", *self._names)

@@ -1,4 +1,4 @@
-"""Commands on hosts, over the OpenSSH client. Host keys are known beforehand, or it refuses."""
+"""Commands on hosts over the OpenSSH client, which refuses unknown host keys."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Host:
-    """A host that ssh leads to."""
+    """A host that is reached by ssh."""
 
     id: str  # what its host key is pinned to: an address may belong to another host tomorrow
     alias: str
@@ -33,7 +33,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command on a host came to."""
+    """The result of a command on a host."""
 
     host: Host
     code: int
@@ -41,17 +41,17 @@ class Answer:
     err: str
 
     def checked(self, doing: str) -> str:
-        """The output of a command that succeeded.
+        """Returns the output of a command that succeeded.
 
         Raises:
-            RemoteError: it did not.
+            RemoteError: the command failed.
         """
         if self.code:
             raise RemoteError(f"{named(self.host)}: {doing}: {self.complaint()}")
         return self.out
 
     def complaint(self) -> str:
-        """What went wrong, and what to do about it."""
+        """Returns the error with a hint."""
         if self.code == UNREACHED:
             return explained(self.err, self.host.own)
         told = (self.err or self.out).strip().splitlines()
@@ -60,7 +60,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Ssh:
-    """How hosts are reached."""
+    """Parameters of ssh connections."""
 
     user: str
     key: Path | None
@@ -70,7 +70,7 @@ class Ssh:
     proxy: str = ""  # a ProxyCommand; empty: straight, or what `config` says
 
     def words(self, host: Host, *command: str, terminal: bool = False) -> list[str]:
-        """The command line of ssh."""
+        """Returns the command line of ssh."""
         options = {
             "StrictHostKeyChecking": "yes",
             "UserKnownHostsFile": f'"{self.known_hosts}"',
@@ -106,7 +106,7 @@ class Ssh:
 
 
 def everywhere(hosts: Sequence[Host], act: Callable[[Host], T]) -> list[T]:
-    """Does something for every host at the same time; the results in their order."""
+    """Calls `act` for all hosts in parallel; returns the results in order."""
     if not hosts:
         return []
     with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
@@ -114,7 +114,7 @@ def everywhere(hosts: Sequence[Host], act: Callable[[Host], T]) -> list[T]:
 
 
 def named(host: Host) -> str:
-    """A host in messages."""
+    """Formats a host for messages."""
     return f"{host.alias} ({host.address})"
 
 
@@ -147,7 +147,7 @@ OWN_HINTS: Final = HINTS | {
 
 
 def explained(told: str, own: bool = False) -> str:
-    """What ssh said, and what to do about it; `own`: of a host of --hostfile."""
+    """Adds a hint to the output of ssh; `own` selects the hints for hosts of --hostfile."""
     line = " / ".join(told.strip().splitlines()[-2:]) or "ssh failed and says nothing"
     for words, hint in (OWN_HINTS if own else HINTS).items():
         if words in told.lower():

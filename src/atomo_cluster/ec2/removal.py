@@ -1,7 +1,7 @@
-"""Deleting what carries certain tags, until a search for them finds nothing that is alive.
+"""Deleting all resources with certain tags, until a search for them finds nothing alive.
 
-Instances cost the most, so they are told to end first of all, in every round, whatever AWS says to
-the rest. What AWS refuses is collected, and everything else is gone on with.
+Instances cost the most, so each round terminates them first, whatever AWS answers to the rest.
+Refusals are collected, and the work goes on.
 """
 
 import time
@@ -28,9 +28,9 @@ Filters = list[dict[str, Any]]
 def remove(
     aws: Aws, filters: Filters, say: Say, pause: Callable[[float], None] = time.sleep
 ) -> Survey:
-    """Deletes all that the filters find; what is still there in the end, and what AWS refused.
+    """Deletes everything that matches the filters; returns the remains, with the refusals of AWS.
 
-    What costs goes first, and is waited for: the rest is what it used.
+    Costly resources go first and are waited for, since the others are in use by them.
     """
     seen: list[Survey] = []
     while True:
@@ -49,12 +49,12 @@ def remove(
 
 
 def abandon(aws: Aws, filters: Filters) -> None:
-    """Tells hosts, and what asks for them, to end, and does not wait until they have.
+    """Terminates hosts and cancels their requests, without waiting for the end.
 
-    Fleets stay for `remove`: one that is done asks for nothing more.
+    Fleets stay for `remove`: a completed fleet requests no more instances.
 
     Raises:
-        CloudError: AWS refused some of it, or did not say what there is.
+        CloudError: AWS refused a part of it, or the list of resources is incomplete.
     """
     things = survey(aws, filters).complete()
     failures = [
@@ -68,20 +68,20 @@ def abandon(aws: Aws, filters: Filters) -> None:
 
 
 def stuck(seen: Sequence[Survey]) -> bool:
-    """Whether the last rounds changed nothing and failed alike, so that another would as well."""
+    """True if the last rounds changed nothing and failed alike, so another round is useless."""
     last = list(seen[-STUCK:])
     return bool(last) and bool(last[0].errors) and last == [last[0]] * STUCK
 
 
 def due(things: Sequence[Thing]) -> list[Thing]:
-    """What can be deleted by now: while there are instances, not what they use."""
+    """Returns the resources that can be deleted now; while instances exist, only costly ones."""
     if any(thing.kind == "instance" for thing in things):
         return [thing for thing in things if thing.kind in COSTLY]
     return list(things)
 
 
 def delete(aws: Aws, things: Sequence[Thing], say: Say) -> list[str]:
-    """Deletes things, kind by kind, as far as they can be deleted by now; what AWS refused."""
+    """Deletes resources kind by kind; returns the refusals of AWS."""
     failures: dict[str, list[str]] = {}
     for kind in (*COSTLY, *ONE_BY_ONE, PROFILE):
         ids = [thing.id for thing in things if thing.kind == kind]
@@ -95,7 +95,7 @@ def delete(aws: Aws, things: Sequence[Thing], say: Say) -> list[str]:
 
 
 def delete_kind(aws: Aws, kind: str, ids: list[str]) -> list[str]:
-    """Deletes things of a kind; what AWS refused."""
+    """Deletes resources of one kind; returns the refusals of AWS."""
     if kind in COSTLY:
         return attempted(COSTLY[kind], aws, ids)
     if kind == PROFILE:
@@ -104,7 +104,7 @@ def delete_kind(aws: Aws, kind: str, ids: list[str]) -> list[str]:
 
 
 def attempted(delete: Callable[..., None], *what: Aws | str | list[str]) -> list[str]:
-    """Why AWS refused, if it did; not where the thing is gone, or has to wait for another."""
+    """Returns the refusal of AWS, unless the resource is gone or has to wait for another."""
     try:
         delete(*what)
     except CloudError as error:
@@ -114,23 +114,26 @@ def attempted(delete: Callable[..., None], *what: Aws | str | list[str]) -> list
 
 
 def delete_one(aws: Aws, kind: str, id: str) -> None:
-    """Deletes a thing that EC2 deletes one at a time."""
+    """Deletes a resource of a kind that EC2 deletes one at a time."""
     action, argument = ONE_BY_ONE[kind]
     aws.call(action, **{argument: id})
 
 
 def cancel(aws: Aws, ids: list[str]) -> None:
-    """Cancels spot requests, so that nothing comes after what is terminated."""
+    """Cancels spot requests, so that they do not replace terminated instances."""
     aws.call("ec2.cancel_spot_instance_requests", SpotInstanceRequestIds=ids)
 
 
 def delete_fleets(aws: Aws, ids: list[str]) -> None:
-    """Deletes fleets and the instances that they keep."""
+    """Deletes fleets and their instances."""
     aws.call("ec2.delete_fleets", FleetIds=ids, TerminateInstances=True)
 
 
 def terminate(aws: Aws, ids: list[str]) -> None:
-    """Has instances end. EC2 refuses all of them for one that is protected or gone: then singly."""
+    """Terminates instances.
+
+    EC2 refuses the whole call if an instance is protected or gone; then each gets its own call.
+    """
     try:
         aws.call("ec2.terminate_instances", InstanceIds=ids)
     except CloudError as error:
@@ -142,7 +145,7 @@ def terminate(aws: Aws, ids: list[str]) -> None:
 
 
 def await_end(aws: Aws, ids: list[str]) -> None:
-    """Waits until instances have ended."""
+    """Waits until instances have terminated."""
     aws.wait("instance_terminated", END_S, InstanceIds=ids)
 
 
@@ -163,7 +166,7 @@ ONE_BY_ONE: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def remains(found: Survey) -> str:
-    """What is still there, what still costs first, and what AWS refused to do or to say."""
+    """Formats the remains, costly ones first, and the refusals of AWS."""
     costly = [thing for thing in found.things if thing.kind in COSTS]
     others = [thing for thing in found.things if thing.kind not in COSTS]
     parts = [(costly, "still there, and costing"), (others, "still there")]
@@ -172,12 +175,12 @@ def remains(found: Survey) -> str:
 
 
 def named(thing: Thing) -> str:
-    """A thing in a list."""
+    """Formats a resource for lists."""
     return f"{thing.kind} {thing.id} {thing.state}".rstrip()
 
 
 def refusals(aws: Aws, things: list[Thing]) -> dict[str, str]:
-    """What EC2's DryRun says to ending the instances; empty words: it would do it."""
+    """Maps the termination to the error that DryRun predicts; empty if it would succeed."""
     ids = [thing.id for thing in things if thing.kind == "instance"]
     if not ids:
         return {}

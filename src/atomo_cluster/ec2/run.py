@@ -1,4 +1,4 @@
-"""What a command works with: its options, the cluster, AWS, and a way to speak."""
+"""The context of a command: options, settings, AWS and output."""
 
 import argparse
 import shutil
@@ -34,14 +34,14 @@ class Run:
 
     @cached_property
     def given(self) -> Cluster:
-        """The settings, from file and command line."""
+        """The settings from file and command line."""
         return load(self.options.config, overrides(self.options))
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The settings in one region: of those that will do, that in which the cluster has hosts.
+        """The settings in one region: the accepted region in which the cluster has hosts.
 
-        Without any that is the first. Hosts of a file are in none, and nobody is asked for them.
+        Without hosts it is the first one. Hosts of --hostfile have no region, so AWS is not asked.
         """
         if self._settled is not None:
             return self._settled
@@ -51,7 +51,7 @@ class Run:
         return next(here, self.everywhere()[0]).cluster
 
     def everywhere(self) -> "list[Run]":
-        """This run in each of the regions that will do."""
+        """Returns this run in each accepted region."""
         return [Run(self.options, self._document, self.given.at(region))
                 for region in self.given.all_regions]  # fmt: skip
 
@@ -62,7 +62,7 @@ class Run:
 
     @cached_property
     def owned(self) -> Owned:
-        """The tags of the cluster. Who owns it is what AWS says of the caller, unless it is set."""
+        """The tags of the cluster; without the setting, the owner is the caller's identity."""
         owner = self.cluster.owner or caller(self.aws)
         return Owned(self.cluster.name, owner, self.cluster.own_tags)
 
@@ -71,9 +71,9 @@ class Run:
         return self._document.wanted
 
     def say(self, text: str) -> None:
-        """Tells a person; with --json apart from what the script reads.
+        """Prints a message; with --json to stderr.
 
-        A terminal gets lines that fit it; a script that searches the text finds it in one piece.
+        A terminal gets wrapped lines. Scripts that search the text get each message in one piece.
         """
         out = sys.stderr if self.as_json else sys.stdout
         text = visible(text)
@@ -84,17 +84,17 @@ class Run:
         out.flush()
 
     def show(self, renderable: Any) -> None:
-        """Shows a table to a person."""
+        """Prints a table."""
         from atomo_cluster.ec2.console import console_on  # rich is for commands that show a table
 
         console_on(errors=self.as_json).print(renderable)
 
     def tell(self, record: Any) -> None:
-        """Tells the script; it is printed when the command ends."""
+        """Adds a record to the JSON document, which is printed when the command ends."""
         self._document.tell(record)
 
     def tell_dry_run(self, verdicts: Mapping[str, str], what: str) -> None:
-        """Tells what EC2's DryRun says of each call; empty words: it would do it.
+        """Reports the predictions of DryRun for each call; empty text: it would succeed.
 
         Raises:
             CloudError: `what` would fail.
@@ -107,7 +107,7 @@ class Run:
             raise CloudError(f"{what} would fail: {refusals[0]}")
 
     def confirm(self, question: str = "Proceed?") -> None:
-        """Asks, unless --yes.
+        """Asks for confirmation, unless --yes.
 
         Raises:
             Declined: the answer was not yes.

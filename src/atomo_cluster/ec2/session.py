@@ -1,4 +1,4 @@
-"""ssh through AWS's Session Manager: no port is open, and IAM says who may connect."""
+"""ssh through AWS Session Manager: no open port, and IAM controls who may connect."""
 
 import shlex
 import shutil
@@ -18,14 +18,14 @@ PROGRAMS: Final = {
 
 
 def needed_here() -> None:
-    """Raises ConfigError where a program is missing on this machine that sessions take."""
+    """Raises ConfigError if a local program that sessions need is missing."""
     for program, what in PROGRAMS.items():
         if shutil.which(program) is None:
             raise ConfigError(f"connect: ssm needs {program} here, and it is not installed: {what}")
 
 
 def proxy(region: str, endpoint_url: str | None) -> str:
-    """The ProxyCommand of ssh, for hosts whose names are identifiers of instances.
+    """Returns the ProxyCommand of ssh, for hosts addressed by instance identifiers.
 
     >>> proxy("us-east-1", None).split()[:5]
     ['aws', 'ssm', 'start-session', '--region', 'us-east-1']

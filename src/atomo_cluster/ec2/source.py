@@ -1,4 +1,4 @@
-"""The checkout as an archive: what the hosts run is what lies here, changes included."""
+"""The checkout as an archive: hosts run the local files, uncommitted changes included."""
 
 import io
 import subprocess
@@ -21,10 +21,10 @@ LARGEST: Final = 200 * 2**20
 
 
 def checkout(given: Path | None) -> Path:
-    """The folder of the checkout: the one given, or the one that this package lies in.
+    """Returns the folder of the checkout: the given one, or the one that has this package.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the folder is not a checkout.
     """
     root = given or Path(__file__).parents[3]
     if not (root / MARK).exists():
@@ -36,10 +36,10 @@ def checkout(given: Path | None) -> Path:
 
 
 def archive(root: Path) -> bytes:
-    """The files that git tracks or would, as tar.gz.
+    """Packs the files that git does not ignore, as tar.gz.
 
     Raises:
-        ConfigError: they are too large to be a checkout.
+        ConfigError: the files are too large for a checkout.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
@@ -55,7 +55,7 @@ def archive(root: Path) -> bytes:
 
 
 def packed(files: Mapping[str, str]) -> bytes:
-    """Small files, by their names, as tar."""
+    """Packs small files by name, as tar."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, text in files.items():
@@ -66,7 +66,7 @@ def packed(files: Mapping[str, str]) -> bytes:
 
 
 def names(root: Path) -> list[str]:
-    """The files of a checkout; without git, all but what a run leaves behind."""
+    """Lists the files of a checkout; without git, all except the results of runs."""
     words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(words, capture_output=True, check=True)
@@ -77,5 +77,5 @@ def names(root: Path) -> list[str]:
 
 
 def left_out(path: Path) -> bool:
-    """True if a path of the checkout is what a run, a cluster or a tool leaves behind."""
+    """True if a path of the checkout is a result of a run, a cluster or a tool."""
     return path.parts[0] in LEFT_OUT or not CACHES.isdisjoint(path.parts)

@@ -1,6 +1,6 @@
-"""A file system of AWS's that all hosts mount: EFS, or FSx for Lustre or OpenZFS.
+"""Shared file systems of AWS: EFS, and FSx for Lustre or OpenZFS.
 
-It is named and never made here, so nothing here ever deletes it or what is in it.
+Settings name a file system; no command makes or deletes one, or deletes files in it.
 """
 
 from collections.abc import Mapping
@@ -21,23 +21,23 @@ PORTS: Final[Mapping[str, int]] = {NFS: 2049, LUSTRE: 988}
 
 @dataclass(frozen=True)
 class Shared:
-    """What hosts mount."""
+    """A file system as hosts mount it."""
 
     kind: str  # nfs or lustre
     source: str  # as mount takes it
 
     @property
     def port(self) -> int:
-        """Where it has to let hosts in."""
+        """The port through which hosts reach the file system."""
         return PORTS[self.kind]
 
 
 def shared_of(aws: Aws, cluster: Cluster) -> Shared | None:
-    """What `storage` names; None: nothing.
+    """Returns the file system that `storage` names; None if it is empty.
 
     Raises:
-        ConfigError: there is none, or it is of a kind that hosts here cannot mount.
-        CloudError: AWS does not say.
+        ConfigError: the file system does not exist, or hosts cannot mount its type.
+        CloudError: AWS does not answer.
     """
     if not cluster.storage:
         return None
@@ -48,7 +48,7 @@ def shared_of(aws: Aws, cluster: Cluster) -> Shared | None:
 
 
 def described(aws: Aws, id: str) -> Mapping[str, Any]:
-    """A file system of FSx."""
+    """Describes a file system of FSx."""
     found = aws.call("fsx.describe_file_systems", FileSystemIds=[id])["FileSystems"]
     if not found:
         raise ConfigError(f"storage fsx:{id}: region {aws.region} has no such file system")
@@ -57,7 +57,7 @@ def described(aws: Aws, id: str) -> Mapping[str, Any]:
 
 
 def mounted(one: Mapping[str, Any]) -> Shared:
-    """How a file system of FSx is mounted."""
+    """Returns the mount parameters of a file system of FSx."""
     kind, name = one["FileSystemType"], one.get("DNSName", "")
     if kind == "LUSTRE":
         return Shared(LUSTRE, f"{name}@tcp:/{one['LustreConfiguration']['MountName']}")

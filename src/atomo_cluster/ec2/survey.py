@@ -1,4 +1,4 @@
-"""All that carries certain tags and is alive, as far as AWS says."""
+"""A search for all living resources with certain tags."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Survey", "Thing", "everything", "survey"]
 
 @dataclass(frozen=True)
 class Thing:
-    """Anything that carries the tags."""
+    """A resource with the tags."""
 
     kind: str  # EC2's name of it, e.g. volume
     id: str
@@ -23,16 +23,16 @@ class Thing:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is, as far as AWS says."""
+    """The resources found, and the errors of the search."""
 
     things: tuple[Thing, ...]  # in the order in which they can be deleted
     errors: tuple[str, ...]  # what AWS did not say, and why; none: this is all there is
 
     def complete(self) -> list[Thing]:
-        """The things.
+        """Returns the resources.
 
         Raises:
-            CloudError: AWS did not say it all.
+            CloudError: the search is incomplete.
         """
         if self.errors:
             raise CloudError("; ".join(self.errors))
@@ -40,20 +40,21 @@ class Survey:
 
 
 def everything(aws: Aws, filters: list[dict[str, Any]]) -> list[Thing]:
-    """All that is alive and carries the tags, in the order in which it can be deleted.
+    """Lists all living resources with the tags, in the order in which they can be deleted.
 
     Raises:
-        CloudError: AWS did not say it all.
+        CloudError: the search is incomplete.
     """
     return survey(aws, filters).complete()
 
 
 def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
-    """All that is alive and carries the tags, as far as it can be found out.
+    """Searches for all living resources with the tags.
 
-    What costs most is looked for by itself; the rest only where a list of all tagged things has
-    its kind, since that list also knows what has long been deleted. Where AWS does not give that
-    list, every kind is looked for; where it does not describe a kind, the list stands in.
+    The most costly kinds are always searched for. The others are searched for only if the list of
+    all tagged resources has their kind, since that list also contains resources deleted long ago.
+    If AWS does not return that list, every kind is searched for. If AWS does not describe a kind,
+    the list replaces the description.
     """
     errors: list[str] = []
     try:
@@ -81,7 +82,7 @@ def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
 
 
 def marked(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """The identifiers of everything that ever had these tags, by kind."""
+    """Lists the identifiers of everything that ever had these tags, by kind."""
     wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
     asked = [
         {"Name": "key", "Values": list(wanted)},
@@ -104,7 +105,7 @@ Filters = list[dict[str, Any]]
 
 
 def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-    """Fleets that are not deleted. Those that EC2 has forgotten are gone."""
+    """Lists the fleets that are not deleted. Fleets that EC2 no longer knows are gone."""
     try:
         described = list(aws.pages("ec2.describe_fleets", "Fleets", FleetIds=ids))
     except CloudError as error:
@@ -119,7 +120,7 @@ def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
 
 
 def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-    """Requests that could still bring instances."""
+    """Lists the requests that can still start instances."""
     wanted = [*filters, {"Name": "state", "Values": ["open", "active"]}]
     action, key = "ec2.describe_spot_instance_requests", "SpotInstanceRequests"
     return [
@@ -129,7 +130,7 @@ def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
 
 
 def alive(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
-    """Instances that still cost, or will again."""
+    """Lists the instances that cost now or may cost again."""
     wanted = [*filters, {"Name": STATES, "Values": [*LIVE, "shutting-down"]}]
     return [
         Thing("instance", one["InstanceId"], one["State"]["Name"])
@@ -139,7 +140,7 @@ def alive(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
 
 
 def simple(kind: str, action: str, key: str, identifier: str, state: str = "") -> Listed:
-    """A kind of thing whose description EC2 filters by tags, and which is gone once deleted."""
+    """Returns a lister for a kind whose description EC2 filters by tags."""
 
     def listed(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
         described = aws.pages(f"ec2.{action}", key, Filters=filters)

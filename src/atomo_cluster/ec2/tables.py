@@ -1,4 +1,4 @@
-"""Tables that fit into 80 columns, without lines that would take some of them."""
+"""Tables that fit into 80 columns, without borders, which would take some of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ __all__ = ["table"]
 
 
 def table(title: str, columns: Sequence[str], right: Sequence[str] = ()) -> Any:
-    """An empty table of rich's; `right` names the columns of numbers.
+    """Returns an empty rich table; `right` names the columns of numbers.
 
     A cell may have several lines.
     """

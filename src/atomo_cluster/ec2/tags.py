@@ -1,4 +1,4 @@
-"""The tags that make a cluster: whatever does not carry both is not ours."""
+"""The tags of a cluster: a resource belongs to it only with both tags, name and owner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ GPUS: Final = "atomo:gpus"  # of images: whether they have a driver
 
 @dataclass(frozen=True)
 class Owned:
-    """Whose things, and of which cluster."""
+    """The identity of a cluster: its name and owner, as tags."""
 
     cluster: str
     owner: str
@@ -26,25 +26,25 @@ class Owned:
 
     @property
     def label(self) -> str:
-        """A name in AWS that two owners of equally named clusters do not share."""
+        """A name for AWS resources that differs between owners of clusters of the same name."""
         return f"atomo-{self.cluster}-{sha256(self.owner.encode()).hexdigest()[:8]}"
 
     def filters(self, **more: str) -> list[dict[str, Any]]:
-        """What finds this cluster's things and no other's."""
+        """Returns the filters that find only the resources of this cluster."""
         wanted = {f"tag:{CLUSTER}": self.cluster, f"tag:{OWNER}": self.owner}
         return [{"Name": name, "Values": [value]} for name, value in (wanted | more).items()]
 
     def owns(self, tags: Mapping[str, str]) -> bool:
-        """Whether these tags are those of this cluster."""
+        """True if these tags are those of this cluster."""
         return tags.get(CLUSTER) == self.cluster and tags.get(OWNER) == self.owner
 
     def specification(self, kind: str, extra: Mapping[str, str]) -> dict[str, Any]:
-        """The tags of a new thing, in the form that EC2 takes."""
+        """Returns the tags of a new resource in the format of EC2."""
         tags = {**dict(self.further), CLUSTER: self.cluster, OWNER: self.owner, **extra}
         listed = [{"Key": key, "Value": value} for key, value in tags.items()]
         return {"ResourceType": kind, "Tags": listed}
 
 
 def as_dict(described: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a thing that EC2 described."""
+    """Returns the tags of a described resource as a dictionary."""
     return {tag["Key"]: tag["Value"] for tag in described.get("Tags") or []}

@@ -1,4 +1,4 @@
-"""The hosts that a command means: of the cluster, of all clusters, or of a file."""
+"""The target hosts of a command: of the cluster, of all clusters, or of a file."""
 
 import re
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ LINE: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(\d+))?")
 
 
 def cluster_hosts(run: Run) -> list[Host]:
-    """The hosts of the cluster, or of --hostfile, the master first.
+    """Returns the hosts of the cluster, or of --hostfile, the master first.
 
     Raises:
         CloudError: no master runs.
-        ConfigError: the file will not do.
+        ConfigError: the file is invalid.
     """
     if run.options.hostfile:
         return listed(run.options.hostfile)
@@ -52,12 +52,12 @@ def cluster_hosts(run: Run) -> list[Host]:
 
 
 def owners_hosts(run: Run) -> list[Host]:
-    """The hosts of all clusters of the owner."""
+    """Returns the hosts of all clusters of the owner."""
     return hosts_of(run, owners_instances(run.aws, run.owned.owner, ["running"]))
 
 
 def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
-    """Instances as hosts."""
+    """Converts instances to hosts."""
     known = machines(run.aws, [one.type for one in found]) if found else {}
     return [
         replace(addressed(run, number, one),
@@ -67,7 +67,7 @@ def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
 
 
 def addressed(run: Run, number: int, one: Instance) -> Host:
-    """An instance as a host, as far as it says itself; the master is the first, of number 0."""
+    """Converts an instance to a host, without its GPUs; the master has number 0."""
     return Host(
         id=one.id,
         alias=alias(number),
@@ -78,7 +78,7 @@ def addressed(run: Run, number: int, one: Instance) -> Host:
 
 
 def address(run: Run, one: Instance) -> str:
-    """Where a host is reached from here."""
+    """Returns the address of a host as seen from here."""
     if run.cluster.through_sessions:
         return one.id
     found = one.private_ip if run.cluster.private_addresses else one.public_ip
@@ -91,7 +91,7 @@ def address(run: Run, one: Instance) -> str:
 
 
 def listed(path: Path) -> list[Host]:
-    """The hosts of a file: one a line, HOST, HOST:PORT or [IPv6]:PORT, the master's first."""
+    """Reads hosts from a file: one HOST, HOST:PORT or [IPv6]:PORT per line, the master first."""
     try:
         texts = [line.partition("#")[0].split() for line in path.read_text().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -103,7 +103,7 @@ def listed(path: Path) -> list[Host]:
 
 
 def from_line(path: Path, word: str, number: int) -> Host:
-    """A host from the first word of a line."""
+    """Parses the first word of a line as a host."""
     match = LINE.fullmatch(f"[{word}]" if word.count(":") > 1 and "[" not in word else word)
     name = match[1].strip("[]") if match else ""
     if not match or ((":" in name or "[" in match[1]) and not is_address(name)):
@@ -118,7 +118,7 @@ def from_line(path: Path, word: str, number: int) -> Host:
 
 
 def is_address(name: str) -> bool:
-    """Whether this is an address of IPv6.
+    """True if this is an IPv6 address.
 
     >>> is_address("fe80::1"), is_address("12:30")
     (True, False)
@@ -130,14 +130,14 @@ def is_address(name: str) -> bool:
 
 
 def inner_network(run: Run) -> str:
-    """The addresses that the hosts have among themselves, as CIDR; empty: MPI chooses."""
+    """Returns the internal network of the hosts as CIDR; empty: MPI chooses."""
     if run.options.hostfile:
         return ""
     return find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr
 
 
 def select(hosts: Sequence[Host], words: str) -> list[Host]:
-    """The hosts that `all`, `master`, `workers`, or a list of identifiers and aliases means."""
+    """Returns the hosts named by `all`, `master`, `workers`, or identifiers or aliases."""
     groups = {
         "all": list(hosts),
         "master": [host for host in hosts if host.role == "master"],
@@ -155,7 +155,7 @@ def select(hosts: Sequence[Host], words: str) -> list[Host]:
 
 
 def reach(run: Run) -> Ssh:
-    """How hosts are reached."""
+    """Returns the parameters of ssh connections to hosts."""
     path, cluster = keyfile(run.cluster), run.cluster
     return Ssh(
         user=cluster.ssh_username,
@@ -168,7 +168,7 @@ def reach(run: Run) -> Ssh:
 
 
 def way(run: Run) -> str:
-    """The ProxyCommand that leads to hosts; empty: none is needed."""
+    """Returns the ProxyCommand for hosts; empty if none is needed."""
     if not run.cluster.through_sessions or getattr(run.options, "hostfile", None):
         return ""
     needed_here()
@@ -176,5 +176,5 @@ def way(run: Run) -> str:
 
 
 def host_keys(run: Run, ssh: Ssh) -> HostKeys:
-    """The pinned host keys, and who vouches for new ones."""
+    """Returns the pinned host keys, with the source of new keys."""
     return HostKeys(ssh, (lambda host: set()) if run.options.hostfile else console_keys(run.aws))

@@ -1,4 +1,4 @@
-"""Files from where results are, and to hosts; both go on where they broke off."""
+"""Transfers of files from results and to hosts; both resume after an interruption."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Far:
-    """A file that is elsewhere."""
+    """A remote file."""
 
     size: int
     when: float  # it was written, seconds since 1970
@@ -35,7 +35,7 @@ class Far:
 
 @runtime_checkable
 class Source(Protocol):
-    """Where files come from."""
+    """A source of files."""
 
     def listed(self) -> dict[str, Far]: ...
     def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None: ...
@@ -49,12 +49,12 @@ class OnS3:
         self._bucket = bucket
 
     def listed(self) -> dict[str, Far]:
-        """The files there."""
+        """Lists the files."""
         stored = self._bucket.listed()
         return {name: Far(one.size, one.when.timestamp(), one.mark) for name, one in stored.items()}
 
     def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None:
-        """Writes a file from `offset` on."""
+        """Copies a file from `offset` on."""
         self._bucket.read(name, far.mark, out, offset)
 
 
@@ -67,7 +67,7 @@ class OnHost:
         self.begun = ""  # the time there at the last listing
 
     def listed(self) -> dict[str, Far]:
-        """The finished files there; none where the folder is not."""
+        """Lists the complete files; none if the folder does not exist."""
         where = shlex.quote(self._folder)
         find = "find . -type f ! -name '*.tmp' ! -name '*.part' -printf '%s %T@ %P\\0'"
         command = f"date +%s.%N && {{ cd {where} 2>/dev/null || exit 0; }} && {find}"
@@ -77,7 +77,7 @@ class OnHost:
         return {name: Far(int(size), float(when), f"{size} {when}") for size, when, name in found}
 
     def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None:
-        """Writes a file from `offset` on, as long as it was when it was listed."""
+        """Copies a file from `offset` on, up to its length at the last listing."""
         path = shlex.quote(f"{self._folder}/{name}")
         size = f"skip={offset} count={far.size - offset}"
         command = f"dd if={path} bs=1M iflag=skip_bytes,count_bytes {size} status=none"
@@ -90,10 +90,10 @@ class OnHost:
 
 
 def fetch(source: Source, folder: Path, say: Say) -> list[str]:
-    """Brings every file home that is not here as it is there; their names.
+    """Downloads every file that is missing or different here; returns the names.
 
     Raises:
-        RemoteError, CloudError: the way there broke; what is here by then stays, and counts.
+        RemoteError, CloudError: the connection broke; a repeated call resumes.
     """
     listed = source.listed()
     missing = {name: far for name, far in listed.items() if not here(folder, name, far)}
@@ -104,10 +104,10 @@ def fetch(source: Source, folder: Path, say: Say) -> list[str]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Where a file belongs.
+    """Returns the local path of a file.
 
     Raises:
-        ConfigError: its name leads elsewhere.
+        ConfigError: the name leads out of the folder.
     """
     path = folder / name
     if name.startswith("/") or ".." in Path(name).parts:
@@ -116,7 +116,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def here(folder: Path, name: str, far: Far) -> bool:
-    """Whether a file is here as it is there."""
+    """True if the local file equals the remote one in size and time."""
     path = inside(folder, name)
     if not path.is_file():
         return False
@@ -125,7 +125,7 @@ def here(folder: Path, name: str, far: Far) -> bool:
 
 
 def fetch_one(source: Source, folder: Path, name: str, far: Far) -> None:
-    """Brings one file, under another name until it is whole."""
+    """Downloads a file, under a temporary name until it is complete."""
     path = inside(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = hashlib.sha256(far.mark.encode()).hexdigest()[:12]
@@ -142,10 +142,10 @@ def fetch_one(source: Source, folder: Path, name: str, far: Far) -> None:
 
 
 def send(ssh: Ssh, host: Host, source: Path, folder: str, say: Say) -> list[str]:
-    """Takes files to a folder of a host that are not there as they are here; their names.
+    """Uploads the files that are missing or different in a folder of a host; returns the names.
 
     Raises:
-        RemoteError: the way there broke; what is there by then stays, and counts.
+        RemoteError: the connection broke; a repeated call resumes.
     """
     there = OnHost(ssh, host, folder).listed()
     missing = {name: path for name, path in ours(source) if differs(path, there.get(name))}
@@ -161,7 +161,7 @@ def send(ssh: Ssh, host: Host, source: Path, folder: str, say: Say) -> list[str]
 
 
 def ours(source: Path) -> Iterator[tuple[str, Path]]:
-    """The files below a folder, or one file, by the names that they shall have."""
+    """Yields the files below a folder, or a single file, with their remote names."""
     if source.is_file():
         yield source.name, source
         return
@@ -171,13 +171,13 @@ def ours(source: Path) -> Iterator[tuple[str, Path]]:
 
 
 def differs(path: Path, far: Far | None) -> bool:
-    """Whether a file is not there as it is here; both clocks are of the same second."""
+    """True if a file is missing or different there; times are compared in whole seconds."""
     found = path.stat()
     return far is None or far.size != found.st_size or int(far.when) != int(found.st_mtime)
 
 
 def send_small(ssh: Ssh, host: Host, files: Mapping[str, Path], folder: str) -> None:
-    """Sends files as one stream; one that was cut off has another length than here."""
+    """Uploads small files as one tar stream; an interrupted file has the wrong length."""
     where = shlex.quote(folder)
     line = ssh.words(host, f"mkdir -p {where} && tar -xf - -C {where}")
     with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -191,7 +191,7 @@ def send_small(ssh: Ssh, host: Host, files: Mapping[str, Path], folder: str) -> 
 
 
 def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
-    """Sends a file, under another name until it is whole, from where the last try broke off."""
+    """Uploads a file under a temporary name and resumes an interrupted upload."""
     found = path.stat()
     part = shlex.quote(f"{name}.{found.st_size}.{int(found.st_mtime)}{PART}")
     folder = shlex.quote(name.rpartition("/")[0])

@@ -1,4 +1,4 @@
-"""What a host does at its first boot: the fuse before anything else, then the spot watch."""
+"""The script of a host's first boot: the fuse first, then the spot watch."""
 
 import shlex
 from math import ceil
@@ -19,12 +19,12 @@ END: Final = "ATOMO_END_OF_FILE"
 
 
 def user_data(cluster: Cluster, spot: bool, admitted: str = "") -> str:
-    """The script, for cloud-init; spot hosts get the watch.
+    """Returns the script for cloud-init; spot hosts get the watch.
 
-    `admitted` is a public key that is let in besides that of the key pair: the cluster's own, for
-    hosts that the master launches, since the private half of the key pair is on another machine.
+    `admitted` is a public key that hosts accept in addition to the key pair: hosts launched by the
+    master accept the cluster's own key, since the private key of the pair is on another machine.
 
-    `$ATOMO_ROOT` is another root than / for all that it writes.
+    `$ATOMO_ROOT` replaces / as the root of all files that it writes.
     """
     minutes = ceil(cluster.max_hours * 60)
     parts = [
@@ -56,7 +56,7 @@ def user_data(cluster: Cluster, spot: bool, admitted: str = "") -> str:
 
 
 def admit(user: str, public: str) -> str:
-    """The lines of shell that let a key in, beside those that cloud-init writes."""
+    """Returns the shell lines that authorize a key, in addition to cloud-init's keys."""
     home = f'"$ATOMO_ROOT$(getent passwd {user} | cut -d: -f6)/.ssh"'
     return (
         f"install -d -m 700 -o {user} {home}\n"
@@ -66,6 +66,6 @@ def admit(user: str, public: str) -> str:
 
 
 def write(path: str, content: str) -> str:
-    """The lines of shell that write a file."""
+    """Returns the shell lines that write a file."""
     folder = path.rpartition("/")[0]
     return f'mkdir -p "$ATOMO_ROOT{folder}"\ncat >"$ATOMO_ROOT{path}" <<\'{END}\'\n{content}{END}'

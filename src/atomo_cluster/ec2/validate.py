@@ -1,4 +1,4 @@
-"""Checks before any money is spent. Each one that fails says what to do."""
+"""Checks before a launch. Each failure names its remedy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ ESSENTIAL: Final = frozenset({"credentials", "name", "instance types", "zone", "
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found."""
+    """The result of a named check."""
 
     check: str
     outcome: str
@@ -41,17 +41,17 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether a launch may go on: what is essential must be known."""
+        """True if a launch may proceed; the result of an essential check must be known."""
         return self.outcome == OK or (self.outcome == UNKNOWN and self.check not in ESSENTIAL)
 
 
 def validate(site: Site) -> list[Finding]:
-    """What every check found. What AWS does not answer is unknown, which is not ok."""
+    """Runs every check. A result that AWS does not provide is unknown, which is not ok."""
     return [finding(name, check, site) for name, check in CHECKS.items()]
 
 
 def finding(name: str, check: Callable[[Site], Verdict], site: Site) -> Finding:
-    """What one check found, whatever happens."""
+    """Runs one check and turns its errors into results."""
     try:
         verdict = check(site)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What a check before the launch looks at, and what it says."""
+"""Inputs and results of the checks before a launch."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +16,7 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True)
 class Site:
-    """What the checks look at."""
+    """Inputs of the checks."""
 
     aws: Aws
     cluster: Cluster
@@ -25,22 +25,22 @@ class Site:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found; where it failed, also what to do."""
+    """The result of a check; a failure includes its remedy."""
 
     outcome: str
     text: str
 
 
 def ok(text: str) -> Verdict:
-    """It is as it should be."""
+    """Returns a successful result."""
     return Verdict(OK, text)
 
 
 def failed(text: str) -> Verdict:
-    """The launch would fail, or worse."""
+    """Returns a failure: the launch would fail, or worse."""
     return Verdict(FAILED, text)
 
 
 def unknown(text: str) -> Verdict:
-    """AWS did not say."""
+    """Returns an unknown result: AWS did not answer."""
     return Verdict(UNKNOWN, text)

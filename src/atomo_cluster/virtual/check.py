@@ -1,4 +1,4 @@
-"""Whether this machine can hold a cluster; if not, what is missing and how to get it."""
+"""A check that this machine can run a virtual cluster, with remedies."""
 
 import os
 import subprocess
@@ -18,12 +18,12 @@ SYSCTLS = {  # what switches unprivileged user namespaces off, and its value whe
 
 
 def owner() -> tuple[int, int] | None:
-    """Who needs a user namespace for a cluster; None: root, who needs none."""
+    """Returns the user and group for a user namespace; None for root, who needs none."""
     return (os.geteuid(), os.getegid()) if os.geteuid() else None
 
 
 def obstacles() -> list[str]:
-    """What keeps a cluster from running here, each with its remedy. Empty: nothing does."""
+    """Lists the obstacles to a cluster on this machine, each with its remedy."""
     if absent := missing():
         return [f"missing: {program}" for program in absent]
     command = [*unshare("net", "uts", own_user=owner() is not None), "true"]
@@ -34,7 +34,7 @@ def obstacles() -> list[str]:
 
 
 def remedy() -> str:
-    """How to be allowed to make namespaces."""
+    """Returns how to get permission to make namespaces."""
     if os.geteuid() == 0:
         return (
             "this root lacks CAP_SYS_ADMIN or CAP_NET_ADMIN, as in a container that was started "
@@ -49,7 +49,7 @@ def remedy() -> str:
 
 
 def has_netem() -> bool:
-    """Whether this kernel can delay packets; tried on a network that nobody uses."""
+    """True if this kernel can delay packets; tried in a network namespace of its own."""
     tc = [find("tc") or "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
     try:
         run(*unshare("net", own_user=owner() is not None), *tc)

@@ -1,4 +1,4 @@
-"""The command line: what each command does with its options."""
+"""The command line: the action of each command."""
 
 import argparse
 import json
@@ -61,7 +61,7 @@ def main(words: Sequence[str], script: Path) -> int:
 
 
 def check(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Says what is missing."""
+    """Reports obstacles."""
     found = obstacles()
     if options.json:
         print(json.dumps({"possible": not found, "obstacles": found}))
@@ -71,7 +71,7 @@ def check(options: argparse.Namespace, place: Place, script: Path) -> int:
 
 
 def up(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Brings a cluster up and says how to use it."""
+    """Brings a cluster up and prints how to use it."""
     hosts, prefix_length = hosts_of(options.network, options.hosts)
     latency_ms = duration_ms(options.latency) if options.latency else None
     wanted = Cluster(
@@ -98,7 +98,7 @@ def up(options: argparse.Namespace, place: Place, script: Path) -> int:
 
 
 def instructions(place: Place, made: Cluster, script: Path) -> str:
-    """What to do with a cluster that is up."""
+    """Returns the instructions for a cluster that is up."""
     which = f" --name {place.name}" if place.name != DEFAULT_NAME else ""
     if place.folder.parent != clusters_folder(script.parent.parent / "clusters").absolute():
         which += f" --clusters {near(place.folder.parent)}"
@@ -113,13 +113,13 @@ def instructions(place: Place, made: Cluster, script: Path) -> str:
 
 
 def near(path: Path) -> str:
-    """A path as one would type it here."""
+    """Returns a path relative to the working folder, if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def show(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Says what the cluster is like."""
+    """Shows the state of the cluster."""
     found = status(place)
     print(json.dumps(asdict(found)) if options.json else visible(table(found)))
     return 0
@@ -136,32 +136,32 @@ def run(options: argparse.Namespace, place: Place, script: Path) -> int:
 
 
 def partition(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Pulls a host's cable."""
+    """Disconnects a host's link."""
     lifecycle.plug(place, place.load().host(options.host), into=False)
     return 0
 
 
 def heal(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Puts it back."""
+    """Reconnects a host's link."""
     lifecycle.plug(place, place.load().host(options.host), into=True)
     return 0
 
 
 def throttle(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Changes a host's limit."""
+    """Changes the rate limit of a host's link."""
     cluster = place.load()
     lifecycle.throttle(place, cluster, cluster.host(options.host), rate_bits(options.rate))
     return 0
 
 
 def kill(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Cuts a host's power."""
+    """Kills a host, like a power failure."""
     lifecycle.kill(place, place.load().host(options.host))
     return 0
 
 
 def down(options: argparse.Namespace, place: Place, script: Path) -> int:
-    """Takes the cluster away and says what is left."""
+    """Removes the cluster and reports the remaining files."""
     left = lifecycle.down(place, purge=options.purge)
     if options.json:
         print(json.dumps(asdict(left)))

@@ -17,7 +17,7 @@ NOT_FOUND, SIGNALLED = 127, 128  # exit codes as a shell has them
 
 
 def execute(place: Place, cluster: Cluster, host: Host, pid: int, command: Sequence[str]) -> int:
-    """Runs a command in the namespaces of `pid`, here and with this environment; its exit code."""
+    """Runs a command in the namespaces of `pid`, in this folder and environment; its exit code."""
     folder = os.getcwd()
     enter(pid, "user", "net", "uts", "mnt", "pid")
     os.chdir(folder)  # entering a mount namespace led to its root
@@ -30,7 +30,7 @@ def execute(place: Place, cluster: Cluster, host: Host, pid: int, command: Seque
 
 
 def become(command: list[str]) -> None:
-    """Turns this process into the command."""
+    """Replaces this process by the command."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*PASSED_ON, signal.SIGCHLD})
     try:
         os.execvp(command[0], command)
@@ -40,7 +40,7 @@ def become(command: list[str]) -> None:
 
 
 def followed(child: int) -> int:
-    """Passes signals on until the child has ended; its exit code."""
+    """Forwards signals until the child has ended; returns its exit code."""
     while True:
         heard = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
         if heard.si_signo != signal.SIGCHLD:

@@ -1,4 +1,4 @@
-"""The files that `up` writes: keys, what ssh and sshd are to do, and who is where."""
+"""The files that `up` writes: keys, configurations of ssh and sshd, and host lists."""
 
 import os
 import sys
@@ -51,10 +51,10 @@ UNSAFE = set(" \t\n\"'%#\\$`;&|<>*?~!(){}[]")
 
 
 def write_files(place: Place, cluster: Cluster, script: Path) -> None:
-    """Fills the folder of a new cluster.
+    """Writes the folder of a new cluster.
 
     Raises:
-        Refused: ssh cannot have a path like that in its configuration.
+        Refused: the configuration of ssh cannot hold a path like that.
     """
     venv = Path(os.environ.get("ATOMO_VENV") or script.parent.parent / ".venv").absolute()
     for path in (place.folder, script, Path(sys.executable), venv):
@@ -74,7 +74,7 @@ def write_files(place: Place, cluster: Cluster, script: Path) -> None:
 
 
 def write_hosts(place: Place, cluster: Cluster) -> None:
-    """Who is where: for run_pytorch.sh, and for every program that looks up a name."""
+    """Writes the host lists: for run_pytorch.sh, and for name lookups."""
     addresses = "".join(f"{host.address}\n" for host in cluster.hosts)
     head = f"# The virtual cluster {place.name!r}: one host a line, the master's first.\n"
     place.hosts_address.write_text(head + addresses)
@@ -83,7 +83,7 @@ def write_hosts(place: Place, cluster: Cluster) -> None:
 
 
 def write_keys(place: Place, cluster: Cluster) -> None:
-    """A key for the user of the cluster and one for each host, used nowhere else."""
+    """Makes a key for the user of the cluster and one per host, used nowhere else."""
     user = make_key(place.ssh / "id_ed25519")
     (place.ssh / "authorized_keys").write_text(user)
     known = []
@@ -95,13 +95,13 @@ def write_keys(place: Place, cluster: Cluster) -> None:
 
 
 def make_key(path: Path) -> str:
-    """A new ed25519 key; its public half."""
+    """Makes an ed25519 key; returns its public key."""
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "virtual cluster", "-f", path)
     return path.with_name(path.name + ".pub").read_text()
 
 
 def write_ssh(place: Place, cluster: Cluster, script: Path) -> None:
-    """How ssh finds the hosts: from each other over the network, from outside by their consoles."""
+    """Writes ssh_config files: one for hosts, over the network, and one for outside."""
     inside = outside = ""
     for host in cluster.hosts:
         entry = SSH_HOST.format(name=host.name, address=host.address)

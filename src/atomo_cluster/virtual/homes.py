@@ -1,4 +1,4 @@
-"""A home folder for each host, as real hosts have: what is written there, stays on that host."""
+"""Home folders per host, as on real hosts: files written there stay on that host."""
 
 import shutil
 from pathlib import Path
@@ -10,10 +10,10 @@ __all__ = ["mount_home"]
 
 
 def mount_home(place: Place, host: str, home: Path) -> None:
-    """Lays a folder of the host's own over `home`; the folder of clusters stays everybody's.
+    """Mounts a folder of the host over `home`; the folder of clusters stays shared.
 
     Raises:
-        Failed: this kernel has no overlay file systems, or none for users without privileges.
+        Failed: this kernel has no overlay file systems, or none for unprivileged users.
     """
     own, clusters = place.of(host) / "home", place.folder.parent
     own.mkdir()

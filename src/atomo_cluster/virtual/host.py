@@ -26,7 +26,7 @@ SHADOW = Path("/etc/shadow")
 
 
 def run_host(place: Place, name: str) -> None:
-    """Comes up in steps that the switch leads, and stays."""
+    """Starts a host in the steps that the switch commands, and keeps it running."""
     print("born", flush=True)
     if not sys.stdin.readline():
         return
@@ -42,7 +42,7 @@ def run_host(place: Place, name: str) -> None:
 
 
 def build(place: Place, cluster: Cluster, host: Host) -> None:
-    """Name, network, files, sshd."""
+    """Sets up host name, network, files and sshd."""
     socket.sethostname(host.name)
     batch("ip", host_ip(host, cluster.prefix_length))
     batch("tc", host_tc(cluster.rate_bits, cluster.latency_ms))
@@ -55,7 +55,7 @@ def build(place: Place, cluster: Cluster, host: Host) -> None:
 
 
 def mount_files(place: Place, cluster: Cluster, host: Host) -> None:
-    """What differs from host to host, or must not be this machine's; seen on this host alone."""
+    """Mounts the files that differ between hosts, or must differ from this machine's."""
     run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # else ranks on two hosts could share memory
     run("mount", "--bind", place.folder / "etc_hosts", "/etc/hosts")
     home = Path(pwd.getpwuid(cluster.owner[0] if cluster.owner else 0).pw_dir)
@@ -73,7 +73,7 @@ def mount_files(place: Place, cluster: Cluster, host: Host) -> None:
 
 
 def prepare_for_root(place: Place) -> None:
-    """An sshd that runs as root wants a folder, and refuses an account that is locked."""
+    """Prepares an sshd that runs as root: it needs a folder, and an unlocked account."""
     if not PRIVILEGE_SEPARATION.exists():
         run("mount", "-t", "tmpfs", "tmpfs", PRIVILEGE_SEPARATION.parent)
         PRIVILEGE_SEPARATION.mkdir(mode=0o755)
@@ -86,7 +86,7 @@ def prepare_for_root(place: Place) -> None:
 
 
 def as_owner(cluster: Cluster) -> list[str]:
-    """The words before a command that is to run as the user, where we are root in a namespace."""
+    """Returns the command prefix that maps root of the namespace back to the user."""
     if cluster.owner is None:
         return []
     user, group = cluster.owner
@@ -94,7 +94,7 @@ def as_owner(cluster: Cluster) -> list[str]:
 
 
 def start_sshd(place: Place, cluster: Cluster, host: Host) -> None:
-    """Starts it, and waits until it listens."""
+    """Starts the sshd and waits until it listens."""
     sshd = find("sshd") or "sshd"  # by its full path: it starts itself again for a connection
     config = place.of(host.name) / "sshd_config"
     log = place.of(host.name) / "sshd.log"
@@ -112,7 +112,7 @@ def start_sshd(place: Place, cluster: Cluster, host: Host) -> None:
 
 
 def listens(address: str) -> bool:
-    """Whether somebody answers there."""
+    """True if the sshd accepts connections at this address."""
     with suppress(OSError), socket.create_connection((address, SSH_PORT), timeout=1.0):
         return True
     return False

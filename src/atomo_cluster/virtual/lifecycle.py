@@ -1,4 +1,4 @@
-"""From nothing to a cluster and back, and the faults in between."""
+"""The life of a cluster: up, faults, down."""
 
 import fcntl
 import json
@@ -23,18 +23,18 @@ __all__ = ["Left", "down", "kill", "plug", "throttle", "up"]
 
 @dataclass(frozen=True)
 class Left:
-    """What `down` found and left."""
+    """The result of `down`."""
 
     was_up: bool
     kept: str | None  # the shared folder, where there is something in it
 
 
 def up(place: Place, wanted: Cluster, script: Path) -> Cluster:
-    """Brings a cluster up and returns it; its latency is None where the kernel cannot delay.
+    """Brings a cluster up and returns it; its latency is None if the kernel cannot delay packets.
 
     Raises:
-        Refused: it is up already, or cannot be on this machine.
-        Failed: something went wrong; nothing of it is left.
+        Refused: the cluster is already up, or this machine cannot run it.
+        Failed: an error occurred; nothing of the cluster is left.
     """
     if found := obstacles():
         raise Refused("; ".join(found))
@@ -58,7 +58,7 @@ def up(place: Place, wanted: Cluster, script: Path) -> Cluster:
 
 
 def start(place: Place, cluster: Cluster, script: Path) -> None:
-    """Starts the switch, which starts the rest."""
+    """Starts the switch, which starts the hosts."""
     log = place.folder / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -81,7 +81,7 @@ def start(place: Place, cluster: Cluster, script: Path) -> None:
 
 
 def down(place: Place, *, purge: bool) -> Left:
-    """Takes everything away, whatever its state; what lies in `shared` is the user's, and stays."""
+    """Removes everything in whatever state; files in `shared` belong to the user and stay."""
     found = holders(place)
     end(found)  # before waiting for others: an `up` that hangs ends with what it started
     if place.folder.exists():
@@ -108,7 +108,7 @@ def clear(place: Place, *, purge: bool) -> None:
 
 @contextmanager
 def alone(place: Place) -> Iterator[None]:
-    """Nobody else brings a cluster up or down in this folder of clusters."""
+    """Locks this folder of clusters against other calls of `up` and `down`."""
     place.folder.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(place.folder.parent, os.O_RDONLY)
     try:
@@ -119,13 +119,13 @@ def alone(place: Place) -> Iterator[None]:
 
 
 def plug(place: Place, host: Host, *, into: bool) -> None:
-    """Pulls the cable of a host, or puts it back: what is sent meanwhile is lost without a word."""
+    """Disconnects a host's link, or reconnects it; packets sent in between are silently lost."""
     there(place, host)
     in_switch(place, "ip", f"link set {host.name} {'up' if into else 'down'}")
 
 
 def throttle(place: Place, cluster: Cluster, host: Host, rate_bits: int) -> None:
-    """Another limit for the link of one host, for both directions and from now on."""
+    """Changes the rate limit of a host's link, in both directions."""
     inner = there(place, host)
     line = limit(PORT, rate_bits, delayed=cluster.latency_ms is not None)
     batch("tc", [line], before=lambda: enter(inner, "user", "net"))
@@ -133,7 +133,7 @@ def throttle(place: Place, cluster: Cluster, host: Host, rate_bits: int) -> None
 
 
 def kill(place: Place, host: Host) -> None:
-    """Cuts the power: its processes are gone at once, and nobody hears from them."""
+    """Kills a host without a trace: its processes end, and no connection is closed."""
     there(place, host)
     # The link first: a dying process would close its connections, and the others would hear of it.
     in_switch(place, "ip", f"link del {host.name}")
@@ -141,7 +141,7 @@ def kill(place: Place, host: Host) -> None:
 
 
 def there(place: Place, host: Host) -> int:
-    """The first process of a host.
+    """Returns the first process of a host.
 
     Raises:
         Refused: the cluster is down, or this host was killed.
@@ -155,7 +155,7 @@ def there(place: Place, host: Host) -> int:
 
 
 def in_switch(place: Place, program: str, line: str) -> None:
-    """Has `ip` or `tc` do something in the switch."""
+    """Runs a line of `ip` or `tc` in the namespace of the switch."""
     pid = first(place)
     if pid is None:
         raise Refused(f"the cluster {place.name!r} is down; `up` brings it up again")

@@ -1,7 +1,7 @@
 """The lines for `ip` and `tc` that make a link and its limits.
 
-A link is a pair of interfaces: `eth0` in the host, and in the switch a port with the host's name.
-Each end limits what it sends, so the limit holds for each direction by itself.
+A link is a pair of interfaces: `eth0` in the host, and a port with the host's name in the switch.
+Each end limits its own sends, so the limit holds for each direction separately.
 """
 
 from atomo_cluster.virtual.spec import Host
@@ -17,7 +17,7 @@ DELAYED = 100_000  # packets under way at once; more than any of these links hol
 
 
 def switch_ip() -> list[str]:
-    """The bridge: forwards at once, and sends nothing of its own that would count as traffic."""
+    """Makes the bridge: it forwards at once and sends no packets of its own."""
     return [
         f"link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0",
         f"link set {BRIDGE} addrgenmode none up",
@@ -25,7 +25,7 @@ def switch_ip() -> list[str]:
 
 
 def port_ip(host: Host, pid: int, mtu: int) -> list[str]:
-    """The link of a host, whose network namespace process `pid` is in."""
+    """Makes the link of a host, whose network namespace process `pid` is in."""
     return [
         f"link add {host.name} mtu {mtu} type veth peer name {PORT} mtu {mtu} netns {pid}",
         f"link set {host.name} master {BRIDGE} addrgenmode none up",
@@ -33,12 +33,12 @@ def port_ip(host: Host, pid: int, mtu: int) -> list[str]:
 
 
 def port_tc(host: Host, rate_bits: int) -> list[str]:
-    """The limit of what a host receives."""
+    """Limits the rate at which a host receives."""
     return [limit(host.name, rate_bits, delayed=False)]
 
 
 def host_ip(host: Host, prefix_length: int) -> list[str]:
-    """A host's own end."""
+    """Configures a host's end of its link."""
     return [
         "link set lo up",
         f"link set {PORT} addrgenmode none",
@@ -48,7 +48,7 @@ def host_ip(host: Host, prefix_length: int) -> list[str]:
 
 
 def host_tc(rate_bits: int, latency_ms: float | None) -> list[str]:
-    """The limit of what a host sends, and the delay of all of it."""
+    """Limits the rate at which a host sends, and delays its packets."""
     shaped = limit(PORT, rate_bits, delayed=latency_ms is not None)
     if latency_ms is None:
         return [shaped]
@@ -57,7 +57,7 @@ def host_tc(rate_bits: int, latency_ms: float | None) -> list[str]:
 
 
 def limit(device: str, rate_bits: int, *, delayed: bool) -> str:
-    """The token bucket of one end; where there is a delay, packets come to it after that."""
+    """Returns the token bucket of one end; with a delay, packets enter it after the delay."""
     burst = max(SMALLEST_BURST_BYTES, round(rate_bits / 8 * BURST_S))
     at = "parent 1:1" if delayed else "root"
     bucket = f"tbf rate {rate_bits}bit burst {burst} latency {QUEUE_MS}ms"

@@ -1,4 +1,4 @@
-"""Namespaces: which process holds them, making them, entering them."""
+"""Namespaces: making them, entering them, and finding their processes."""
 
 import ctypes
 import os
@@ -29,9 +29,9 @@ class Process:
 
 
 def unshare(*kinds: str, own_user: bool = False) -> list[str]:
-    """The words before a command that make it the first process of new namespaces.
+    """Returns the command prefix that makes a command the first process of new namespaces.
 
-    The command ends with the process that waits for it, and a PID namespace with its first process.
+    The command ends with the process that waits for it; a PID namespace ends with its first one.
     """
     user = ["--user", "--map-root-user"] if own_user else []
     options = [f"--{kind}" for kind in (*kinds, "mount", "pid", "fork", "mount-proc", "kill-child")]
@@ -39,7 +39,7 @@ def unshare(*kinds: str, own_user: bool = False) -> list[str]:
 
 
 def enter(pid: int, *kinds: str) -> None:
-    """Moves this process into namespaces of another; `pid` counts for its children only."""
+    """Moves this process into namespaces of another; of PID namespaces, only its children."""
     libc = ctypes.CDLL(None, use_errno=True)
     paths = [path for kind in kinds if differs(path := PROC / str(pid) / "ns" / kind)]
     files = [os.open(path, os.O_RDONLY) for path in paths]  # all, before /proc is another's
@@ -51,12 +51,12 @@ def enter(pid: int, *kinds: str) -> None:
 
 
 def differs(path: Path) -> bool:
-    """Whether a namespace is another than that of this process."""
+    """True if a namespace differs from that of this process."""
     return not path.samefile(PROC / "self" / "ns" / path.name)
 
 
 def processes() -> Iterator[tuple[int, list[str]]]:
-    """Every process that has a command line, with its words."""
+    """Yields every process that has a command line, with its words."""
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it has just ended
@@ -65,18 +65,18 @@ def processes() -> Iterator[tuple[int, list[str]]]:
 
 
 def holders(place: Place, host: str | None = None) -> list[int]:
-    """The processes that hold the namespaces of a host, or of the switch and thus of everything."""
+    """Lists the processes that hold the namespaces of a host or, without host, of the switch."""
     tail = ["host", str(place.folder), host] if host else ["switch", str(place.folder)]
     return [pid for pid, words in processes() if words[-len(tail) :] == tail]
 
 
 def first(place: Place, host: str | None = None) -> int | None:
-    """The first process in the namespaces of a host, or of the switch; None where it is gone."""
+    """Returns the first process in the namespaces of a host or the switch; None if it is gone."""
     return next((pid for pid in holders(place, host) if innermost(pid) == 1), None)
 
 
 def innermost(pid: int) -> int | None:
-    """The number of a process in its own PID namespace."""
+    """Returns the process id of a process in its own PID namespace."""
     with suppress(OSError):
         for line in (PROC / str(pid) / "status").read_text().splitlines():
             if line.startswith("NSpid:"):
@@ -85,7 +85,7 @@ def innermost(pid: int) -> int | None:
 
 
 def inside(pid: int) -> list[Process]:
-    """The processes in the PID namespace of `pid`, without it and without its own sshd."""
+    """Lists the processes in the PID namespace of `pid`, without it and its sshd."""
     found = []
     for other, words in processes():
         with suppress(OSError):
@@ -97,11 +97,11 @@ def inside(pid: int) -> list[Process]:
 
 
 def end(pids: Sequence[int]) -> None:
-    """Kills these, and waits until they are gone; with the first process of a namespace, all in it.
+    """Kills processes and waits for their end; the first process of a namespace ends all in it.
 
     Raises:
-        Refused: they are another user's.
-        Failed: they do not go.
+        Refused: they belong to another user.
+        Failed: they do not end.
     """
     for pid in pids:
         try:
@@ -120,7 +120,7 @@ def end(pids: Sequence[int]) -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is there; one that only waits to be counted is not."""
+    """True if a process exists and is not a zombie."""
     with suppress(OSError):
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

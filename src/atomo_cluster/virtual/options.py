@@ -79,7 +79,7 @@ Says whether this machine can hold a cluster, and what is missing.
 
 
 def make_parser(clusters: Path) -> argparse.ArgumentParser:
-    """The parser; `clusters` is where the files of clusters go unless told otherwise."""
+    """Returns the parser; `clusters` is the default folder of clusters."""
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
         "--name", default=DEFAULT_NAME, type=name, help="of the cluster: %(default)s"
@@ -132,7 +132,7 @@ def make_parser(clusters: Path) -> argparse.ArgumentParser:
 
 
 def clusters_folder(clusters: Path) -> Path:
-    """Where the files of clusters go unless an option says otherwise."""
+    """Returns the folder of clusters: $ATOMO_CLUSTERS, or `clusters`."""
     return Path(os.environ.get("ATOMO_CLUSTERS") or clusters)
 
 
@@ -145,7 +145,7 @@ def on_host(parser: argparse.ArgumentParser) -> None:
 
 
 def name(text: str) -> str:
-    """The name of a cluster, which is that of a folder."""
+    """Checks the name of a cluster, which is also the name of a folder."""
     if not text.replace("-", "").replace("_", "").isalnum() or not text.isascii():
         raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, - and _")
     return text

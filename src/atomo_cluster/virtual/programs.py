@@ -26,17 +26,17 @@ ADMIN = "/usr/local/sbin:/usr/sbin:/sbin"  # not on everybody's PATH
 
 
 def find(program: str) -> str | None:
-    """Where a program lies."""
+    """Returns the path of a program; None if it is not installed."""
     return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{ADMIN}")
 
 
 def missing() -> list[str]:
-    """The programs that are not there, each with the package that has it."""
+    """Lists the missing programs, each with its package."""
     return [f"{name} (package {package})" for name, package in PACKAGES.items() if not find(name)]
 
 
 def python(script: os.PathLike[str]) -> list[str]:
-    """The words that run a script of ours, whatever PYTHONPATH and its like hold for others."""
+    """Returns the command prefix that runs our script, isolated from PYTHONPATH and its like."""
     return [sys.executable, "-E", "-s", os.fspath(script)]
 
 
@@ -55,8 +55,8 @@ def run(
         before: called in the new process, e.g. to enter namespaces.
 
     Raises:
-        Failed: it failed; the message has what it said.
-        Refused: it is not installed.
+        Failed: the program failed; the message has its stderr.
+        Refused: the program is not installed.
     """
     path = find(program)
     if path is None:
@@ -72,5 +72,5 @@ def run(
 
 
 def batch(program: str, lines: Sequence[str], before: Callable[[], None] | None = None) -> None:
-    """Has `ip` or `tc` do all of these lines, or fail at the first that it cannot."""
+    """Runs lines of `ip` or `tc` in one call, which stops at the first failure."""
     run(program, "-batch", "-", text="".join(f"{line}\n" for line in lines), before=before)

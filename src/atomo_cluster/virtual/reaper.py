@@ -1,4 +1,4 @@
-"""What the first process of a PID namespace does for the rest of its life."""
+"""The duties of the first process of a PID namespace."""
 
 import os
 import signal
@@ -8,14 +8,14 @@ __all__ = ["detach", "reap_for_ever"]
 
 
 def detach() -> None:
-    """Lets go of the pipes to whoever started this, who would wait for their end."""
+    """Closes the pipes to the starter of this process, which would wait for their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1):
         os.dup2(nothing, file)
 
 
 def reap_for_ever() -> None:
-    """Takes the exit codes that nobody else does: orphans come to the first process."""
+    """Reaps orphans, which become children of the first process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while True:
         with suppress(ChildProcessError):

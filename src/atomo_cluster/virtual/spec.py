@@ -1,4 +1,4 @@
-"""What a cluster is, and where its files lie."""
+"""The specification of a cluster, and the paths of its files."""
 
 import ipaddress
 import json
@@ -35,7 +35,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What `up` was asked for; kept in the cluster's folder."""
+    """The specification of a cluster, stored in its folder."""
 
     hosts: tuple[Host, ...]
     prefix_length: int
@@ -47,7 +47,7 @@ class Cluster:
     own_homes: bool = False  # whether each host has a home folder of its own
 
     def host(self, name: str) -> Host:
-        """The host of this name or address."""
+        """Returns the host with this name or address."""
         for host in self.hosts:
             if name in (host.name, host.address):
                 return host
@@ -58,7 +58,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of a cluster. What lies in `shared` is the user's."""
+    """The folder of a cluster. The files in `shared` belong to the user."""
 
     folder: Path
 
@@ -84,11 +84,11 @@ class Place:
 
     @property
     def ssh(self) -> Path:
-        """Stands for ~/.ssh on every host."""
+        """The folder that replaces ~/.ssh on every host."""
         return self.folder / "ssh"
 
     def of(self, host: str) -> Path:
-        """What belongs to one host."""
+        """Returns the folder of one host."""
         return self.folder / "hosts" / host
 
     def save(self, cluster: Cluster) -> None:
@@ -117,7 +117,7 @@ class Place:
 
 
 def hosts_of(network: str, count: int) -> tuple[tuple[Host, ...], int]:
-    """The first `count` hosts of a network, and the length of its prefix.
+    """Returns the first `count` hosts of a network, and the length of its prefix.
 
     >>> hosts_of("10.77.0.0/24", 2)[0][1]
     Host(name='h2', address='10.77.0.2')
@@ -134,7 +134,7 @@ def hosts_of(network: str, count: int) -> tuple[tuple[Host, ...], int]:
 
 
 def rate_bits(text: str) -> int:
-    """Bits per second.
+    """Parses a rate; returns bits per second.
 
     >>> rate_bits("100mbit")
     100000000
@@ -148,7 +148,7 @@ def rate_bits(text: str) -> int:
 
 
 def rate_text(bits: int) -> str:
-    """The inverse.
+    """Formats a rate in bits per second.
 
     >>> rate_text(2_500_000_000)
     '2.5gbit'
@@ -158,14 +158,14 @@ def rate_text(bits: int) -> str:
 
 
 def packet_bytes(mtu: int) -> int:
-    """The largest packet of a link, checked."""
+    """Checks the largest packet of a link, in bytes."""
     if mtu not in MTUS:
         raise Refused(f"--mtu {mtu}: {MTUS[0]} to {MTUS[-1]} bytes, e.g. 1500 or 9000")
     return mtu
 
 
 def duration_ms(text: str) -> float:
-    """Milliseconds.
+    """Parses a duration; returns milliseconds.
 
     >>> duration_ms("10ms"), duration_ms("200us")
     (10.0, 0.2)

@@ -1,4 +1,4 @@
-"""What a cluster is like now: asked of the kernel, not remembered."""
+"""The state of a cluster, read from the kernel."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ __all__ = ["HostStatus", "Status", "status", "table"]
 
 @dataclass(frozen=True)
 class HostStatus:
-    """One host."""
+    """The state of one host."""
 
     name: str
     address: str
@@ -28,7 +28,7 @@ class HostStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The cluster."""
+    """The state of the cluster."""
 
     name: str
     hosts_address: str
@@ -39,10 +39,10 @@ class Status:
 
 
 def status(place: Place) -> Status:
-    """Asks.
+    """Reads the state of the cluster.
 
     Raises:
-        Refused: it is not up.
+        Refused: the cluster is down.
     """
     cluster = place.load()
     switch = first(place)
@@ -63,7 +63,7 @@ def status(place: Place) -> Status:
 
 
 def asked(switch: int, program: str, *arguments: str) -> list[Mapping[str, Any]]:
-    """What a program in the switch says."""
+    """Runs a program in the switch and returns its JSON output."""
     told = run(program, *arguments, before=lambda: enter(switch, "user", "net"))
     found: list[Mapping[str, Any]] = json.loads(told)
     return found
@@ -75,7 +75,7 @@ def of_host(
     link: Mapping[str, Any] | None,
     limits: Mapping[str, Mapping[str, Any]],
 ) -> HostStatus:
-    """One host; what its port receives is what it sent."""
+    """Returns the state of one host; bytes received by its port are bytes that it sent."""
     pid = first(place, host.name)
     if link is None or pid is None:
         return HostStatus(host.name, host.address, "killed", None, 0, 0, [])
@@ -92,7 +92,7 @@ def of_host(
 
 
 def table(found: Status) -> str:
-    """The same for people."""
+    """Formats the state as a table."""
     rows = [("host", "address", "state", "rate", "sent", "received", "processes")]
     rows += [
         (host.name, host.address, host.state, host.rate or "-", size_text(host.sent_bytes),
@@ -105,7 +105,7 @@ def table(found: Status) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes in a unit that suits them."""
+    """Formats bytes in a suitable unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""The switch: the first process of a cluster, which starts the others and holds the network."""
+"""The switch: the first process of a cluster, which starts the others and has the bridge."""
 
 import json
 import os
@@ -18,7 +18,7 @@ __all__ = ["run_switch"]
 
 
 def run_switch(place: Place, script: Path) -> None:
-    """Brings the cluster up, says so on its output, and stays once it is told to."""
+    """Brings the cluster up, reports it on stdout, and keeps running once `up` confirms."""
     told_to_stay = threading.Event()
     threading.Thread(target=listen, args=(told_to_stay,), daemon=True).start()
     try:
@@ -33,14 +33,14 @@ def run_switch(place: Place, script: Path) -> None:
 
 
 def listen(told_to_stay: threading.Event) -> None:
-    """Ends everything as soon as `up` is gone without having said that it is to stay."""
+    """Ends everything if `up` ends before it has confirmed."""
     if sys.stdin.readline() != "stay\n":
         os._exit(1)
     told_to_stay.set()
 
 
 def build(place: Place, cluster: Cluster, script: Path) -> None:
-    """The bridge, then all hosts side by side."""
+    """Makes the bridge, then starts all hosts in parallel."""
     batch("ip", switch_ip())
     starting = [Starting(host, place, script) for host in cluster.hosts]
     for one in starting:
@@ -53,7 +53,7 @@ def build(place: Place, cluster: Cluster, script: Path) -> None:
 
 
 class Starting:
-    """A host on its way up, over two pipes: lines to it and lines from it."""
+    """A starting host, with a pipe for lines in each direction."""
 
     def __init__(self, host: Host, place: Place, script: Path) -> None:
         self.host = host
@@ -72,10 +72,10 @@ class Starting:
         self.process.stdin.flush()
 
     def hears(self, line: str) -> None:
-        """Waits for this very line.
+        """Waits for this line.
 
         Raises:
-            Failed: another came, or none.
+            Failed: another line arrived, or none.
         """
         assert self.process.stdout is not None
         heard = self.process.stdout.readline().strip()

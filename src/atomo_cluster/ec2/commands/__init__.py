@@ -1,1 +1,1 @@
-"""One module a command: HELP, `arguments(parser)` and `run(run) -> exit code`."""
+"""Command modules: HELP, `arguments(parser)` and `run(run) -> exit code` each."""

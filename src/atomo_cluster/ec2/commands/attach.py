@@ -1,4 +1,4 @@
-"""`attach`: follows a job as `train` does, to its exit code."""
+"""`attach`: follows a job to its exit code."""
 
 from argparse import ArgumentParser
 from typing import Final

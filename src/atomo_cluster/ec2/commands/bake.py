@@ -1,4 +1,4 @@
-"""`bake`: an image with the environment in it."""
+"""`bake`: makes an image with the environment in it."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def run(run: Run) -> int:
 
 
 def show(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> None:
-    """Says what becomes an image, and what that costs."""
+    """Reports the hosts to bake, and the cost of their images."""
     each = snapshot_month(run.aws)
     for one, machine in chosen:
         kind = f"{machine.architecture}, {'GPUs' if machine.gpus else 'no GPUs'}"
@@ -64,11 +64,11 @@ def show(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> None:
 
 
 def make(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> list[str]:
-    """Has EC2 make an image of each host; one is named as soon as it costs.
+    """Makes an image of each host and reports each image as soon as it exists.
 
     Raises:
-        CloudError: EC2 makes none.
-        LeftBehind: it makes some of them, or does not say whether it does.
+        CloudError: EC2 refused, and there is no image.
+        LeftBehind: some images exist or may exist.
     """
     made: list[str] = []
     for one, machine in chosen:
@@ -84,10 +84,10 @@ def make(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> list[str]:
 
 
 def wait(run: Run, ids: Sequence[str]) -> None:
-    """Waits until the images are there.
+    """Waits until the images are available.
 
     Raises:
-        LeftBehind: they are not, and may cost.
+        LeftBehind: the images are not available and may cost.
     """
     try:
         run.aws.wait("image_available", IMAGE_S, ImageIds=list(ids))
@@ -99,7 +99,7 @@ def wait(run: Run, ids: Sequence[str]) -> None:
 
 
 def report(run: Run, made: Sequence[str], older: Sequence[Baked]) -> None:
-    """Says what there is now, and what is next."""
+    """Reports the new and the older images, and the next step."""
     for id in made:
         run.say(f"{id} is available; `launch --image-id baked` takes it")
     if older:

@@ -1,4 +1,4 @@
-"""`bootstrap`: fresh hosts to a cluster that trains."""
+"""`bootstrap`: turns fresh hosts into a cluster that can train."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -55,13 +55,13 @@ def run(run: Run) -> int:
 
 
 def expect(address: str, master: Host) -> None:
-    """Raises ConfigError where the master is another host than the caller thinks."""
+    """Raises ConfigError if the master has another address than the caller expects."""
     if address and address not in (master.address, master.inside, master.id):
         raise ConfigError(f"{address} is not the master of the cluster; that is {master.address}")
 
 
 def site_of(run: Run, hosts: list[Host]) -> Site:
-    """What bootstrap works with."""
+    """Builds the inputs of bootstrap."""
     needed("ssh"), needed("ssh-keyscan")
     ssh = reach(run)
     return Site(
@@ -77,7 +77,7 @@ def site_of(run: Run, hosts: list[Host]) -> Site:
 
 
 def storage_of(run: Run) -> Shared | None:
-    """The file system of AWS's that hosts mount; those of a file are no hosts of AWS's."""
+    """Returns the shared file system of AWS; hosts of --hostfile cannot have one."""
     if run.options.hostfile and run.cluster.storage:
         raise ConfigError(f"storage {run.cluster.storage!r} is for hosts of EC2; --hostfile takes "
                           "nfs_ip_address")  # fmt: skip
@@ -85,7 +85,7 @@ def storage_of(run: Run) -> Shared | None:
 
 
 def set_up(run: Run, hosts: list[Host]) -> list[Link]:
-    """Runs every step on every host; what its links give to MPI, as far as that can be measured."""
+    """Runs every step on every host and returns the measured links."""
     site, found, network = site_of(run, hosts), Measured(), inner_network(run)
     with Steps(hosts, STEPS, run.say) as steps:
         bootstrap(site, steps)

@@ -1,4 +1,4 @@
-"""`cheapest`: instance types by what they have and cost."""
+"""`cheapest`: finds instance types by capacity and price."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ COLUMNS: Final = ("type", "vCPU", "GiB", "GPUs", "on demand", "spot", "zone")
 
 @dataclass(frozen=True)
 class Offer:
-    """A type with its prices, USD per hour; None: AWS does not say."""
+    """A type with its prices in USD per hour; None: unknown."""
 
     type: str
     vcpus: int
@@ -64,14 +64,14 @@ def run(run: Run) -> int:
 
 
 def fits(run: Run, one: Machine, spot: bool) -> bool:
-    """Whether a type has what is asked for, and is sold as workers are bought."""
+    """True if a type has the wanted capacity and is sold by the method of the workers."""
     asked = run.options
     enough = one.gpus >= asked.gpus and one.vcpus >= asked.vcpus and one.memory_gib >= asked.memory
     return enough and (one.spot or not spot)
 
 
 def priced(run: Run, fitting: list[Machine]) -> list[Offer]:
-    """Types with their prices."""
+    """Adds prices to types."""
     listed, market = list_prices(run.aws), spot_market(run.aws, [one.type for one in fitting])
     best: dict[str, tuple[float, str]] = {}
     for (zone, type), usd in market.items():
@@ -84,6 +84,6 @@ def priced(run: Run, fitting: list[Machine]) -> list[Offer]:
 
 
 def rank(one: Offer, spot: bool) -> tuple[bool, float, float, int, str]:
-    """What offers are sorted by: the price, then how little there is of what costs."""
+    """Returns the sort key of an offer: the price, then the size."""
     usd = one.spot if spot else one.on_demand
     return usd is None, usd or 0.0, one.on_demand or 0.0, one.vcpus, one.type

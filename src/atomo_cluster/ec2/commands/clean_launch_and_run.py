@@ -1,4 +1,4 @@
-"""`clean_launch_and_run`: from whatever there is to a training, in one go."""
+"""`clean_launch_and_run`: shutdown, launch, bootstrap and train in one command."""
 
 from argparse import ArgumentParser
 from typing import Final
@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Ends, launches, sets up and trains."""
+    """Ends the cluster, launches it anew, sets it up and trains."""
     if run.options.detach and run.options.then_shutdown:
         raise ConfigError("--detach leaves the training running, --then-shutdown would end it")
     if run.cluster.supervise and run.options.then_shutdown:

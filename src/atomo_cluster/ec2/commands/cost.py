@@ -1,4 +1,4 @@
-"""`cost`: what the cluster has cost, costs and may cost."""
+"""`cost`: past, present and possible costs of the cluster."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ STOPPED: Final = "stopped"
 
 @dataclass(frozen=True)
 class Cost:
-    """What a host with its disks costs, or a disk without a host; None: AWS does not say."""
+    """The cost of a host with its disks, or of a disk without a host; None: unknown."""
 
     id: str
     type: str
@@ -49,7 +49,7 @@ class Cost:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Adds no options."""
 
 
 def run(run: Run) -> int:
@@ -71,17 +71,17 @@ NOTES: Final = dict.fromkeys(ENDED, ", ended") | {STOPPED: ", stopped"}
 
 
 def amount(one: Cost, key: str) -> str:
-    """An amount of a row."""
+    """Formats an amount of a row."""
     return as_money(getattr(one, key), key)
 
 
 def as_money(value: float | None, key: str) -> str:
-    """An amount as people read it; what an hour costs may be little."""
+    """Formats an amount; prices per hour get more digits."""
     return money(value, 4 if key == KEYS[0] else 2)
 
 
 def all_costs(run: Run) -> list[Cost]:
-    """What each host costs or has cost, and each disk that no host has."""
+    """Returns the cost of each host, and of each disk without a host."""
     hosts = instances(run.aws, run.owned, [*LIVE, *ENDED])
     disks = volumes(run.aws, run.owned)
     known = priced(run, hosts)
@@ -93,7 +93,7 @@ def all_costs(run: Run) -> list[Cost]:
 
 
 def with_noted(run: Run, costs: list[Cost]) -> list[Cost]:
-    """Adds what EC2 has forgotten, and writes down what it knows."""
+    """Adds hosts that EC2 no longer knows, from the ledger, and updates the ledger."""
     hosts = {host.id: host for host in instances(run.aws, run.owned, [*LIVE, *ENDED])}
     note(run.cluster, run.owned.owner, [
         entry(hosts[one.id], one) for one in costs if one.id in hosts
@@ -104,20 +104,20 @@ def with_noted(run: Run, costs: list[Cost]) -> list[Cost]:
 
 
 def ended_usd(run: Run) -> float | None:
-    """What hosts of the cluster have cost that are no more; None: AWS does not say."""
+    """Returns USD spent on hosts that have ended; None: unknown."""
     costs = with_noted(run, all_costs(run))
     return added([one.usd_so_far for one in costs if one.state in ENDED])
 
 
 def woken(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
-    """Writes down what stopped hosts have cost that start now: EC2 counts anew from their start."""
+    """Records the cost of stopped hosts before their start: EC2 counts from the last start."""
     ids = {host.id: host for host in hosts}
     entries = [entry(ids[one.id], one) for one in all_costs(run) if one.id in ids]
     note(run.cluster, run.owned.owner, [replace(one, until=now.isoformat()) for one in entries])
 
 
 def entry(host: Instance, cost: Cost) -> Entry:
-    """A host as it is written down. What a stopped one costs is spread over its whole time."""
+    """Returns the ledger entry of a host; a stopped host's cost is spread over its whole life."""
     over, now, hours = host.state in ENDED, datetime.now(timezone.utc), cost.hours
     until = host.launched + timedelta(hours=hours) if over else host.fuse
     known = over and host.ended is not None
@@ -129,7 +129,7 @@ def entry(host: Instance, cost: Cost) -> Entry:
 
 
 def forgotten(one: Entry) -> Cost:
-    """What a host cost of which EC2 no longer tells."""
+    """Returns the cost of a host that EC2 no longer knows."""
     now = datetime.now(timezone.utc)
     end = min(now, datetime.fromisoformat(one.until))
     hours = max(0.0, (end - datetime.fromisoformat(one.launched)).total_seconds() / 3600)
@@ -138,14 +138,14 @@ def forgotten(one: Entry) -> Cost:
 
 
 def priced(run: Run, hosts: Sequence[Instance]) -> Prices:
-    """The prices of hosts as they were bought."""
+    """Fetches the prices of hosts by their purchase methods."""
     spot = [host for host in hosts if host.spot]
     types = [host.type for host in hosts]
     return prices(run.aws, types, {host.type for host in spot}, {host.zone for host in spot})
 
 
 def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> Cost:
-    """What one host costs. Its disks end with it, and count then as they were asked for."""
+    """Returns the cost of a host. Disks of an ended host count with their configured size."""
     now = datetime.now(timezone.utc)
     over, asleep = host.state in ENDED, host.state == STOPPED
     until = min(host.ended or now, host.fuse if over else now, now)
@@ -163,12 +163,12 @@ def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> C
 
 
 def hours_of(span: timedelta) -> float:
-    """A time, in hours, not below 0."""
+    """Converts a duration to hours, at least 0."""
     return max(0.0, span.total_seconds() / 3600)
 
 
 def of_stopped(host: Instance, hours: float, hourly: float | None, disk: float | None) -> Cost:
-    """What a stopped host costs: its disk; and what it may, if it is started now."""
+    """Returns the cost of a stopped host: its disk now, and all if it starts again."""
     slept = hours_of(datetime.now(timezone.utc) - host.launched) - hours
     if hourly is None or disk is None:
         return Cost(host.id, host.type, host.state, hours, disk, None, None)
@@ -178,7 +178,7 @@ def of_stopped(host: Instance, hours: float, hourly: float | None, disk: float |
 
 
 def of_images(run: Run) -> list[Cost]:
-    """What baked images cost, at most: a snapshot has no more than its disk. No fuse ends them."""
+    """Returns upper bounds on the cost of baked images, which no fuse ends."""
     try:
         found = snapshots(run.aws, run.owned)
     except CloudError as error:  # as where an identity may not look
@@ -196,7 +196,7 @@ def of_images(run: Run) -> list[Cost]:
 
 
 def of_disk(disk: Disk, known: Prices) -> Cost:
-    """What a disk costs that no host has, and that no fuse ends."""
+    """Returns the cost of a disk without a host, which no fuse ends."""
     hours = (datetime.now(timezone.utc) - disk.made).total_seconds() / 3600
     hourly = known.disk_hour(disk.gb) if disk.kind == "gp3" else None
     so_far = None if hourly is None else hourly * hours

@@ -1,4 +1,4 @@
-"""`delete_images`: the end of what `bake` has made."""
+"""`delete_images`: deletes the images that `bake` has made."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -40,7 +40,7 @@ def run(run: Run) -> int:
 
 
 def wanted(run: Run, found: list[Baked]) -> list[str]:
-    """The images that are meant."""
+    """Returns the identifiers of the images to delete."""
     ids = [one.id for one in found]
     for id in run.options.images:
         if id not in ids:
@@ -52,7 +52,7 @@ def end(run: Run, chosen: list[Baked]) -> None:
     """Deletes images.
 
     Raises:
-        LeftBehind: something is still there, or AWS does not say whether it is.
+        LeftBehind: some still exist, or may exist.
     """
     try:
         delete(run.aws, run.owned, [one.id for one in chosen])
@@ -61,6 +61,6 @@ def end(run: Run, chosen: list[Baked]) -> None:
 
 
 def image_line(one: Baked) -> str:
-    """An image in a list."""
+    """Formats an image for lists."""
     kind = f"{one.image.architecture}, {'GPUs' if one.gpus else 'no GPUs'}"
     return f"image {one.id} {one.state}, {one.gb} GB, {kind}, of {one.made:%F %R} UTC"

@@ -1,4 +1,4 @@
-"""`extend`: a later fuse."""
+"""`extend`: moves the fuses of the hosts to a later time."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -60,10 +60,10 @@ def run(run: Run) -> int:
 
 
 def moved(host: Instance, until: datetime) -> Instance:
-    """The host with its later fuse.
+    """Returns the host with its later fuse.
 
     Raises:
-        ConfigError: its fuse is later already.
+        ConfigError: its present fuse is later.
     """
     if host.fuse > until:
         raise ConfigError(f"the fuse of {host.id} is at {host.fuse:%F %R} UTC, which is later "
@@ -72,10 +72,12 @@ def moved(host: Instance, until: datetime) -> Instance:
 
 
 def told(run: Run, later: Sequence[Instance]) -> None:
-    """Tells AWS of the new fuses: before the hosts, so that no bound is ever too low.
+    """Tags the hosts with their new fuses, before the hosts learn of them.
+
+    The order keeps the cost bound from ever being too low.
 
     Raises:
-        CloudError: AWS does not take it. No host was told, and no fuse has moved.
+        CloudError: AWS refused. No host was contacted, and no fuse has moved.
     """
     for host in later:
         tag = {"Key": HOURS, "Value": f"{host.max_hours:.4f}"}
@@ -91,7 +93,7 @@ def told(run: Run, later: Sequence[Instance]) -> None:
 
 
 def on_hosts(run: Run, found: Sequence[Instance], until: datetime) -> list[Answer]:
-    """Tells the hosts."""
+    """Moves the fuses on the hosts."""
     ssh = reach(run)
     keys = host_keys(run, ssh)
     command, script = f"sudo -n bash -s -- {int(until.timestamp())}", SCRIPT.read_bytes()

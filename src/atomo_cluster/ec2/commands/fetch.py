@@ -1,4 +1,4 @@
-"""`fetch`: a run, home."""
+"""`fetch`: downloads the results of a run."""
 
 import shlex
 from argparse import ArgumentParser
@@ -38,7 +38,7 @@ def run(run: Run) -> int:
 
 
 def from_master(run: Run, folder: Path) -> list[str]:
-    """Brings what is on the master, and tells its supervisor that it is home."""
+    """Downloads results from the master and marks them there as fetched."""
     master, ssh = cluster_hosts(run)[0], reach(run)
     host_keys(run, ssh).pin(master)
     where = run.cluster.out_dir
@@ -51,7 +51,7 @@ def from_master(run: Run, folder: Path) -> list[str]:
 
 
 def brought(run: Run, source: Source, folder: Path) -> list[str]:
-    """Brings files, and says how many."""
+    """Downloads files and reports their number."""
     names = fetch(source, folder, run.say)
     run.say(f"{len(names)} files came; {folder} has all that there is")
     return names

@@ -1,4 +1,4 @@
-"""`get_hosts`: the files that name the hosts."""
+"""`get_hosts`: writes the files that list the hosts."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -37,10 +37,10 @@ def run(run: Run) -> int:
 
 
 def running_hosts(run: Run, partial: bool = False) -> list[Instance]:
-    """The hosts that run, the master first.
+    """Returns the running hosts, the master first.
 
     Raises:
-        CloudError: the cluster is not complete, or, where a part will do, has no master.
+        CloudError: hosts are missing; with `partial`: the master is missing.
     """
     hosts = instances(run.aws, run.owned, ["running"])
     if not hosts or hosts[0].role != "master":

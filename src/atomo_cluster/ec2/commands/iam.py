@@ -1,4 +1,4 @@
-"""`iam`: what the identity must be allowed, and what of it the present one lacks."""
+"""`iam`: prints the needed permissions, or checks those of the caller."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def run(run: Run) -> int:
 
 
 def check(run: Run) -> int:
-    """Says what is lacking, and what nobody tells."""
+    """Reports missing and unknown permissions."""
     arn = str(run.aws.call("sts.get_caller_identity")["Arn"])
     found = permissions(run.aws, arn, run.cluster.name)
     counts = {one: sum(had.verdict == one for had in found) for one in (ALLOWED, LACKS, UNKNOWN)}
@@ -62,5 +62,5 @@ def check(run: Run) -> int:
 
 
 def line(had: Permission) -> str:
-    """An action that is not known to be allowed."""
+    """Formats an action that is missing or unknown."""
     return f"{had.verdict:8} {had.action:42} {'' if had.needed else 'not needed'}".rstrip()

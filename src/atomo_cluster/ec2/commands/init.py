@@ -1,4 +1,4 @@
-"""`init`: the configuration file to start from."""
+"""`init`: writes a configuration file to start from."""
 
 from argparse import ArgumentParser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`jobs`: what trains on the cluster, waits there, and has ended."""
+"""`jobs`: lists running, waiting and ended jobs."""
 
 import time
 from argparse import ArgumentParser
@@ -41,14 +41,14 @@ def run(run: Run) -> int:
 
 
 def cells(job: Job, now: int) -> list[str]:
-    """A row."""
+    """Returns the row of a job."""
     state = f"{job.state}, code {job.code}" if job.state == "failed" else job.state
     began = "" if job.started is None else time.strftime("%d %b %H:%M", time.gmtime(job.started))
     return [str(job.number), state, began, took(job, now), job.shown]
 
 
 def took(job: Job, now: int) -> str:
-    """How long a job has run; empty: nobody knows.
+    """Formats the run time of a job; empty: unknown.
 
     >>> took(Job(1, "done", 0, 10, 20, 20 + 3725, ""), 9999)
     '1:02:05'

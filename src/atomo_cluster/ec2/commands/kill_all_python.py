@@ -1,4 +1,4 @@
-"""`kill_all_python`: the end of Python on the hosts of all clusters of the owner."""
+"""`kill_all_python`: ends Python on the hosts of all clusters of the owner."""
 
 from argparse import ArgumentParser
 from typing import Final

@@ -1,4 +1,4 @@
-"""`kill_python`: the end of Python on the cluster's hosts."""
+"""`kill_python`: ends Python on the cluster's hosts."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ def run(run: Run) -> int:
 
 
 def end_python(run: Run, hosts: Sequence[Host], chosen: Sequence[Host]) -> list[Answer]:
-    """Has trainings end, then ends Python on the chosen of these hosts.
+    """Stops trainings, then ends Python on the chosen hosts.
 
-    The launcher of a training is on the master, whichever hosts are chosen.
+    The launcher of a training runs on the master, whichever hosts are chosen.
     """
     launching = [host for host in hosts if host.role == "master" or host in chosen]
     for answer in on_each(run, launching, leave_command(run.options.wait)):

@@ -1,4 +1,4 @@
-"""`launch`: the cluster, or what is missing of it."""
+"""`launch`: starts the cluster, or its missing hosts."""
 
 from argparse import ArgumentParser
 from typing import Final
@@ -56,7 +56,7 @@ def run(run: Run) -> int:
 
 
 def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:
-    """Notes what the hosts cost, for the time when EC2 no longer knows them."""
+    """Records the hosts and their prices in the ledger."""
     try:
         if not plan.running:
             renew(run.cluster, run.owned.owner)
@@ -66,7 +66,7 @@ def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:
 
 
 def priced(plan: Plan, host: Instance) -> Entry:
-    """A new host, with its price of now."""
+    """Returns the ledger entry of a new host, with its present price."""
     disk = plan.prices.disk_hour(plan.cluster.volume_gb)
     parts = [plan.prices.hourly(host.type, host.spot, host.zone), disk, plan.address(plan.subnet)]
     return Entry(host.id, host.owner, host.type, host.launched.isoformat(), host.fuse.isoformat(),
@@ -74,7 +74,7 @@ def priced(plan: Plan, host: Instance) -> Entry:
 
 
 def check(run: Run, plan: Plan) -> None:
-    """Runs every check, and names those that AWS did not answer."""
+    """Runs every check, and reports unknown results."""
     if plan.groups and run.cluster.max_usd is not None:
         # Who launches where nothing runs begins anew: `cost` forgets what was before.
         check_total(plan, ended_usd(run) if plan.running else 0.0)
@@ -86,7 +86,7 @@ def check(run: Run, plan: Plan) -> None:
 
 
 def rehearse(run: Run, plan: Plan) -> int:
-    """Shows what EC2's DryRun says."""
+    """Reports the predictions of DryRun."""
     run.tell_dry_run(dry_run(run.aws, plan), "the launch")
     return 0
 

@@ -1,4 +1,4 @@
-"""`list_idle_instances`: the hosts on which no training runs."""
+"""`list_idle_instances`: lists the hosts without a training."""
 
 from argparse import ArgumentParser
 from typing import Final
@@ -19,7 +19,7 @@ STATES: Final = {0: "busy", 1: "idle"}
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Adds no options."""
     parser.set_defaults(hostfile=None)
 
 

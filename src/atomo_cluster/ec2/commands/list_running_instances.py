@@ -1,4 +1,4 @@
-"""`list_running_instances`: the hosts of all clusters of the owner."""
+"""`list_running_instances`: lists the hosts of all clusters of the owner."""
 
 from argparse import ArgumentParser
 from typing import Final
@@ -16,7 +16,7 @@ Of every cluster that you own in the region, whatever its name."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Adds no options."""
 
 
 def run(run: Run) -> int:

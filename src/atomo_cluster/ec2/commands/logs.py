@@ -1,4 +1,4 @@
-"""`logs`: what a job has said."""
+"""`logs`: prints the output of a job."""
 
 from argparse import ArgumentParser
 from typing import Final
@@ -48,10 +48,10 @@ def run(run: Run) -> int:
 
 
 def number(word: str) -> str:
-    """A job as the hosts take it.
+    """Returns the job as an argument of job.sh.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is neither a number nor `last`.
     """
     if word != "last" and not word.isdecimal():
         raise ConfigError(f"JOB is a number, as `jobs` lists them, got {word!r}")

@@ -1,4 +1,4 @@
-"""`plan`: what a launch would start and cost."""
+"""`plan`: shows the hosts and the cost of a launch."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ they are unknown."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Adds no options."""
 
 
 def run(run: Run) -> int:
@@ -31,14 +31,14 @@ def run(run: Run) -> int:
 
 
 def show(run: Run, found: Sequence[Offer], cidr: str) -> None:
-    """Shows the first plan, and where there are several, their regions in their order."""
+    """Shows the first plan and, if there are several, the order of the regions."""
     present(found[0].run, found[0].plan, cidr)
     if len(found) > 1:
         run.show(offers_table(found))
 
 
 def present(run: Run, plan: Plan, cidr: str) -> None:
-    """Shows a plan to a person."""
+    """Shows a plan."""
     if not plan.groups:
         run.say(f"{run.cluster.name} is complete: {len(plan.running)} hosts; nothing to launch")
         return

@@ -1,4 +1,4 @@
-"""`resize`: more workers, or fewer."""
+"""`resize`: changes the number of workers."""
 
 from argparse import ArgumentParser
 from typing import Final
@@ -38,7 +38,7 @@ def run(run: Run) -> int:
 
 
 def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:
-    """Ends the surplus of a cluster's hosts."""
+    """Ends surplus hosts of a cluster."""
     ids = [host.id for host in surplus]
     run.say(f"{len(ids)} of {len(hosts)} hosts are to end:")
     for host in surplus:
@@ -57,10 +57,10 @@ def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:
 
 
 def end(run: Run, ids: list[str]) -> None:
-    """Ends hosts, and waits until they have.
+    """Terminates hosts and waits for their end.
 
     Raises:
-        LeftBehind: AWS refused, or does not say that they have ended.
+        LeftBehind: AWS refused, or the end is not confirmed.
     """
     try:
         run.aws.call("ec2.terminate_instances", InstanceIds=ids)

@@ -1,4 +1,4 @@
-"""`run_command`: a shell command on hosts."""
+"""`run_command`: runs a shell command on hosts."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -38,7 +38,7 @@ def run(run: Run) -> int:
 
 
 def live(run: Run) -> Each:
-    """Shows a line with its host."""
+    """Returns a function that prints a line with its host."""
 
     def each(host: Host, line: str) -> None:
         run.say(f"{host.alias}: {line}")
@@ -47,7 +47,7 @@ def live(run: Run) -> Each:
 
 
 def on_each(run: Run, hosts: list[Host], command: str, each: Each | None = None) -> list[Answer]:
-    """Runs a command on hosts whose keys are pinned first; `each` is told lines as they come."""
+    """Runs a command on hosts with pinned keys; passes lines to `each` as they arrive."""
     ssh = reach(run)
     keys = host_keys(run, ssh)
 
@@ -62,7 +62,7 @@ def on_each(run: Run, hosts: list[Host], command: str, each: Each | None = None)
 
 
 def show(run: Run, answers: list[Answer]) -> None:
-    """Shows what each host said."""
+    """Shows the output of each host."""
     for answer in answers:
         run.say(heading(answer))
         for text in (answer.out, answer.err if answer.code != UNREACHED else ""):
@@ -72,19 +72,19 @@ def show(run: Run, answers: list[Answer]) -> None:
 
 
 def heading(answer: Answer) -> str:
-    """A host, and what went wrong on it."""
+    """Formats a host with its error."""
     verdict = "" if not answer.code else f" FAILED: {answer.complaint()}"
     return f"--- {answer.host.alias} ({answer.host.id}){verdict}"
 
 
 def record(run: Run, answers: list[Answer]) -> None:
-    """Tells the script what each host said."""
+    """Adds the output of each host to the JSON document."""
     run.tell([{"host": asdict(one.host), "code": one.code, "out": one.out, "err": one.err}
               for one in answers])  # fmt: skip
 
 
 def finish(answers: list[Answer], shown: bool = True) -> None:
-    """Raises RemoteError if a host failed, and says why where that was not shown before."""
+    """Raises RemoteError if a host failed; includes the reasons unless they were `shown`."""
     bad = [answer for answer in answers if answer.code]
     if bad:
         named = [f"{one.host.alias}{'' if shown else f': {one.complaint()}'}" for one in bad]

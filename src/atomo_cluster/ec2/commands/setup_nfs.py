@@ -1,4 +1,4 @@
-"""`setup_nfs`: the shared folder on every host."""
+"""`setup_nfs`: mounts the shared folder on every host."""
 
 from argparse import ArgumentParser
 from typing import Final

@@ -1,4 +1,4 @@
-"""`shutdown`: the end of a cluster, verified."""
+"""`shutdown`: ends a cluster, and verifies it."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def run(run: Run) -> int:
 
 
 def end_each(runs: Sequence[Run]) -> None:
-    """Ends the cluster in every region, whatever becomes of it in another."""
+    """Ends the cluster in every region, even if one fails."""
     failures: list[ClusterError] = []
     for one in runs:
         try:
@@ -62,7 +62,7 @@ def end_each(runs: Sequence[Run]) -> None:
 
 
 def show(run: Run, found: Survey) -> None:
-    """Lists what the cluster consists of."""
+    """Lists the resources of the cluster."""
     count, owned = len(found.things), run.owned
     run.say(f"{owned.cluster}, owner {owned.owner}, {run.aws.region}: {count} things")
     for thing in found.things:
@@ -72,10 +72,10 @@ def show(run: Run, found: Survey) -> None:
 
 
 def end(run: Run) -> None:
-    """Deletes everything and says that it is gone.
+    """Deletes all resources of the cluster and reports their end.
 
     Raises:
-        LeftBehind: something is still there, or AWS does not say whether it is.
+        LeftBehind: some still exist, or may exist.
     """
     left = remove(run.aws, run.owned.filters(), run.say)
     if left.things or left.errors:
@@ -93,7 +93,7 @@ def end(run: Run) -> None:
 
 
 def tell_images(run: Run) -> None:
-    """Says what `bake` has made, which outlives the cluster and costs."""
+    """Reports the images that `bake` has made: they outlive the cluster and cost."""
     try:
         left = [one.id for one in baked(run.aws, run.owned)]
     except CloudError as error:
@@ -104,7 +104,7 @@ def tell_images(run: Run) -> None:
 
 
 def write_down(run: Run) -> None:
-    """Notes that the hosts have ended, for `cost`."""
+    """Records the end of the hosts in the ledger, for `cost`."""
     try:
         close(run.cluster, run.owned.owner, datetime.now(timezone.utc))
     except ConfigError as error:  # which is no reason to say that something is left
@@ -112,7 +112,7 @@ def write_down(run: Run) -> None:
 
 
 def check_namesakes(run: Run) -> None:
-    """Raises LeftBehind where hosts of a cluster of this name live that are another owner's."""
+    """Raises LeftBehind if another owner has hosts in a cluster of this name."""
     if others := namesakes(run.aws, run.owned):
         run.tell({"left": [], "namesakes": others})
         raise LeftBehind(
@@ -122,6 +122,6 @@ def check_namesakes(run: Run) -> None:
 
 
 def rehearse(run: Run, things: list[Thing]) -> int:
-    """Shows what EC2's DryRun says."""
+    """Reports the predictions of DryRun."""
     run.tell_dry_run(refusals(run.aws, things), "the shutdown")
     return 0

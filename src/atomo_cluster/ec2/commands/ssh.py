@@ -1,4 +1,4 @@
-"""`ssh`: a shell on a host."""
+"""`ssh`: opens a shell on a host."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Hands over to ssh."""
+    """Runs ssh and returns its exit code."""
     chosen = select(cluster_hosts(run), run.options.host)
     if len(chosen) != 1:
         raise ConfigError(f"{run.options.host} is {len(chosen)} hosts; name one")

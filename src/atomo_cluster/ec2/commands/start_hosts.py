@@ -1,4 +1,4 @@
-"""`start_hosts`: the cluster wakes."""
+"""`start_hosts`: starts stopped hosts."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def run(run: Run) -> int:
 
 
 def show(run: Run, asleep: Sequence[Instance]) -> None:
-    """Says what is started, and what that may cost."""
+    """Reports the hosts to start, and an upper bound on the cost."""
     for one in asleep:
         run.say(f"{one.id} {one.type} {one.role}: starts, and ends itself {one.max_hours:.1f} h "
                 "later")  # fmt: skip
@@ -62,13 +62,13 @@ def show(run: Run, asleep: Sequence[Instance]) -> None:
 
 
 def check_budget(run: Run, most: float | None) -> None:
-    """Raises NotReady where the cluster may cost more than max_usd, or nobody knows."""
+    """Raises NotReady if the cluster may cost more than max_usd, or its cost is unknown."""
     if told := beyond(run.cluster.max_usd, most):
         raise NotReady(f"{told}; `shutdown` ends it, or give another max_usd")
 
 
 def wake(run: Run, asleep: Sequence[Instance]) -> None:
-    """Starts hosts; what they have cost is written down before EC2 forgets it."""
+    """Starts hosts; records their past cost first, which EC2 forgets at the start."""
     run.confirm()
     if any(one.state == "stopping" for one in asleep):
         run.aws.wait("instance_stopped", 600, InstanceIds=[one.id for one in asleep])
@@ -82,7 +82,7 @@ def wake(run: Run, asleep: Sequence[Instance]) -> None:
 
 
 def report(run: Run) -> None:
-    """Shows the cluster, and what is next."""
+    """Shows the cluster and the next step."""
     found = instances(run.aws, run.owned)
     show_hosts(run, found)
     missing = run.cluster.hosts - len(found)

@@ -1,4 +1,4 @@
-"""`status`: the cluster's hosts."""
+"""`status`: shows the cluster's hosts."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Shows the hosts, and whatever else there is."""
+    """Shows the hosts and all other resources."""
     if run.options.hostfile:
         return show_own(run)
     hosts = instances(run.aws, run.owned)
@@ -73,7 +73,7 @@ def run(run: Run) -> int:
 
 
 def show_cluster(run: Run, hosts: list[Instance]) -> None:
-    """Shows the hosts, and how many are missing."""
+    """Shows the hosts and the number of missing ones."""
     if hosts:
         show_hosts(run, hosts)
     else:
@@ -84,7 +84,7 @@ def show_cluster(run: Run, hosts: list[Instance]) -> None:
 
 
 def said(unsaid: list[str], ask: Callable[[], T], nothing: T) -> T:
-    """What AWS says; where it does not, why goes to `unsaid`."""
+    """Returns the answer of AWS; after an error returns `nothing` and adds it to `unsaid`."""
     try:
         return ask()
     except CloudError as error:
@@ -93,7 +93,7 @@ def said(unsaid: list[str], ask: Callable[[], T], nothing: T) -> T:
 
 
 def told(run: Run, hosts: list[Instance]) -> list[Event]:
-    """What the supervisor on the master has told; nothing where there is none, or no way there."""
+    """Returns the events of the supervisor; empty if there is none or the master is unreachable."""
     if not run.cluster.supervise:
         return []
     if not hosts and run.cluster.results:
@@ -108,7 +108,7 @@ def told(run: Run, hosts: list[Instance]) -> list[Event]:
 
 
 def stored(run: Run) -> list[Event]:
-    """The story as it lies beside the results of a cluster that has ended."""
+    """Returns the events that the results of an ended cluster contain."""
     bucket, name, text = Bucket(run.aws, run.cluster.results), Path(STORY).name, BytesIO()
     if (found := bucket.listed().get(name)) is not None:
         bucket.read(name, found.mark, text, 0)
@@ -116,7 +116,7 @@ def stored(run: Run) -> list[Event]:
 
 
 def show_hosts(run: Run, hosts: list[Instance]) -> None:
-    """Shows hosts, a table for each cluster."""
+    """Shows hosts, one table per cluster."""
     for name in dict.fromkeys(host.cluster for host in hosts):
         ours = [host for host in hosts if host.cluster == name]
         zones = " ".join(sorted({host.zone for host in ours}))
@@ -130,7 +130,7 @@ COLUMNS: Final = ("host", "id, type", "state, fuse", "address, inside")
 
 
 def cells(number: int, host: Instance) -> list[str]:
-    """A row of two lines."""
+    """Returns a row of two lines."""
     pairs = [
         (alias(number), host.role),
         (host.id, host.type + (" spot" if host.spot else "")),
@@ -141,7 +141,7 @@ def cells(number: int, host: Instance) -> list[str]:
 
 
 def left(host: Instance) -> str:
-    """How long until the fuse; that of a stopped host waits."""
+    """Formats the time until the fuse, which pauses while a host is stopped."""
     if host.state in DOWN:
         return f"keeps {host.max_hours:.1f} h"
     minutes = int((host.fuse - datetime.now(timezone.utc)).total_seconds() // 60)

@@ -1,4 +1,4 @@
-"""`stop`: has a job write a checkpoint and end."""
+"""`stop`: makes a job write a checkpoint and end."""
 
 from argparse import ArgumentParser
 from typing import Final

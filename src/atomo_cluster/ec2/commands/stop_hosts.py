@@ -1,4 +1,4 @@
-"""`stop_hosts`: the cluster sleeps."""
+"""`stop_hosts`: stops hosts; their disks stay."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def run(run: Run) -> int:
 
 
 def nothing(run: Run, found: list[Instance]) -> int:
-    """There is no host that runs."""
+    """Reports that no host runs."""
     if not found:
         raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
     show_hosts(run, found)
@@ -71,7 +71,7 @@ def nothing(run: Run, found: list[Instance]) -> int:
 
 
 def check_spot(run: Run, found: Sequence[Instance], spot: Sequence[Instance]) -> None:
-    """Raises ConfigError where spot instances stand in the way of what was asked for."""
+    """Raises ConfigError if spot instances prevent the stop."""
     ids = ", ".join(one.id for one in spot)
     if not any(one.role == "master" and not one.spot for one in found):
         raise ConfigError(
@@ -86,14 +86,14 @@ def check_spot(run: Run, found: Sequence[Instance], spot: Sequence[Instance]) ->
 
 
 def show(run: Run, staying: Sequence[Instance], spot: Sequence[Instance]) -> None:
-    """Says what becomes of which host."""
+    """Reports the fate of each host."""
     for word, some in (("stops", staying), ("ends, with its disk", spot)):
         for one in some:
             run.say(f"{one.id} {one.type} {one.role}: {word}")
 
 
 def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
-    """Stops hosts, whose fuses wait; those that run on have theirs as before."""
+    """Pauses fuses and stops hosts; after a failure the fuses of running hosts resume."""
     ssh, keys = reach(run), host_keys(run, reach(run))
     for host in hosts:
         keys.pin(host)
@@ -113,7 +113,7 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
 
 
 def report(run: Run) -> None:
-    """Shows what is left, and what it goes on costing."""
+    """Shows the remaining hosts and their cost."""
     found = instances(run.aws, run.owned)
     show_hosts(run, found)
     asleep = {one.id for one in found if one.state in DOWN}
@@ -126,7 +126,7 @@ def report(run: Run) -> None:
 
 
 def noted_costs(run: Run) -> list[tuple[str, float | None]]:
-    """What each host costs per hour now; what they have cost is written down."""
+    """Returns the cost of each host per hour, and updates the ledger."""
     costs = []
     try:
         costs = all_costs(run)

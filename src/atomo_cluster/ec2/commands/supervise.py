@@ -1,4 +1,4 @@
-"""`supervise`: what `train` leaves running on the master, with `supervise: yes`."""
+"""`supervise`: the process that `train` starts on the master with `supervise: yes`."""
 
 from argparse import ArgumentParser
 from datetime import datetime, timedelta, timezone
@@ -57,5 +57,5 @@ def run(run: Run) -> int:
 
 
 def now() -> datetime:
-    """The time."""
+    """Returns the present time."""
     return datetime.now(timezone.utc)

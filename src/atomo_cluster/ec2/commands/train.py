@@ -1,4 +1,4 @@
-"""`train`: the job, on the cluster."""
+"""`train`: runs a job on the cluster."""
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -75,10 +75,10 @@ def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
 
 
 def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
-    """Leaves the job to a supervisor on the master, which nothing here is needed for any more.
+    """Starts a supervisor on the master for the job; this machine is then no longer needed.
 
     Raises:
-        NotReady: a job runs there already; the fuses allow for more than `max_usd`.
+        NotReady: a job runs already, or the fuses allow for more than `max_usd`.
         RemoteError: the supervisor could not be started.
     """
     if run.options.queue:
@@ -98,7 +98,7 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
 
 
 def to_the_end(run: Run, master: Host, job: str) -> int:
-    """Follows a job; its exit code. Interrupted, it has the job write a checkpoint."""
+    """Follows a job and returns its exit code; on Ctrl-C makes it write a checkpoint."""
     try:
         return followed(run, master, job, ALL)
     except KeyboardInterrupt as error:
@@ -111,7 +111,7 @@ def to_the_end(run: Run, master: Host, job: str) -> int:
 
 
 def lost(run: Run, hosts: Sequence[Host]) -> None:
-    """Says so where hosts have gone meanwhile."""
+    """Reports hosts that have ended in the meantime."""
     if run.options.hostfile:
         return
     left = {one.id for one in instances(run.aws, run.owned, ["running"])}

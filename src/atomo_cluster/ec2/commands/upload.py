@@ -1,4 +1,4 @@
-"""`upload`: a data set, to the hosts."""
+"""`upload`: copies a data set to the hosts."""
 
 from argparse import ArgumentParser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`validate`: every check that costs nothing."""
+"""`validate`: runs every check that costs nothing."""
 
 from argparse import ArgumentParser
 from dataclasses import asdict
@@ -21,11 +21,11 @@ free, instance types, zone, image and subnet must be known."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """This command has no options of its own."""
+    """Adds no options."""
 
 
 def run(run: Run) -> int:
-    """Shows what every check found."""
+    """Shows the result of every check."""
     findings = validate(Site(run.aws, run.cluster, run.owned))
     table = Table("check", "outcome", Column("says", overflow="fold"), show_header=False)
     for finding in findings:

@@ -1,7 +1,7 @@
-"""What MPI gets out of the links from the master to each other host; mpirun starts it, one a host.
+"""Measures MPI over the links from the master to each other host; mpirun starts one rank per host.
 
-Prints a line of JSON a link: the rank, microseconds of a short message, Gbit/s of long ones, and
-which part of them the kernel's network devices have seen: what goes past it does not use TCP.
+Prints a line of JSON per link: the rank, microseconds of a short message, Gbit/s of long messages,
+and the part of the bytes that the kernel's network devices have seen: the rest bypasses TCP.
 """
 
 import json
@@ -17,14 +17,14 @@ MOST = 64
 
 
 def received() -> int:
-    """The bytes that the network devices of this host have received, but for the loopback's."""
+    """Returns the bytes that the network devices have received, without the loopback's."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     pairs = [line.split(":", 1) for line in lines]
     return sum(int(words.split()[0]) for name, words in pairs if name.strip() != "lo")
 
 
 def ask(world: Any, rank: int) -> None:
-    """The master's side of a link."""
+    """Runs the master's side of a link."""
     short, long, answer = bytearray(SHORT), bytearray(LONG), bytearray(1)
     for buffer in (short, long):  # the first of a kind opens connections
         world.Send(buffer, rank)
@@ -51,7 +51,7 @@ def ask(world: Any, rank: int) -> None:
 
 
 def answer(world: Any, status: Any) -> None:
-    """The other side, until an empty message comes."""
+    """Runs the other side, until an empty message arrives."""
     buffer, before = bytearray(LONG), received()
     while True:
         world.Recv(buffer, 0, status=status)

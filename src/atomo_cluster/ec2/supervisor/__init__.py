@@ -1,5 +1,5 @@
-"""The supervisor: it runs on the master, and the cluster comes through the night by itself.
+"""The supervisor: a process on the master that keeps a job running unattended.
 
-It starts the job, replaces workers that go, starts the job again from its newest checkpoint, and
-ends the cluster when there is nothing left to do for it, or money or time run out.
+It starts the job, replaces lost workers, and restarts the job from its newest checkpoint. It ends
+the cluster when the job is done, or when money or time run out.
 """

@@ -1,7 +1,7 @@
-"""What the cluster has cost, at most: list price or `spot_price`, from launches to ends.
+"""Upper bound on the cost of the cluster: list price or `spot_price`, from launches to ends.
 
-It is counted here, on the master: nothing but the hosts themselves is needed for `max_usd` to hold.
-Hosts that have ended are in it, those that EC2 has forgotten as they were written down.
+The master computes it, so that `max_usd` holds without any other machine. Ended hosts are included;
+for hosts that EC2 no longer knows, the ledger has the data.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["Bill", "beside", "bill", "entries"]
 
 @dataclass(frozen=True)
 class Bill:
-    """USD; None: AWS has never said what a host costs."""
+    """Amounts in USD; None: the price of a host is unknown."""
 
     usd: float | None  # so far
     usd_per_hour: float | None  # now
@@ -26,14 +26,14 @@ class Bill:
 def entries(
     hosts: list[Instance], prices: Prices, spot_price: float | None, disk_gb: int, now: datetime
 ) -> list[Entry]:
-    """Hosts with the most that an hour of each costs, as they are written down."""
+    """Returns the ledger entries of hosts, with upper bounds on their prices."""
     return [entry(one, prices, spot_price if one.spot else None, disk_gb, now) for one in hosts]
 
 
 def entry(
     host: Instance, prices: Prices, limit: float | None, disk_gb: int, now: datetime
 ) -> Entry:
-    """One host. Where EC2 does not say when it ended, it ended now."""
+    """Returns the ledger entry of a host; without a time of its end from EC2, it ended now."""
     over = host.state not in LIVE
     until = min(host.ended or now, host.fuse, now) if over else host.fuse
     address = prices.address_hour if over or host.public_ip else 0.0
@@ -43,7 +43,7 @@ def entry(
 
 
 def bill(known: list[Entry], now: datetime) -> Bill:
-    """What all hosts that there ever were have cost.
+    """Sums the cost of all hosts, past and present.
 
     >>> begin, end = "2026-01-01T00:00:00+00:00", "2026-01-01T02:00:00+00:00"
     >>> ended = Entry("i-1", "ana", "m5.large", begin, end, True, 0.5)
@@ -59,13 +59,13 @@ def bill(known: list[Entry], now: datetime) -> Bill:
 
 
 def beside(known: list[Entry], running: Sequence[Instance], now: datetime) -> float | None:
-    """What all hosts have cost but those that run, whether or not anybody has seen their ends."""
+    """Returns the cost of all hosts except the running ones, even if their ends are unknown."""
     lives = {life(one.id, one.launched.isoformat()) for one in running}
     return added([cost(one, now) for one in known if life(one.id, one.launched) not in lives])
 
 
 def cost(one: Entry, now: datetime) -> float | None:
-    """What a host has cost."""
+    """Returns the cost of a host."""
     spent = min(now, datetime.fromisoformat(one.until)) - datetime.fromisoformat(one.launched)
     hours = max(spent, timedelta(0)).total_seconds() / 3600
     return None if one.usd_per_hour is None else one.usd_per_hour * hours

@@ -1,4 +1,4 @@
-"""The hosts, as the supervisor sees and changes them."""
+"""The hosts, as the supervisor monitors and changes them."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ Reachable = Callable[[Instance], bool]
 
 
 def answers(host: Instance) -> bool:
-    """Whether a host's sshd takes connections."""
+    """True if a host's sshd accepts connections."""
     address = (host.private_ip or "", SSH)
     with suppress(OSError), socket.create_connection(address, timeout=PROBE_S):
         return True
@@ -45,7 +45,7 @@ def answers(host: Instance) -> bool:
 
 @final
 class Crew:
-    """The cluster from its master."""
+    """The cluster as seen from its master."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Crew:
         self._prices: tuple[datetime, Prices] | None = None
 
     def look(self, now: datetime) -> tuple[str, ...]:
-        """Looks at all hosts, and names those that are gone or going; a role where none is left.
+        """Updates the hosts and names those that are lost or interrupted; also missing workers.
 
         Raises:
-            CloudError: AWS does not say.
+            CloudError: AWS does not answer.
         """
         self.hosts = instances(self._run.aws, self._run.owned, ["pending", "running"])
         given = self._notices.read_text().split() if self._notices.exists() else []
@@ -86,7 +86,7 @@ class Crew:
         return now - self._mute.setdefault(host.id, now) >= SILENT
 
     def master(self) -> Instance:
-        """The host that this is.
+        """Returns the master, on which this process runs.
 
         Raises:
             CloudError: AWS knows of no master.
@@ -96,14 +96,14 @@ class Crew:
         return self.hosts[0]
 
     def bill(self, now: datetime) -> Bill:
-        """What the cluster has cost; where AWS does not answer, as far as is written down."""
+        """Returns the cost of the cluster; if AWS does not answer, from the ledger alone."""
         run = self._run
         with suppress(CloudError):
             self._note(instances(run.aws, run.owned, [*LIVE, *ENDED]), now)
         return bill(self._noted(), now)
 
     def _note(self, found: list[Instance], now: datetime) -> None:
-        """Writes down hosts, and the most that an hour of each costs."""
+        """Records hosts in the ledger, with upper bounds on their prices."""
         settings, known = self._run.cluster, self._known({one.type for one in found}, now)
         listed = entries(found, known, settings.spot_price, settings.volume_gb, now)
         with suppress(ConfigError):  # a full disk is no reason to look no further
@@ -113,7 +113,7 @@ class Crew:
         return list(noted(self._run.cluster, self._run.owned.owner).values())
 
     def _known(self, types: set[str], now: datetime) -> Prices:
-        """List prices, which last: where one is unknown, all are asked for again at once."""
+        """Returns cached list prices; if one is unknown, all are fetched again."""
         if self._prices is not None:
             asked, known = self._prices
             if now - asked < PRICES_LAST and known.tell(types):
@@ -122,13 +122,13 @@ class Crew:
         return self._prices[1]
 
     def replace(self, lost: Sequence[str], now: datetime) -> list[Host]:
-        """Ends hosts that are lost, launches what is missing, and sets it up; all hosts then.
+        """Ends lost hosts, launches the missing ones and sets them up; returns all hosts.
 
         New hosts have the fuse of the master, whatever `max_hours` says.
 
         Raises:
-            NotReady: too little money or time is left for it.
-            CloudError: AWS did not do it, and what it did is undone.
+            NotReady: too little money or time is left.
+            CloudError: AWS failed, and the launch is rolled back.
             RemoteError: a host could not be set up.
         """
         run, going = self._run, [one.id for one in self.hosts if one.id in lost]
@@ -150,7 +150,7 @@ class Crew:
         return hosts_of(run, found)
 
     def set_up(self, fresh: set[str]) -> None:
-        """Sets fresh hosts up, and tells the others of them.
+        """Sets fresh hosts up and introduces them to the others.
 
         Raises:
             RemoteError: a step failed on a host.
@@ -176,12 +176,12 @@ class Crew:
             raise NotReady(f"{told}, and max_usd is {money(limit)}")
 
     def end(self, roles: Sequence[str]) -> list[str]:
-        """Tells hosts of these roles to end, the master last.
+        """Terminates the hosts of these roles, the master last.
 
-        Where AWS does not do it their fuses burn now, which ends them as well.
+        If AWS fails, their fuses are set to now, which ends them as well.
 
         Raises:
-            CloudError: neither was possible for some of them.
+            CloudError: both failed for some hosts.
         """
         try:
             self.hosts = instances(self._run.aws, self._run.owned)
@@ -193,7 +193,7 @@ class Crew:
             return self._burn(roles, error)
 
     def _burn(self, roles: Sequence[str], cause: CloudError) -> list[str]:
-        """Needs nothing that AWS would have to answer."""
+        """Ends hosts through their fuses, without AWS."""
         if not self.hosts:  # AWS has never said which there are
             raise cause
         known = [addressed(self._run, number, one) for number, one in enumerate(self.hosts)]

@@ -1,4 +1,4 @@
-"""What the supervisor does next: a pure function of what it sees."""
+"""The decision of the supervisor: a pure function of its observations."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ LEFT: Final = frozenset({130, 143, -2, -15})  # a checkpoint was asked for, as b
 
 
 class Act(Enum):
-    """What there is to do."""
+    """Actions of the supervisor."""
 
     WAIT = "wait"
     START = "start"
@@ -33,7 +33,7 @@ class Act(Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for the whole of a job."""
+    """Limits that hold during the whole job."""
 
     max_usd: float | None
     max_restarts: int
@@ -42,7 +42,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class View:
-    """What there is to see."""
+    """Observations of the supervisor."""
 
     now: datetime
     running: bool  # whether the job runs
@@ -60,14 +60,14 @@ class View:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and why."""
+    """An action and its reason."""
 
     act: Act
     why: str = ""
 
 
 def decide(view: View, rules: Rules) -> Decision:
-    """Money first, then time, then the job."""
+    """Decides by priority: money first, then time, then the job."""
     return (
         limits(view, rules)
         or (ended(view) if not view.outcome and view.code is not None else None)
@@ -78,7 +78,7 @@ def decide(view: View, rules: Rules) -> Decision:
 
 
 def limits(view: View, rules: Rules) -> Decision | None:
-    """Whether all has to end now."""
+    """Ends all hosts if money or time is about to run out."""
     if rules.max_usd is not None and view.usd is not None and view.usd_per_hour is not None:
         soon = view.usd + view.usd_per_hour * (MARGIN.total_seconds() / 3600)
         if soon >= rules.max_usd:
@@ -90,7 +90,7 @@ def limits(view: View, rules: Rules) -> Decision | None:
 
 
 def ended(view: View) -> Decision | None:
-    """A job that has ended for good by itself."""
+    """Decides about a job that has ended by itself."""
     if view.code == 0:
         return Decision(Act.FINISH, "the job is done")
     if view.lost or view.code in LOSSES:
@@ -101,7 +101,7 @@ def ended(view: View) -> Decision | None:
 
 
 def idle(view: View, rules: Rules) -> Decision:
-    """What becomes of hosts on which nothing runs."""
+    """Decides about hosts without a job."""
     if view.outcome == DONE and view.safe:
         return Decision(Act.END, "the job is done, and its results are safe")
     since = view.now - (view.idle_since or view.now)
@@ -116,7 +116,7 @@ def idle(view: View, rules: Rules) -> Decision:
 
 
 def loss(view: View, rules: Rules) -> Decision | None:
-    """Hosts that are to be replaced, or a job that lost processes."""
+    """Decides about lost hosts or a job that lost processes."""
     if not view.lost and view.code is None:
         return None
     if view.restarts >= rules.max_restarts:
@@ -128,5 +128,5 @@ def loss(view: View, rules: Rules) -> Decision | None:
 
 
 def started(view: View, rules: Rules) -> Decision:
-    """A job that is still to be started."""
+    """Starts the job unless it runs."""
     return Decision(Act.WAIT if view.running else Act.START)

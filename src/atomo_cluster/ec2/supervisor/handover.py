@@ -1,4 +1,4 @@
-"""From the user's machine to the master: settings, the job, and what hosts have cost so far."""
+"""Handover from the user's machine to the master: settings, job and ledger."""
 
 import json
 import os
@@ -21,7 +21,7 @@ KEY: Final = "~/.ssh/atomo_cluster"
 
 
 def package(run: Run, words: Sequence[str]) -> bytes:
-    """All that the supervisor needs, as tar."""
+    """Packs the inputs of the supervisor, as tar."""
     settings = handed(run.cluster, run.owned.owner, run.cluster.key_name or run.owned.label)
     entries = [asdict(one) for one in noted(run.cluster, run.owned.owner).values()]
     known = run.cluster.state / "known_hosts"
@@ -35,7 +35,7 @@ def package(run: Run, words: Sequence[str]) -> bytes:
 
 
 def handed(cluster: Cluster, owner: str, key_name: str) -> Cluster:
-    """The settings as they hold on the master: from there hosts are reached within the cluster."""
+    """Returns the settings for the master, which reaches hosts by their private addresses."""
     return replace(
         cluster, owner=owner, key_name=key_name, path_to_keyfile=KEY, private_addresses=True,
         ssh_config="", state_dir=f"~/{FOLDER}",
@@ -43,7 +43,7 @@ def handed(cluster: Cluster, owner: str, key_name: str) -> Cluster:
 
 
 def script(endpoint_url: str | None, words: Sequence[str]) -> str:
-    """What the master runs, in the checkout."""
+    """Returns the script that the master runs in the checkout."""
     line = ["tools/pytorch_ec2.py", "supervise", "--job", uuid.uuid4().hex[:12]]
     line += ["--endpoint-url", endpoint_url] if endpoint_url else []
     config = f'--config "$HOME/{FOLDER}/cluster.yaml"'

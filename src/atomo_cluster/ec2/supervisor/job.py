@@ -1,4 +1,4 @@
-"""The job, one of those of the master: `jobs`, `logs` and `stop` know it as any other."""
+"""The supervised job, which `jobs`, `logs` and `stop` treat like any other."""
 
 import shlex
 import subprocess
@@ -24,7 +24,7 @@ END: Final = "kill -KILL -- -{0}; pkill -KILL -u \"$(id -u)\" -f -- '[-]m atomo 
 
 @final
 class Job:
-    """One training, started as often as is needed; each time it is another job of the master."""
+    """One training, started as often as needed; each start is a new job of the master."""
 
     def __init__(self, cluster: Cluster, words: Sequence[str], home: Path) -> None:
         self._cluster, self._words, self._home = cluster, tuple(words), home
@@ -39,17 +39,17 @@ class Job:
 
     @property
     def code(self) -> int | None:
-        """What it ended with; None: it runs, or was not started."""
+        """The exit code; None: the job runs, or was not started."""
         job = self._found()
         if job is None or job.state in LIVES:
             return None
         return {"done": 0, "stopped": LEFT, "lost": KILLED}.get(job.state, job.code)
 
     def start(self, hosts: int, network: str) -> None:
-        """Starts it, or goes on from its newest checkpoint. Where another runs, that has to end.
+        """Starts the job from its newest checkpoint; does nothing while another job runs.
 
         Raises:
-            RemoteError: it cannot be started.
+            RemoteError: the job cannot be started.
         """
         script = script_of(self._cluster, hosts, network, self._words)
         shown = shown_words(self._cluster.train_commands, self._words)
@@ -59,9 +59,10 @@ class Job:
         self._number = int(done.stdout) if not done.returncode else None
 
     def stop(self, told: bool = False) -> None:
-        """Has it write a checkpoint and end; after a while by force, as where a host is gone.
+        """Makes the job write a checkpoint and end, and kills it after a timeout.
 
-        `told`: a notice has had it do so already. Told twice it would leave the checkpoint out.
+        A job that lost a host may not end by itself. `told`: a spot notice has already stopped the
+        job. A second signal would skip the checkpoint.
         """
         if not self.running:
             return
@@ -76,7 +77,7 @@ class Job:
             subprocess.run(["bash", "-c", end], capture_output=True, check=False)
 
     def forget(self) -> None:
-        """Forgets how it ended, so that it may be started again."""
+        """Forgets the exit code, so that the job can be started again."""
         self._number = None
 
     def _found(self) -> Listed | None:

@@ -1,4 +1,4 @@
-"""The supervisor's loop: look, decide, act; nothing that AWS or a host does may end it."""
+"""The supervisor's loop: observe, decide, act. No error of AWS or a host ends it."""
 
 import time
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Hosts(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """Where results go."""
+    """The destination of results."""
 
     def sync(self) -> None: ...
     def finish(self) -> None: ...
@@ -86,13 +86,13 @@ class Supervisor:
         }
 
     def run(self, every_s: float, pause: Callable[[float], None] = time.sleep) -> None:
-        """Goes on until all hosts were told to end."""
+        """Repeats steps until all hosts are terminated."""
         while not self._over:
             self.step()
             pause(0.0 if self._over else every_s)
 
     def step(self) -> Decision:
-        """Looks, decides and acts once. What fails is told, and tried again at the next step."""
+        """Observes, decides and acts once. Errors are recorded, and the next step tries again."""
         decision = Decision(Act.WAIT)
         try:
             self._sync()
@@ -125,7 +125,7 @@ class Supervisor:
         )
 
     def _seen(self, now: datetime) -> tuple[str, ...]:
-        """The hosts that are lost; while AWS does not answer none, since money is to be watched."""
+        """Returns the lost hosts; none while AWS does not answer, since money must be watched."""
         try:
             return self._crew.look(now)
         except CloudError as error:
@@ -133,7 +133,7 @@ class Supervisor:
             return ()
 
     def _sync(self) -> None:
-        """Results that cannot be stored now are not safe, which is no reason to look no further."""
+        """Stores results; a failure means that they are not safe, and does not end the step."""
         try:
             self._store.sync()
         except (ClusterError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Where results are: on the master's disk, on a folder that outlives it, or on S3."""
+"""The place of results: the master's disk, a shared folder that outlives it, or S3."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ TEMPORARY: Final = ".tmp"
 
 
 def out_folder(cluster: Cluster, home: Path) -> Path:
-    """Where the job writes, on the master."""
+    """Returns the folder on the master to which the job writes."""
     return home / cluster.remote_dir / cluster.out_dir  # which may be an absolute path
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Files below a folder in the order in which they were written, without unfinished ones."""
+    """Yields complete files below a folder, oldest first."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != TEMPORARY]
     for path in sorted(found, key=lambda path: path.stat().st_mtime_ns):
         yield path.relative_to(folder).as_posix(), path
@@ -33,21 +33,21 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @final
 class OnHosts:
-    """Results that stay where the job writes them."""
+    """Results that stay in the folder of the job."""
 
     def __init__(self, cluster: Cluster, home: Path) -> None:
         self._folder, self._mark = out_folder(cluster, home), home / FETCHED
         self._outlives = cluster.outlives
 
     def sync(self) -> None:
-        """There is nowhere to take them."""
+        """Does nothing: the results have no other place."""
 
     def finish(self) -> None:
-        """The same."""
+        """Does nothing, like `sync`."""
 
     @property
     def safe(self) -> bool:
-        """Whether they outlive the master, or `fetch` has brought all of them home."""
+        """True if results outlive the master, or `fetch` has downloaded all of them."""
         if self._outlives or not self._mark.exists():
             return self._outlives
         when = self._mark.stat().st_mtime_ns
@@ -72,10 +72,10 @@ class OnS3:
         self._last: Round | None = None
 
     def sync(self) -> None:
-        """Stores what is new, beside what else goes on, once a minute.
+        """Stores new results in a background thread, once a minute.
 
         Raises:
-            CloudError: the last round failed; another is under way.
+            CloudError: the last round failed; another has begun.
         """
         if self._thread is not None and self._thread.is_alive():
             return
@@ -87,14 +87,14 @@ class OnS3:
             raise CloudError(f"results: {last.error}")
 
     def finish(self) -> None:
-        """Stores all that there is now, as far as that is possible in some minutes."""
+        """Stores all present results, as far as a few minutes allow."""
         if self._thread is not None:
             self._thread.join(LAST_S)
         self._begin().join(LAST_S)
 
     @property
     def safe(self) -> bool:
-        """Whether every file is stored as it is now."""
+        """True if every file is stored in its present state."""
         if self._last is None or self._last.error:
             return False
         begun = self._last.begun.timestamp()
@@ -120,7 +120,7 @@ class OnS3:
 
 
 def same(path: Path, stored: Stored | None) -> bool:
-    """Whether what is stored is the file: of its size, and put there after it was written."""
+    """True if the stored file is up to date: same size, and stored after the last write."""
     if stored is None:
         return False
     there = path.stat()

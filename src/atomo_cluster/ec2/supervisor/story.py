@@ -1,5 +1,6 @@
-"""What has happened, a line of JSON each. It is what `status` tells, and the supervisor's memory:
-one that is started again, as after a restart of its host, goes on from here.
+"""The event log of the supervisor, one JSON record per line.
+
+`status` shows it. It is also the state of the supervisor, which continues from it after a restart.
 """
 
 import json
@@ -27,7 +28,7 @@ NOTE: Final = "note"
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened."""
+    """An event."""
 
     when: str  # ISO 8601
     kind: str
@@ -35,7 +36,7 @@ class Event:
 
 
 def parsed(text: str) -> list[Event]:
-    """The events of a story; a line that was torn is left out."""
+    """Parses events; a truncated line is left out."""
     found = []
     for line in text.splitlines():
         try:
@@ -47,14 +48,14 @@ def parsed(text: str) -> list[Event]:
 
 @final
 class Story:
-    """The story of a cluster, on the master's disk."""
+    """The event log of a cluster, on the master's disk."""
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
         self._path, self._now = path, now
         self.events = parsed(path.read_text()) if path.exists() else []
 
     def tell(self, kind: str, text: str) -> None:
-        """Adds an event. One that cannot be written is known until the supervisor ends."""
+        """Adds an event. If the disk fails, the event stays in memory."""
         event = Event(self._now().isoformat(timespec="seconds"), kind, text)
         self.events.append(event)
         try:
@@ -66,29 +67,29 @@ class Story:
             sys.stderr.write(f"{self._path}: {error}: {text}\n")
 
     def note(self, text: str) -> None:
-        """Adds what is good to know, once in a row."""
+        """Adds a note, unless the last event has the same text."""
         if not self.events or self.events[-1].text != text:
             self.tell(NOTE, text)
 
     @property
     def of_job(self) -> list[Event]:
-        """What happened since the job was handed over."""
+        """The events since the job was handed over."""
         marks = [number for number, event in enumerate(self.events) if event.kind == JOB]
         return self.events[marks[-1] :] if marks else list(self.events)
 
     @property
     def restarts(self) -> int:
-        """How often the job was started again."""
+        """The number of restarts of the job."""
         return sum(event.kind == RESTART for event in self.of_job)
 
     @property
     def outcome(self) -> str:
-        """What became of the job: done, failed or stopped; empty: nothing yet."""
+        """The outcome of the job: done, failed or stopped; empty: none yet."""
         return next((one.kind for one in reversed(self.of_job)
                      if one.kind in (DONE, FAILED, STOPPED)), "")  # fmt: skip
 
     @property
     def idle_since(self) -> datetime | None:
-        """When the job ended for good."""
+        """The time at which the job ended for good."""
         return next((datetime.fromisoformat(one.when) for one in reversed(self.of_job)
                      if one.kind in (DONE, FAILED, STOPPED)), None)  # fmt: skip

@@ -1,7 +1,7 @@
-"""Text of hosts, files and AWS, made safe to show: without control characters.
+"""Text from hosts, files and AWS, made safe to show: without control characters.
 
-A terminal obeys some of them: they move the cursor, change its title, or hide what stands before
-them.
+A terminal executes some control characters: they move the cursor, change its title, or hide the
+text before them.
 """
 
 import re
@@ -17,7 +17,7 @@ HIDDEN: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Replaces what a terminal would obey by its escape, as Python writes it.
+    r"""Replaces control characters by their escapes, as Python writes them.
 
     >>> print(visible("\x1b[31mred"))
     \x1b[31mred

@@ -82,8 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def act(name: str, words: list[str]) -> int:
-    """Runs the command of this name. Signals raise KeyboardInterrupt, so that a launch rolls back.
-    """
+    """Runs the command of this name. Signals raise KeyboardInterrupt, so a launch rolls back."""
     module = import_module(f"atomo_cluster.ec2.commands.{name}")
     run: Callable[[Run], int] = module.run
     ours = words[: words.index("--")] if "--" in words else words

@@ -1,4 +1,4 @@
-"""Tables of commands on a terminal, without what the terminal would obey."""
+"""Tables on a terminal, with control characters shown as escapes."""
 
 import sys
 from collections.abc import Iterator
@@ -22,8 +22,10 @@ WIDE: Final = 160  # characters of a table that no terminal shows: it must not l
 
 
 def console_on(*, errors: bool) -> Console:
-    """Returns a console on standard output, or on standard error. Its tables may hold text of hosts
-    and of AWS: cells are no markup, and control characters are shown as escapes.
+    """Returns a console on stdout, or on stderr.
+
+    Tables may hold text from hosts and from AWS: cells are no markup, and control characters are
+    shown as escapes.
     """
     out = sys.stderr if errors else sys.stdout
     console = Console(
@@ -35,7 +37,7 @@ def console_on(*, errors: bool) -> Console:
 
 @final
 class Escapes(RenderHook):
-    """Shows the text of all that is printed without control characters."""
+    """A render hook that escapes control characters in all output."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [one if isinstance(one, Control) else Escaped(one) for one in renderables]
@@ -43,7 +45,7 @@ class Escapes(RenderHook):
 
 @final
 class Escaped:
-    """A table or text whose control characters are shown as escapes."""
+    """A renderable whose control characters are shown as escapes."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown

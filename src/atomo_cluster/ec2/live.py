@@ -30,11 +30,11 @@ def streamed(ssh: Ssh, host: Host, command: str, each: Each) -> Answer:
 
 
 def relayed(words: Sequence[str], *, as_json: bool) -> int:
-    """Runs a command and writes its lines as they come, without what a terminal would obey.
+    """Runs a command and prints its output lines as they arrive, without control characters.
 
     Args:
         words: the command line.
-        as_json: its output joins its errors, as ours is a script's document.
+        as_json: its output goes to stderr, since stdout is for the JSON document.
 
     Returns:
         The exit code.
@@ -55,7 +55,7 @@ def relayed(words: Sequence[str], *, as_json: bool) -> int:
 
 
 def copy(stream: Iterable[str], out: Any) -> None:
-    """Writes the lines of a stream until it ends."""
+    """Prints the lines of a stream until it ends."""
     for line in stream:
         out.write(visible(line))
         out.flush()

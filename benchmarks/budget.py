@@ -33,7 +33,7 @@ from atomo.data import epoch_seed
 from atomo.errors import AtomoError
 from atomo.memory import kind_of
 from atomo.planning import measure_passes
-from atomo.planning.losses import measure_losses
+from atomo.planning.compression_errors import measure_compression_errors
 from atomo.plotting import pyplot_for
 from atomo.settings_file import read_settings
 from atomo.training.job import Job, make_job
@@ -120,7 +120,7 @@ def of_table(page: Path) -> Iterator[tuple[Settings, Way]]:
 def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
     """Returns the errors with 1, 2, ... workers beside accuracies that are known."""
     gradient = gradient_of(make_job(settings, settings.n))
-    lost = measure_losses(settings.codecs[0], gradient)
+    lost = measure_compression_errors(settings.codecs[0], gradient)
     return [
         replace(outcome(settings, sum(lost.of_mean(workers)), value), workers=workers)
         for workers, value in enumerate(accuracies, 1)
@@ -176,7 +176,7 @@ def outcome(settings: Settings, error: float, accuracy: float | None) -> Outcome
 def error_of(job: Job) -> float:
     """Returns the error of the codec on one batch's gradient at the first weights."""
     (codec,) = job.settings.codecs[-1:]  # of a schedule, the one that it ends with
-    return sum(measure_losses(codec, gradient_of(job)).of_mean(job.workers))
+    return sum(measure_compression_errors(codec, gradient_of(job)).of_mean(job.workers))
 
 
 def gradient_of(job: Job) -> Mapping[str, Tensor]:

@@ -23,7 +23,7 @@ from atomo.cli.explain_profile import profile_of
 from atomo.codecs import make_codec
 from atomo.fusion.flow import Flow, Times
 from atomo.fusion.partition import best_partition, bound
-from atomo.planning import Setting, measure_costs
+from atomo.planning import Scenario, measure_costs
 from atomo.planning.prediction import flow_of
 
 CODES: Final = ("sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)")
@@ -56,10 +56,10 @@ def measured(network: str, image_size: int) -> Iterator[tuple[str, Flow]]:
     """Yields the flows of a network's gradients, by codec."""
     options = ExplainOptions(network=network, image_size=image_size, batch_size=4, workers=16)
     profile = profile_of(options)
-    setting = Setting(profile, options.workers, options.link, options.machine)
+    scenario = Scenario(profile, options.workers, options.link, options.host_model)
     for code in CODES:
         costs = measure_costs(make_codec(code), "Allgather", profile.gradient, repetitions=1)
-        yield code, flow_of(setting, costs, "Allgather")
+        yield code, flow_of(scenario, costs, "Allgather")
 
 
 def drawn(seed: int, tensors: int, slowing: float, scale: float, message: float) -> Flow:

@@ -20,20 +20,20 @@ from atomo.codecs import Law, make_codec
 from atomo.communicators import Direct
 from atomo.config import Settings
 from atomo.launch.place import canonical
-from atomo.planning import Costs, Link, Machine, Prediction, Profile, Setting, predict
+from atomo.planning import Costs, HostModel, Link, Prediction, Profile, Scenario, predict
 from atomo.probing import (
-    Together,
+    SynchronizedTimer,
     measure_links,
     measure_profile,
+    measure_rank_costs,
     measure_slowing,
-    measure_together,
 )
-from atomo.probing.record import costs_from
+from atomo.probing.probe_file import costs_from
 from atomo.roles import has_master
 from atomo.training.job import Job, make_job
 from atomo.training.leader import Leader
 from atomo.training.replica import Replica
-from atomo.training.trial import JobTrial
+from atomo.training.trial import JobDryRun
 from atomo.training.worker import Worker
 from atomo.transports import Transport, connect
 
@@ -91,15 +91,15 @@ class Rank:
 
     def __init__(self, options: argparse.Namespace, transport: Transport) -> None:
         self._options, self._transport = options, transport
-        self._together = Together(Direct(transport, TIMEOUT_S))
-        self._links = measure_links(self._together, transport, TIMEOUT_S)
+        self._timer = SynchronizedTimer(Direct(transport, TIMEOUT_S))
+        self._links = measure_links(self._timer, transport, TIMEOUT_S)
         self._say({name: asdict(link) for name, link in self._links.items()})
         self._file = options.out / "cells.jsonl"
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         rows = [json.loads(line) for line in lines]
         self._done = {Cell(*(row[f.name] for f in fields(Cell))) for row in rows}
         self._coded = options.out / "costs"
-        self._together.begin()  # nobody writes before all have read
+        self._timer.barrier()  # nobody writes before all have read
 
     def measure(self, network: str) -> None:
         """All cells of a network."""
@@ -109,12 +109,12 @@ class Rank:
             if cells:
                 base = settings_of(cells[0], self._transport.size, fusion=LAYER, code="sgd")
                 job = make_job(base, self._transport.size)
-                trial = JobTrial(job, self._transport.rank, CPU)
-                profile = measure_profile(trial, self._together, PROBED)
-                slowing = measure_slowing(trial, self._together, CPU, PROBED)
+                dry_run = JobDryRun(job, self._transport.rank, CPU)
+                profile = measure_profile(dry_run, self._timer, PROBED)
+                slowing = measure_slowing(dry_run, self._timer, CPU, PROBED)
                 self._say(f"{network} {base.comm_type}: slowing {slowing:.2f}")
                 for cell in cells:
-                    self._measure(cell, profile, Machine(1.0, slowing))
+                    self._measure(cell, profile, HostModel(1.0, slowing))
 
     def _cells(self, network: str) -> Iterator[Cell]:
         for code in self._options.codes:
@@ -122,7 +122,7 @@ class Rank:
                 if comm_type != "Allreduce" or Law.SUMMABLE in make_codec(code).laws:
                     yield Cell(network, self._options.rate, code, comm_type)
 
-    def _measure(self, cell: Cell, profile: Profile, machine: Machine) -> None:
+    def _measure(self, cell: Cell, profile: Profile, host_model: HostModel) -> None:
         gc.collect()
         settings = settings_of(cell, self._transport.size)
         costs = self._costs(cell, settings, profile)
@@ -130,16 +130,16 @@ class Rank:
         if cell.comm_type == "Bcast":
             settings = replace(settings, down=down)
         link = Link(1.0, 0.0)
-        setting = Setting(profile, settings.workers, link, machine, self._links)
-        predicted = predict(setting, costs, cell.comm_type, settings.grouping)
+        scenario = Scenario(profile, settings.workers, link, host_model, self._links)
+        predicted = predict(scenario, costs, cell.comm_type, settings.grouping)
         if predicted.step_s > self._options.longest:
             return
         steps = math.ceil(self._options.budget / predicted.step_s)
         steps = max(LEAST, min(MOST, steps))
         job = make_job(replace(settings, max_steps=WARM_UP + steps), self._transport.size)
-        self._together.begin()
+        self._timer.barrier()
         times, parts = (serve if has_master(cell.comm_type) else replicate)(job, self._transport)
-        self._write(cell, predicted, times[WARM_UP:], setting, costs, parts, down)
+        self._write(cell, predicted, times[WARM_UP:], scenario, costs, parts, down)
 
     def _costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
         """Measured once for all rates of the links."""
@@ -154,8 +154,8 @@ class Rank:
 
     def _measure_costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
         master = has_master(cell.comm_type)
-        return measure_together(
-            self._together,
+        return measure_rank_costs(
+            self._timer,
             make_codec(cell.code),
             "Allgather" if master else cell.comm_type,
             profile,
@@ -169,7 +169,7 @@ class Rank:
         cell: Cell,
         predicted: Prediction,
         times: list[float],
-        setting: Setting,
+        scenario: Scenario,
         costs: Costs,
         parts: dict[str, float],
         down: str,
@@ -186,10 +186,10 @@ class Rank:
             "messages": predicted.messages,
             "sent_bytes": costs.sent_bytes,
             "down": down if cell.comm_type == "Bcast" else "",
-            "compute_s": setting.compute_s,
+            "compute_s": scenario.compute_s,
             "link_s": predicted.link_s,
             "codec_s": predicted.codec_s,
-            "update_s": setting.profile.update_s,
+            "update_s": scenario.profile.update_s,
             "measured": parts,
         }
         with self._file.open("a") as file:

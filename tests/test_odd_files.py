@@ -15,7 +15,7 @@ import pytest
 import torch
 from absurd import damaged, documents
 from PIL import Image
-from probing.test_record import FOUND, SUBJECT
+from probing.test_probe_file import FOUND, SUBJECT
 from safetensors.torch import save_file
 from tasks.test_detection_files import GOOD
 

@@ -8,7 +8,7 @@ import pytest
 from atomo.cli import main
 from atomo.cli.explain_options import ExplainOptions, communicators_of, left_out, ways_of
 from atomo.comm_types import REDUCTIONS
-from atomo.planning.hosts import INSIDE
+from atomo.planning.rails import HIERARCHICAL
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
 def test_each_way_of_training_is_asked_for_flat_and_between_hosts() -> None:
     options = ExplainOptions(code="chunktopk", hierarchical="4", workers=16)
     names = {one for spec, way in ways_of(options) for one in communicators_of(options, spec, way)}
-    assert names == {"Bcast", *REDUCTIONS, *(INSIDE + name for name in REDUCTIONS)}
+    assert names == {"Bcast", *REDUCTIONS, *(HIERARCHICAL + name for name in REDUCTIONS)}
     assert not left_out(options)
     few = ExplainOptions(code="topk", svd_rank=0)
     assert {*left_out(few)} == {"PowerSGD", "ACPSGD", "Chunked"}

@@ -11,17 +11,17 @@ from torch import nn
 from atomo.codecs import make_codec
 from atomo.grouping import Grouping
 from atomo.planning import (
+    HostModel,
     Link,
-    Machine,
     Profile,
-    Setting,
+    Scenario,
     best_step,
     break_even,
     measure_costs,
     measure_passes,
     predict,
 )
-from atomo.planning.comparison import compared, compresses
+from atomo.planning.comparison import compare, compression_pays
 from atomo.planning.costs import Cost, Costs, fit_line
 from atomo.planning.prediction import HALF
 from atomo.tasks import task_of
@@ -43,7 +43,7 @@ REPORTS = 0.05  # of all ranks, once the mean is known
 
 
 def test_one_message_is_encoded_sent_and_decoded_after_the_last_gradient() -> None:
-    found = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", ONE)
+    found = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", ONE)
     sent = 3 * 420 / 1000 + 0.05  # to three others
     assert found.step_s == pytest.approx(0.5 + 3 + 0.31 + sent + 4 * 0.042 + REPORTS)
     assert (found.messages, found.link_s) == (1, pytest.approx(sent))
@@ -51,14 +51,14 @@ def test_one_message_is_encoded_sent_and_decoded_after_the_last_gradient() -> No
 
 
 def test_what_is_there_early_travels_beside_the_backward_pass() -> None:
-    found = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", LAYER)
+    found = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", LAYER)
     first, last = 3 * 320 / 1000 + 0.05, 3 * 120 / 1000 + 0.05
     assert 1 + 0.21 + first + 4 * 0.032 < 3  # hidden
     assert found.step_s == pytest.approx(0.5 + 3 + 0.11 + last + 4 * 0.012 + REPORTS)
 
 
 def test_encoding_delays_a_backward_pass_that_shares_its_core() -> None:
-    crowded = Setting(PROFILE, 4, LINK, Machine(crowding=2.0, slowing=1.0))
+    crowded = Scenario(PROFILE, 4, LINK, HostModel(oversubscription=2.0, slowing=1.0))
     found = predict(crowded, COSTS, "Allgather", LAYER)
     last = 3 * 120 / 1000 + 0.05
     coded = 2 * 0.21 + 2 * 0.11 + 8 * 0.012
@@ -67,67 +67,67 @@ def test_encoding_delays_a_backward_pass_that_shares_its_core() -> None:
 
 def test_a_codec_that_must_know_the_whole_gradient_hides_nothing() -> None:
     holds = replace(COSTS, holds=True)
-    setting = Setting(PROFILE, 4, LINK)
-    whole = predict(setting, holds, "Allgather", ONE)
-    assert whole.step_s == predict(setting, COSTS, "Allgather", ONE).step_s
-    assert predict(setting, holds, "Allgather", LAYER).step_s > 0.5 + 3 + 0.21 + 0.96
+    scenario = Scenario(PROFILE, 4, LINK)
+    whole = predict(scenario, holds, "Allgather", ONE)
+    assert whole.step_s == predict(scenario, COSTS, "Allgather", ONE).step_s
+    assert predict(scenario, holds, "Allgather", LAYER).step_s > 0.5 + 3 + 0.21 + 0.96
 
 
 def test_the_way_down_is_whichever_takes_less() -> None:
-    setting = Setting(PROFILE, 2, LINK)
+    scenario = Scenario(PROFILE, 2, LINK)
     up = 0.5 + 3 + 0.31 + 2 * 420 / 1000 + 0.05 + 2 * 0.042
     gradients = 2 * 420 / 1000 + 2 * 0.04 + 2 * 0.05
     weights = 2 * 1600 / 1000 + 2 * 0.05  # in one piece, which the second gets from the first
-    assert predict(setting, COSTS, "Bcast", ONE).step_s == pytest.approx(up + gradients)
+    assert predict(scenario, COSTS, "Bcast", ONE).step_s == pytest.approx(up + gradients)
     heavy = replace(COSTS, each=(cost(0.2, 0.03, 900), cost(0.1, 0.01, 100)))
     up += 2 * 600 / 1000
-    assert predict(setting, heavy, "Bcast", ONE).step_s == pytest.approx(up + weights)
+    assert predict(scenario, heavy, "Bcast", ONE).step_s == pytest.approx(up + weights)
 
 
 def test_a_worker_of_a_master_encodes_between_its_passes() -> None:
-    found = predict(Setting(PROFILE, 1, Link(1e12, 0.0)), COSTS, "Bcast", LAYER)
+    found = predict(Scenario(PROFILE, 1, Link(1e12, 0.0)), COSTS, "Bcast", LAYER)
     repeated = 0.04
     assert found.step_s == pytest.approx(0.5 + 3 + 0.21 + 0.11 + 0.012 + repeated, abs=1e-6)
 
 
 def test_what_a_probe_found_takes_the_place_of_the_described_link() -> None:
     fast = {"Allgather": Link(2000.0, 0.1), f"{HALF}Allreduce": Link(500.0, 0.0)}
-    setting = Setting(PROFILE, 4, LINK, measured=fast)
-    found = predict(setting, COSTS, "Allgather", ONE)
+    scenario = Scenario(PROFILE, 4, LINK, measured=fast)
+    found = predict(scenario, COSTS, "Allgather", ONE)
     assert found.link_s == pytest.approx(3 * 420 / 2000 + 0.1)
     half = replace(DENSE, half=True)
-    assert predict(setting, half, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8000 / 500)
-    assert predict(setting, DENSE, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8 + 2 * 0.05)
+    assert predict(scenario, half, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8000 / 500)
+    assert predict(scenario, DENSE, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8 + 2 * 0.05)
 
 
 def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_sent() -> None:
     bursts = Link(1000.0, 0.05, burst_bytes=500.0)
-    plain = predict(Setting(PROFILE, 4, LINK), COSTS, "Allgather", ONE).step_s
-    found = predict(Setting(PROFILE, 4, bursts), COSTS, "Allgather", ONE).step_s
+    plain = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", ONE).step_s
+    found = predict(Scenario(PROFILE, 4, bursts), COSTS, "Allgather", ONE).step_s
     assert plain - found == pytest.approx(0.5)
     all_of_it = predict(
-        Setting(PROFILE, 4, replace(bursts, burst_bytes=1e9)), COSTS, "Allgather", ONE
+        Scenario(PROFILE, 4, replace(bursts, burst_bytes=1e9)), COSTS, "Allgather", ONE
     )
     assert all_of_it.step_s == pytest.approx(0.5 + 3 + 0.31 + 4 * 0.042 + REPORTS)
 
 
 def test_what_comes_down_from_a_master_has_had_a_rest_as_well() -> None:
     rested = replace(LINK, rested_bytes=100.0)
-    plain = predict(Setting(PROFILE, 4, LINK), COSTS, "Bcast", ONE).step_s
-    found = predict(Setting(PROFILE, 4, rested), COSTS, "Bcast", ONE).step_s
+    plain = predict(Scenario(PROFILE, 4, LINK), COSTS, "Bcast", ONE).step_s
+    found = predict(Scenario(PROFILE, 4, rested), COSTS, "Bcast", ONE).step_s
     assert plain - found == pytest.approx(2 * 100.0 / LINK.bytes_per_s)
     endless = replace(LINK, rested_bytes=1e9)
-    assert predict(Setting(PROFILE, 4, endless), COSTS, "Bcast", ONE).step_s > PROFILE.forward_s
+    assert predict(Scenario(PROFILE, 4, endless), COSTS, "Bcast", ONE).step_s > PROFILE.forward_s
 
 
 def test_messages_go_at_the_bandwidth_of_messages_as_long_as_they_are() -> None:
     sizes = Link(500.0, 0.05, shorter=((400.0, 2000.0), (4000.0, 500.0)))
-    setting = Setting(PROFILE, 4, LINK, measured={"Allgather": sizes})
-    found = predict(setting, COSTS, "Allgather", ONE)
+    scenario = Scenario(PROFILE, 4, LINK, measured={"Allgather": sizes})
+    found = predict(scenario, COSTS, "Allgather", ONE)
     byte_s = 1 / 2000 + (420 - 400) / 3600 * (1 / 500 - 1 / 2000)
     assert found.link_s == pytest.approx(3 * 420 * byte_s + 0.05)
     heavy = replace(COSTS, each=(cost(0.2, 0.03, 9000), cost()))
-    assert predict(setting, heavy, "Allgather", ONE).link_s == pytest.approx(3 * 9020 / 500 + 0.05)
+    assert predict(scenario, heavy, "Allgather", ONE).link_s == pytest.approx(3 * 9020 / 500 + 0.05)
 
 
 def test_cores_that_are_never_idle_do_one_thing_after_another() -> None:
@@ -135,49 +135,51 @@ def test_cores_that_are_never_idle_do_one_thing_after_another() -> None:
     fast = Link(1e12, 0.0)
     costs = Costs("topk", (cost(0, 1.0, 1), cost(0, 0, 1)), cost(), 1, holds=False)
     taken = [
-        predict(Setting(PROFILE, 2, fast, Machine(1.0, slowing)), costs, "Allgather", LAYER).step_s
+        predict(
+            Scenario(PROFILE, 2, fast, HostModel(1.0, slowing)), costs, "Allgather", LAYER
+        ).step_s
         for slowing in (0.0, 0.5, 1.0)
     ]
     assert taken == pytest.approx([0.5 + 3, 0.5 + 3 + 1, 0.5 + 3 + 2])  # decoding takes 2 s
 
 
 def test_the_optimiser_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
-    slow = Setting(replace(PROFILE, update_s=2.0), 2, LINK)
-    plain = Setting(PROFILE, 2, LINK)
+    slow = Scenario(replace(PROFILE, update_s=2.0), 2, LINK)
+    plain = Scenario(PROFILE, 2, LINK)
     for name, times in (("Allgather", 1), ("Bcast", 2)):
         more = predict(slow, COSTS, name, ONE).step_s - predict(plain, COSTS, name, ONE).step_s
         assert more == pytest.approx(2.0 * times)
 
 
 def test_a_grouping_that_was_not_given_is_no_worse_than_these() -> None:
-    setting = Setting(PROFILE, 4, LINK)
-    chosen = predict(setting, COSTS, "Allgather").step_s
-    assert chosen <= min(predict(setting, COSTS, "Allgather", way).step_s for way in (LAYER, ONE))
-    assert best_step(setting, COSTS, "Allgather").step_s <= chosen
+    scenario = Scenario(PROFILE, 4, LINK)
+    chosen = predict(scenario, COSTS, "Allgather").step_s
+    assert chosen <= min(predict(scenario, COSTS, "Allgather", way).step_s for way in (LAYER, ONE))
+    assert best_step(scenario, COSTS, "Allgather").step_s <= chosen
 
 
 def test_above_the_break_even_a_codec_gains_nothing() -> None:
-    setting = Setting(PROFILE, 4, LINK)
-    bound = break_even(setting, COSTS, "Allgather", DENSE)
+    scenario = Scenario(PROFILE, 4, LINK)
+    bound = break_even(scenario, COSTS, "Allgather", DENSE)
     assert 1 < bound < 1e9
 
     def gain(bytes_per_s: float) -> float:
-        there = setting.over(bytes_per_s)
+        there = scenario.over(bytes_per_s)
         dense = predict(there, DENSE, "Allreduce").step_s
         return dense / predict(there, COSTS, "Allgather").step_s
 
     assert gain(bound / 1.1) > 1.01 > gain(bound * 1.1)
-    assert break_even(setting, DENSE, "Allreduce", DENSE) == 0
+    assert break_even(scenario, DENSE, "Allreduce", DENSE) == 0
     free = replace(COSTS, each=(cost(), cost()), message=cost())
     slow = replace(DENSE, each=(cost(1, 1, 1), cost(1, 1, 1)))
-    assert break_even(setting, free, "Allgather", slow) == math.inf
+    assert break_even(scenario, free, "Allgather", slow) == math.inf
 
 
 def test_on_a_fast_link_the_answer_is_not_to_compress() -> None:
     measured = [(DENSE, "Allreduce"), (COSTS, "Allgather")]
-    slow = Setting(PROFILE, 4, Link(100.0, 0.001))
-    assert compresses([*compared(slow, measured)])
-    assert not compresses([*compared(slow.over(1e9), measured)])
+    slow = Scenario(PROFILE, 4, Link(100.0, 0.001))
+    assert compression_pays([*compare(slow, measured)])
+    assert not compression_pays([*compare(slow.over(1e9), measured)])
 
 
 def test_a_line_gives_back_the_costs_that_made_it() -> None:

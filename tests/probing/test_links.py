@@ -10,8 +10,8 @@ from support import PATIENCE_S
 from atomo.communicators import Direct
 from atomo.planning import EXCHANGES
 from atomo.planning.prediction import HALF
-from atomo.probing import LINKS, Together, links, measure_links
-from atomo.probing.links import Bench
+from atomo.probing import LINKS, SynchronizedTimer, links, measure_links
+from atomo.probing.links import LinkTimer
 from atomo.transports import Transport, network
 
 LATENCY_S, ROW_S, BYTE_S = 4e-3, 1e-3, 1e-7
@@ -37,7 +37,7 @@ class Modelled:
 @pytest.mark.parametrize("under_way", [1, 8])
 def test_a_link_is_what_its_messages_took(name: str, under_way: int) -> None:
     modelled, exchange = Modelled(), EXCHANGES[name](4)
-    found = Bench(modelled.taken_s, under_way, 10**9).link(exchange, modelled.send)
+    found = LinkTimer(modelled.taken_s, under_way, 10**9).link(exchange, modelled.send)
     assert found.bytes_per_s == pytest.approx(exchange.crossings / BYTE_S)
     small_s = (LATENCY_S + (under_way - 1) * ROW_S) / under_way + links.SMALL_BYTES * BYTE_S
     assert found.latency_s * exchange.latencies == pytest.approx(small_s)
@@ -61,7 +61,7 @@ class Dropping:
 
 def test_shorter_messages_have_the_bandwidth_that_they_were_seen_to_have() -> None:
     dropping, exchange = Dropping(), EXCHANGES["Allreduce"](3)
-    found = Bench(dropping.taken_s, 1, 10**9).link(exchange, dropping.send)
+    found = LinkTimer(dropping.taken_s, 1, 10**9).link(exchange, dropping.send)
     assert found.bytes_per_s == pytest.approx(exchange.crossings / 3e-7)
     assert [size for size, _ in found.shorter] == sorted(size for size, _ in found.shorter)
     for size in (20_000, 100_000):
@@ -97,20 +97,20 @@ class Limited:
 def test_what_a_rest_lets_through_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     limited, exchange = Limited(), EXCHANGES["Bcast"](2)
     monkeypatch.setattr(links.time, "sleep", limited.rest)
-    found = Bench(limited.taken_s, 1, 10**9).link(exchange, limited.send)
+    found = LinkTimer(limited.taken_s, 1, 10**9).link(exchange, limited.send)
     assert found.rested_bytes == pytest.approx(exchange.crossings * 10_000)
     assert found.at(links.SHORTEST_BYTES).rested_bytes == found.rested_bytes
 
 
 def test_messages_that_mostly_wait_say_nothing_of_bandwidth() -> None:
     modelled = Modelled()
-    found = Bench(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)
+    found = LinkTimer(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)
     assert min(size for size, _ in found.shorter) * BYTE_S > LATENCY_S
 
 
 def test_no_message_is_longer_than_those_of_the_job() -> None:
     modelled = Modelled()
-    Bench(modelled.taken_s, 1, 100_000).link(EXCHANGES["Allgather"](4), modelled.send)
+    LinkTimer(modelled.taken_s, 1, 100_000).link(EXCHANGES["Allgather"](4), modelled.send)
     assert modelled.largest == 100_000
 
 
@@ -119,8 +119,8 @@ def test_ranks_agree_on_the_links_that_they_ask_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(links, "TIMES", 1)
 
     def measured(names: tuple[str, ...], transport: Transport) -> dict[str, object]:
-        together = Together(Direct(transport, PATIENCE_S))
-        return dict(measure_links(together, transport, PATIENCE_S, names, under_way=4))
+        timer = SynchronizedTimer(Direct(transport, PATIENCE_S))
+        return dict(measure_links(timer, transport, PATIENCE_S, names, under_way=4))
 
     for names in (LINKS, ("Bcast",), ("Allreduce", HALF + "Allreduce")):
         with ThreadPoolExecutor(3) as pool:

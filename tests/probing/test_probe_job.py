@@ -13,7 +13,7 @@ from atomo.cli.probe import probed_as
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.launch.probes import probed, run_here, subject_of
 from atomo.planning import Link, predict
-from atomo.probing import Probed, links, write_probe
+from atomo.probing import Probe, links, write_probe
 from atomo.transports import network
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ OPTIONS = ExplainOptions(
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Probed]:
+def found() -> list[Probe]:
     """The probe of each rank of a job, ranks being threads."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(RANKS) as pool:
         patch.setattr(links, "LARGEST_BYTES", 200_000)
@@ -34,23 +34,23 @@ def found() -> list[Probed]:
         return [*pool.map(partial(probed_as, OPTIONS), network(RANKS))]
 
 
-def test_all_ranks_agree(found: list[Probed]) -> None:
+def test_all_ranks_agree(found: list[Probe]) -> None:
     first, second = (replace(one, profile=replace(one.profile, gradient={})) for one in found)
     assert first == second
 
 
-def test_it_has_all_that_a_prediction_takes(found: list[Probed]) -> None:
+def test_it_has_all_that_a_prediction_takes(found: list[Probe]) -> None:
     one = found[0]
-    setting = one.setting(RANKS, Link(1.0, 1.0))
+    scenario = one.scenario(RANKS, Link(1.0, 1.0))
     assert {(costs.spec, reduction) for reduction, costs in one.costs} == {*ways_of(OPTIONS)}
     for reduction, costs in one.costs:
         # Of the link as described, a byte a second, nothing is used.
-        assert 0 < predict(setting, costs, reduction).step_s < 60
+        assert 0 < predict(scenario, costs, reduction).step_s < 60
     assert one.profile.update_s > 0
     assert len(one.profile.ready_s) == len(one.profile.gradient)
 
 
-def run_of(found: Probed) -> tuple[list[Sequence[str]], Callable[[Sequence[str]], int]]:
+def run_of(found: Probe) -> tuple[list[Sequence[str]], Callable[[Sequence[str]], int]]:
     lines: list[Sequence[str]] = []
 
     def run(line: Sequence[str]) -> int:
@@ -63,7 +63,7 @@ def run_of(found: Probed) -> tuple[list[Sequence[str]], Callable[[Sequence[str]]
 
 
 def test_a_probe_is_taken_once_and_of_something_else_not_at_all(
-    found: list[Probed], tmp_path: Path
+    found: list[Probe], tmp_path: Path
 ) -> None:
     asked = replace(OPTIONS, probe=str(tmp_path / "probe.json"))
     lines, run = run_of(found[0])

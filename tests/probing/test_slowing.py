@@ -9,10 +9,10 @@ import torch
 from atomo.codecs import make_codec
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
-from atomo.planning.costs import Alone
-from atomo.probing import Together, measure_slowing
-from atomo.probing.passes import Push
-from atomo.probing.slowing import repeating
+from atomo.planning.costs import SingleRank
+from atomo.probing import SynchronizedTimer, measure_slowing
+from atomo.probing.pass_profile import Push
+from atomo.probing.slowing import run_repeatedly
 
 CPU = torch.device("cpu")
 
@@ -40,29 +40,29 @@ def test_the_delay_is_a_share_of_what_was_encoded(
     """Two passes take 2 s alone; one encoding takes 1 s, and the clock counts two beside them."""
     seconds = iter([2.0, 2.0, beside_s])
 
-    def slowest_s(self: Together, work: Callable[[], object]) -> float:
+    def slowest_s(self: SynchronizedTimer, work: Callable[[], object]) -> float:
         work()
         return next(seconds)
 
-    def share(self: Together, numbers: Sequence[float], what: str) -> list[list[float]]:
+    def gather(self: SynchronizedTimer, numbers: Sequence[float], what: str) -> list[list[float]]:
         assert what == "encodings"
         return [[2.0]]
 
-    monkeypatch.setattr(Together, "slowest_s", slowest_s)
-    monkeypatch.setattr(Together, "share", share)
+    monkeypatch.setattr(SynchronizedTimer, "slowest_s", slowest_s)
+    monkeypatch.setattr(SynchronizedTimer, "gather", gather)
     steps = Steps()
-    assert measure_slowing(steps, Together(Alone()), CPU, 2) == slowing
+    assert measure_slowing(steps, SynchronizedTimer(SingleRank()), CPU, 2) == slowing
     assert steps.taken == 4
 
 
 def test_what_repeats_beside_a_block_ends_with_it() -> None:
     before = active_count()
-    with repeating(lambda: None) as count:
+    with run_repeatedly(lambda: None) as count:
         while count() < 3:
             pass
     assert active_count() == before
 
 
 def test_what_fails_beside_a_block_is_told() -> None:
-    with pytest.raises(ZeroDivisionError), repeating(lambda: 1 / 0):
+    with pytest.raises(ZeroDivisionError), run_repeatedly(lambda: 1 / 0):
         pass

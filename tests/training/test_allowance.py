@@ -14,10 +14,10 @@ from atomo.communicators import Direct
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.grouping import cut_at, megabytes
-from atomo.planning import Costs, Link, Profile, Setting
+from atomo.planning import Costs, Link, Profile, Scenario
+from atomo.planning.compression_errors import CompressionErrors
 from atomo.planning.costs import Cost
-from atomo.planning.losses import Losses
-from atomo.probing import Together
+from atomo.probing import SynchronizedTimer
 from atomo.training import choosing, fused, rehearsal
 from atomo.training.allowance import LEAST_S, LEAST_STEPS, LONGEST_S, Allowance, TimeLeft
 from atomo.training.choosing import choose_codecs, measured_of
@@ -77,7 +77,7 @@ def test_what_is_left_follows_the_clock() -> None:
 
 def test_no_codec_is_begun_that_may_not_end_in_time() -> None:
     clock, (transport,) = Clock(), network(1)
-    alone = Together(Direct(transport, 9.0))
+    alone = SynchronizedTimer(Direct(transport, 9.0))
 
     def measured_for(limit_s: float, costs_s: list[float]) -> int:
         def works() -> Iterator[float]:
@@ -149,8 +149,8 @@ def measured(run: Settings, codecs: int | None = None) -> Measured:
     count, known = len(gradient), codecs_of(some)[:codecs]
     profile = Profile(0.005, tuple(0.005 * n / count for n in range(1, count + 1)), 0.005, gradient)
     costs = [Costs(str(one), (Cost(0.01, 0.01, 1e6),) * count, Cost(), 1, False) for one in known]
-    losses = [Losses.of(one, (0.0,) * count) for one in known]
-    return Measured(Setting(profile, 2, Link(1e6, 0.0)), (*costs,), (*losses,))
+    losses = [CompressionErrors.of(one, (0.0,) * count) for one in known]
+    return Measured(Scenario(profile, 2, Link(1e6, 0.0)), (*costs,), (*losses,))
 
 
 def test_a_choice_that_is_dense_throughout_is_the_dense_one(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from atomo.codecs import Codec, make_codec
 from atomo.config import Settings
 from atomo.fusion import shapes
 from atomo.identity import record
-from atomo.planning import Costs, Link, Profile, Setting
+from atomo.planning import Costs, Link, Profile, Scenario
+from atomo.planning.compression_errors import CompressionErrors
 from atomo.planning.costs import Cost
-from atomo.planning.losses import Losses
 from atomo.settings_file import read_settings
 from atomo.training import rank, replanning
 from atomo.training.checkpoint import Snapshot, load, save
@@ -75,8 +75,8 @@ def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., Meas
             Costs(str(c), (cost_of(c, best, others_bytes),) * count, Cost(), 1, False)
             for c in codecs
         ]
-        losses = tuple(Losses.of(c, (0.0,) * count) for c in codecs)
-        return Measured(Setting(profile, job.workers, Link(1e6, 0.0)), tuple(costs), losses)
+        losses = tuple(CompressionErrors.of(c, (0.0,) * count) for c in codecs)
+        return Measured(Scenario(profile, job.workers, Link(1e6, 0.0)), tuple(costs), losses)
 
     return measure
 

@@ -16,7 +16,7 @@ from atomo.cli.explain_options import (
     left_out,
     ways_of,
 )
-from atomo.cli.explain_profile import profile_of, setting_of
+from atomo.cli.explain_profile import profile_of, scenario_of
 from atomo.cli.explain_run import explain_run, like_run_beside
 from atomo.cli.explain_table import document, table, verdict
 from atomo.codecs import make_codec
@@ -28,20 +28,20 @@ from atomo.models import is_foreign
 from atomo.planning import (
     Costs,
     Profile,
-    Setting,
+    Scenario,
     measure_costs,
 )
 from atomo.planning.comparison import (
-    Compared,
-    compared,
-    fastest_ways,
+    Comparison,
+    compare,
+    fastest_methods,
 )
+from atomo.planning.compression_errors import measure_compression_errors
 from atomo.planning.curves import draw
-from atomo.planning.losses import measure_losses
 from atomo.plotting import pyplot_for
 from atomo.visible import visible
 
-__all__ = ["Compared", "ExplainOptions", "main"]
+__all__ = ["Comparison", "ExplainOptions", "main"]
 
 WIDTH: Final = 150  # characters, of files and pipes
 Measured = Sequence[tuple[Costs, str]]
@@ -55,19 +55,19 @@ def main(words: Sequence[str]) -> int:
             return explain_run(Path(words[0]), parsed(words[1:], OF_RUN))
         words = ["--network", *words]
     options = like_run_beside(parsed(words))
-    setting, measured = (from_probe if options.probe else from_here)(options)
-    errors = errors_on(options, setting.profile) if options.real_gradient else {}
-    found = sorted(compared(setting, measured, errors), key=lambda one: one.step_s)
+    scenario, measured = (from_probe if options.probe else from_here)(options)
+    errors = errors_on(options, scenario.profile) if options.real_gradient else {}
+    found = sorted(compare(scenario, measured, errors), key=lambda one: one.step_s)
     if options.json:
-        sys.stdout.write(json.dumps(document(options, setting, found), indent=2) + "\n")
+        sys.stdout.write(json.dumps(document(options, scenario, found), indent=2) + "\n")
     else:
-        report_console(WIDTH).print(table(setting, found, options))
+        report_console(WIDTH).print(table(scenario, found, options))
         sys.stdout.write(visible(verdict(found, options)))
         sys.stdout.writelines(
             f"Without {name}: {why}.\n" for name, why in left_out(options).items()
         )
     if options.png:
-        draw(options.png, setting, fastest_ways(measured, found))
+        draw(options.png, scenario, fastest_methods(measured, found))
     return 0
 
 
@@ -96,18 +96,18 @@ def parsed(
     return options
 
 
-def from_here(options: ExplainOptions) -> tuple[Setting, Measured]:
+def from_here(options: ExplainOptions) -> tuple[Scenario, Measured]:
     """Measures on this machine; links are as described."""
     profile = profile_of(options)
-    setting = setting_of(options, profile)
-    return setting, [*measurements(options, profile)]
+    scenario = scenario_of(options, profile)
+    return scenario, [*measurements(options, profile)]
 
 
-def from_probe(options: ExplainOptions) -> tuple[Setting, Measured]:
+def from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
     """Predicts the job that a probe measured: its figures include what ranks of a host share."""
     found = probed(options, [*ways_of(options)])
     asked = {*ways_of(options)}
-    return found.setting(options.workers, options.link), [
+    return found.scenario(options.workers, options.link), [
         (costs, name)
         for reduction, costs in found.costs
         if (costs.spec, reduction) in asked
@@ -127,6 +127,6 @@ def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Co
 def errors_on(options: ExplainOptions, profile: Profile) -> dict[str, float]:
     """Measures the error of each codec on a gradient, by its full name."""
     return {
-        spec: sum(measure_losses(codec, profile.gradient).errors)
+        spec: sum(measure_compression_errors(codec, profile.gradient).errors)
         for spec, codec in codecs_of(options).items()
     }

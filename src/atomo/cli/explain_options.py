@@ -11,9 +11,9 @@ from atomo.codecs import Codec, make_codec
 from atomo.comm_types import PARAMETER_SERVER, REDUCTIONS
 from atomo.errors import ConfigError
 from atomo.hierarchy import BY_NAME, canonical_hierarchy
-from atomo.planning import Link, Machine
+from atomo.planning import HostModel, Link
 from atomo.planning.comparison import DENSE
-from atomo.planning.hosts import INSIDE
+from atomo.planning.rails import HIERARCHICAL
 from atomo.quantities import bits_per_second, seconds
 
 __all__ = ["DESCRIPTION", "ExplainOptions", "codecs_of", "communicators_of", "left_out", "ways_of"]
@@ -144,13 +144,13 @@ class ExplainOptions:
         return Link(bits / 8, seconds(self.latency, flag("latency")))
 
     @property
-    def machine(self) -> Machine:
+    def host_model(self) -> HostModel:
         """The host model of each host, relative to this machine."""
         cores = self.cores or os.cpu_count() or 1
         processes = max(self.processes_per_host, self.per_host)
         computing = processes * self.threads
         spare = cores >= computing + processes
-        return Machine(max(1.0, computing / cores), 0.0 if spare else 1.0)
+        return HostModel(max(1.0, computing / cores), 0.0 if spare else 1.0)
 
 
 def ways_of(options: ExplainOptions) -> Iterator[tuple[str, str]]:
@@ -195,6 +195,6 @@ def communicators_of(options: ExplainOptions, spec: str, reduction: str) -> tupl
     """Returns the communicators that the costs of a codec with a reduction can predict."""
     # What is dense sums, in a fraction of the bytes.
     flat = () if reduction == "Allgather" and spec in DENSE else (reduction,)
-    inside = tuple(INSIDE + name for name in flat) if options.per_host > 1 else ()
+    inside = tuple(HIERARCHICAL + name for name in flat) if options.per_host > 1 else ()
     master = (PARAMETER_SERVER,) if reduction == "Allgather" else ()
     return (*master, *flat, *inside)

@@ -19,13 +19,13 @@ from atomo.cli.gradient_file import gradient_in, tensors_in
 from atomo.data import epoch_seed
 from atomo.errors import ConfigError
 from atomo.models.weights import load_weights
-from atomo.planning import Profile, Setting, measure_passes
-from atomo.planning.hosts import measure_inside
+from atomo.planning import Profile, Scenario, measure_passes
 from atomo.planning.prediction import NO_LINK
+from atomo.planning.rails import measure_intra_host_link
 from atomo.randomness import derive
 from atomo.tasks import task_of
 
-__all__ = ["profile_of", "setting_of"]
+__all__ = ["profile_of", "scenario_of"]
 
 BUFFERS: Final = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
 FORWARD: Final = 1 / 3  # of both passes: backward multiplies twice as much, for weights and inputs
@@ -136,10 +136,10 @@ def matched(
     return {name: gradient[name] for name in own}
 
 
-def setting_of(options: ExplainOptions, profile: Profile) -> Setting:
+def scenario_of(options: ExplainOptions, profile: Profile) -> Scenario:
     """Workers and links as described."""
-    inside = measure_inside() if options.per_host > 1 else NO_LINK
-    return Setting(
-        profile, options.workers, options.link, options.machine,
+    inside = measure_intra_host_link() if options.per_host > 1 else NO_LINK
+    return Scenario(
+        profile, options.workers, options.link, options.host_model,
         per_host=options.per_host, inside=inside,
     )  # fmt: skip

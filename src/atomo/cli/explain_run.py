@@ -12,15 +12,15 @@ from typing import Any, Final, final
 from rich.table import Table
 
 from atomo.cli.explain_options import ExplainOptions
-from atomo.cli.explain_profile import profile_of, setting_of
+from atomo.cli.explain_profile import profile_of, scenario_of
 from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hierarchy import BY_NAME
 from atomo.launch.console import report_console
 from atomo.models import is_own
-from atomo.planning import Prediction, Setting, measure_costs, predict
-from atomo.planning.hosts import INSIDE
+from atomo.planning import Prediction, Scenario, measure_costs, predict
+from atomo.planning.rails import HIERARCHICAL
 from atomo.roles import has_master
 from atomo.settings_file import SETTINGS_FILE, read_settings
 from atomo.training.evaluator import refuse_foreign
@@ -72,9 +72,9 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
     if not steps:
         raise CheckpointError(f"{folder} has no step from {FIRST} on to explain: let it run longer")
     like_it = asked(settings, options)
-    setting = setting_of(like_it, profile_of(like_it))
-    prediction = predicted(settings, setting, options.repetitions)
-    parts = compared_parts(steps, setting, prediction)
+    scenario = scenario_of(like_it, profile_of(like_it))
+    prediction = predicted(settings, scenario, options.repetitions)
+    parts = compared_parts(steps, scenario, prediction)
     if options.json:
         document = {"folder": str(folder), "steps": len(steps), "parts": [*map(asdict, parts)]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -152,21 +152,21 @@ def hierarchy_of(settings: Settings, options: ExplainOptions) -> str:
     )
 
 
-def predicted(settings: Settings, setting: Setting, repetitions: int) -> Prediction:
+def predicted(settings: Settings, scenario: Scenario, repetitions: int) -> Prediction:
     """Returns a step of the run."""
     reduction = "Allgather" if has_master(settings.comm_type) else settings.comm_type
-    gradient, compression = setting.profile.gradient, settings.compression
+    gradient, compression = scenario.profile.gradient, settings.compression
     codec = make_codec(settings.code)
     costs = measure_costs(codec, reduction, gradient, repetitions, compression)
-    inside = INSIDE if setting.per_host > 1 else ""
-    return predict(setting, costs, inside + settings.comm_type, settings.grouping)
+    inside = HIERARCHICAL if scenario.per_host > 1 else ""
+    return predict(scenario, costs, inside + settings.comm_type, settings.grouping)
 
 
 def compared_parts(
-    steps: Sequence[Mapping[str, Any]], setting: Setting, prediction: Prediction
+    steps: Sequence[Mapping[str, Any]], scenario: Scenario, prediction: Prediction
 ) -> list[Part]:
     """Compares the measured and the predicted times of a step and its parts."""
-    foreseen = {"step": prediction.step_s, "passes": setting.compute_s}
+    foreseen = {"step": prediction.step_s, "passes": scenario.compute_s}
 
     def measured(names: tuple[str, ...]) -> float:
         sums = (sum(float(step.get(name, 0.0)) for name in names) for step in steps)

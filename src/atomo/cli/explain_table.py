@@ -9,15 +9,15 @@ from rich.table import Table
 
 from atomo.cli.explain_options import ExplainOptions, left_out
 from atomo.launch.text import bytes_text
-from atomo.planning import Setting
-from atomo.planning.comparison import DENSE, OTHER_SIZES, Compared, compresses
+from atomo.planning import Scenario
+from atomo.planning.comparison import DENSE, OTHER_SIZES, Comparison, compression_pays
 from atomo.quantities import speed_text
 
 __all__ = ["document", "table", "verdict"]
 
 
 def document(
-    options: ExplainOptions, setting: Setting, found: Sequence[Compared]
+    options: ExplainOptions, scenario: Scenario, found: Sequence[Comparison]
 ) -> dict[str, Any]:
     """Everything, for programs. What pays everywhere has null as its bound."""
     rows = [asdict(one) for one in found]
@@ -25,25 +25,25 @@ def document(
         row["pays_below"] = None if math.isinf(row["pays_below"]) else row["pays_below"]
     return {
         "options": asdict(options),
-        "parameters": sum(setting.profile.sizes) // 4,
-        "compute_s": setting.compute_s,
-        "compress": compresses(found),
+        "parameters": sum(scenario.profile.sizes) // 4,
+        "compute_s": scenario.compute_s,
+        "compress": compression_pays(found),
         "left_out": left_out(options),
         "steps": rows,
     }
 
 
-def table(setting: Setting, found: Sequence[Compared], options: ExplainOptions) -> Table:
+def table(scenario: Scenario, found: Sequence[Comparison], options: ExplainOptions) -> Table:
     """Returns one row a codec and communicator, the fastest first."""
-    entries = sum(setting.profile.sizes) // 4
+    entries = sum(scenario.profile.sizes) // 4
     links = f"{options.bandwidth}, {options.latency}"
     if options.per_host > 1:
         links = f"{options.per_host} a host, hosts over {links}"
-    if setting.measured:
+    if scenario.measured:
         links = f"links as in {options.probe}"
     title = (
         f"{subject(options)}, {entries:,} parameters: a step's passes take "
-        f"{1e3 * setting.compute_s:.0f} ms; {options.workers} workers, {links}"
+        f"{1e3 * scenario.compute_s:.0f} ms; {options.workers} workers, {links}"
     )
     inside = ["hosts"] if options.per_host > 1 else []
     error = ["error"] if any(one.error is not None for one in found) else []
@@ -83,17 +83,17 @@ def error_text(error: float | None) -> str:
     return "" if error is None else f"{error:.2g}"
 
 
-def way(one: Compared, options: ExplainOptions) -> str:
+def way(one: Comparison, options: ExplainOptions) -> str:
     """As `atomo train` is told."""
     inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
     return f"{inside}--comm-type {one.communicator}"
 
 
-def verdict(found: Sequence[Compared], options: ExplainOptions) -> str:
+def verdict(found: Sequence[Comparison], options: ExplainOptions) -> str:
     """Returns the answer in a sentence or two."""
     first = found[0]
     how = f"{way(first, options)} --code '{first.code}' --fusion {first.fusion}"
-    if not compresses(found):
+    if not compression_pays(found):
         dense = next(one for one in found if one.code in DENSE)
         plain = f"{way(dense, options)} --code {dense.code}"
         return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"

@@ -13,7 +13,7 @@ from atomo.comm_types import COMM_TYPES
 from atomo.config import Settings
 from atomo.launch.place import canonical
 from atomo.launch.probes import subject_of
-from atomo.probing import Probed, write_probe
+from atomo.probing import Probe, write_probe
 from atomo.training.job import make_job
 from atomo.training.trial import probe_job
 from atomo.transports import Transport, connect
@@ -33,8 +33,8 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def probed_as(options: ExplainOptions, transport: Transport) -> Probed:
-    """Measures all communicators with all ranks together."""
+def probed_as(options: ExplainOptions, transport: Transport) -> Probe:
+    """Measures all communicators with all ranks timer."""
     job = make_job(canonical(settings_of(options, transport.size)), transport.size)
     ways = [(make_codec(code), reduction) for code, reduction in ways_of(options)]
     return probe_job(

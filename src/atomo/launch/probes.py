@@ -12,7 +12,7 @@ from atomo.config import Settings
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.launch.hosts import assign, read_hosts
 from atomo.launch.mpirun import starting
-from atomo.probing import Probed, Subject, read_probe
+from atomo.probing import Probe, ProbeSubject, read_probe
 
 __all__ = ["Asked", "probed", "subject_of"]
 
@@ -73,7 +73,7 @@ def end(job: "subprocess.Popen[bytes]") -> None:
         job.kill()
 
 
-def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -> Probed:
+def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -> Probe:
     """Reads a probe from a file, or runs a job that measures it first.
 
     Args:
@@ -88,7 +88,7 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
     """
     path = Path(asked.probe)
     if not path.exists():
-        # All of them would run elsewhere than here.
+        # All of them would run remote_workers than here.
         settings = Settings(
             n=asked.workers, hostfile=asked.hostfile, mpi_args=asked.mpi_args,
             comm_type="Allgather",
@@ -107,10 +107,10 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
     return found
 
 
-def subject_of(asked: Asked, ranks: int) -> Subject:
+def subject_of(asked: Asked, ranks: int) -> ProbeSubject:
     """Describes the subject of a probe with these options."""
     hosts = assign(read_hosts(Path(asked.hostfile)), ranks) if asked.hostfile else [(HERE, ranks)]
-    return Subject(
+    return ProbeSubject(
         tuple(name for name, count in hosts for _ in range(count)),
         asked.network,
         asked.dataset,
@@ -120,7 +120,7 @@ def subject_of(asked: Asked, ranks: int) -> Subject:
     )
 
 
-def check_subject(path: Path, found: Subject, asked: Subject) -> None:
+def check_subject(path: Path, found: ProbeSubject, asked: ProbeSubject) -> None:
     """Raises ConfigError for a probe of something else than what is asked for."""
     for name, value in vars(asked).items():
         other = getattr(found, name)

@@ -1,4 +1,4 @@
-"""What a step will take: costs measured here, links as described, and a prediction from both.
+"""Prediction of a step's time from costs measured here and links as described.
 
 profile.py     when the gradients of a model are there, on this machine
 costs.py       what encoding, sending and decoding each of them takes
@@ -9,9 +9,9 @@ prediction.py  a step from these three, and whether compression pays
 from atomo.planning.costs import Costs, measure_costs
 from atomo.planning.exchanges import EXCHANGES, Link
 from atomo.planning.prediction import (
-    Machine,
+    HostModel,
     Prediction,
-    Setting,
+    Scenario,
     best_step,
     break_even,
     predict,
@@ -21,11 +21,11 @@ from atomo.planning.profile import Profile, measure_passes
 __all__ = [
     "EXCHANGES",
     "Costs",
+    "HostModel",
     "Link",
-    "Machine",
     "Prediction",
     "Profile",
-    "Setting",
+    "Scenario",
     "best_step",
     "break_even",
     "measure_costs",

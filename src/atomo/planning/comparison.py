@@ -1,4 +1,4 @@
-"""Predictions side by side: codecs under the communicators that they go with, and dense ones."""
+"""Comparison of predicted steps: codecs under their communicators, and dense gradients."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,27 +7,37 @@ from typing import Final, final
 
 from atomo.grouping import bucket_caps
 from atomo.planning.costs import Costs
-from atomo.planning.hosts import INSIDE, flat_name
-from atomo.planning.prediction import Setting, best_step, break_even, predict
+from atomo.planning.prediction import Scenario, best_step, break_even, predict
+from atomo.planning.rails import HIERARCHICAL, flat_name
 
-__all__ = ["BASE", "DENSE", "OTHER_SIZES", "Compared", "compared", "compresses", "fastest_ways"]
+__all__ = [
+    "BASELINE",
+    "DENSE",
+    "MIN_GAIN",
+    "OTHER_SIZES",
+    "Comparison",
+    "compare",
+    "compression_pays",
+    "fastest_methods",
+]
 
 DENSE: Final = ("sgd", "bf16")
-FRAMES: Final = ("Bcast", "Allgather", "Allreduce")  # the others' ranks agree first on what to send
-BASE: Final = "bf16"  # over Allreduce: what compression has to beat
+# With the others, ranks agree first on what to send: the codec's own error says little.
+FRAMES: Final = ("Bcast", "Allgather", "Allreduce")
+BASELINE: Final = "bf16"  # over Allreduce: what compression has to beat
 OTHER_SIZES: Final = (8, 64, 1024)  # workers
-WORTH: Final = 1.02  # steps in the time of one; what gains less is not worth its loss
+MIN_GAIN: Final = 1.02  # ratio of step times; a smaller gain is not worth a codec's error
 
 
 @final
 @dataclass(frozen=True)
-class Compared:
-    """One codec under one communicator."""
+class Comparison:
+    """The predicted step of one codec under one communicator."""
 
     code: str
     communicator: str
     hierarchical: bool
-    """Whether it is dense inside a host, and this between hosts."""
+    """True if sums inside a host are dense, and the codec serves between hosts."""
     step_s: float
     least_step_s: float
     """With the best of all partitions into messages."""
@@ -39,67 +49,67 @@ class Compared:
     link_s: float
     codec_s: float
     to_base: float
-    """How many steps it takes in the time of one of bf16 over Allreduce."""
+    """Steps in the time of one step of bf16 over Allreduce."""
     pays_below: float
-    """Bits a second; 0: nowhere, inf: everywhere."""
+    """Bits a second; 0: on no link, inf: on every link."""
     steps_s: Mapping[str, float]
-    """By other numbers of workers."""
+    """Step times by other numbers of workers."""
     error: float | None = None
-    """Squared, of what arrives, over the squared norm of the gradient; None: not measured."""
+    """Squared error of what arrives, over the squared norm of the gradient; None: not measured."""
 
 
-def compared(
-    setting: Setting,
+def compare(
+    scenario: Scenario,
     measured: Sequence[tuple[Costs, str]],
     errors: Mapping[str, float] = MappingProxyType({}),
-) -> Iterator[Compared]:
-    """What each would take.
+) -> Iterator[Comparison]:
+    """Predicts a step of each codec and communicator.
 
     Args:
-        setting: the workers and their links.
-        measured: costs of codecs, each with a communicator that they go with.
-        errors: of codecs, where frames are just what they make of a gradient.
+        scenario: the workers and their links.
+        measured: costs of codecs, each with a communicator that the codec goes with.
+        errors: of codecs, for communicators that send the codec's frames unchanged.
     """
-    (base,) = (c for c, name in measured if name == "Allreduce" and c.spec == BASE)
-    base_s = predict(setting, base, "Allreduce").step_s
+    (base,) = (c for c, name in measured if name == "Allreduce" and c.spec == BASELINE)
+    base_s = predict(scenario, base, "Allreduce").step_s
     for costs, name in measured:
-        one, best = predict(setting, costs, name), best_step(setting, costs, name)
+        prediction, best = predict(scenario, costs, name), best_step(scenario, costs, name)
         others = {
-            str(n): predict(replace(setting, workers=n), costs, name).step_s for n in OTHER_SIZES
+            str(n): predict(replace(scenario, workers=n), costs, name).step_s for n in OTHER_SIZES
         }
-        yield Compared(
+        yield Comparison(
             costs.spec,
             flat_name(name),
-            name.startswith(INSIDE),
-            one.step_s,
+            name.startswith(HIERARCHICAL),
+            prediction.step_s,
             best.step_s,
-            bucket_caps(best.cuts, setting.profile.sizes),
-            str(one.grouping),
-            one.messages,
+            bucket_caps(best.cuts, scenario.profile.sizes),
+            str(prediction.grouping),
+            prediction.messages,
             costs.sent_bytes,
-            one.link_s,
-            one.codec_s,
-            base_s / one.step_s,
-            8 * break_even(setting, costs, name, base),
+            prediction.link_s,
+            prediction.codec_s,
+            base_s / prediction.step_s,
+            8 * break_even(scenario, costs, name, base),
             others,
             errors.get(costs.spec) if flat_name(name) in FRAMES else None,
         )
 
 
-def compresses(found: Sequence[Compared]) -> bool:
-    """Whether any codec is faster than every dense gradient, by more than is worth a word."""
-    dense = min(one.step_s for one in found if one.code in DENSE)
-    return dense > WORTH * min(one.step_s for one in found)
+def compression_pays(rows: Sequence[Comparison]) -> bool:
+    """Returns True if a codec is faster than all dense gradients by at least `MIN_GAIN`."""
+    dense = min(row.step_s for row in rows if row.code in DENSE)
+    return dense > MIN_GAIN * min(row.step_s for row in rows)
 
 
-def fastest_ways(
-    measured: Sequence[tuple[Costs, str]], found: Sequence[Compared]
+def fastest_methods(
+    measured: Sequence[tuple[Costs, str]], rows: Sequence[Comparison]
 ) -> list[tuple[Costs, str]]:
-    """What is dense by Allreduce, and each codec under its fastest communicator."""
-    least: dict[str, Compared] = {}
-    for one in found:
-        if one.code not in least or one.step_s < least[one.code].step_s:
-            least[one.code] = one
-    ways = {code: INSIDE * one.hierarchical + one.communicator for code, one in least.items()}
-    ways |= dict.fromkeys(DENSE, "Allreduce")
-    return [(costs, name) for costs, name in measured if ways[costs.spec] == name]
+    """Returns dense gradients by Allreduce, and each codec under its fastest communicator."""
+    fastest: dict[str, Comparison] = {}
+    for row in rows:
+        if row.code not in fastest or row.step_s < fastest[row.code].step_s:
+            fastest[row.code] = row
+    names = {code: HIERARCHICAL * r.hierarchical + r.communicator for code, r in fastest.items()}
+    names |= dict.fromkeys(DENSE, "Allreduce")
+    return [(costs, name) for costs, name in measured if names[costs.spec] == name]

@@ -1,8 +1,8 @@
-"""What a codec costs on the gradients of a model: encoding, bytes and decoding of each tensor.
+"""Measured costs of a codec on a model's gradients: encoding, bytes and decoding of each tensor.
 
-Two exchanges with oneself are timed: every tensor in a message of its own, and all in one. If a
-message takes something by itself and the rest adds up tensor by tensor, their difference is what
-the other messages took, and both are known.
+Two exchanges of one rank with itself are timed: every tensor in a message of its own, and all
+tensors in one message. The model is a fixed cost of each message plus a cost of each tensor; the
+difference of the two exchanges gives the fixed cost.
 """
 
 import time
@@ -22,19 +22,19 @@ from atomo.grouping import ONE, Grouping
 from atomo.memory import default_memory, make_memory
 from atomo.wire import Bytes, Compression
 
-__all__ = ["Cost", "Costs", "Typical", "measure_costs"]
+__all__ = ["Cost", "Costs", "Statistic", "measure_costs"]
 
-Typical = Callable[[Iterable[float]], float]
-"""One time for several."""
+Statistic = Callable[[Iterable[float]], float]
+"""Reduces several times to one."""
 HALF_BYTES: Final = 2
 LAYERS: Final = Grouping("layer")
-MOMENTUM: Final = 0.9  # as runs have it by default; it decides on the memory
+MOMENTUM: Final = 0.9  # the default of runs; the default memory depends on it
 
 
 @final
 @dataclass(frozen=True)
 class Cost:
-    """Of a message, or of a tensor in one."""
+    """Cost of a message, or of a tensor in a message."""
 
     encode_s: float = 0.0
     decode_s: float = 0.0  # of one worker's
@@ -44,30 +44,30 @@ class Cost:
 @final
 @dataclass(frozen=True)
 class Costs:
-    """Of one codec under one reduction."""
+    """Costs of one codec under one reduction."""
 
     spec: str
-    """As it was asked for."""
+    """The codec, as its user writes it."""
     each: tuple[Cost, ...]
-    """What each tensor adds to a message, from the last parameter to the first."""
+    """Cost that each tensor adds to a message, from the last parameter to the first."""
     message: Cost
-    """What a message costs beside."""
+    """Fixed cost of a message."""
     rounds: int
-    """How often all ranks wait for each other, a message."""
+    """Number of times that all ranks wait for each other in an exchange of a message."""
     holds: bool
-    """Whether nothing is encoded before the whole gradient is there."""
+    """True if encoding begins only when the whole gradient is there."""
     half: bool = False
-    """Whether it is added up on its way in half precision."""
+    """True if ranks add up values in half precision."""
 
     @property
     def sent_bytes(self) -> float:
-        """Of a gradient in one message."""
-        return self.message.sent_bytes + sum(one.sent_bytes for one in self.each)
+        """Bytes of a gradient in one message."""
+        return self.message.sent_bytes + sum(cost.sent_bytes for cost in self.each)
 
 
 @final
-class Alone(Collective):
-    """One rank, which keeps count of what it would send."""
+class SingleRank(Collective):
+    """A group of one rank, which counts the bytes that it would send."""
 
     def __init__(self) -> None:
         self.rank, self.size, self.wait_s = 0, 1, 0.0
@@ -89,9 +89,9 @@ class Alone(Collective):
         self.rounds += 1
 
     def broadcast(self, values: Tensor, what: str) -> None:
-        del values, what  # they are its own
+        del values, what  # the rank has its own values already
 
-    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Alone":
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "SingleRank":
         del ranks, one_host
         return self
 
@@ -102,116 +102,116 @@ def measure_costs(
     gradient: Mapping[str, Tensor],
     repetitions: int = 3,
     compression: Compression | None = None,
-    typical: Typical = min,
+    typical: Statistic = min,
 ) -> Costs:
-    """Exchanges `gradient` with oneself; the fastest of `repetitions` counts, or what is typical.
+    """Times exchanges of `gradient` by one rank with itself.
 
     Args:
-        codec: how it is encoded.
+        codec: encodes the gradient.
         reduction: one of `REDUCTIONS`.
         gradient: float32 tensors by parameter name, in forward order.
-        repetitions: how often each exchange is timed, after one time that is not.
+        repetitions: timed exchanges; one more comes before and is not timed.
         compression: blosc's settings.
-        typical: what stands for the times of the repetitions. The fastest is what the exchange
-            takes by itself, the mean what it takes beside whatever else the cores do.
+        typical: reduces the times of the repetitions to one. The minimum is the time of the
+            exchange alone, the mean its time beside whatever else the cores do.
 
     Raises:
         ConfigError: the codec does not go with the reduction.
-        CodecError: it cannot carry the gradient.
+        CodecError: the codec cannot carry the gradient.
     """
     kind = REDUCTIONS[reduction]
     fitted = kind.fitted(codec)
     shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
-    bench = Bench(kind, fitted, compression or Compression(), typical)
-    apart = bench.measure(plan(shapes, fitted, LAYERS), gradient, repetitions)
-    one = plan(shapes, fitted, ONE)
-    ((whole, rounds),) = bench.measure(one, gradient, repetitions)
-    holds = bench.needs_norm or any(part.shared for bucket in one for part in bucket.parts)
+    timer = ExchangeTimer(kind, fitted, compression or Compression(), typical)
+    apart = timer.measure(plan(shapes, fitted, LAYERS), gradient, repetitions)
+    buckets = plan(shapes, fitted, ONE)
+    ((whole, rounds),) = timer.measure(buckets, gradient, repetitions)
+    holds = timer.needs_norm or any(part.shared for bucket in buckets for part in bucket.parts)
     costs = fit(str(codec), [cost for cost, _ in apart], whole, rounds, holds)
-    return replace(costs, half=bench.half)
+    return replace(costs, half=timer.half)
 
 
 @final
-class Bench:
-    """Times exchanges with oneself by one reduction."""
+class ExchangeTimer:
+    """Times exchanges of one rank with itself by one reduction."""
 
     def __init__(
         self,
         kind: type[Reduction[Any]],
         codec: Codec[Any],
         compression: Compression,
-        typical: Typical,
+        typical: Statistic,
     ) -> None:
         self._kind, self._compression, self._typical = kind, compression, typical
         self._memory = kind.default_memory(MOMENTUM) or default_memory(codec, MOMENTUM)
         self.needs_norm = make_memory(self._memory, workers=1).needs_norm
-        self.half = False  # as soon as anything was added up so
+        self.half = False  # True once a sum was in half precision
 
     def measure(
         self, buckets: Sequence[Bucket], gradient: Mapping[str, Tensor], repetitions: int
     ) -> list[tuple[Cost, int]]:
-        """The cost of each bucket, and its rounds."""
-        alone = Alone()
+        """Returns the cost of each bucket, and the rounds of each."""
+        group = SingleRank()
         memory = make_memory(self._memory, workers=1)
         compressor = Compressor(memory, self._compression, 1, 0)
-        reduction = self._kind(alone, compressor)
-        found: list[tuple[Cost, int]] = []
+        reduction = self._kind(group, compressor)
+        costs_by_bucket: list[tuple[Cost, int]] = []
         for bucket in buckets:
             flat = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
             if bucket.agreeing:
                 compressor.agree(compressor.propose(bucket, flat))
             steps = range(1, repetitions + 2)
-            times = [exchange(reduction, alone, bucket, flat, step) for step in steps]
+            times = [exchange(reduction, group, bucket, flat, step) for step in steps]
             costs = [cost for cost, _ in times[1:]]
-            least = Cost(
+            typical = Cost(
                 self._typical(cost.encode_s for cost in costs),
                 self._typical(cost.decode_s for cost in costs),
                 sum(cost.sent_bytes for cost in costs) / len(costs),
             )
-            found.append((least, times[-1][1]))
-            self.half |= alone.half
-        return found
+            costs_by_bucket.append((typical, times[-1][1]))
+            self.half |= group.half
+        return costs_by_bucket
 
 
 def exchange(
-    reduction: Reduction[Any], alone: Alone, bucket: Bucket, flat: Tensor, step: int
+    reduction: Reduction[Any], group: SingleRank, bucket: Bucket, flat: Tensor, step: int
 ) -> tuple[Cost, int]:
-    """What one step of one bucket costs, and its rounds."""
+    """Times one step of one bucket; returns its cost and its rounds."""
     work, out = flat.clone(), torch.zeros_like(flat)
-    alone.sent_bytes = alone.rounds = 0
+    group.sent_bytes = group.rounds = 0
     begin = time.perf_counter()
     finish = reduction.start(bucket, reduction.encode(bucket, work, step), step)
     encoded = time.perf_counter()
     finish(out)
     decoded = time.perf_counter()
-    return Cost(encoded - begin, decoded - encoded, float(alone.sent_bytes)), alone.rounds
+    return Cost(encoded - begin, decoded - encoded, float(group.sent_bytes)), group.rounds
 
 
 def fit(spec: str, apart: Sequence[Cost], whole: Cost, rounds: int, holds: bool) -> Costs:
-    """Costs by which both exchanges cost what they did, or nearly, and none is below zero."""
+    """Fits costs from 0 to both exchanges, of all tensors `apart` and in one `whole` message."""
     parts = [
         fit_line([getattr(cost, name) for cost in apart], getattr(whole, name))
         for name in ("encode_s", "decode_s", "sent_bytes")
     ]
     message = Cost(*(fixed for fixed, _ in parts))
-    each = tuple(Cost(*three) for three in zip(*(rest for _, rest in parts), strict=True))
+    each = tuple(Cost(*numbers) for numbers in zip(*(rest for _, rest in parts), strict=True))
     return Costs(spec, each, message, rounds, holds)
 
 
 def fit_line(apart: Sequence[float], whole: float) -> tuple[float, list[float]]:
-    """What a message takes by itself, and what each tensor adds.
+    """Splits a message's time into a fixed part and a part of each tensor.
 
     Args:
-        apart: of messages with one tensor each.
-        whole: of the one message with all of them.
+        apart: times of messages with one tensor each.
+        whole: time of the one message with all tensors.
 
     Returns:
-        Numbers from 0. With all tensors, a message takes `whole`.
+        Numbers from 0; the fixed part and all tensors add up to `whole`.
     """
     others = max(len(apart) - 1, 1)
     fixed = min(max((sum(apart) - whole) / others, 0.0), min(whole, min(apart)))
-    above = [max(one - fixed, 0.0) for one in apart]
+    above = [max(time - fixed, 0.0) for time in apart]
     total, rest = sum(above), whole - fixed
     if total <= 0:
         return fixed, [rest / len(apart)] * len(apart)
-    return fixed, [rest * one / total for one in above]
+    return fixed, [rest * share / total for share in above]

@@ -1,4 +1,4 @@
-"""When the gradients of a model are there: the passes of one worker, timed in this process."""
+"""Times at which the gradients of a model are there: one worker's passes, timed in this process."""
 
 import time
 from dataclasses import dataclass
@@ -18,17 +18,18 @@ WARM_UP: Final = 1  # passes that are not timed
 @final
 @dataclass(frozen=True)
 class Profile:
-    """One worker's passes over a batch, and the gradient that they end with."""
+    """One worker's passes over a batch, and the resulting gradient."""
 
     forward_s: float  # to the begin of the backward pass
     ready_s: tuple[float, ...]
-    """When each gradient is there, from the begin of the backward pass; parameters from the last to
-    the first, as messages hold them."""
+    """Time of each gradient from the begin of the backward pass; parameters from the last to the
+    first, as messages hold them.
+    """
     backward_s: float
     gradient: dict[str, Tensor]
     """By parameter name, in forward order."""
     update_s: float = 0.0
-    """Of the optimiser's step."""
+    """Seconds of the optimizer's step."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -45,14 +46,14 @@ def measure_passes(
         model: in training mode on the CPU. Its gradients are replaced, its weights are not.
         objective: gives the loss.
         batch: of one worker and step.
-        repetitions: how many passes are timed, at least 1.
+        repetitions: number of timed passes, at least 1.
     """
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     best: tuple[float, float, list[float]] | None = None
     for repetition in range(WARM_UP + repetitions):
-        one = timed_pass(model, objective, batch, [*parameters.values()])
-        if repetition >= WARM_UP and (best is None or one[0] + one[1] < best[0] + best[1]):
-            best = one
+        times = time_pass(model, objective, batch, [*parameters.values()])
+        if repetition >= WARM_UP and (best is None or times[0] + times[1] < best[0] + best[1]):
+            best = times
     assert best is not None
     gradient = {
         name: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
@@ -61,10 +62,10 @@ def measure_passes(
     return Profile(best[0], tuple(reversed(best[2])), best[1], gradient)
 
 
-def timed_pass(
+def time_pass(
     model: Module, objective: Objective, batch: Batch, parameters: list[torch.nn.Parameter]
 ) -> tuple[float, float, list[float]]:
-    """Seconds of the forward and the backward pass, and to each gradient."""
+    """Returns seconds of the forward pass, of the backward pass, and until each gradient."""
     for parameter in parameters:
         parameter.grad = None
     ready: dict[int, float] = {}

@@ -1,35 +1,35 @@
-"""A probe: what the steps of a job are made of, measured by all its ranks at once on its own hosts
-and links. Nothing is changed by it.
+"""A probe of a job: all its ranks measure the parts of a step at once, on their own hosts and
+links. A probe changes nothing.
 
-together.py   what all ranks time at once, and agree on
-passes.py     when gradients are there while all ranks compute
-slowing.py    how much encoding delays the passes that it runs beside
-coding.py     what codecs cost on all ranks at once
-links.py      what a message takes as each communicator sends it
-record.py     all of these, and the file that keeps them
-untouched.py  everything that a pass might change, put back
+timer.py            measurements that all ranks begin at once, and their shared numbers
+pass_profile.py     times of the gradients while all ranks compute
+slowing.py          delay of the passes by encoding beside them
+codec_costs.py      costs of codecs on all ranks at once
+links.py            time of a message as each communicator sends it
+probe_file.py       all of these, and their file
+preserved_state.py  restores everything that a pass may change
 """
 
-from atomo.probing.coding import measure_together
+from atomo.probing.codec_costs import measure_rank_costs
 from atomo.probing.links import LINKS, links_for, measure_links
-from atomo.probing.passes import Trial, measure_profile
-from atomo.probing.record import Probed, Subject, read_probe, write_probe
+from atomo.probing.pass_profile import DryRun, measure_profile
+from atomo.probing.preserved_state import preserved_state
+from atomo.probing.probe_file import Probe, ProbeSubject, read_probe, write_probe
 from atomo.probing.slowing import measure_slowing
-from atomo.probing.together import Together
-from atomo.probing.untouched import untouched
+from atomo.probing.timer import SynchronizedTimer
 
 __all__ = [
     "LINKS",
-    "Probed",
-    "Subject",
-    "Together",
-    "Trial",
+    "DryRun",
+    "Probe",
+    "ProbeSubject",
+    "SynchronizedTimer",
     "links_for",
     "measure_links",
     "measure_profile",
+    "measure_rank_costs",
     "measure_slowing",
-    "measure_together",
+    "preserved_state",
     "read_probe",
-    "untouched",
     "write_probe",
 ]

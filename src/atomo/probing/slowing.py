@@ -1,4 +1,4 @@
-"""How much encoding delays the passes that it runs beside, where they share cores and caches."""
+"""Delay of the passes by encoding beside them, where both share cores and caches."""
 
 import statistics
 import threading
@@ -11,57 +11,59 @@ from torch import Generator
 
 from atomo.codecs import make_codec
 from atomo.communicators.threads import one_thread
-from atomo.probing.passes import Trial
-from atomo.probing.together import Together
+from atomo.probing.pass_profile import DryRun
+from atomo.probing.timer import SynchronizedTimer
 
 __all__ = ["measure_slowing"]
 
 
-def measure_slowing(trial: Trial, together: Together, device: torch.device, times: int) -> float:
-    """Seconds by which a second of encoding delays the passes that it runs beside, 0..1.
+def measure_slowing(
+    dry_run: DryRun, timer: SynchronizedTimer, device: torch.device, times: int
+) -> float:
+    """Measures the seconds by which a second of encoding delays the passes beside it, 0..1.
 
-    Passes are timed alone, and beside a thread that encodes again and again; what encoding takes is
-    timed on all ranks at once.
+    Passes are timed alone, and beside a thread that encodes again and again. Encoding is timed on
+    all ranks at once.
 
     Args:
-        trial: this rank's steps, some of which were taken.
-        together: the ranks.
+        dry_run: this rank's steps, some of which were run already.
+        timer: the ranks.
         device: where it computes.
-        times: how many passes are timed, both ways.
+        times: number of timed passes, alone and beside encoding.
     """
-    encode = encoding(sum(bucket.size for bucket in trial.buckets), device)
+    encode = encode_work(sum(bucket.size for bucket in dry_run.buckets), device)
 
     def compute() -> None:
         for step in range(1, times + 1):
-            if trial.computes:
-                trial.run(step, lambda bucket, flat: None)
+            if dry_run.computes:
+                dry_run.run(step, lambda bucket, flat: None)
 
     def encode_often() -> None:
         for _ in range(times):
             encode()
 
     encode()
-    alone_s, one_s = together.slowest_s(compute), together.slowest_s(encode_often) / times
-    with repeating(encode) as count:
-        beside_s = together.slowest_s(compute)
-    counts = together.share([float(count())], "encodings")
-    encoded_s = one_s * statistics.fmean(one for (one,) in counts)
-    return min(1.0, max(0.0, (beside_s - alone_s) / max(encoded_s, one_s)))
+    alone_s, encode_s = timer.slowest_s(compute), timer.slowest_s(encode_often) / times
+    with run_repeatedly(encode) as count:
+        beside_s = timer.slowest_s(compute)
+    counts = timer.gather([float(count())], "encodings")
+    encoded_s = encode_s * statistics.fmean(count for (count,) in counts)
+    return min(1.0, max(0.0, (beside_s - alone_s) / max(encoded_s, encode_s)))
 
 
-def encoding(entries: int, device: torch.device) -> Callable[[], object]:
-    """Encodes so many entries once."""
+def encode_work(entries: int, device: torch.device) -> Callable[[], object]:
+    """Returns a function that encodes `entries` values once."""
     values = torch.randn(entries, generator=Generator().manual_seed(1)).to(device)
     codec = make_codec("efsignsgd")
     return lambda: codec.encode(values, Generator(device).manual_seed(1))
 
 
 @contextmanager
-def repeating(work: Callable[[], object]) -> Iterator[Callable[[], int]]:
-    """Does work again and again beside the block, in a thread of its own.
+def run_repeatedly(work: Callable[[], object]) -> Iterator[Callable[[], int]]:
+    """Runs work again and again beside the block, in a thread of its own.
 
     Yields:
-        How often it was done so far.
+        A function that returns how often the work was done.
     """
     ended, done = threading.Event(), [0]
 

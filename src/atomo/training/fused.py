@@ -22,9 +22,9 @@ from atomo.fusion.buckets import MOST
 from atomo.fusion.flow import Flow
 from atomo.fusion.searches import SEARCHES, within
 from atomo.grouping import Grouping, cut_at, megabytes
-from atomo.planning import Costs, Setting
+from atomo.planning import Costs, Scenario
 from atomo.planning.prediction import flow_of, predict
-from atomo.probing import Probed
+from atomo.probing import Probe
 from atomo.schedule import phases
 from atomo.training.allowance import Allowance, TimeLeft
 from atomo.training.found import Found
@@ -55,7 +55,7 @@ def fused(
     say: Callable[[str], object] = lambda why: None,
     note: Callable[[str], object] = lambda text: None,
 ) -> Job:
-    """The same job with its messages. All ranks call it together.
+    """The same job with its messages. All ranks call it timer.
 
     Args:
         draft: of this rank.
@@ -157,15 +157,15 @@ class Rank:
     def measured(self, left: TimeLeft, overhead_s: float) -> Found:
         """Measures on all ranks and returns the plan; trials count on rank 0 alone."""
         probed = self.probed()
-        setting, costs = probed.setting(self.draft.workers), self.costs(probed)
-        found = searched(self.draft, self.way, setting, costs)
+        scenario, costs = probed.scenario(self.draft.workers), self.costs(probed)
+        found = searched(self.draft, self.way, scenario, costs)
         if self.way == TRIED and self.transport.rank != FIRST:
             join_rehearsal(self.draft, self.transport, self.device)
         elif self.way == TRIED:
-            plans = partitions(self.draft, setting, costs, found)
+            plans = partitions(self.draft, scenario, costs, found)
             some = [*plans.values()]
             trials = rehearse(self.draft, self.transport, self.device, some, left, overhead_s)
-            found = after_trials(found, plans, trials, flow_of(setting, costs, self.comm_type))
+            found = after_trials(found, plans, trials, flow_of(scenario, costs, self.comm_type))
         return replace(found, numbers=probed.numbers)
 
     def unmeasured(self, allowance: Allowance) -> Found:
@@ -180,7 +180,7 @@ class Rank:
         )
         return Found(self.way, cuts, job, 0.0, 0.0, 0.0, 0.0, (), why=why)
 
-    def probed(self) -> Probed:
+    def probed(self) -> Probe:
         """What all ranks find."""
         name = self.draft.settings.comm_type
         # A master has what workers gather.
@@ -195,7 +195,7 @@ class Rank:
         """All that are measured, the first of them that of most parameters."""
         return [*dict.fromkeys([main_codec(self.draft), *tensor_codecs(self.draft)])]
 
-    def costs(self, probed: Probed) -> Costs:
+    def costs(self, probed: Probe) -> Costs:
         """Of an exchange in which each parameter has its codec."""
         costs = dict(zip(self.codecs, (one for _, one in probed.costs), strict=True))
         return joined(costs, tensor_codecs(self.draft))
@@ -213,10 +213,10 @@ def tensor_codecs(job: Job) -> list[Codec[Any]]:
     return [own.codec(name, main_codec(job)) for name, _ in reversed(tensors)]
 
 
-def searched(job: Job, way: str, setting: Setting, costs: Costs) -> Found:
+def searched(job: Job, way: str, scenario: Scenario, costs: Costs) -> Found:
     """The partition that a way of searching finds from costs, and what it was found for."""
     name = job.settings.comm_type
-    flow = flow_of(setting, costs, name)
+    flow = flow_of(scenario, costs, name)
     entries = tuple(shape.numel() for _, shape in reversed(shapes(job.model)))
     cuts = within(SEARCHES[way](flow), entries, MOST)
     tensors = len(entries)
@@ -229,25 +229,25 @@ def searched(job: Job, way: str, setting: Setting, costs: Costs) -> Found:
         one_s=flow.done((tensors,)),
         took_s=0.0,
         numbers=(),
-        step_s=predict(setting, costs, name, cut_at(cuts)).step_s,
+        step_s=predict(scenario, costs, name, cut_at(cuts)).step_s,
     )
 
 
 def partitions(
-    job: Job, setting: Setting, costs: Costs, found: Found
+    job: Job, scenario: Scenario, costs: Costs, found: Found
 ) -> dict[tuple[int, ...], Contender]:
     """What was found, and others that are known to do well: by their cuts, the one that promises
     most first.
     """
     entries = tuple(shape.numel() for _, shape in reversed(shapes(job.model)))
     s, code = job.settings, str(main_codec(job))
-    flow = flow_of(setting, costs, s.comm_type)
+    flow = flow_of(scenario, costs, s.comm_type)
     ways = {TRIED: found.cuts, "mergecomp": within(SEARCHES["mergecomp"](flow), entries, MOST)}
-    ways |= {str(way): within(way.cuts(setting.profile.sizes), entries, MOST) for way in OTHERS}
+    ways |= {str(way): within(way.cuts(scenario.profile.sizes), entries, MOST) for way in OTHERS}
     plans = dict[tuple[int, ...], Contender]()
     for name, cuts in ways.items():
         fusion = str(cut_at(cuts))
-        step_s = predict(setting, costs, s.comm_type, cut_at(cuts)).step_s
+        step_s = predict(scenario, costs, s.comm_type, cut_at(cuts)).step_s
         plans.setdefault(cuts, Contender(name, code, s.code_for, s.memory, fusion, step_s))
     return dict(sorted(plans.items(), key=lambda one: one[1].predicted_s))
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from atomo.codecs import Codec
 from atomo.comm_types import PARAMETER_SERVER
 from atomo.communicators import Direct
-from atomo.planning import Costs, Setting
-from atomo.planning.losses import Losses, measure_losses
-from atomo.probing import Together
+from atomo.planning import Costs, Scenario
+from atomo.planning.compression_errors import CompressionErrors, measure_compression_errors
+from atomo.probing import SynchronizedTimer
 from atomo.roles import has_master
 from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job
@@ -34,10 +34,10 @@ HALF: Final = 0.5  # of the time, that codecs' costs may take
 class Measured:
     """All ranks', of tensors from the last parameter to the first."""
 
-    setting: Setting
+    scenario: Scenario
     costs: tuple[Costs, ...]  # of each codec
-    losses: tuple[Losses, ...]
-    numbers: tuple[float, ...] = ()  # `probing.Probed.numbers`
+    losses: tuple[CompressionErrors, ...]
+    numbers: tuple[float, ...] = ()  # `probing.Probe.numbers`
 
 
 def measure(
@@ -71,7 +71,7 @@ def measure(
     costed = codecs[: len(found.costs)]
     lost = agreed_losses(job, transport, costed, gradient, left) if losses else ()
     costs = tuple(one for _, one in found.costs[: len(lost) or None])
-    return Measured(found.setting(job.workers), costs, lost, found.numbers)
+    return Measured(found.scenario(job.workers), costs, lost, found.numbers)
 
 
 def agreed_losses(
@@ -80,17 +80,23 @@ def agreed_losses(
     codecs: Sequence[Codec[Any]],
     gradient: dict[str, Tensor],
     left: TimeLeft | None = None,
-) -> tuple[Losses, ...]:
+) -> tuple[CompressionErrors, ...]:
     """The mean over the workers, each with its own gradient, of the first codecs at least."""
     master = has_master(job.settings.comm_type)
     worker = transport.rank + (not master)
     tensors = len(gradient)
-    together = Together(Direct(transport, job.settings.timeout))
+    timer = SynchronizedTimer(Direct(transport, job.settings.timeout))
     mine: list[float] = []
-    for codec in in_time(together, codecs, left):
-        mine += measure_losses(codec, gradient, worker).errors if worker else [0.0] * tensors
-    rows = together.share(mine, "what codecs lose")
+    for codec in in_time(timer, codecs, left):
+        mine += (
+            measure_compression_errors(codec, gradient, worker).errors
+            if worker
+            else [0.0] * tensors
+        )
+    rows = timer.gather(mine, "what codecs lose")
     codecs = codecs[: len(mine) // tensors]
     workers = torch.tensor(rows[len(rows) - job.workers :], dtype=torch.float64)
     errors = workers.mean(0).view(len(codecs), tensors).tolist()
-    return tuple(Losses.of(codec, tuple(row)) for codec, row in zip(codecs, errors, strict=True))
+    return tuple(
+        CompressionErrors.of(codec, tuple(row)) for codec, row in zip(codecs, errors, strict=True)
+    )

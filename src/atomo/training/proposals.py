@@ -9,8 +9,14 @@ from atomo.budget import LOSSLESS, Family
 from atomo.codecs import Codec
 from atomo.codecs.small import goes_dense
 from atomo.config import Settings
-from atomo.planning.choice import Candidate, Choice, choose, mixed, of_one
-from atomo.planning.comparison import WORTH
+from atomo.planning.assignment import (
+    CodecAssignment,
+    CodecCandidate,
+    assign_codecs,
+    assign_one,
+    combined_costs,
+)
+from atomo.planning.comparison import MIN_GAIN
 from atomo.planning.prediction import predict
 from atomo.training.chosen import Chosen, said
 from atomo.training.measuring import Measured
@@ -43,7 +49,7 @@ def codecs_of(some: Sequence[Family]) -> list[Codec[Any]]:
     return [*dict.fromkeys(codec for turn in turns for codec in turn if codec is not None)]
 
 
-def promising(proposals: Sequence[Proposal], worth: float = WORTH) -> Proposal:
+def promising(proposals: Sequence[Proposal], worth: float = MIN_GAIN) -> Proposal:
     """The best prediction; or the first, which is dense, where that gains next to nothing on it.
 
     Args:
@@ -96,21 +102,21 @@ class Proposer:
                 alone = self._alone(codec)
                 yield self._proposal(named(str(codec), family), family, (codec,), alone)
         name = self._settings.comm_type
-        best = choose(self._found.setting, candidates, name, self._grouping, family.budget)
+        best = assign_codecs(self._found.scenario, candidates, name, self._grouping, family.budget)
         yield self._proposal(named("mixed", family), family, family.codecs, best)
 
-    def _candidate(self, codec: Codec[Any]) -> Candidate:
-        at, workers = self._at[str(codec)], self._found.setting.workers
-        return Candidate(self._found.costs[at], self._found.losses[at].of_mean(workers))
+    def _candidate(self, codec: Codec[Any]) -> CodecCandidate:
+        at, workers = self._at[str(codec)], self._found.scenario.workers
+        return CodecCandidate(self._found.costs[at], self._found.losses[at].of_mean(workers))
 
-    def _alone(self, codec: Codec[Any]) -> Choice:
-        setting, name = self._found.setting, self._settings.comm_type
-        return of_one(setting, self._candidate(codec), name, self._grouping)
+    def _alone(self, codec: Codec[Any]) -> CodecAssignment:
+        scenario, name = self._found.scenario, self._settings.comm_type
+        return assign_one(scenario, self._candidate(codec), name, self._grouping)
 
     def _proposal(
-        self, name: str, family: Family, codecs: Sequence[Codec[Any]], choice: Choice
+        self, name: str, family: Family, codecs: Sequence[Codec[Any]], choice: CodecAssignment
     ) -> Proposal:
-        gradient = self._found.setting.profile.gradient
+        gradient = self._found.scenario.profile.gradient
         picks = zip(reversed(gradient.items()), choice.picks, strict=True)
         codes = {n: str(codecs[pick]) for (n, one), pick in picks if not goes_dense(one.shape)}
         chosen = Chosen(
@@ -119,12 +125,12 @@ class Proposer:
         )  # fmt: skip
         return Proposal(name, chosen, self._fusion(codecs, choice))
 
-    def _fusion(self, codecs: Sequence[Codec[Any]], choice: Choice) -> str:
+    def _fusion(self, codecs: Sequence[Codec[Any]], choice: CodecAssignment) -> str:
         """The messages that its prediction is of."""
         if self._grouping is not None:
             return self._settings.fusion
-        costs = mixed([self._candidate(codec) for codec in codecs], choice.picks)
-        return str(predict(self._found.setting, costs, self._settings.comm_type).grouping)
+        costs = combined_costs([self._candidate(codec) for codec in codecs], choice.picks)
+        return str(predict(self._found.scenario, costs, self._settings.comm_type).grouping)
 
 
 def named(name: str, family: Family) -> str:

@@ -16,7 +16,7 @@ from typing import Final, final
 
 import torch
 
-from atomo.probing import untouched
+from atomo.probing import preserved_state
 from atomo.roles import has_master
 from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job, make_stages
@@ -193,7 +193,7 @@ def turns_taken(
     taken: list[Turns] = [[] for _ in plans]
     for _ in range(turns):
         for plan, found in zip(plans, taken, strict=True):
-            with untouched(draft.model):
+            with preserved_state(draft.model):
                 found.append([*step_times(job_of(draft, plan), transport, device, 1 + steps)][1:])
             transport.drain(draft.settings.timeout)
             gc.collect()  # a replica has cycles, and the next one needs the room

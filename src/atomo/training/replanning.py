@@ -18,8 +18,8 @@ from atomo.coding import AUTO
 from atomo.config import Settings
 from atomo.grouping import cut_at
 from atomo.planning import Costs, predict
-from atomo.planning.choice import Candidate, mixed
-from atomo.planning.comparison import WORTH
+from atomo.planning.assignment import CodecCandidate, combined_costs
+from atomo.planning.comparison import MIN_GAIN
 from atomo.training.chosen import Chosen
 from atomo.training.compiling import compile_kernels
 from atomo.training.events import ProbedAgain
@@ -84,7 +84,7 @@ class Plan:
 def replanned(
     asked: Settings, job: Job, transport: Transport, device: torch.device, seen: Seen
 ) -> Job:
-    """The same job by what all ranks measure now, which call this together: with other codecs or
+    """The same job by what all ranks measure now, which call this timer: with other codecs or
     messages where a step gains enough by them.
 
     Args:
@@ -131,7 +131,7 @@ def rehearsed(
         return stays, best, False
     trials = {one.name: one for one in rehearse(job, transport, device, plans)}
     if not trials:
-        return stays, best, best.step_s * WORTH < stays.step_s
+        return stays, best, best.step_s * MIN_GAIN < stays.step_s
     one, other = trials[BEFORE], trials[AFTER]
     changed = next(iter(trials)) == AFTER
     return stays.tried((one, other)), best.tried((other, one)), changed
@@ -173,7 +173,7 @@ def weighed(
     s, at = job.settings, {codec: number for number, codec in enumerate(codecs)}
     own = [at[codec] for codec in tensor_codecs(job)]
     costs = costs_of(found, own)
-    now_s = predict(found.setting, costs, s.comm_type, s.grouping).step_s
+    now_s = predict(found.scenario, costs, s.comm_type, s.grouping).step_s
     stays = Plan(
         # What trial steps took is of before the drift.
         replace(job.chosen, step_s=now_s, trials=()) if job.chosen else None,
@@ -187,16 +187,16 @@ def weighed(
         then = replace(job, settings=chosen.applied(s))
         costs = costs_of(found, [at[codec] for codec in tensor_codecs(then)])
     if not asked.grouping.searched:
-        step_s = predict(found.setting, costs, s.comm_type, s.grouping).step_s
+        step_s = predict(found.scenario, costs, s.comm_type, s.grouping).step_s
         return stays, Plan(chosen and replace(chosen, step_s=step_s), None, step_s)
-    cut = searched(then, asked.grouping.name, found.setting, costs)
+    cut = searched(then, asked.grouping.name, found.scenario, costs)
     cut = replace(cut, hosts=job.found.hosts if job.found else (), numbers=found.numbers)
     return stays, Plan(chosen and replace(chosen, step_s=cut.step_s), cut, cut.step_s)
 
 
 def costs_of(found: Measured, picks: Sequence[int]) -> Costs:
     """Of an exchange in which each tensor has the codec of that number."""
-    return mixed([Candidate(costs, ()) for costs in found.costs], picks)
+    return combined_costs([CodecCandidate(costs, ()) for costs in found.costs], picks)
 
 
 def timed(plan: Plan, took_s: float, since: int) -> Plan:

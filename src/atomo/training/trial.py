@@ -13,16 +13,16 @@ from atomo.codecs import Codec
 from atomo.communicators import Direct
 from atomo.fusion import Bucket
 from atomo.probing import (
-    Probed,
-    Together,
+    Probe,
+    SynchronizedTimer,
     links_for,
     measure_links,
     measure_profile,
+    measure_rank_costs,
     measure_slowing,
-    measure_together,
-    untouched,
+    preserved_state,
 )
-from atomo.probing.passes import Push
+from atomo.probing.pass_profile import Push
 from atomo.roles import has_master
 from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job
@@ -30,7 +30,7 @@ from atomo.training.optimizer import FlatOptimizer
 from atomo.training.passes import Passes
 from atomo.transports import Transport
 
-__all__ = ["JobTrial", "in_time", "probe_job"]
+__all__ = ["JobDryRun", "in_time", "probe_job"]
 
 Work = TypeVar("Work")
 
@@ -39,11 +39,11 @@ Way = tuple[Codec[Any], str]
 
 
 @final
-class JobTrial:
+class JobDryRun:
     """One rank's steps of a job, on a copy of its model."""
 
     def __init__(self, job: Job, rank: int, device: torch.device) -> None:
-        """A trial.
+        """A dry_run.
 
         Args:
             job: with a bucket for each parameter.
@@ -77,13 +77,15 @@ class JobTrial:
         self._push(bucket, flat)
 
 
-def in_time(together: Together, works: Iterable[Work], left: TimeLeft | None) -> Iterator[Work]:
+def in_time(
+    timer: SynchronizedTimer, works: Iterable[Work], left: TimeLeft | None
+) -> Iterator[Work]:
     """Yields pieces of work, alike on all ranks, while rank 0 has time for another that takes as
     long as the longest so far; one at least.
     """
     longest_s = 0.0
     for number, work in enumerate(works):
-        if left is not None and not together.told(number == 0 or left.fits(longest_s)):
+        if left is not None and not timer.agree(number == 0 or left.fits(longest_s)):
             return
         began_s = left.elapsed_s if left else 0.0
         yield work
@@ -100,7 +102,7 @@ def probe_job(
     comm_types: Collection[str] = (),
     under_way: int = 1,
     left: TimeLeft | None = None,
-) -> Probed:
+) -> Probe:
     """Measures passes, codecs and links on all ranks at once, which agree on what they found: but
     for the gradient, which is each rank's own, it is alike on all of them.
 
@@ -122,20 +124,20 @@ def probe_job(
         TransportError: a rank is gone, or does not answer.
     """
     s, master = job.settings, has_master(job.settings.comm_type)
-    together = Together(Direct(transport, s.timeout))
-    trial = JobTrial(job, transport.rank, device)
-    with untouched(trial.model):
-        profile = measure_profile(trial, together, times)
-        slowing = 1.0 if master else measure_slowing(trial, together, device, times)
+    timer = SynchronizedTimer(Direct(transport, s.timeout))
+    dry_run = JobDryRun(job, transport.rank, device)
+    with preserved_state(dry_run.model):
+        profile = measure_profile(dry_run, timer, times)
+        slowing = 1.0 if master else measure_slowing(dry_run, timer, device, times)
         costs = tuple(
-            (way, measure_together(together, codec, way, profile, times, s.compression,
+            (way, measure_rank_costs(timer, codec, way, profile, times, s.compression,
                                    master=master))
-            for codec, way in in_time(together, ways, left)
+            for codec, way in in_time(timer, ways, left)
         )  # fmt: skip
-    trial.close()
+    dry_run.close()
     names = links_for(comm_types or (s.comm_type,), [one for _, one in costs])
     links = measure_links(
-        together, transport, s.timeout, names, under_way=under_way, most_bytes=4 * job.entries
+        timer, transport, s.timeout, names, under_way=under_way, most_bytes=4 * job.entries
     )
     transport.drain(s.timeout)
-    return Probed(profile, slowing, links, costs)
+    return Probe(profile, slowing, links, costs)

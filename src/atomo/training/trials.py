@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from atomo.planning.comparison import WORTH
+from atomo.planning.comparison import MIN_GAIN
 
 __all__ = ["Trial", "Turns", "expected", "listed", "median_of", "winner_first"]
 
@@ -53,7 +53,7 @@ def winner_first(plans: Sequence[tuple[str, float]], turns: Sequence[Turns]) -> 
     most = max(map(len, turns))
     last = [at for at, found in enumerate(turns) if len(found) == most]
     best = min(last, key=lambda at: trials[at].taken_s)
-    gains = trials[best].taken_s * WORTH < trials[0].taken_s
+    gains = trials[best].taken_s * MIN_GAIN < trials[0].taken_s
     best = best if gains and wins(turns[best], turns[0]) else 0
     return (trials[best], *trials[:best], *trials[best + 1 :])
 

@@ -9,21 +9,21 @@ import torch
 
 from atomo.codecs import make_codec
 from atomo.grouping import Grouping
-from atomo.planning import Link, Profile, Setting
-from atomo.planning.choice import Candidate, Shop, choose, of_one
+from atomo.planning import Link, Profile, Scenario
+from atomo.planning.assignment import CodecCandidate, PlanProblem, assign_codecs, assign_one
+from atomo.planning.compression_errors import measure_compression_errors
 from atomo.planning.costs import Cost, Costs
-from atomo.planning.losses import measure_losses
 
 LAYER = Grouping("layer")
 SIZES = (4000, 20000, 400, 9000)
 
 
-def setting(bytes_per_s: float) -> Setting:
+def scenario(bytes_per_s: float) -> Scenario:
     gradient = {str(at): torch.ones(size) for at, size in enumerate(SIZES)}
-    return Setting(Profile(0.1, (0.05, 0.1, 0.2, 0.3), 0.3, gradient), 4, Link(bytes_per_s, 1e-4))
+    return Scenario(Profile(0.1, (0.05, 0.1, 0.2, 0.3), 0.3, gradient), 4, Link(bytes_per_s, 1e-4))
 
 
-def candidates(seed: int) -> list[Candidate]:
+def candidates(seed: int) -> list[CodecCandidate]:
     """Dense, and three that send less and less, take time, and lose something."""
     draw, found = np.random.default_rng(seed), []
     for share, encode, lost in ((1, 0, 0), (0.5, 1e-7, 1e-3), (0.1, 1e-6, 0.2), (0.02, 3e-6, 0.8)):
@@ -35,7 +35,9 @@ def candidates(seed: int) -> list[Candidate]:
             )
             errors.append(float(lost * noise[1] * noise[2] * size / sum(SIZES)))
         message = Cost(1e-4, 1e-4, 50.0)
-        found.append(Candidate(Costs(f"{share}", tuple(each), message, 1, False), tuple(errors)))
+        found.append(
+            CodecCandidate(Costs(f"{share}", tuple(each), message, 1, False), tuple(errors))
+        )
     return found
 
 
@@ -45,41 +47,48 @@ def candidates(seed: int) -> list[Candidate]:
 def test_no_assignment_within_the_budget_is_predicted_faster(
     bytes_per_s: float, budget: float
 ) -> None:
-    where, some = setting(bytes_per_s), candidates(3)
-    found = choose(where, some, "Allgather", LAYER, budget)
-    shop = Shop(where, some, "Allgather", LAYER)
-    every = (shop.choice(picks) for picks in itertools.product(range(4), repeat=4))
+    where, some = scenario(bytes_per_s), candidates(3)
+    found = assign_codecs(where, some, "Allgather", LAYER, budget)
+    problem = PlanProblem(where, some, "Allgather", LAYER)
+    every = (problem.assignment(picks) for picks in itertools.product(range(4), repeat=4))
     least = min(one.step_s for one in every if one.error <= budget)
     assert found.error <= budget
     assert found.step_s == pytest.approx(least, rel=0.01)
 
 
 def test_a_budget_of_nothing_and_links_without_a_limit_leave_dense_gradients() -> None:
-    assert choose(setting(1e4), candidates(1), "Allgather", LAYER, 0.0).picks == (0, 0, 0, 0)
-    assert choose(setting(1e12), candidates(1), "Bcast", LAYER, 9.0).picks == (0, 0, 0, 0)
+    assert assign_codecs(scenario(1e4), candidates(1), "Allgather", LAYER, 0.0).picks == (
+        0,
+        0,
+        0,
+        0,
+    )
+    assert assign_codecs(scenario(1e12), candidates(1), "Bcast", LAYER, 9.0).picks == (0, 0, 0, 0)
 
 
 def test_a_greater_budget_is_never_slower_and_always_kept() -> None:
-    where, some = setting(1e6), candidates(2)
-    steps = [choose(where, some, "Bcast", None, budget) for budget in (0.0, 0.01, 0.1, 0.5, 1.0)]
+    where, some = scenario(1e6), candidates(2)
+    steps = [
+        assign_codecs(where, some, "Bcast", None, budget) for budget in (0.0, 0.01, 0.1, 0.5, 1.0)
+    ]
     assert all(after.step_s <= before.step_s for before, after in itertools.pairwise(steps))
-    assert steps[-1].step_s <= of_one(where, some[3], "Bcast", None).step_s
+    assert steps[-1].step_s <= assign_one(where, some[3], "Bcast", None).step_s
 
 
 def test_errors_of_tensors_add_up_to_that_of_the_gradient() -> None:
     draw = torch.Generator().manual_seed(1)
     gradient = {"a": torch.randn(40, 30, generator=draw), "b": torch.ones(7)}
-    top = measure_losses(make_codec("topk(ratio=0.1)"), gradient)
+    top = measure_compression_errors(make_codec("topk(ratio=0.1)"), gradient)
     kept = gradient["a"].flatten().abs().sort().values[-120:].square().sum()
     total = sum(float(one.square().sum()) for one in gradient.values())
     lost = (float(gradient["a"].square().sum()) - float(kept)) / total
     assert top.errors == (0.0, pytest.approx(lost, rel=1e-5))  # small vectors lose nothing
     assert top.of_mean(4) == top.errors
-    assert sum(measure_losses(make_codec("sgd"), gradient).errors) == 0.0
+    assert sum(measure_compression_errors(make_codec("sgd"), gradient).errors) == 0.0
 
 
 def test_noise_averages_out_over_workers() -> None:
     gradient = {"a": torch.randn(50, 40, generator=torch.Generator().manual_seed(1))}
-    noise = measure_losses(make_codec("randk(ratio=0.5)"), gradient)
+    noise = measure_compression_errors(make_codec("randk(ratio=0.5)"), gradient)
     assert noise.errors[0] == pytest.approx(1.0, rel=0.1)  # n / k - 1
     assert noise.of_mean(4)[0] == noise.errors[0] / 4

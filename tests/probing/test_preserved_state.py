@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from atomo.probing import untouched
+from atomo.probing import preserved_state
 
 
 class Noisy(nn.Module):
@@ -31,7 +31,7 @@ def test_passes_that_measure_leave_no_trace() -> None:
     torch.manual_seed(5)
     random.seed(5)
     np.random.seed(5)
-    with untouched(model):
+    with preserved_state(model):
         model(x).sum().backward()
         assert not model.state_dict()["norm.running_mean"].equal(before["norm.running_mean"])
     drawn = torch.rand(3), random.random(), np.random.rand()

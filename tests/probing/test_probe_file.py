@@ -12,15 +12,15 @@ import torch
 from atomo.errors import DataError
 from atomo.planning import Costs, Link, Profile
 from atomo.planning.costs import Cost
-from atomo.probing import Probed, Subject, read_probe, write_probe
+from atomo.probing import Probe, ProbeSubject, read_probe, write_probe
 
-SUBJECT = Subject(("h1", "h2"), "LeNet", "Digits", 0, 32, 1)
+SUBJECT = ProbeSubject(("h1", "h2"), "LeNet", "Digits", 0, 32, 1)
 GRADIENT = {
     "weight": torch.empty(3, 4, device="meta"),
     "bias": torch.empty(3, device="meta"),
 }
 COSTS = Costs("topk", (Cost(0.1, 0.2, 30.0), Cost(0.3, 0.4, 50.0)), Cost(), 2, holds=True)
-FOUND = Probed(
+FOUND = Probe(
     Profile(0.5, (1.0, 3.0), 3.0, GRADIENT, 0.25),
     0.75,
     {

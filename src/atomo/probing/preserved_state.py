@@ -1,4 +1,4 @@
-"""A stretch of passes that leaves no trace: what comes after it is bit for bit what it would be."""
+"""A stretch of passes that leaves no trace: later computations have the same bits as without it."""
 
 import random
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch.nn import Module
 
-__all__ = ["untouched"]
+__all__ = ["preserved_state"]
 
 
 @contextmanager
-def untouched(model: Module) -> Iterator[None]:
-    """Puts back what passes of `model` change: its buffers, such as the statistics of batch norm,
-    its gradients, and what random numbers Python, NumPy and PyTorch would draw next.
+def preserved_state(model: Module) -> Iterator[None]:
+    """Restores what passes of `model` change: its buffers, such as batch norm's statistics, its
+    gradients, and the random state of Python, NumPy and PyTorch.
     """
     tensors = [*model.parameters(), *model.buffers()]
     before = [tensor.detach().clone() for tensor in model.buffers()]

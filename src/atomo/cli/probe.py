@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def probed_as(options: ExplainOptions, transport: Transport) -> Probe:
-    """Measures all communicators with all ranks timer."""
+    """Measures all communicators with all ranks together."""
     job = make_job(canonical(settings_of(options, transport.size)), transport.size)
     ways = [(make_codec(code), reduction) for code, reduction in ways_of(options)]
     return probe_job(

@@ -88,7 +88,7 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
     """
     path = Path(asked.probe)
     if not path.exists():
-        # All of them would run remote_workers than here.
+        # All of them would run elsewhere than here.
         settings = Settings(
             n=asked.workers, hostfile=asked.hostfile, mpi_args=asked.mpi_args,
             comm_type="Allgather",

@@ -55,7 +55,7 @@ def fused(
     say: Callable[[str], object] = lambda why: None,
     note: Callable[[str], object] = lambda text: None,
 ) -> Job:
-    """The same job with its messages. All ranks call it timer.
+    """The same job with its messages. All ranks call it together.
 
     Args:
         draft: of this rank.

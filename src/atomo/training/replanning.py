@@ -84,7 +84,7 @@ class Plan:
 def replanned(
     asked: Settings, job: Job, transport: Transport, device: torch.device, seen: Seen
 ) -> Job:
-    """The same job by what all ranks measure now, which call this timer: with other codecs or
+    """The same job by what all ranks measure now, which call this together: with other codecs or
     messages where a step gains enough by them.
 
     Args:

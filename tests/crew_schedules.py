@@ -132,7 +132,7 @@ class Ship:
     def _fence(self, rank: int, *, if_stuck: bool) -> bool:
         assert if_stuck  # who waits for the one that hangs is silent, too
         if rank in self._stopped:
-            self.wires[rank].leave(137)
+            self.wires[rank].exit_rank(137)
             self._stopped[rank].set()
         return True
 
@@ -174,7 +174,7 @@ class Ship:
     def _meet(self, step: int, crew: Crew, log: Log) -> None:
         if crew.rank == 0:
             for rank in (one for one, when in self.kills.items() if when == step):
-                self.wires[rank].leave(137)
+                self.wires[rank].exit_rank(137)
         joined = crew.meet(step)
         if joined and crew.rank == 0:
             crew.give(joined, {"weights": log.weights}, step - 1)
@@ -183,7 +183,7 @@ class Ship:
         log, out = self.logs[rank], torch.empty(ENTRIES)
         communicator.begin(step, self.buckets, out)
         if self.deaths.get(rank) == step:
-            self.wires[rank].leave(137)
+            self.wires[rank].exit_rank(137)
             raise PeerLost(rank, "dying, itself")
         if self.hangs.get(rank) == step:
             self._stop(rank)

@@ -24,7 +24,7 @@ class Liar(Transport):
 
     def __init__(self, own: LocalTransport, lie: Lie = honest) -> None:
         self._own, self.lie, self.count = own, lie, 0
-        self.rank, self.size, self.survives = own.rank, own.size, own.survives
+        self.rank, self.size, self.fault_tolerant = own.rank, own.size, own.fault_tolerant
         self.local_index, self.local_size = own.local_index, own.local_size
         self.sent_bytes = self.received_bytes = 0
 
@@ -39,10 +39,10 @@ class Liar(Transport):
     def drain(self, timeout_s: float) -> None:
         self._own.drain(timeout_s)
 
-    def forget(self, rank: int) -> None:
-        self._own.forget(rank)
+    def ignore_rank(self, rank: int) -> None:
+        self._own.ignore_rank(rank)
 
-    def channel(self, timeout_s: float) -> Transport:
+    def dup(self, timeout_s: float) -> Transport:
         raise NotImplementedError
 
     def abort(self, exit_code: int) -> None:

@@ -12,14 +12,14 @@ class Mortal(Transport):
 
     def __init__(self, own: LocalTransport, breaths: float) -> None:
         self._own, self.breaths = own, breaths
-        self.rank, self.size, self.survives = own.rank, own.size, own.survives
+        self.rank, self.size, self.fault_tolerant = own.rank, own.size, own.fault_tolerant
         self.local_index, self.local_size = own.local_index, own.local_size
         self.sent_bytes = self.received_bytes = 0
 
     def breathe(self) -> None:
         self.breaths -= 1
         if self.breaths < 0:
-            self._own.leave(137)
+            self._own.exit_rank(137)
             raise PeerLost(self.rank, "dying, itself")
 
     def send(self, to: int, data: Bytes, what: str) -> None:
@@ -33,10 +33,10 @@ class Mortal(Transport):
     def drain(self, timeout_s: float) -> None:
         self._own.drain(timeout_s)
 
-    def forget(self, rank: int) -> None:
-        self._own.forget(rank)
+    def ignore_rank(self, rank: int) -> None:
+        self._own.ignore_rank(rank)
 
-    def channel(self, timeout_s: float) -> Transport:
+    def dup(self, timeout_s: float) -> Transport:
         raise NotImplementedError
 
     def abort(self, exit_code: int) -> None:

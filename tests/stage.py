@@ -12,7 +12,7 @@ from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Report, Server
 from atomo.communicators.exchange import add_frame
 from atomo.communicators.parameter_server.total import Total
-from atomo.errors import Lie
+from atomo.errors import FrameFault
 from atomo.fusion import Bucket, named_slices, plan
 from atomo.grouping import megabytes
 from atomo.memory import Residual
@@ -180,19 +180,19 @@ def numbers(frame: Bytes, of: Bucket, value: float) -> list[Bytes]:
 
 
 LIES = {
-    truncated: Lie.DAMAGED,
-    truncated_and_sealed: Lie.MALFORMED,
-    flipped: Lie.DAMAGED,
-    empty: Lie.DAMAGED,
-    replayed: Lie.TWICE,
-    of_an_old_step: Lie.STALE,
-    of_another_worker: Lie.STRANGE,
-    of_another_codec: Lie.STRANGE,
-    of_a_bucket_that_is_not: Lie.STRANGE,
-    with_lying_lengths: Lie.MALFORMED,
-    with_too_few_sections: Lie.MALFORMED,
-    with_no_numbers: Lie.NUMBERS,
-    with_infinite_numbers: Lie.NUMBERS,
+    truncated: FrameFault.DAMAGED,
+    truncated_and_sealed: FrameFault.MALFORMED,
+    flipped: FrameFault.DAMAGED,
+    empty: FrameFault.DAMAGED,
+    replayed: FrameFault.TWICE,
+    of_an_old_step: FrameFault.STALE,
+    of_another_worker: FrameFault.STRANGE,
+    of_another_codec: FrameFault.STRANGE,
+    of_a_bucket_that_is_not: FrameFault.STRANGE,
+    with_lying_lengths: FrameFault.MALFORMED,
+    with_too_few_sections: FrameFault.MALFORMED,
+    with_no_numbers: FrameFault.NUMBERS,
+    with_infinite_numbers: FrameFault.NUMBERS,
 }
 OF_NUMBERS = 2  # of them, the last
 

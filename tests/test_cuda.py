@@ -24,7 +24,7 @@ import atomo
 from atomo.codecs import make_codec
 from atomo.memory import make_memory
 from atomo.training.checkpoint import load
-from atomo.transports.mpi.device_memory import takes_device_memory
+from atomo.transports.mpi.device_memory import is_cuda_aware
 
 RANKS = Path(__file__).with_name("cuda_ranks.py")
 
@@ -242,7 +242,7 @@ def test_a_master_on_the_gpu_trains_as_one_on_the_cpu(tmp_path, code):
 @needs_a_gpu
 @pytest.mark.slow
 def test_dense_sums_over_mpi_are_alike_from_gpu_to_gpu_and_by_way_of_hosts(tmp_path):
-    if takes_device_memory() is not True:
+    if is_cuda_aware() is not True:
         pytest.skip("the MPI here does not say that it takes CUDA memory")
     found = []
     for aware in ("auto", "no"):

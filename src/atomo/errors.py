@@ -33,7 +33,7 @@ __all__ = [
     "DeadlineExpired",
     "Diverged",
     "FrameError",
-    "Lie",
+    "FrameFault",
     "PeerLost",
     "ReplicasDiffer",
     "TooFewWorkers",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 INTERRUPTED = 130
-CUT_OFF = 14  # SIGALRM's number: see `transports.farewell`
+CUT_OFF = 14  # SIGALRM's number: see `transports.exit_alarm`
 
 
 class AtomoError(Exception):
@@ -92,7 +92,7 @@ class Diverged(AtomoError):
     exit_code = 6
 
 
-class Lie(str, Enum):
+class FrameFault(str, Enum):
     """In which way bytes are not the frame that they should be: refusals are counted by it."""
 
     DAMAGED = "damaged"  # no frame, cut off, or with another checksum
@@ -111,9 +111,9 @@ class CodecError(AtomoError):
 
     exit_code = 7
 
-    def __init__(self, text: str, lie: Lie = Lie.PAYLOAD) -> None:
+    def __init__(self, text: str, fault: FrameFault = FrameFault.PAYLOAD) -> None:
         super().__init__(text)
-        self.lie = lie
+        self.fault = fault
         """The kind of fault, if bytes were decoded."""
 
 
@@ -122,9 +122,9 @@ class FrameError(AtomoError):
 
     exit_code = 7
 
-    def __init__(self, text: str, lie: Lie = Lie.MALFORMED) -> None:
+    def __init__(self, text: str, fault: FrameFault = FrameFault.MALFORMED) -> None:
         super().__init__(text)
-        self.lie = lie
+        self.fault = fault
 
 
 class ReplicasDiffer(AtomoError):

@@ -24,7 +24,7 @@ from atomo.wire import Bytes, Kind
 
 
 def killed(troupe: Troupe, worker: int) -> None:
-    troupe.transports[worker].leave(137)
+    troupe.transports[worker].exit_rank(137)
 
 
 def test_a_step_goes_on_with_those_who_are_left():
@@ -188,7 +188,7 @@ def test_nobody_waits_for_the_scale_that_a_dead_worker_would_ask_for():
         client.report(REPORT)
 
     server.broadcast(1, torch.zeros(ENTRIES))
-    transports[2].leave(137)
+    transports[2].exit_rank(137)
     together([work, lambda: server.collect(out)], lambda: transports[0].abort(1))
     assert bool(out.any())
 

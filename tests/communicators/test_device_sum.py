@@ -1,4 +1,6 @@
-"""Dense sums from GPU to GPU, over lanes that tests stand in for: CPU tensors and queues."""
+"""Dense sums from GPU to GPU, over device channels that the tests replace by queues of CPU
+tensors.
+"""
 
 from queue import Empty, Queue
 from typing import Any, final
@@ -15,15 +17,15 @@ from atomo.communicators.collective import Addend
 from atomo.communicators.direct import Direct
 from atomo.errors import ConfigError, DeadlineExpired
 from atomo.training.rank import sums_on_gpus
-from atomo.transports import DeviceLane, LocalTransport, Part, network
+from atomo.transports import DeviceChannel, LocalTransport, Subgroup, network
 
 RANKS = 3
 ENTRIES = (7, 40, 1)  # pieces that are uneven, and some that are empty
 
 
 @final
-class Lane(DeviceLane):
-    """What an MPI that takes device memory does, no kinder: what is sent is read at the end."""
+class QueueChannel(DeviceChannel):
+    """A channel no more lenient than a CUDA-aware MPI: it reads a sent tensor at the end."""
 
     def __init__(self, rank: int, wires: dict[tuple[int, int, str], "Queue[Tensor]"]) -> None:
         self._rank, self._wires, self.sent = rank, wires, list[tuple[Tensor, Tensor]]()
@@ -47,12 +49,14 @@ class Lane(DeviceLane):
         self.sent.clear()
 
 
-def lanes_of(transports: list[LocalTransport], monkeypatch: pytest.MonkeyPatch) -> list[Lane]:
-    """Gives transports a lane each."""
+def use_queue_channels(
+    transports: list[LocalTransport], monkeypatch: pytest.MonkeyPatch
+) -> list[QueueChannel]:
+    """Gives each transport a device channel."""
     wires: dict[tuple[int, int, str], Queue[Tensor]] = {}
-    lanes = [Lane(one.rank, wires) for one in transports]
-    monkeypatch.setattr(LocalTransport, "lane", lambda self, device: lanes[self.rank])
-    return lanes
+    channels = [QueueChannel(transport.rank, wires) for transport in transports]
+    monkeypatch.setattr(LocalTransport, "device_channel", lambda self, device: channels[self.rank])
+    return channels
 
 
 def addends(rank: int, code: str = "") -> list[Addend]:
@@ -61,7 +65,7 @@ def addends(rank: int, code: str = "") -> list[Addend]:
 
 
 def summed(transports: list[Any], code: str = "") -> list[list[Tensor]]:
-    """What all ranks have once two sums are over."""
+    """Returns the values of all ranks after two sums."""
     given = [addends(one.rank, code) for one in transports]
 
     def run(transport: Any) -> None:
@@ -76,7 +80,7 @@ def summed(transports: list[Any], code: str = "") -> list[list[Tensor]]:
 def test_a_sum_has_the_bits_of_one_in_frames_and_sends_none(monkeypatch):
     expected = summed([*network(RANKS)])
     transports = [*network(RANKS)]
-    lanes_of(transports, monkeypatch)
+    use_queue_channels(transports, monkeypatch)
     for own, other in zip(summed(transports), expected, strict=True):
         for one, two in zip(own, other, strict=True):
             assert one.equal(two)
@@ -85,25 +89,25 @@ def test_a_sum_has_the_bits_of_one_in_frames_and_sends_none(monkeypatch):
 
 def test_what_a_carrier_rounds_travels_in_frames(monkeypatch):
     transports = [*network(RANKS)]
-    lanes = lanes_of(transports, monkeypatch)
+    channels = use_queue_channels(transports, monkeypatch)
     summed(transports, "bf16")
     assert all(one.sent_bytes for one in transports)
-    assert not any(lane.sent for lane in lanes)
+    assert not any(channel.sent for channel in channels)
 
 
-def test_a_part_of_a_job_has_its_own_numbers(monkeypatch):
+def test_a_subgroup_has_its_own_numbers(monkeypatch):
     transports = [*network(4)]
-    lanes_of(transports, monkeypatch)
-    parts = [Part(transports[rank], [1, 3], one_host=True) for rank in (1, 3)]
+    use_queue_channels(transports, monkeypatch)
+    parts = [Subgroup(transports[rank], [1, 3], one_host=True) for rank in (1, 3)]
     one, other = summed(parts)
     assert all(a.equal(b) for a, b in zip(one, other, strict=True))
     assert not any(transport.sent_bytes for transport in transports)
 
 
-def test_transports_have_no_lane_of_themselves():
+def test_transports_have_no_device_channel_by_default():
     (transport,) = network(1)
-    transport.open_lanes(1.0)
-    assert transport.lane(torch.device("cuda")) is None
+    transport.open_device_channels(1.0)
+    assert transport.device_channel(torch.device("cuda")) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_transports_have_no_lane_of_themselves():
         ({"comm_type": "Bcast"}, False),
     ],
 )
-def test_a_run_asks_for_lanes_where_it_sums_on_gpus(tmp_path, changes, expected):
+def test_a_run_opens_device_channels_where_it_sums_on_gpus(tmp_path, changes, expected):
     given = {"enable_gpu": "yes", "comm_type": "Allreduce", "code": "sgd", "n": 2}
     assert sums_on_gpus(settings(tmp_path, **(given | changes))) is expected
 

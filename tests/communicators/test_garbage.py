@@ -32,7 +32,7 @@ from atomo.communicators import Balance, Client, Compressor, Report, Server
 from atomo.communicators.crew.frames import read_standing, standing_frame
 from atomo.communicators.crew.standing import Standing
 from atomo.communicators.telling import report_frame, reports_in
-from atomo.errors import FrameError, Lie, PeerLost
+from atomo.errors import FrameError, FrameFault, PeerLost
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.memory import Residual
@@ -94,7 +94,7 @@ def test_three_in_a_row_drop_a_worker_and_a_sound_gradient_forgives():
     assert stage.step(7, (1, 3)) == [1, 3]
     assert "worker 2 is gone; 2 of 3 workers go on" in " ".join(stage.server.take_notes())
     # It was given step 7, too, before its death was noticed.
-    assert stage.server.balance() == Balance(21, 15, 0, 1, 0, 5, ((2, Lie.DAMAGED),) * 5)
+    assert stage.server.balance() == Balance(21, 15, 0, 1, 0, 5, ((2, FrameFault.DAMAGED),) * 5)
 
 
 def test_whatever_else_comes_behind_a_whole_gradient_does_not_spoil_it():
@@ -105,7 +105,7 @@ def test_whatever_else_comes_behind_a_whole_gradient_does_not_spoil_it():
     assert stage.step(1) == [1, 2, 3]
     stage.liar.lie = honest
     assert stage.step(2) == [1, 2, 3]
-    assert stage.server.balance() == Balance(6, 6, 0, 0, 0, 0, ((2, Lie.STALE),))
+    assert stage.server.balance() == Balance(6, 6, 0, 0, 0, 0, ((2, FrameFault.STALE),))
 
 
 @pytest.mark.parametrize("lie", [flipped, truncated, empty])
@@ -117,7 +117,7 @@ def test_a_gradient_of_which_no_message_can_be_read_is_one_refusal(lie):
     assert stage.step(2) == [1, 3]
     stage.liar.lie = honest
     assert stage.step(3) == [1, 2, 3]
-    assert stage.server.balance().refusals == ((2, Lie.DAMAGED),) * 2
+    assert stage.server.balance().refusals == ((2, FrameFault.DAMAGED),) * 2
 
 
 IMPOSSIBLE = (
@@ -144,7 +144,7 @@ def test_a_report_with_an_impossible_number_is_refused_like_any_frame(name, valu
     assert stage.step(1) == [1, 3]
     stage.liar.lie = honest
     assert stage.step(2) == [1, 2, 3]
-    assert stage.server.balance() == Balance(6, 5, 0, 0, 0, 1, ((2, Lie.NUMBERS),))
+    assert stage.server.balance() == Balance(6, 5, 0, 0, 0, 1, ((2, FrameFault.NUMBERS),))
     assert (stage.used[1] + stage.kept(2) - stage.computed[1]).abs().max() < 1e-5
 
 
@@ -164,7 +164,7 @@ def test_ranks_without_a_master_refuse_the_same_reports(name, value):
     ):
         with pytest.raises(FrameError, match=f"a report in which {name} = ") as refused:
             read()
-        assert refused.value.lie is Lie.NUMBERS
+        assert refused.value.fault is FrameFault.NUMBERS
 
 
 def test_where_all_are_refused_the_step_is_taken_again():
@@ -192,7 +192,7 @@ def test_where_all_are_refused_the_step_is_taken_again():
     assert steps == [1, 1]
     kept = sum(float(one.sum()) for one in memory.state_dict().values())
     assert float(out.sum()) + kept == pytest.approx(2 * ENTRIES)
-    assert server.balance() == Balance(2, 1, 0, 0, 0, 1, ((1, Lie.DAMAGED),))
+    assert server.balance() == Balance(2, 1, 0, 0, 0, 1, ((1, FrameFault.DAMAGED),))
 
 
 def test_nobody_is_dropped_where_frames_of_all_are_refused():
@@ -241,10 +241,12 @@ def test_a_state_that_is_none_is_asked_for_again():
     bodies += [lambda w=w: work(w, 1 + (w == 2)) for w in (1, 2, 3)]
     together(bodies, lambda: stage.wires[0].abort(1))
     assert [float(one["of"][0]) for one in states] == [1.0, 2.0, 3.0]
-    assert stage.server.balance().refusals == ((2, Lie.DAMAGED),)
+    assert stage.server.balance().refusals == ((2, FrameFault.DAMAGED),)
 
 
-@pytest.mark.parametrize(("lie", "why"), [(flipped, Lie.DAMAGED), (replayed, Lie.TWICE)])
+@pytest.mark.parametrize(
+    ("lie", "why"), [(flipped, FrameFault.DAMAGED), (replayed, FrameFault.TWICE)]
+)
 def test_scales_that_are_none_or_asked_for_twice_cost_one_gradient(lie, why):
     buckets = plan(PARAMETERS, make_codec("terngrad(scale=shared)"), megabytes(1.0))
     wires = network(3)

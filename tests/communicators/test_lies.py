@@ -14,7 +14,7 @@ from torch import Size, Tensor
 from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Balance, Compressor
 from atomo.communicators.exchange import add_frame
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
 from atomo.kernels import rice
@@ -42,14 +42,14 @@ def framed(code: str) -> tuple[Bucket, Bytes]:
     return bucket, Compressor(Residual(), RAW, 1, seed=0).compress(bucket, gradient, 1)
 
 
-def lie_of(code: str, change: Change) -> Lie:
+def fault_of(code: str, change: Change) -> FrameFault:
     """As what a frame is refused whose sections were changed; the sum stays finite."""
     bucket, frame = framed(code)
     out = torch.zeros(SIZE)
     add_frame(bucket, changed(bucket, frame, lambda sections: None), out, 1.0)  # else it is sound
     with pytest.raises(FrameError) as refused:
         add_frame(bucket, changed(bucket, frame, change), out, 1.0)
-    return refused.value.lie
+    return refused.value.fault
 
 
 def changed(bucket: Bucket, frame: Bytes, change: Change) -> Bytes:
@@ -81,9 +81,9 @@ def test_indices_that_cannot_be_are_refused(code):
 
     # Gaps begin at 1: the code has no word for an index that comes again, or before another.
     for two in ((1, entries), (5, 5), (7, 3)):
-        assert lie_of(code, with_two(*two)) is Lie.INDICES, two
+        assert fault_of(code, with_two(*two)) is FrameFault.INDICES, two
     for count in (-1, 0, entries + 1, 2**62):
-        assert lie_of(code, with_count(count)) is Lie.INDICES, count
+        assert fault_of(code, with_count(count)) is FrameFault.INDICES, count
 
 
 @pytest.mark.parametrize("code", some(SAMPLES, "entrywise"))
@@ -106,11 +106,11 @@ def test_atoms_that_cannot_be_or_come_twice_are_refused(code):
         sections[first + 5] = torch.ones(1)
 
     for two in ((1, 64 * SIZE), (5, 5), (7, 3)):
-        assert lie_of(code, with_two(*two)) is Lie.INDICES, two
-    assert lie_of(code, both) is Lie.INDICES
+        assert fault_of(code, with_two(*two)) is FrameFault.INDICES, two
+    assert fault_of(code, both) is FrameFault.INDICES
     for place in (0, 1, 2):
-        assert lie_of(code, lambda s, at=place: s[first][at].add_(8)) is Lie.PAYLOAD
-        assert lie_of(code, lambda s, at=place: s[first][at].fill_(-9)) is Lie.PAYLOAD
+        assert fault_of(code, lambda s, at=place: s[first][at].add_(8)) is FrameFault.PAYLOAD
+        assert fault_of(code, lambda s, at=place: s[first][at].fill_(-9)) is FrameFault.PAYLOAD
 
 
 def test_a_sketch_whose_places_cannot_be_is_refused():
@@ -118,8 +118,8 @@ def test_a_sketch_whose_places_cannot_be_is_refused():
         sections[0][1] = 1
         sections[1] = rice.encode(torch.tensor([SIZE]), SIZE + 1)
 
-    assert lie_of("sketchml", places) is Lie.INDICES
-    assert lie_of("sketchml", lambda sections: sections[0].fill_(SIZE + 1)) is Lie.INDICES
+    assert fault_of("sketchml", places) is FrameFault.INDICES
+    assert fault_of("sketchml", lambda sections: sections[0].fill_(SIZE + 1)) is FrameFault.INDICES
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -138,13 +138,13 @@ def test_one_number_that_is_none_is_refused_by_the_sum(code, value):
         def change(sections: list[Tensor], at: int = number) -> None:
             sections[at].view(-1)[:1].fill_(value)
 
-        out, lie = torch.zeros(SIZE), None
+        out, fault = torch.zeros(SIZE), None
         try:
             add_frame(bucket, changed(bucket, frame, change), out, 1.0)
         except FrameError as error:
-            lie = error.lie
-        assert lie in (Lie.NUMBERS, None)
-        assert lie or not bool(out.isfinite().all()) or out.equal(sound)
+            fault = error.fault
+        assert fault in (FrameFault.NUMBERS, None)
+        assert fault or not bool(out.isfinite().all()) or out.equal(sound)
 
 
 @pytest.mark.parametrize("code", some(SEEDED))
@@ -157,4 +157,4 @@ def test_a_seed_of_its_own_costs_the_liar_alone_where_all_share_one(code):
 
     lied(stage, another, at=len(stage.buckets) - 1)
     assert stage.step(1) == [1, 3]
-    assert stage.server.balance() == Balance(3, 2, 0, 0, 1, 0, ((2, Lie.PAYLOAD),))
+    assert stage.server.balance() == Balance(3, 2, 0, 0, 1, 0, ((2, FrameFault.PAYLOAD),))

@@ -13,7 +13,7 @@ from atomo.errors import TooFewWorkers
 
 
 def killed(troupe: Troupe, worker: int) -> None:
-    troupe.transports[worker].leave(137)
+    troupe.transports[worker].exit_rank(137)
 
 
 def test_a_spare_joins_at_the_next_step_and_all_are_told_alike():

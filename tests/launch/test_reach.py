@@ -10,7 +10,7 @@ from jobs import alive, until
 
 from atomo.launch import reach
 from atomo.launch.reach import Reach, is_here, shell
-from atomo.transports.processes import Identity, is_stuck, started, status
+from atomo.transports.processes import ProcessId, is_stuck, started, status
 
 # In the place of ssh: a host is a folder's file, which says how it answers; it is this machine.
 SSH = """\
@@ -63,7 +63,7 @@ def test_a_stopped_process_of_another_host_is_killed_and_a_stranger_is_not(ssh, 
     for host in ("other", "localhost"):
         process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
         since = started(process.pid)
-        known = Identity(process.pid, since)
+        known = ProcessId(process.pid, since)
         until(partial(has_state, known.pid, "S"), "it to wait for a word")
         assert not is_stuck(known)
         found.kill(host, process.pid, since, if_stuck=True)

@@ -37,7 +37,7 @@ def dies_at(end: object, step: int, wire: LocalTransport) -> None:
 
     def planted(**asks: Any) -> Taken:
         if replica.step + 1 == step:
-            wire.leave(137)
+            wire.exit_rank(137)
             raise PeerLost(wire.rank, "dying, itself")
         return plain(**asks)
 
@@ -169,6 +169,6 @@ def test_a_run_that_nobody_outlives_says_so_where_fewer_should_go_on(tmp_path):
         found = cautions_of(job, None)
         assert any("the death of any process ends this run" in one for one in found) == told
     wire = network(5)[1]
-    wire.survives = False
+    wire.fault_tolerant = False
     job = make_job(settings(tmp_path, **(asked | {"spares": 1})), 5)
     assert cautions_of(job, make_crew(job, wire))[0].startswith("--spares 1: the death of any")

@@ -17,8 +17,8 @@ from atomo.transports.mpi.library import MPI
 def parts(transport: Transport) -> None:
     """What goes in parts, as between hosts, arrives whole, and nothing overtakes it."""
     assert isinstance(transport, MpiTransport)
-    whole, here = mpi.PART, transport._here
-    mpi.PART, transport._here = 1000, []  # as if each rank had a host of its own
+    whole, here = mpi.PART_BYTES, transport._host_ranks
+    mpi.PART_BYTES, transport._host_ranks = 1000, []  # as if each rank had a host of its own
     sizes = (5000, 1, 999, 1000, 1001, 0, 2000)
     others = [rank for rank in range(3) if rank != transport.rank]
     for size in sizes:
@@ -29,16 +29,16 @@ def parts(transport: Transport) -> None:
             data = transport.receive(source, PATIENCE_S, "numbers").data
             assert (data.view(np.uint16) == np.arange(size, dtype=np.uint16)).all()
     transport.drain(PATIENCE_S)
-    mpi.PART, transport._here = whole, here
+    mpi.PART_BYTES, transport._host_ranks = whole, here
 
 
 def killed(transport: Transport) -> None:
     """Rank 2 dies, and the others come to their end."""
     if transport.rank == 2:
-        transport.leave(1)
+        transport.exit_rank(1)
     with pytest.raises(PeerLost):
         transport.receive(2, PATIENCE_S, "what never comes")
-    transport.forget(2)
+    transport.ignore_rank(2)
 
 
 def tell() -> None:

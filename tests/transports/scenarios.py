@@ -14,7 +14,7 @@ import pytest
 
 from atomo.errors import DeadlineExpired, PeerLost, TransportError
 from atomo.transports import Transport
-from atomo.transports.base import LARGEST
+from atomo.transports.base import MAX_MESSAGE_BYTES
 
 PATIENCE_S = 600.0
 MANY = 200
@@ -155,7 +155,7 @@ def beside(transport: Transport) -> None:
 
 def too_large(transport: Transport) -> None:
     told = r"the weights: 1099511627776 bytes .* at most 1099511627775"
-    many = np.broadcast_to(np.zeros(1, np.uint8), LARGEST + 1)  # of one byte in memory
+    many = np.broadcast_to(np.zeros(1, np.uint8), MAX_MESSAGE_BYTES + 1)  # of one byte in memory
     with pytest.raises(TransportError, match=told):
         transport.send(0, many, "the weights")
 

@@ -21,8 +21,8 @@ def test_who_rests_looks_seldom_and_never_spins(slept):
 
 
 def test_who_waits_for_what_comes_soon_pauses_only_once_it_takes_long(slept):
-    looks = deadline.SPINS + 2
+    looks = deadline.YIELDS + 2
     answers = iter([None] * looks + [1])
     assert Deadline(600.0).poll(lambda: next(answers)) == 1
-    assert len(slept) == looks - deadline.SPINS + 1
-    assert max(slept) <= deadline.LONGEST_PAUSE_S
+    assert len(slept) == looks - deadline.YIELDS + 1
+    assert max(slept) <= deadline.MAX_PAUSE_S

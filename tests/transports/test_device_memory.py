@@ -2,17 +2,17 @@
 
 import pytest
 
-from atomo.transports.mpi.device_memory import staging, takes_device_memory
+from atomo.transports.mpi.device_memory import is_cuda_aware, staging
 from atomo.transports.mpi.library import MPI
 
 
 def test_the_library_at_hand_is_asked():
-    found = takes_device_memory()
+    found = is_cuda_aware()
     assert found is not None or MPI.get_vendor()[0] not in ("Open MPI", "MPICH")
 
 
 def test_a_library_that_has_no_answer_gives_none():
-    assert takes_device_memory("libc.so.6") is None
+    assert is_cuda_aware("libc.so.6") is None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from atomo.cli.rank import split
 from atomo.errors import ConfigError
-from atomo.transports import TRANSPORTS, connect, launched
+from atomo.transports import TRANSPORTS, connect, launched_size
 from atomo.transports.torch_distributed import TORCHRUN
 
 
@@ -29,10 +29,10 @@ def test_an_unknown_transport_is_told_which_there_are():
 
 
 def test_each_launcher_says_how_many_ranks_it_started(monkeypatch):
-    assert launched("mpi") is launched("torch") is None
+    assert launched_size("mpi") is launched_size("torch") is None
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert (launched("MPI"), launched("torch")) == ("4", "2")
+    assert (launched_size("MPI"), launched_size("torch")) == ("4", "2")
 
 
 def test_a_rank_takes_their_number_from_the_launcher_unless_it_is_given(monkeypatch):

@@ -9,7 +9,7 @@ from scenarios import play
 from atomo.transports import connect, torch_distributed
 
 if __name__ == "__main__":
-    torch_distributed.AT_ONCE = 100_000  # so that large messages travel in parts
+    torch_distributed.MAX_CHUNK_BYTES = 100_000  # so that large messages travel in parts
     # By a file, and not by a port that another process may take. Joined as a program does that has
     # torch.distributed running already; a test of the command line has torchrun.
     dist.init_process_group(

@@ -20,7 +20,7 @@ from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.events import Event, Failed, Fence, Met, to_json
 from atomo.training.rank import run_rank
-from atomo.transports import connect, launched
+from atomo.transports import connect, launched_size
 
 __all__ = ["main"]
 
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
     tell = teller(as_json, settings) if transport.rank == 0 else (lambda event: None)
     if as_json:  # only a launcher can do something about it
-        transport.fence_elsewhere(lambda *process: tell(Fence(*process)))
+        transport.set_remote_fence(lambda *process: tell(Fence(*process)))
         tell(Met())
     failed = [wait_to_be_ended] if as_json else []
     run_rank(settings, transport, tell, lambda: bool(asked_to_end), *failed)
@@ -60,7 +60,7 @@ def split(words: Sequence[str]) -> tuple[str, list[str]]:
     own.add_argument("--transport", default="mpi")
     own.add_argument("--spares", type=int, default=0)
     known, others = own.parse_known_args(words)
-    size = launched(known.transport)
+    size = launched_size(known.transport)
     counts = [f"--n={int(size) - known.spares}"] if size else []
     spares = [f"--spares={known.spares}"] if known.spares else []
     return known.transport, [*counts, *spares, *others]

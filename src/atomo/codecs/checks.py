@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from atomo.errors import CodecError, ConfigError, Lie
+from atomo.errors import CodecError, ConfigError, FrameFault
 from atomo.kernels.rice import NotIndices
 
 __all__ = ["as_codec_error", "check_finite", "check_known", "check_ratio"]
@@ -40,6 +40,6 @@ def as_codec_error(codec: str, about: str = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, CodecError) as error:
-        lie = error.lie if isinstance(error, CodecError) else Lie.PAYLOAD
-        lie = Lie.INDICES if isinstance(error, NotIndices) else lie
-        raise CodecError(" ".join(filter(None, (f"{codec}:", about, str(error)))), lie) from error
+        fault = error.fault if isinstance(error, CodecError) else FrameFault.PAYLOAD
+        fault = FrameFault.INDICES if isinstance(error, NotIndices) else fault
+        raise CodecError(" ".join(filter(None, (f"{codec}:", about, str(error)))), fault) from error

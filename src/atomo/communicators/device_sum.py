@@ -8,7 +8,7 @@ from torch import Tensor
 from atomo.codecs import Law
 from atomo.communicators.collective import Addend
 from atomo.communicators.pieces import Piece, cut
-from atomo.transports import DeviceLane
+from atomo.transports import DeviceChannel
 
 __all__ = ["goes_as_it_is", "sum_on_device"]
 
@@ -20,7 +20,12 @@ def goes_as_it_is(addends: Sequence[Addend]) -> bool:
 
 
 def sum_on_device(
-    addends: Sequence[Addend], lane: DeviceLane, rank: int, size: int, timeout_s: float, what: str
+    addends: Sequence[Addend],
+    lane: DeviceChannel,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    what: str,
 ) -> None:
     """Replaces addends by their sum over all ranks: a reduce-scatter and an all-gather."""
     (pieces,) = cut(addends, size, 1)
@@ -49,7 +54,7 @@ def partners(rank: int, size: int) -> Iterator[tuple[int, int]]:
     return (((rank + step) % size, (rank - step) % size) for step in range(1, size))
 
 
-def send(lane: DeviceLane, to: int, piece: Piece, what: str) -> None:
+def send(lane: DeviceChannel, to: int, piece: Piece, what: str) -> None:
     for values in tensors(piece):
         lane.send(to, values, what)
 

@@ -21,7 +21,7 @@ from atomo.communicators.device_sum import goes_as_it_is, sum_on_device
 from atomo.communicators.pieces import Turn, chunks_of
 from atomo.communicators.summation import Summation
 from atomo.errors import FrameError
-from atomo.transports import Part, Transport
+from atomo.transports import Subgroup, Transport
 from atomo.wire import Bytes
 
 __all__ = ["Direct"]
@@ -41,7 +41,7 @@ class Direct(Collective):
             timeout_s: the longest wait for one of them.
         """
         self.wait_s = 0.0
-        self.may_repeat = transport.interrupts
+        self.may_repeat = transport.revokes_waits
         self._transport, self._timeout_s = transport, timeout_s
         self._one_host = transport.local_size == transport.size
 
@@ -57,7 +57,7 @@ class Direct(Collective):
 
     @property
     def ranks(self) -> Sequence[int]:
-        return self._transport.numbers
+        return self._transport.global_ranks
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         for peer in self._peers():
@@ -65,7 +65,7 @@ class Direct(Collective):
         return self._arriving(data, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
-        lane = self._transport.lane(addends[0].values.device) if addends else None
+        lane = self._transport.device_channel(addends[0].values.device) if addends else None
         if lane is not None and goes_as_it_is(addends):
             started = time.perf_counter()
             sum_on_device(addends, lane, self.rank, self.size, self._timeout_s, what)
@@ -93,8 +93,8 @@ class Direct(Collective):
         values.copy_(torch.from_numpy(data.copy()).view(torch.float32))
 
     def part(self, ranks: Sequence[int], *, one_host: bool) -> "Direct":
-        channel = self._transport.channel(self._timeout_s)
-        return Direct(Part(channel, ranks, one_host=one_host), self._timeout_s)
+        channel = self._transport.dup(self._timeout_s)
+        return Direct(Subgroup(channel, ranks, one_host=one_host), self._timeout_s)
 
     def _send(self, work: Summation, turns: Sequence[Turn], what: str) -> int:
         """Sends what there is for the next turns, in their order; for how many of them."""

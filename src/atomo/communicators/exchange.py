@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from atomo.codecs import Codec
 from atomo.codecs.rows import RowGradient
-from atomo.errors import CodecError, FrameError, Lie
+from atomo.errors import CodecError, FrameError, FrameFault
 from atomo.fusion import Bucket, Part
 from atomo.kernels.ways import widens
 from atomo.memory import Layout, Memory
@@ -53,8 +53,10 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
 def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) -> FrameError:
     """What a codec says of the sections of a frame that it cannot decode."""
     numbers = (one for one in tensors if one.is_floating_point())
-    lie = error.lie if all(bool(one.isfinite().all()) for one in numbers) else Lie.NUMBERS
-    return FrameError(f"bucket {bucket.number}: {error}", lie)
+    fault = (
+        error.fault if all(bool(one.isfinite().all()) for one in numbers) else FrameFault.NUMBERS
+    )
+    return FrameError(f"bucket {bucket.number}: {error}", fault)
 
 
 def batch_of(bucket: Bucket, device: torch.device) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.bounds import IMAGES
 from atomo.codecs import Field
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 
 __all__ = ["MOST_IMAGES", "Report"]
 
@@ -54,7 +54,7 @@ class Report:
             raise FrameError(f"a report of shape {tuple(tensor.shape)}; not {cls.field().most}")
         report = cls(*tensor.tolist())
         if complaint := report.complaint(most_images):
-            raise FrameError(f"a report in which {complaint}", Lie.NUMBERS)
+            raise FrameError(f"a report in which {complaint}", FrameFault.NUMBERS)
         return report
 
     def complaint(self, most_images: int = MOST_IMAGES) -> str:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Field
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.wire import Bytes, Kind, read_header, unpack
 
 __all__ = ["Scales", "read_scales"]
@@ -22,13 +22,13 @@ def read_scales(frame: Bytes, *counts: int) -> list[float]:
     """
     kind = read_header(frame).kind
     if kind is not Kind.SCALES:
-        raise FrameError(f"scales were expected, not a {kind.name}", Lie.STRANGE)
+        raise FrameError(f"scales were expected, not a {kind.name}", FrameFault.STRANGE)
     scales = unpack(frame, [Field(torch.float64, (max(counts),))])[0]
     if len(scales) not in counts:
         raise FrameError(f"{len(scales)} scales came, and {max(counts)} were expected")
     if not bool((scales.isfinite() & (scales >= 0)).all()):
         raise FrameError(
-            f"scales must be finite and not negative, got {scales.tolist()}", Lie.NUMBERS
+            f"scales must be finite and not negative, got {scales.tolist()}", FrameFault.NUMBERS
         )
     found: list[float] = scales.tolist()
     return found

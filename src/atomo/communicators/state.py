@@ -8,8 +8,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.codecs import Field
-from atomo.errors import FrameError, Lie
-from atomo.transports.base import LARGEST
+from atomo.errors import FrameError, FrameFault
+from atomo.transports.base import MAX_MESSAGE_BYTES
 from atomo.wire import (
     Bytes,
     Header,
@@ -23,7 +23,7 @@ from atomo.wire import (
 
 __all__ = ["LIMIT", "State", "load_state", "read_state", "state_frame", "state_tensor"]
 
-LIMIT = LARGEST  # bytes of a state: as many as travel
+LIMIT = MAX_MESSAGE_BYTES  # bytes of a state: as many as travel
 
 State = Mapping[str, Tensor]
 
@@ -42,7 +42,7 @@ def state_frame(header: Header, state: State) -> Bytes:
 def read_state(frame: Bytes) -> dict[str, Tensor]:
     """The inverse of `state_frame`."""
     if read_header(frame).kind is not Kind.STATE:
-        raise FrameError("a state was expected", Lie.STRANGE)
+        raise FrameError("a state was expected", FrameFault.STRANGE)
     return load_state(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0])
 
 

@@ -34,7 +34,7 @@ class Summary:
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._gradients, self._images = Tally(), Tally()
-        self._refused: Counter[tuple[int, str]] = Counter()  # frames, by rank and lie
+        self._refused: Counter[tuple[int, str]] = Counter()  # frames, by rank and fault
         self._slowest: Counter[int] = Counter()  # steps in which a worker lagged behind
         self._saved = False
         self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
@@ -136,7 +136,7 @@ class Summary:
         if not self._refused:
             return []
         found = sorted(self._refused.items())
-        told = [f"worker {rank}: {count:,} {lie}" for (rank, lie), count in found]
+        told = [f"worker {rank}: {count:,} {fault}" for (rank, fault), count in found]
         return [("refused frames", ", ".join(told))]
 
     def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:

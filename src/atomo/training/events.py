@@ -113,7 +113,7 @@ class StepDone:
     images_under_way: int = 0
     refused: int = 0  # not what they should be, as their workers were told
     refused_from: list[int] = field(default_factory=list)  # ranks, one for each frame refused
-    refused_for: list[str] = field(default_factory=list)  # and why: an `errors.Lie`
+    refused_for: list[str] = field(default_factory=list)  # and why: an `errors.FrameFault`
     slowest: int = 0  # the worker whose gradients take longest, from order to report; 0: not known
     slowness: float = 1.0  # its mean over the median of those of all workers
     storage_failures: int = 0  # attempts to write in the run's folder that failed so far

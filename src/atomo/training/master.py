@@ -156,7 +156,7 @@ class Master:
         """Says so where the death of a worker ends the run."""
         least, workers = self._job.settings.least_workers, self._job.workers
         spares = self._job.settings.spares
-        if (least < workers or spares) and not self._transport.survives:
+        if (least < workers or spares) and not self._transport.fault_tolerant:
             asked = f"--spares {spares}" if spares else f"--min-workers {least} of {workers}"
             self._tell(
                 Caution(

@@ -89,7 +89,7 @@ class Progress:
             images_under_way=of_images.under_way,
             refused=gradients.refused,
             refused_from=[worker for worker, _ in gradients.refusals],
-            refused_for=[lie.value for _, lie in gradients.refusals],
+            refused_for=[fault.value for _, fault in gradients.refusals],
             slowest=taken.slowest,
             slowness=taken.slowness,
         )

@@ -57,7 +57,7 @@ def run_rank(
         if device.type == "cuda":
             torch.cuda.set_device(device)  # what is launched from here on goes there
         if sums_on_gpus(settings):
-            transport.open_lanes(settings.timeout)
+            transport.open_device_channels(settings.timeout)
         if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
             tell(Caution(transport.staging))
         first = spared(settings, transport, lambda s, t: planned(s, t, device, tell))
@@ -144,14 +144,14 @@ def fail(
     What no other rank can be expected to meet takes down a worker alone, as a signal would, where
     the others survive that.
     """
-    leaves = alone and transport.survives
+    leaves = alone and transport.fault_tolerant
     # Bounded: mpirun takes seconds to pass on megabytes, and nobody hears of the end before.
     text = visible(cut(reason_of(error).rstrip()))
     with suppress(OSError):  # who reads it may be gone
         sys.stderr.write(f"atomo: {'lost ' * leaves}{place}: {text}\n")
         sys.stderr.flush()
     if leaves:
-        transport.leave(AtomoError.exit_code)
+        transport.exit_rank(AtomoError.exit_code)
     else:
         exit_code = exit_code_of(error)
         failed(exit_code)

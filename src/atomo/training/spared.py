@@ -7,7 +7,7 @@ from typing import Final
 from atomo.config import Settings
 from atomo.training.job import Job, make_job
 from atomo.training.telling import hear, tell
-from atomo.transports import FOREVER_S, Part, Transport
+from atomo.transports import FOREVER_S, Subgroup, Transport
 
 __all__ = ["spared"]
 
@@ -32,7 +32,7 @@ def spared(settings: Settings, transport: Transport, plan: Plan) -> Job:
         # How long the others measure nobody knows; who waits in vain is told of the death.
         return make_job(Settings(**hear(transport, FOREVER_S)), transport.size)
     one_host = transport.local_size == transport.size
-    job = plan(replace(settings, spares=0), Part(transport, trains, one_host=one_host))
+    job = plan(replace(settings, spares=0), Subgroup(transport, trains, one_host=one_host))
     job = replace(job, settings=replace(job.settings, spares=settings.spares))
     if transport.rank == FIRST:
         tell_those(job, transport)
@@ -42,5 +42,5 @@ def spared(settings: Settings, transport: Transport, plan: Plan) -> Job:
 def tell_those(job: Job, transport: Transport) -> None:
     """Gives those who wait what the others came to."""
     some = [FIRST, *range(job.settings.n, transport.size)]
-    tell(Part(transport, some, one_host=False), asdict(job.settings))
+    tell(Subgroup(transport, some, one_host=False), asdict(job.settings))
     transport.drain(job.settings.timeout)

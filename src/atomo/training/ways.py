@@ -20,7 +20,7 @@ from atomo.roles import outlives
 from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
 from atomo.training.job import Job
 from atomo.training.row_gradients import row_gradients
-from atomo.transports import Part, Transport
+from atomo.transports import Subgroup, Transport
 
 __all__ = ["Ways", "cautions_of", "make_crew", "make_ways"]
 
@@ -71,7 +71,7 @@ def make_crew(job: Job, transport: Transport) -> Crew | None:
     """
     s = job.settings
     agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
-    may_change = transport.survives or s.spares > 0
+    may_change = transport.fault_tolerant or s.spares > 0
     if agrees or not may_change or not outlives(s.comm_type, s.hierarchical):
         return None
     return Crew(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
@@ -81,7 +81,7 @@ def cautions_of(job: Job, crew: Crew | None) -> list[str]:
     """What to say of a run that should go on where a worker dies, and does not."""
     s = job.settings
     fewer = s.min_workers and s.least_workers < job.workers
-    if (crew is not None and crew.circle.survives) or not (fewer or s.spares):
+    if (crew is not None and crew.circle.fault_tolerant) or not (fewer or s.spares):
         return []
     asked = (
         f"--spares {s.spares}" if s.spares else f"--min-workers {s.min_workers} of {job.workers}"
@@ -124,14 +124,14 @@ def inside_out(
     """Ways among several ranks of a host, and between hosts."""
     s = job.settings
     beside = hosts.ranks_beside(transport.rank)
-    up, down = (Part(transport.channel(s.timeout), beside, one_host=True) for _ in range(2))
+    up, down = (Subgroup(transport.dup(s.timeout), beside, one_host=True) for _ in range(2))
     inside = Inside(up, down, s.timeout)
     # One rank must see the whole gradient where its norm has a say.
     lanes = 1 if memory.needs_norm else hosts.lanes
     place = Place(inside, lanes_of(job.buckets, lanes), hosts.count / transport.size)
     if inside.rank >= lanes:
         return Ways(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
-    lane = Part(transport, hosts.lane(inside.rank), one_host=False)
+    lane = Subgroup(transport, hosts.lane(inside.rank), one_host=False)
     collective = Direct(lane, s.timeout)
     reduction, between = make_pipeline(job, collective, memory, lane.rank, giver(inside))
     communicator = Hierarchical(everyone, place, between)

@@ -1,20 +1,22 @@
-"""How bytes move. The modules of MPI and torch.distributed are loaded by who joins a job."""
+"""Transports move bytes between ranks. `connect` loads the module of MPI or of torch.distributed
+only when a process joins a job.
+"""
 
 from atomo.transports.base import FOREVER_S, Message, Transport
-from atomo.transports.device_lane import DeviceLane
+from atomo.transports.device_channel import DeviceChannel
 from atomo.transports.local import LocalTransport, network
-from atomo.transports.part import Part
-from atomo.transports.table import TRANSPORTS, connect, launched
+from atomo.transports.subgroup import Subgroup
+from atomo.transports.table import TRANSPORTS, connect, launched_size
 
 __all__ = [
     "FOREVER_S",
     "TRANSPORTS",
-    "DeviceLane",
+    "DeviceChannel",
     "LocalTransport",
     "Message",
-    "Part",
+    "Subgroup",
     "Transport",
     "connect",
-    "launched",
+    "launched_size",
     "network",
 ]

@@ -1,4 +1,6 @@
-"""The transport contract: frames from rank to rank, in order between any two, each wait bounded."""
+"""The transport contract: frames from rank to rank, in order between any two ranks, each wait with
+a deadline.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -8,19 +10,26 @@ from typing import Final
 import torch
 
 from atomo.errors import TransportError
-from atomo.transports.device_lane import DeviceLane
+from atomo.transports.device_channel import DeviceChannel
 from atomo.wire import Bytes
 
-__all__ = ["AT_ONCE", "FOREVER_S", "LARGEST", "Message", "Transport", "check_message"]
+__all__ = [
+    "FOREVER_S",
+    "MAX_CHUNK_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "Message",
+    "Transport",
+    "check_message",
+]
 
 FOREVER_S: Final = 1e9
-LARGEST: Final = 2**40 - 1  # bytes of one message; a length beyond that is damaged
-AT_ONCE: Final = 2**31 - 1  # bytes that MPI counts; of more, a message travels in parts
+MAX_MESSAGE_BYTES: Final = 2**40 - 1  # a greater length is a damaged one
+MAX_CHUNK_BYTES: Final = 2**31 - 1  # MPI counts in int32; a longer message travels in parts
 
 
 @dataclass(frozen=True)
 class Message:
-    """Bytes that arrived."""
+    """Bytes that arrived, and the rank that sent them."""
 
     source: int  # rank
     data: Bytes
@@ -32,74 +41,77 @@ class Transport(ABC):
     rank: int
     size: int
     local_index: int
-    """Which of the ranks on this host this one is: 0..local_size-1."""
+    """Index of this rank among the ranks of this host: 0..local_size-1."""
     local_size: int
     sent_bytes: int
     """Bytes handed to `send` so far."""
     received_bytes: int
     """Bytes returned by `receive` so far."""
-    survives: bool = False
-    """Whether the death of a rank leaves the others as they are, and they hear of it. Where it does
-    not, a death ends the job, and what is said of deaths below has no use."""
-    interrupts: bool = False
-    """Whether a death ends every wait, whoever it is for, so that all begin anew what they do."""
+    fault_tolerant: bool = False
+    """True if the other ranks survive the death of a rank and learn of it. If False, a death ends
+    the job, and the sentences below about dead ranks do not apply."""
+    revokes_waits: bool = False
+    """True if a death ends every wait, for any rank, so that all ranks restart the open step. ULFM
+    does the same with `MPI_Comm_revoke`."""
 
     @property
-    def numbers(self) -> Sequence[int]:
-        """What the ranks are called in frames that travel over it."""
+    def global_ranks(self) -> Sequence[int]:
+        """Job ranks of this transport's ranks; frames name their sender by them."""
         return range(self.size)
 
     @property
     def staging(self) -> str:
-        """How what lies on a GPU travels, in one line; empty: nobody need know."""
+        """One line on how data of a GPU travels; empty if there is nothing to tell the user."""
         return ""
 
-    def open_lanes(self, timeout_s: float) -> None:
-        """From now on, and in channels made from now on, `lane` has what can be had.
+    def open_device_channels(self, timeout_s: float) -> None:
+        """Makes `device_channel` available here and on later duplicates, where the library allows
+        it.
 
-        Every rank does so, or none.
+        Every rank calls it, or none does.
 
         Raises:
-            DeadlineExpired: a rank does not.
+            DeadlineExpired: a rank does not call it.
         """
         del timeout_s
 
-    def lane(self, device: torch.device) -> DeviceLane | None:
-        """What takes tensors on such a device as they are, alike on all ranks; None: they travel
-        in messages, by way of their hosts.
+    def device_channel(self, device: torch.device) -> DeviceChannel | None:
+        """Returns a channel that sends tensors of this device without a copy to the host, on all
+        ranks or on none; None: tensors travel in messages.
         """
         del device
         return None
 
     @abstractmethod
     def send(self, to: int, data: Bytes, what: str) -> None:
-        """Starts sending and returns; `data` must not change until `drain` returned.
+        """Starts sending and returns. `data` must not change until `drain` has returned.
 
         Raises:
             PeerLost: rank `to` is gone.
-            TransportError: there is no rank `to`, or it is more than `LARGEST` bytes.
+            TransportError: there is no rank `to`, or the message exceeds `MAX_MESSAGE_BYTES`.
         """
 
     @abstractmethod
     def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        """Waits for the next message of rank `source`, or of any.
+        """Waits for the next message of rank `source`, or of any rank.
 
         Args:
-            source: rank, or None for whichever comes first.
-            timeout_s: how long to wait at most, seconds.
-            what: what is waited for; the error says it.
+            source: rank; None: the first message of any rank.
+            timeout_s: the longest wait, seconds.
+            what: names the awaited message in errors.
 
         Raises:
             DeadlineExpired: nothing came.
-            PeerLost: the rank waited for is gone.
+            PeerLost: the awaited rank is gone.
         """
 
-    def rest(self, source: int, what: str) -> Message:
-        """Waits for the next message of rank `source` for as long as it lives, and leaves the core
-        to others: what comes may be noticed some hundredths of a second later.
+    def wait_idle(self, source: int, what: str) -> Message:
+        """Waits for the next message of rank `source` without a deadline, and sleeps between two
+        polls, which leaves the core to other processes. It notices a message some hundredths of a
+        second later.
 
         Raises:
-            PeerLost: the rank waited for is gone.
+            PeerLost: the awaited rank is gone.
         """
         return self.receive(source, FOREVER_S, what)
 
@@ -108,75 +120,77 @@ class Transport(ABC):
         """Waits until everything sent has left.
 
         Raises:
-            DeadlineExpired: somebody does not take what was sent.
-            PeerLost: somebody is gone, and never will.
+            DeadlineExpired: a rank does not receive what was sent to it.
+            PeerLost: a rank is gone and will not receive.
         """
 
     @abstractmethod
-    def channel(self, timeout_s: float) -> "Transport":
-        """Another way between the same ranks, for another thread: what it carries neither waits for
-        what this one does nor mixes with it. `drain` and `abort` of this one take it along.
+    def dup(self, timeout_s: float) -> "Transport":
+        """Duplicates the transport, as `MPI_Comm_dup`: the same ranks with separate messages, for
+        another thread. `drain` and `abort` of the original include the duplicate.
 
-        Every rank makes as many, in the same order.
+        Every rank makes the same number of duplicates, in the same order.
 
         Raises:
-            DeadlineExpired: a rank does not.
+            DeadlineExpired: a rank does not make its duplicate.
         """
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
         """Ends every rank of the job, this one included."""
 
-    def leave(self, exit_code: int) -> None:
-        """Ends this rank alone, without a goodbye: the others find it gone."""
+    def exit_rank(self, exit_code: int) -> None:
+        """Ends this rank alone, without a shutdown message: the other ranks find it dead."""
         self.abort(exit_code)
 
-    def forget(self, rank: int) -> None:
-        """Nobody misses a rank that is gone any more: who waits for any waits for the others, what
-        it sent and nobody received is dropped, and so is what is sent to it.
+    def ignore_rank(self, rank: int) -> None:
+        """Ignores a dead rank from now on: waits for any rank wait for the others, its unread
+        messages are dropped, and messages to it are not sent.
         """
         del rank
 
     def fence(self, rank: int, *, if_stuck: bool = False) -> bool:
-        """Kills a rank that does not answer, even if it is stopped, so that it is gone as if it had
-        died. On another host it is gone some time later, or not at all.
+        """Kills a rank that does not answer, even if it is stopped: the other ranks then see an
+        ordinary death. On another host the death comes later, or never.
 
         Args:
-            rank: which.
-            if_stuck: only if its process is stopped, or waits for the system: not one that waits
-                for another rank.
+            rank: the rank to kill.
+            if_stuck: kill it only if its process is stopped or blocked inside the kernel. A process
+                that waits for another rank is neither.
 
         Returns:
-            Whether it was done or asked for: its process is known, and on this host, or
-            `fence_elsewhere` has said who kills it on its own.
+            True if the kill was done or requested. The process must be known, and either run on
+                this host or be covered by `set_remote_fence`.
         """
         del rank, if_stuck
         return False
 
-    def processor_s(self, rank: int) -> float | None:
-        """Processor time that the process of a rank has used so far, seconds; None: nobody here
-        knows, as it is on another host.
+    def cpu_time_s(self, rank: int) -> float | None:
+        """Processor time that the process of a rank has used, seconds; None if unknown here, as on
+        another host.
         """
         del rank
         return None
 
-    def fence_elsewhere(self, ask: Callable[[int, int, int, bool], None]) -> None:
-        """Who kills ranks on other hosts.
+    def set_remote_fence(self, ask: Callable[[int, int, int, bool], None]) -> None:
+        """Sets the function that kills ranks on other hosts.
 
         Args:
-            ask: gets a rank, the number of its process on its host, when that began, and whether
-                it is killed only if it is stuck.
+            ask: takes a rank, its process number on its host, the start time of that process, and
+                `if_stuck`.
         """
         del ask
 
 
 def check_message(to: int, size: int, data: Bytes, what: str) -> None:
-    """Refuses what no transport carries.
+    """Checks that a message can be carried.
 
     Raises:
-        TransportError: there is no rank `to`, or it is more than `LARGEST` bytes.
+        TransportError: there is no rank `to`, or the message exceeds `MAX_MESSAGE_BYTES`.
     """
     if not 0 <= to < size:
         raise TransportError(f"sending {what} to rank {to}: ranks are 0 to {size - 1}")
-    if data.size > LARGEST:
-        raise TransportError(f"{what}: {data.size} bytes in one message; at most {LARGEST}")
+    if data.size > MAX_MESSAGE_BYTES:
+        raise TransportError(
+            f"{what}: {data.size} bytes in one message; at most {MAX_MESSAGE_BYTES}"
+        )

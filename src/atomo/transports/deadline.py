@@ -1,4 +1,4 @@
-"""Waiting by testing again and again, until it is so or the time is up."""
+"""Waits that poll a condition until it holds or a deadline passes."""
 
 import os
 import time
@@ -7,23 +7,26 @@ from typing import Final, TypeVar, final
 
 __all__ = ["Deadline"]
 
-SPINS: Final = 50  # tests before the first pause: a message that is already there costs no pause
-LONGEST_PAUSE_S: Final = (
-    2e-4  # a core shared with a computing rank is worth more than an answer now
-)
+YIELDS: Final = 50  # polls before the first pause: a message that is already there costs none
+MAX_PAUSE_S: Final = 2e-4  # lower => earlier answers, but takes the core from a computing rank
 T = TypeVar("T")
 
 
 @final
 class Deadline:
-    """A bound on one wait."""
+    """The latest end of one wait."""
 
     def __init__(self, timeout_s: float, pause_s: float | None = None) -> None:
-        """Of `timeout_s`, with pauses of `pause_s`; None: none at first, then short ones."""
+        """A deadline `timeout_s` seconds from now.
+
+        Args:
+            timeout_s: the longest wait, seconds.
+            pause_s: pause between two polls, seconds; None: no pause at first, then short ones.
+        """
         self._end, self._pause_s = time.monotonic() + timeout_s, pause_s
 
     def poll(self, test: Callable[[], T]) -> T | None:
-        """The first true value of `test`, or None once the time is up."""
+        """Returns the first true value of `test`, or None once the deadline has passed."""
         spins = 0
         while not (value := test()):
             if time.monotonic() > self._end:
@@ -37,8 +40,8 @@ class Deadline:
 
 
 def pause(spins: int) -> None:
-    """Yields the core at first; sleeps once the wait turns out to be a long one."""
-    if spins < SPINS:
+    """Yields the core after the first polls; sleeps in a long wait."""
+    if spins < YIELDS:
         os.sched_yield()
     else:
-        time.sleep(min(LONGEST_PAUSE_S, 1e-6 * spins))
+        time.sleep(min(MAX_PAUSE_S, 1e-6 * spins))

@@ -1,4 +1,4 @@
-"""What has arrived at a rank, where it arrives by other threads than the one that receives."""
+"""The inbox of a rank whose messages are delivered by other threads."""
 
 import threading
 import time
@@ -8,134 +8,141 @@ from dataclasses import dataclass
 from typing import final
 
 from atomo.errors import DeadlineExpired, PeerLost
-from atomo.transports.leaving import Leaving
+from atomo.transports.outbox import PendingSend
 from atomo.wire import Bytes
 
-__all__ = ["Inbox", "Parcel"]
+__all__ = ["Inbox", "InboxMessage"]
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """Bytes that arrived."""
+class InboxMessage:
+    """A message in an inbox."""
 
     source: int  # rank
     data: Bytes
-    leaving: Leaving | None = None  # whom to tell once they are copied, if they are the sender's
+    pending: PendingSend | None = None  # completed by the copy, where the memory is the sender's
 
 
 @final
 class Inbox:
-    """The parcels of one rank, in the order in which they came."""
+    """The messages to one rank, in order of arrival. Its lock, `_changed`, guards all other
+    fields.
+    """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._changed = threading.Condition()
-        self._coming: list[Parcel] = []  # put, and still the sender's
-        self._parcels: deque[Parcel] = deque()
-        self._gone: dict[int, bool] = {}  # rank: whether it said goodbye
-        self._waits = 0  # under way
+        self._arriving: list[InboxMessage] = []  # in the memory of their senders
+        self._messages: deque[InboxMessage] = deque()
+        self._departed: dict[int, bool] = {}  # by rank: True if it announced its end
+        self._waits = 0  # calls of `take` in progress
         self._open = True
         self._aborted: int | None = None
 
-    def put(self, parcel: Parcel) -> None:
-        """One more has come; it is lost where the job is at its end."""
+    def put(self, message: InboxMessage) -> None:
+        """Delivers a message, or drops it after an abort."""
         with self._changed:
             if self._aborted is None:
-                self._coming.append(parcel)
-            elif parcel.leaving:
-                parcel.leaving.lose()
+                self._arriving.append(message)
+            elif message.pending:
+                message.pending.lose()
             self._changed.notify_all()
 
-    def lose(self, source: int, goodbye: bool = False) -> None:
-        """Nothing more comes from a rank. Who waits for any misses none that said goodbye."""
+    def lose(self, source: int, announced: bool = False) -> None:
+        """Records that nothing more comes from a rank. A wait for any rank fails only if the rank
+        did not announce its end.
+        """
         with self._changed:
-            self._gone.setdefault(source, goodbye)
-            self._coming = unbroken(self._coming, source)
+            self._departed.setdefault(source, announced)
+            self._arriving = delivered_before_loss(self._arriving, source)
             self._changed.notify_all()
 
-    def forget(self, source: int) -> None:
-        """Nobody misses a rank that is gone, or what it sent, from now on."""
+    def ignore_rank(self, source: int) -> None:
+        """Drops the messages of a dead rank; no later wait for any rank fails because of it."""
         with self._changed:
-            self._gone[source] = True
-            self._coming = [one for one in self._coming if one.source != source]
-            self._parcels = deque(one for one in self._parcels if one.source != source)
+            self._departed[source] = True
+            self._arriving = [m for m in self._arriving if m.source != source]
+            self._messages = deque(m for m in self._messages if m.source != source)
 
     def abort(self, exit_code: int) -> None:
-        """Ends every wait, now and later; what is here is lost."""
+        """Ends every wait, now and later, and drops all messages."""
         with self._changed:
             self._aborted = exit_code
-            for parcel in self._coming:
-                if parcel.leaving:
-                    parcel.leaving.lose()
+            for message in self._arriving:
+                if message.pending:
+                    message.pending.lose()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody receives from now on, so that nothing is kept waiting."""
+        """Ends `wait_until_asked` for good: this rank receives nothing more."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
 
     def is_gone(self, source: int) -> bool:
-        """Whether nothing more comes from a rank."""
-        return source in self._gone
+        """True if nothing more comes from a rank."""
+        return source in self._departed
 
     def wait_until_asked(self) -> None:
-        """Waits until somebody waits for something, whoever it is to come from."""
+        """Waits until this rank waits for a message, from any rank."""
         with self._changed:
             self._changed.wait_for(lambda: self._waits or not self._open)
 
-    def take(self, source: int | None, timeout_s: float, what: str) -> Parcel:
-        """The next parcel of a rank, or of any; arguments and errors of `Transport.receive`."""
+    def take(self, source: int | None, timeout_s: float, what: str) -> InboxMessage:
+        """Waits for the next message of a rank, or of any; arguments and errors as of
+        `Transport.receive`.
+        """
         end = time.monotonic() + timeout_s
         with self._changed:
             self._waits += 1
             self._changed.notify_all()
             try:
-                while (parcel := self._next(source, what)) is None:
+                while (message := self._next(source, what)) is None:
                     if not self._changed.wait(max(0.0, end - time.monotonic())):
                         raise DeadlineExpired(
                             f"rank {self._rank} waited {timeout_s:g} s for {what}; see --timeout"
                         )
             finally:
                 self._waits -= 1
-        return parcel
+        return message
 
-    def _next(self, source: int | None, what: str) -> Parcel | None:
+    def _next(self, source: int | None, what: str) -> InboxMessage | None:
         doing = f"waiting for {what}"
-        self._parcels.extend(map(received, self._coming))  # all, whoever is waited for
-        self._coming.clear()
+        # Messages of all ranks: a sender that drains must not depend on the order of receives.
+        self._messages.extend(map(received, self._arriving))
+        self._arriving.clear()
         if self._aborted is not None:
             raise PeerLost(-1, f"{doing} (the job was aborted with {self._aborted})")
-        for place, parcel in enumerate(self._parcels):
-            if source in (None, parcel.source):
-                del self._parcels[place]
-                return parcel
-        if source in self._gone:
+        for place, message in enumerate(self._messages):
+            if source in (None, message.source):
+                del self._messages[place]
+                return message
+        if source in self._departed:
             raise PeerLost(source, doing)
         if source is None:
-            for rank, goodbye in self._gone.items():
-                if not goodbye:
+            for rank, announced in self._departed.items():
+                if not announced:
                     raise PeerLost(rank, doing)
         return None
 
 
-def unbroken(coming: Sequence[Parcel], source: int) -> list[Parcel]:
-    """What still comes once a rank is gone: of its own, what had left before the first that had
-    not.
+def delivered_before_loss(coming: Sequence[InboxMessage], source: int) -> list[InboxMessage]:
+    """Returns the messages that remain once a rank is gone: of that rank, those before its first
+    incomplete send.
     """
     kept, cut = [], False
-    for parcel in coming:
-        there = parcel.leaving is None or parcel.leaving.over.is_set()
-        cut = cut or (parcel.source == source and not there)
-        if not (cut and parcel.source == source):
-            kept.append(parcel)
+    for message in coming:
+        complete = message.pending is None or message.pending.over.is_set()
+        cut = cut or (message.source == source and not complete)
+        if not (cut and message.source == source):
+            kept.append(message)
     return kept
 
 
-def received(parcel: Parcel) -> Parcel:
-    """The same with bytes of its own, which the sender then has no more to keep."""
-    if parcel.leaving is None:
-        return parcel
-    data = parcel.data.copy()
-    parcel.leaving.left()
-    return Parcel(parcel.source, data)
+def received(message: InboxMessage) -> InboxMessage:
+    """Copies a message that still lies in the sender's memory, and completes the send."""
+    if message.pending is None:
+        return message
+    data = message.data.copy()
+    message.pending.complete()
+    return InboxMessage(message.source, data)

@@ -1,4 +1,4 @@
-"""The transports that processes can join a job by. To add one: write its module, then list it."""
+"""The transports by which a process can join a job. To add one, write its module, then list it."""
 
 import os
 from collections.abc import Mapping
@@ -9,21 +9,21 @@ from types import MappingProxyType
 from atomo.names import resolve
 from atomo.transports.base import Transport
 
-__all__ = ["TRANSPORTS", "connect", "launched"]
+__all__ = ["TRANSPORTS", "connect", "launched_size"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a transport is, and where its launchers leave the number of processes."""
+class TransportEntry:
+    """A transport's module, and the environment variables that hold the number of processes."""
 
-    module: str  # with a `connect`; loaded by who asks: a rank under torchrun may have no MPI
-    sizes: tuple[str, ...]  # names in the environment
+    module: str  # has a `connect`; loaded on demand, as a rank under torchrun may have no MPI
+    sizes: tuple[str, ...]  # environment variables
 
 
-TRANSPORTS: Mapping[str, Place] = MappingProxyType(
+TRANSPORTS: Mapping[str, TransportEntry] = MappingProxyType(
     {
-        "mpi": Place("mpi", ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
-        "torch": Place("torch_distributed", ("WORLD_SIZE",)),
+        "mpi": TransportEntry("mpi", ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
+        "torch": TransportEntry("torch_distributed", ("WORLD_SIZE",)),
     }
 )
 
@@ -35,15 +35,15 @@ def connect(name: str) -> Transport:
         name: a key of `TRANSPORTS`, in any case.
 
     Raises:
-        ConfigError: no transport has this name, or nobody launched this process for it.
-        TransportError: the others cannot be reached.
+        ConfigError: no transport has this name, or this process was not launched for it.
+        TransportError: the other ranks cannot be reached.
     """
     place = TRANSPORTS[resolve("transport", name, TRANSPORTS)]
     transport: Transport = import_module(f"atomo.transports.{place.module}").connect()
     return transport
 
 
-def launched(name: str) -> str | None:
-    """How many processes the job has, in its launcher's words; None where it does not say."""
+def launched_size(name: str) -> str | None:
+    """Returns the number of processes as the launcher states it; None if it does not."""
     sizes = TRANSPORTS[resolve("transport", name, TRANSPORTS)].sizes
     return next((os.environ[size] for size in sizes if size in os.environ), None)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from atomo.codecs.base import Field
 from atomo.devices import to_host
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
 from atomo.wire.sections import DTYPES, Section, read_table, write_row
@@ -208,23 +208,25 @@ def read_header(frame: Bytes) -> Header:
     """
     if frame.size < FIXED.size:
         raise FrameError(
-            f"a frame of {frame.size} bytes; the shortest has {FIXED.size}", Lie.DAMAGED
+            f"a frame of {frame.size} bytes; the shortest has {FIXED.size}", FrameFault.DAMAGED
         )
     magic, version, kind, flags, step, worker, bucket, layout, claimed = FIXED.unpack_from(
         frame.data
     )
     if magic != MAGIC:
         raise FrameError(
-            f"not a frame: it begins with {magic.hex()}, not {MAGIC.hex()}", Lie.DAMAGED
+            f"not a frame: it begins with {magic.hex()}, not {MAGIC.hex()}", FrameFault.DAMAGED
         )
     if version != VERSION:
-        raise FrameError(f"a frame of version {version}; this is version {VERSION}", Lie.STRANGE)
+        raise FrameError(
+            f"a frame of version {version}; this is version {VERSION}", FrameFault.STRANGE
+        )
     if claimed != checksum(frame):
         raise FrameError(
-            "the frame was damaged on the way: its checksum does not match", Lie.DAMAGED
+            "the frame was damaged on the way: its checksum does not match", FrameFault.DAMAGED
         )
     if kind not in Kind.__members__.values() or flags not in (Flag.NONE, Flag.LATE):
-        raise FrameError(f"a frame of unknown kind {kind} or flags {flags}", Lie.STRANGE)
+        raise FrameError(f"a frame of unknown kind {kind} or flags {flags}", FrameFault.STRANGE)
     return Header(Kind(kind), step, worker, bucket, layout, Flag(flags))
 
 

@@ -53,7 +53,7 @@ class Circle(Transport):
         # Alike on all ranks, also on those that join: what they exchange depends on it.
         one_host = whole.local_size == whole.size
         self.local_index, self.local_size = whole.local_index, len(members) if one_host else 1
-        self.survives, self.interrupts = whole.survives, True
+        self.fault_tolerant, self.revokes_waits = whole.fault_tolerant, True
         self._interrupted = False
         self._gone: set[int] = set()
         self._epochs: dict[int, int] = defaultdict(int)  # by rank, of what comes from it now
@@ -70,7 +70,7 @@ class Circle(Transport):
         return len(self.members)
 
     @property
-    def numbers(self) -> Sequence[int]:
+    def global_ranks(self) -> Sequence[int]:
         return self.members
 
     @property
@@ -118,9 +118,9 @@ class Circle(Transport):
                 return self._whole.drain(timeout_s)
             except PeerLost as lost:
                 self._miss(lost)
-                self._whole.forget(lost.rank)
+                self._whole.ignore_rank(lost.rank)
 
-    def channel(self, timeout_s: float) -> Transport:
+    def dup(self, timeout_s: float) -> Transport:
         raise TransportError("a circle has no channels: nothing there would be of an epoch")
 
     def abort(self, exit_code: int) -> None:
@@ -160,7 +160,7 @@ class Circle(Transport):
                 return
             except PeerLost as lost:
                 self._miss(lost)
-                self._whole.forget(lost.rank)
+                self._whole.ignore_rank(lost.rank)
 
     def idle(self, what: str) -> Bytes:
         """The next message of rank 0, for which this rank waits as long as that lives, and leaves
@@ -169,7 +169,7 @@ class Circle(Transport):
         Raises:
             PeerLost: it is gone.
         """
-        return self._whole.rest(LEADER, what).data
+        return self._whole.wait_idle(LEADER, what).data
 
     def listen(self, what: str) -> Bytes:
         """Waits for the next message of rank 0 that is neither of a step nor of an epoch.
@@ -204,7 +204,7 @@ class Circle(Transport):
         """Begins the next epoch, with these members."""
         for rank in {*self.members} - {*members}:
             self._gone.add(rank)
-            self._whole.forget(rank)
+            self._whole.ignore_rank(rank)
         self.members, self._interrupted = tuple(members), False
         self.enter(self.epoch + 1, members)
 
@@ -238,7 +238,7 @@ class Circle(Transport):
         try:
             return wait(timeout_s)
         except DeadlineExpired as late:
-            if not self.survives or (self._whole.rank == LEADER and not self._fences(late)):
+            if not self.fault_tolerant or (self._whole.rank == LEADER and not self._fences(late)):
                 raise
             try:
                 return wait(min(timeout_s, AGAIN_S))
@@ -267,9 +267,9 @@ class Circle(Transport):
         if lost.rank in self.members:
             self._interrupted = True
         else:
-            self._whole.forget(lost.rank)  # it waited, or takes part no more
+            self._whole.ignore_rank(lost.rank)  # it waited, or takes part no more
 
     def _ends(self, lost: PeerLost) -> bool:
         """Whether a death ends the job."""
         fatal = lost.rank in (LEADER, self._whole.rank) or lost.rank < 0
-        return fatal or not self.survives
+        return fatal or not self.fault_tolerant

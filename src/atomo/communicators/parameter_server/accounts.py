@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from atomo.errors import Lie
+from atomo.errors import FrameFault
 
 __all__ = ["Accounts", "Balance"]
 
@@ -32,7 +32,7 @@ class Balance:
     refused: int = 0
     """Not what they should be; of them too their workers were told, whose memories take them back.
     """
-    refusals: tuple[tuple[int, Lie], ...] = ()
+    refusals: tuple[tuple[int, FrameFault], ...] = ()
     """Of whom frames were refused, and why, once for each; also where that cost no gradient."""
 
 
@@ -77,7 +77,7 @@ class Accounts:
         self._late, self._lost = self._late + late, self._lost + lost
         self._refused += refused
 
-    def balance(self, under_way: int, refusals: Iterable[tuple[int, Lie]] = ()) -> Balance:
+    def balance(self, under_way: int, refusals: Iterable[tuple[int, FrameFault]] = ()) -> Balance:
         """What was counted since this was last asked, and whose frames were refused."""
         counts = self._asked, self._used, self._late, self._lost
         balance = Balance(*counts, under_way, self._refused, tuple(refusals))

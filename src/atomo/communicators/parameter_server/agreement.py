@@ -7,7 +7,7 @@ import torch
 
 from atomo.communicators.parameter_server.orders import Orders
 from atomo.communicators.scales import Scales, read_scales
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 from atomo.transports import Message
 from atomo.wire import Kind
@@ -40,7 +40,7 @@ class Agreement:
         asked = read_scales(message.data, self._count)
         if self._scales.has_asked(message.source):
             raise FrameError(
-                f"worker {message.source} asked for the scales of a step twice", Lie.TWICE
+                f"worker {message.source} asked for the scales of a step twice", FrameFault.TWICE
             )
         self._tell(self._scales.ask(message.source, asked))
 
@@ -52,7 +52,7 @@ class Agreement:
         """
         if self._answered.get(worker) == step:
             raise FrameError(
-                f"worker {worker} asked for the scales of step {step} twice", Lie.TWICE
+                f"worker {worker} asked for the scales of step {step} twice", FrameFault.TWICE
             )
         self._answered[worker] = step
         self._orders.send(worker, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])

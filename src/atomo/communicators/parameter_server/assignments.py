@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from atomo.communicators.parameter_server.accounts import Accounts, Balance
-from atomo.errors import Lie
+from atomo.errors import FrameFault
 from atomo.wire import Flag
 
 __all__ = ["Assignments"]
@@ -95,7 +95,7 @@ class Assignments:
                 self._count_lost(images)
         self.complete_images.clear()
 
-    def balance(self, refusals: Iterable[tuple[int, Lie]] = ()) -> Balance:
+    def balance(self, refusals: Iterable[tuple[int, FrameFault]] = ()) -> Balance:
         """What became of the gradients that were asked for, since this was last asked, and of whom
         frames were refused, and why.
         """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 from atomo.wire import Header, Kind
 
@@ -24,17 +24,17 @@ def check_frame(header: Header, source: int, given: int | None, buckets: Sequenc
     """
     if header.kind not in FROM_WORKERS or header.worker != source:
         raise FrameError(
-            f"rank {source} sent a {header.kind.name} of worker {header.worker}", Lie.STRANGE
+            f"rank {source} sent a {header.kind.name} of worker {header.worker}", FrameFault.STRANGE
         )
     if header.step != given:
         raise FrameError(
-            f"worker {source} sent step {header.step}; it was given {given}", Lie.STALE
+            f"worker {source} sent step {header.step}; it was given {given}", FrameFault.STALE
         )
     if header.kind is Kind.GRADIENT and buckets and not fits(header, buckets):
         raise FrameError(
             f"worker {source} sent a bucket {header.bucket} of another layout: "
             "do all hosts run the same version with the same options?",
-            Lie.STRANGE,
+            FrameFault.STRANGE,
         )
 
 
@@ -44,7 +44,7 @@ def check_state(header: Header, source: int, asked: Sequence[int]) -> None:
         raise FrameError(
             f"rank {source} sent a {header.kind.name} of worker {header.worker}; the states of "
             f"worker {[*asked]} are due",
-            Lie.STRANGE,
+            FrameFault.STRANGE,
         )
 
 

@@ -84,7 +84,7 @@ class Client:
         self._compressor = compressor
         self._follower, self._dtype = follower, dtype
         self._timeout_s = PATIENCE * timeout_s
-        keep = forget if follower is None else follower.keep
+        keep = discard if follower is None else follower.keep
         self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
         self._step, self._waits = 0, waits
         self.asked_at = 0.0
@@ -154,7 +154,7 @@ class Client:
         """The next frame of the master's."""
         if self._waits:
             self._waits = False
-            frame = self._transport.rest(MASTER, "a place to take").data
+            frame = self._transport.wait_idle(MASTER, "a place to take").data
             self.asked_at = time.perf_counter()
             return frame
         return self._transport.receive(MASTER, self._timeout_s, what).data
@@ -238,6 +238,6 @@ class Client:
         self._transport.send(MASTER, frame, what)
 
 
-def forget(step: int, bucket: int, frame: Bytes) -> None:
+def discard(step: int, bucket: int, frame: Bytes) -> None:
     """Nobody needs what was sent."""
     del step, bucket, frame

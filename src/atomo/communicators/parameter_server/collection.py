@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.communicators.parameter_server.total import Total
 from atomo.communicators.report import MOST_IMAGES, Report
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, unpack
 
@@ -79,7 +79,7 @@ class Collection:
         """
         if self._arrived[worker].setdefault(bucket, frame) is not frame:
             raise FrameError(
-                f"worker {worker} sent bucket {bucket} of step {self.step} twice", Lie.TWICE
+                f"worker {worker} sent bucket {bucket} of step {self.step} twice", FrameFault.TWICE
             )
         if self.needed == len(self._arrived):
             self._total.advance(self._buckets[bucket], self._arrived, [*self._arrived])
@@ -95,7 +95,7 @@ class Collection:
             raise FrameError(
                 f"worker {worker} reported step {self.step} complete after {count} of "
                 f"{len(self._buckets)} buckets",
-                Lie.INCOMPLETE,
+                FrameFault.INCOMPLETE,
             )
         self.reports[worker] = Report.of(unpack(frame, [Report.field()])[0], self._most_images)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.exchange import add_frame
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 from atomo.wire import Bytes
 
@@ -42,7 +42,7 @@ def not_finite(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameEr
     def check(flat: Float[Tensor, " n"]) -> None:
         if not is_finite(flat):
             raise FrameError(
-                f"bucket {bucket.number}: the gradient holds NaN or infinity", Lie.NUMBERS
+                f"bucket {bucket.number}: the gradient holds NaN or infinity", FrameFault.NUMBERS
             )
 
     return refused(bucket, frames, check)

@@ -46,7 +46,7 @@ class Members:
         """Who waits."""
         self.notes: list[str] = []
         """What a person should know, until somebody takes it out."""
-        self.pace = Pace(timeout_s, transport.processor_s)
+        self.pace = Pace(timeout_s, transport.cpu_time_s)
         """How long their answers take."""
         self._transport, self._least, self._timeout_s = transport, least, timeout_s
         self._lost: list[int] = []  # and nobody has asked yet
@@ -122,7 +122,7 @@ class Members:
         Raises:
             TransportError: it cannot be killed from here, or its death would end the job.
         """
-        if not self._transport.survives or not self._transport.fence(worker):
+        if not self._transport.fault_tolerant or not self._transport.fence(worker):
             raise TransportError(f"worker {worker} must be dropped, and cannot be from here: {why}")
         self._fenced.add(worker)
         self.notes.append(f"worker {worker} was killed: {why}")
@@ -142,9 +142,9 @@ class Members:
     def _lose(self, lost: PeerLost) -> None:
         worker = lost.rank
         waited = worker in self.spares
-        if not self._transport.survives or not (waited or worker in self.living):
+        if not self._transport.fault_tolerant or not (waited or worker in self.living):
             raise lost
-        self._transport.forget(worker)
+        self._transport.ignore_rank(worker)
         self.pace.lose(worker)
         self._spared.discard(worker)
         (self.spares if waited else self.living).remove(worker)
@@ -176,7 +176,7 @@ class Members:
                 "--timeout"
             )
             alike = self.pace.overdue(due, NEARLY)
-            if not self._transport.survives or alike == self.living:
+            if not self._transport.fault_tolerant or alike == self.living:
                 raise error
             if len(alike) > 1 and not self._spared.issuperset(alike):
                 self._fence_stuck(alike, error)
@@ -184,7 +184,7 @@ class Members:
                 why = f"did not answer for {self._timeout_s:g} s, the --timeout"
                 self._fence(silent, why, error)
         hung = [worker for worker in self.pace.hung(due) if worker not in self._fenced]
-        if hung and hung != self.living and self._transport.survives:
+        if hung and hung != self.living and self._transport.fault_tolerant:
             soon_s = self.pace.soon_s
             why = (
                 f"showed no sign of life for {soon_s:.3g} s, as long as many of its gradients take"

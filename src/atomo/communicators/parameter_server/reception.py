@@ -10,7 +10,7 @@ from atomo.communicators.parameter_server.down import Down
 from atomo.communicators.parameter_server.leftovers import Leftovers
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.orders import Orders
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 from atomo.transports import Message
 from atomo.wire import Header, Kind, read_header
@@ -120,14 +120,16 @@ class Reception:
         """An answer to what the way down had asked."""
         if header.worker != message.source:
             raise FrameError(
-                f"rank {message.source} sent the hash of worker {header.worker}", Lie.STRANGE
+                f"rank {message.source} sent the hash of worker {header.worker}", FrameFault.STRANGE
             )
         self._down.heard(message.source, message.data)
 
     def _see_to(self, worker: int, *, closed: bool) -> None:
         """To a worker behind one that died, which could not follow its order."""
         if worker not in self._assignments.owed:
-            raise FrameError(f"rank {worker} sent a BROKEN, and was given nothing", Lie.STRANGE)
+            raise FrameError(
+                f"rank {worker} sent a BROKEN, and was given nothing", FrameFault.STRANGE
+            )
         self._leftovers.end(worker)
         if closed:
             self._orders.excuse(worker)

@@ -15,7 +15,7 @@ from atomo.communicators.parameter_server.down import Down
 from atomo.communicators.parameter_server.leftovers import Leftovers
 from atomo.communicators.parameter_server.members import Members
 from atomo.communicators.parameter_server.strikes import Strikes
-from atomo.errors import FrameError, Lie
+from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 
 __all__ = ["Refusals"]
@@ -91,12 +91,12 @@ class Refusals:
         self.leftovers.end(worker)
         self._strikes.clear([worker])
 
-    def take_senders(self) -> list[tuple[int, Lie]]:
+    def take_senders(self) -> list[tuple[int, FrameFault]]:
         """Of whom frames were refused since this was last asked, and why, once for each frame."""
         return self._strikes.take_senders()
 
     def _strike(self, worker: int, error: FrameError) -> None:
-        count, most = self._strikes.strike(worker, error.lie), self._strikes.most
+        count, most = self._strikes.strike(worker, error.fault), self._strikes.most
         self.notes.append(f"a frame of worker {worker} is refused, {count} in a row: {error}")
         if count < most:
             return

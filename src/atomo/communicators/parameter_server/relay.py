@@ -165,7 +165,7 @@ def give(transport: Transport, to: int, frame: Bytes, what: str) -> None:
     except PeerLost as lost:
         if lost.rank != to:
             raise
-        transport.forget(to)
+        transport.ignore_rank(to)
 
 
 def drain(transport: Transport, timeout_s: float) -> None:
@@ -176,7 +176,7 @@ def drain(transport: Transport, timeout_s: float) -> None:
         except PeerLost as lost:
             if lost.rank == MASTER:
                 raise
-            transport.forget(lost.rank)
+            transport.ignore_rank(lost.rank)
 
 
 def receive_relayed(

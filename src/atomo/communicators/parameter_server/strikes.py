@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import final
 
-from atomo.errors import Lie
+from atomo.errors import FrameFault
 
 __all__ = ["Strikes"]
 
@@ -23,12 +23,12 @@ class Strikes:
         """
         self.most = most
         self._in_a_row: Counter[int] = Counter()
-        self._senders: list[tuple[int, Lie]] = []  # since somebody asked
+        self._senders: list[tuple[int, FrameFault]] = []  # since somebody asked
 
-    def strike(self, worker: int, lie: Lie) -> int:
+    def strike(self, worker: int, fault: FrameFault) -> int:
         """A frame of a worker was refused; how many that makes in a row."""
         self._in_a_row[worker] += 1
-        self._senders.append((worker, lie))
+        self._senders.append((worker, fault))
         return self._in_a_row[worker]
 
     def clear(self, workers: Iterable[int]) -> None:
@@ -40,7 +40,7 @@ class Strikes:
         """Whether each of these has strikes: then it is hardly their fault."""
         return all(worker in self._in_a_row for worker in workers)
 
-    def take_senders(self) -> list[tuple[int, Lie]]:
+    def take_senders(self) -> list[tuple[int, FrameFault]]:
         """Of whom frames were refused since this was last asked, and why, once for each frame."""
         senders, self._senders = self._senders, []
         return senders

@@ -1,6 +1,6 @@
-"""MPI, point to point, in typed buffers."""
+"""Point-to-point messages over MPI, in typed buffers."""
 
-from atomo.transports.mpi.joining import connect
+from atomo.transports.mpi.initialize import connect
 from atomo.transports.mpi.transport import MpiTransport
 
 __all__ = ["MpiTransport", "connect"]

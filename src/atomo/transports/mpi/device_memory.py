@@ -1,8 +1,8 @@
-"""Whether the MPI library takes what lies on a GPU, and what becomes of it in any case.
+"""CUDA-awareness of the MPI library, and its report to the user.
 
-Frames are made on hosts: what a GPU has encoded comes there through pinned memory, is compressed,
-gets its checksum, and is checked before anything of it goes to another GPU. A library that can send
-from a GPU serves dense sums alone, where there is no master; who runs a job is told, once.
+Frames are made on hosts: the encoded data of a GPU arrives there through pinned memory, is
+compressed and checksummed, and is checked before any of it reaches another GPU. A CUDA-aware
+library therefore helps dense sums only, in jobs without a master. The user is told once.
 """
 
 import ctypes
@@ -10,34 +10,36 @@ from typing import Final
 
 from atomo.transports.mpi.library import MPI
 
-__all__ = ["staging", "takes_device_memory"]
+__all__ = ["is_cuda_aware", "staging"]
 
 CUDA: Final = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH
 
 
-def takes_device_memory(library: str | None = None) -> bool | None:
-    """Whether MPI says that it takes memory of CUDA devices; None: it does not say.
+def is_cuda_aware(library: str | None = None) -> bool | None:
+    """Returns True if MPI reports that it accepts memory of CUDA devices; None if it does not
+    report either way.
 
     Args:
-        library: the file of the library, or of what was linked with it; None: as mpi4py was.
+        library: the file of the library, or of a module linked with it; None: the library of
+            mpi4py.
     """
     loaded = ctypes.CDLL(MPI.__file__ if library is None else library)
     if hasattr(loaded, "MPIX_Query_cuda_support"):  # Open MPI
         return bool(loaded.MPIX_Query_cuda_support())
     if hasattr(loaded, "MPIX_GPU_query_support"):  # MPICH 4
-        found = ctypes.c_int(0)
-        loaded.MPIX_GPU_query_support(CUDA, ctypes.byref(found))
-        return bool(found.value)
+        supported = ctypes.c_int(0)
+        loaded.MPIX_GPU_query_support(CUDA, ctypes.byref(supported))
+        return bool(supported.value)
     return None
 
 
 def staging(aware: bool | None, library: str, *, direct: bool = False) -> str:
-    """One line on how what lies on a GPU travels over MPI.
+    """Returns one line on how data of a GPU travels over MPI.
 
     Args:
-        aware: what `takes_device_memory` found.
+        aware: result of `is_cuda_aware`.
         library: its name and version.
-        direct: whether dense sums go from GPU to GPU.
+        direct: True if dense sums go from GPU to GPU.
     """
     if direct:
         return (

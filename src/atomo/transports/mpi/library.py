@@ -1,4 +1,4 @@
-"""MPI as mpi4py has it, which this module alone imports, and which starts nothing by that."""
+"""The only import of mpi4py; it does not start MPI."""
 
 import mpi4py
 

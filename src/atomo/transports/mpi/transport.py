@@ -1,7 +1,7 @@
 """A rank of an MPI job.
 
-Nothing blocks inside MPI: every operation is started, then tested until its deadline, because a
-rank that sits in a blocking call can neither report what it waits for nor be interrupted.
+No call blocks inside MPI: every operation is started, then tested until its deadline, because a
+rank inside a blocking call can neither report what it waits for nor be interrupted.
 """
 
 import os
@@ -15,30 +15,31 @@ import numpy as np
 import torch
 
 from atomo.errors import DeadlineExpired, PeerLost, TransportError
-from atomo.transports.base import AT_ONCE, FOREVER_S, Message, Transport, check_message
+from atomo.transports.base import FOREVER_S, MAX_CHUNK_BYTES, Message, Transport, check_message
+from atomo.transports.dead_peers import DeadPeers
 from atomo.transports.deadline import Deadline
-from atomo.transports.gone import Gone
-from atomo.transports.mpi.device_lane import MpiLane
-from atomo.transports.mpi.device_memory import staging, takes_device_memory
+from atomo.transports.mpi.device_channel import MpiDeviceChannel
+from atomo.transports.mpi.device_memory import is_cuda_aware, staging
 from atomo.transports.mpi.library import MPI
 from atomo.transports.mpi.messages import (
-    LAST,
-    MORE,
+    LAST_PART,
+    MORE_PARTS,
     Incoming,
     Outgoing,
-    Translated,
-    tells_of_death,
+    TranslatedErrors,
+    is_peer_failure,
 )
-from atomo.transports.processes import Identity, is_stuck, kill, runs, used_s
+from atomo.transports.processes import ProcessId, cpu_time_s, is_running, is_stuck, kill
 from atomo.wire import Bytes
 
 __all__ = ["MpiTransport"]
 
-# Bytes of one part between hosts. Open MPI sends over TCP what has up to 64 kB with its header as
-# soon as the link is free; for more it first asks the receiver, and waits behind all that the link
-# still carries the other way: with data both ways, dense gradients took 1.7 times as long.
-PART: Final = 60_000
-RESTING_S: Final = 0.02  # between two looks of who waits for nothing soon; lower => a busier core
+# Bytes of one part between hosts. Over TCP, Open MPI sends a message of up to 64 kB, header
+# included, as soon as the link is free. For a longer one it first asks the receiver, and the answer
+# waits behind everything that the link still carries in that direction: with data in both
+# directions, dense gradients took 1.7 times as long.
+PART_BYTES: Final = 60_000
+IDLE_POLL_S: Final = 0.02  # between two polls of a rank that idles; lower => a busier core
 T = TypeVar("T")
 
 
@@ -50,82 +51,85 @@ class MpiTransport(Transport):
         self,
         world: MPI.Intracomm,
         here: Sequence[int],
-        processes: Sequence[Identity] | None = None,
+        processes: Sequence[ProcessId] | None = None,
     ) -> None:
         """A rank.
 
         Args:
-            world: of all ranks of the job; nobody else uses it.
+            world: all ranks of the job; a communicator for this transport alone.
             here: the ranks on this host, in order.
-            processes: of all ranks, each on its host; None: a death ends the job.
+            processes: the process of each rank, as numbered on its host; None: a death ends the
+                job.
         """
-        self._world, self._here, self._processes = world, here, processes
+        self._world, self._host_ranks, self._processes = world, here, processes
         self.rank, self.size = world.rank, world.size
         self.local_index, self.local_size = here.index(world.rank), len(here)
-        self.survives = processes is not None
-        # Ranks in containers may share the host's name, and not its processes.
-        self._seen = {one for one in here if processes is not None and runs(processes[one])}
-        self._ask: Callable[[int, int, int, bool], None] | None = None
-        self._channels: list[MpiTransport] = []
-        self._lane: MpiLane | None = None
+        self.fault_tolerant = processes is not None
+        # Ranks in containers may share the host's name but not its process numbers.
+        self._local_processes = {
+            rank for rank in here if processes is not None and is_running(processes[rank])
+        }
+        self._remote_fence: Callable[[int, int, int, bool], None] | None = None
+        self._dups: list[MpiTransport] = []
+        self._device_channel: MpiDeviceChannel | None = None
         self.sent_bytes = self.received_bytes = 0
-        self._leaving: list[Outgoing] = []
-        self._arriving: list[Incoming] = []  # in the order of their beginnings
-        self._gone = Gone()
-        self._undelivered: set[int] = set()  # to whom something never arrives
-        # What MPI may still write to or read from: nobody says when it is done with the dead.
-        self._left_behind: list[Outgoing | Incoming] = []
+        self._pending: list[Outgoing] = []
+        self._incoming: list[Incoming] = []  # in the order of their first parts
+        self._dead = DeadPeers()
+        self._undelivered: set[int] = set()  # ranks to which a message never arrives
+        # Buffers that MPI may still use: it does not report when it is done with dead ranks.
+        self._abandoned: list[Outgoing | Incoming] = []
 
     @property
     def staging(self) -> str:
         vendor, version = MPI.get_vendor()
         library = f"{vendor} {'.'.join(map(str, version))}"
-        return staging(takes_device_memory(), library, direct=self._lane is not None)
+        return staging(is_cuda_aware(), library, direct=self._device_channel is not None)
 
-    def open_lanes(self, timeout_s: float) -> None:
-        # On all ranks or on none: hosts may have other libraries.
-        mine, least = (np.array([one], np.uint8) for one in (takes_device_memory() is True, False))
+    def open_device_channels(self, timeout_s: float) -> None:
+        # On all ranks or on none: hosts may have different libraries.
+        mine, least = (np.array([aware], np.uint8) for aware in (is_cuda_aware() is True, False))
         request = self._world.Iallreduce(mine, least, MPI.MIN)
         if not Deadline(timeout_s).poll(request.Test):
             raise DeadlineExpired(
                 f"rank {self.rank} waited {timeout_s:g} s for all ranks to say what MPI they have"
             )
         if least[0]:
-            self._lane = MpiLane(self._duplicate(timeout_s))
+            self._device_channel = MpiDeviceChannel(self._duplicate(timeout_s))
 
-    def lane(self, device: torch.device) -> MpiLane | None:
-        return self._lane if device.type == "cuda" else None
+    def device_channel(self, device: torch.device) -> MpiDeviceChannel | None:
+        return self._device_channel if device.type == "cuda" else None
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
-        if self._gone.is_forgotten(to):
+        if self._dead.is_ignored(to):
             return
-        self._reap()
-        if to in self._gone:
+        self._reap_sends()
+        if to in self._dead:
             raise PeerLost(to, f"sending {what}")
-        size = AT_ONCE if to in self._here else PART
+        size = MAX_CHUNK_BYTES if to in self._host_ranks else PART_BYTES
         last = max(0, data.size - 1) // size
-        with Translated(to, f"sending {what}"):
+        with TranslatedErrors(to, f"sending {what}"):
             for place in range(last + 1):
                 part = data[place * size : (place + 1) * size]
-                tag = LAST if place == last else MORE
-                self._leaving.append(
+                tag = LAST_PART if place == last else MORE_PARTS
+                self._pending.append(
                     Outgoing(self._world.Isend([part, MPI.BYTE], to, tag), part, to)
                 )
         self.sent_bytes += data.size
 
     def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        return self._received(source, Deadline(timeout_s), timeout_s, what)
+        return self._receive_tensor(source, Deadline(timeout_s), timeout_s, what)
 
-    def rest(self, source: int, what: str) -> Message:
-        deadline = Deadline(FOREVER_S, RESTING_S)
-        return self._received(source, deadline, FOREVER_S, what)
+    def wait_idle(self, source: int, what: str) -> Message:
+        deadline = Deadline(FOREVER_S, IDLE_POLL_S)
+        return self._receive_tensor(source, deadline, FOREVER_S, what)
 
-    def _received(
+    def _receive_tensor(
         self, source: int | None, deadline: Deadline, timeout_s: float, what: str
     ) -> Message:
         doing = f"waiting for {what}"
-        with Translated(source, doing):
+        with TranslatedErrors(source, doing):
             message = deadline.poll(lambda: self._arrived(source, doing))
         if message is None:
             raise DeadlineExpired(
@@ -135,25 +139,25 @@ class MpiTransport(Transport):
         return message
 
     def drain(self, timeout_s: float) -> None:
-        if not Deadline(timeout_s).poll(lambda: not self._reap()):
-            late = sorted({one.to for one in self._leaving})
+        if not Deadline(timeout_s).poll(lambda: not self._reap_sends()):
+            late = sorted({send.to for send in self._pending})
             raise DeadlineExpired(
                 f"rank {self.rank} waited {timeout_s:g} s for rank {late} to take what was sent"
             )
         if self._undelivered:
             raise PeerLost(min(self._undelivered), "sending to it")
-        for channel in self._channels:
+        for channel in self._dups:
             channel.drain(timeout_s)
 
-    def channel(self, timeout_s: float) -> "MpiTransport":
-        made = MpiTransport(self._duplicate(timeout_s), self._here, self._processes)
-        if self._lane is not None:
-            made._lane = MpiLane(self._duplicate(timeout_s))
-        self._channels.append(made)
-        return made
+    def dup(self, timeout_s: float) -> "MpiTransport":
+        duplicate = MpiTransport(self._duplicate(timeout_s), self._host_ranks, self._processes)
+        if self._device_channel is not None:
+            duplicate._device_channel = MpiDeviceChannel(self._duplicate(timeout_s))
+        self._dups.append(duplicate)
+        return duplicate
 
     def _duplicate(self, timeout_s: float) -> MPI.Intracomm:
-        """Another communicator of all ranks."""
+        """Duplicates the communicator."""
         world, request = self._world.Idup()
         if not Deadline(timeout_s).poll(request.Test):
             raise DeadlineExpired(
@@ -164,128 +168,132 @@ class MpiTransport(Transport):
     def abort(self, exit_code: int) -> None:
         self._world.Abort(exit_code)
 
-    def leave(self, exit_code: int) -> None:
-        if not self.survives:
+    def exit_rank(self, exit_code: int) -> None:
+        if not self.fault_tolerant:
             self.abort(exit_code)
         sys.stdout.flush()
         sys.stderr.flush()
-        # Of a process that ends by itself nobody is told, and without MPI's goodbye it is waited
-        # for in every later one.
+        # SIGKILL, since MPI reports no process that exits by itself, and without `MPI_Finalize`
+        # every later one of another rank would wait for it.
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def forget(self, rank: int) -> None:
-        self._gone.forget(rank)
+    def ignore_rank(self, rank: int) -> None:
+        self._dead.ignore_rank(rank)
         self._undelivered.discard(rank)
-        self._drop_arriving(rank)
-        self._drop_leaving(rank)
+        self._abandon_receives(rank)
+        self._abandon_sends(rank)
 
     def fence(self, rank: int, *, if_stuck: bool = False) -> bool:
         if self._processes is None:
             return False
         process = self._processes[rank]
-        if rank in self._seen:
-            if not if_stuck or is_stuck(process) or not runs(process):
+        if rank in self._local_processes:
+            if not if_stuck or is_stuck(process) or not is_running(process):
                 kill(process)
-                self._gone.add([rank])  # MPI does not tell of one that had ended by itself
-        elif self._ask is not None:
-            self._ask(rank, process.pid, process.started, if_stuck)
+                self._dead.add([rank])  # MPI does not report a process that exited by itself
+        elif self._remote_fence is not None:
+            self._remote_fence(rank, process.pid, process.started, if_stuck)
         else:
             return False
         return True
 
-    def processor_s(self, rank: int) -> float | None:
-        known = self._processes is not None and rank in self._seen
-        return used_s(self._processes[rank]) if self._processes and known else None
+    def cpu_time_s(self, rank: int) -> float | None:
+        known = self._processes is not None and rank in self._local_processes
+        return cpu_time_s(self._processes[rank]) if self._processes and known else None
 
-    def fence_elsewhere(self, ask: Callable[[int, int, int, bool], None]) -> None:
-        self._ask = ask
+    def set_remote_fence(self, ask: Callable[[int, int, int, bool], None]) -> None:
+        self._remote_fence = ask
 
     def _arrived(self, source: int | None, doing: str) -> Message | None:
-        """The first message of a rank, or of any, if it is whole by now."""
-        self._welcome()
-        behind: set[int] = set()  # nothing overtakes what the same rank sent before
-        for place, incoming in enumerate(self._arriving):
-            wanted = source in (None, incoming.source) and incoming.source not in behind
-            if wanted and self._unless_cut_off(incoming, incoming.is_whole):
-                del self._arriving[place]
+        """Returns the first message of a rank, or of any rank, if all its parts have arrived."""
+        self._post_receives()
+        earlier: set[int] = set()  # ranks with an earlier message, which no later one overtakes
+        for index, incoming in enumerate(self._incoming):
+            wanted = source in (None, incoming.source) and incoming.source not in earlier
+            if wanted and self._unless_torn(incoming, incoming.is_whole):
+                del self._incoming[index]
                 return Message(incoming.source, incoming.data())
-            behind.add(incoming.source)
-        lost = self._gone.missed(source)
+            earlier.add(incoming.source)
+        lost = self._dead.dead_peer(source)
         if lost is not None:
             raise PeerLost(lost, doing)
         return None
 
-    def _welcome(self) -> None:
-        """Lets everything that others send begin to arrive, whoever is waited for.
+    def _post_receives(self) -> None:
+        """Posts receives for everything that other ranks send, whichever rank is waited for.
 
-        A large message is not on its way before it is taken: of several senders that are taken one
-        after the other, all links but one would be idle.
+        A large message starts to move only once its receive is posted: with one receive at a time,
+        all links but one would be idle.
         """
         status = MPI.Status()
         while (part := self._probed(status)) is not None:
-            theirs = (one for one in self._arriving if one.source == status.source and one.more)
-            incoming = next(theirs, None)
+            unfinished = (i for i in self._incoming if i.source == status.source and i.more)
+            incoming = next(unfinished, None)
             if incoming is None:
                 incoming = Incoming(status.source)
-                self._arriving.append(incoming)
-            self._unless_cut_off(incoming, partial(incoming.take, part, status))
-            if self._gone.is_forgotten(status.source):
-                self._drop_arriving(status.source)
+                self._incoming.append(incoming)
+            self._unless_torn(incoming, partial(incoming.take, part, status))
+            if self._dead.is_ignored(status.source):
+                self._abandon_receives(status.source)
 
     def _probed(self, status: MPI.Status) -> MPI.Message | None:
-        """The next part that is there. A death is told here, once."""
+        """Returns the next part that can be received. MPI reports each death here, once."""
         try:
             return self._world.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
         except MPI.Exception as error:
-            if not tells_of_death(error):
+            if not is_peer_failure(error):
                 raise
-            self._mourn()
+            self._ack_failures()
             return None
 
-    def _unless_cut_off(self, incoming: "Incoming", act: Callable[[], T]) -> T | None:
-        """What an act on a message returns; None from when on its sender's death has torn it."""
+    def _unless_torn(self, incoming: "Incoming", act: Callable[[], T]) -> T | None:
+        """Returns the result of an operation on a message; None once its sender's death has cut it
+        off.
+        """
         if incoming.torn:
             return None
         try:
             return act()
         except MPI.Exception as error:
-            if not tells_of_death(error):
+            if not is_peer_failure(error):
                 raise
         incoming.torn = True
-        self._mourn()
+        self._ack_failures()
         return None
 
-    def _mourn(self) -> None:
-        """Learns who is gone, so that MPI goes on with the others."""
-        if not self.survives:
+    def _ack_failures(self) -> None:
+        """Reads and acknowledges the failed ranks: without the acknowledgement, MPI fails every
+        later receive from any rank.
+        """
+        if not self.fault_tolerant:
             return
         failed = self._world.Get_failed()
         ranks = failed.Translate_ranks(None, self._world.group)
         failed.Free()
-        self._gone.add(ranks)
+        self._dead.add(ranks)
         self._world.Ack_failed(len(ranks))
 
-    def _reap(self) -> bool:
-        """Lets go of buffers that have left. True while some have not."""
-        self._mourn()
-        for to in {one.to for one in self._leaving if one.to in self._gone}:
+    def _reap_sends(self) -> bool:
+        """Releases the buffers of complete sends; True while some are pending."""
+        self._ack_failures()
+        for to in {send.to for send in self._pending if send.to in self._dead}:
             self._undelivered.add(to)
-            self._drop_leaving(to)
-        self._leaving = [one for one in self._leaving if not self._has_left(one)]
-        return bool(self._leaving)
+            self._abandon_sends(to)
+        self._pending = [send for send in self._pending if not self._has_left(send)]
+        return bool(self._pending)
 
-    def _has_left(self, one: "Outgoing") -> bool:
+    def _has_left(self, send: "Outgoing") -> bool:
         try:
-            return one.request.Test()
+            return send.request.Test()
         except MPI.Exception as error:
-            if tells_of_death(error):
-                return False  # `_mourn` says whose
-            raise TransportError(f"MPI failed while sending to rank {one.to}: {error}") from error
+            if is_peer_failure(error):
+                return False  # `_ack_failures` finds the rank
+            raise TransportError(f"MPI failed while sending to rank {send.to}: {error}") from error
 
-    def _drop_leaving(self, to: int) -> None:
-        self._left_behind += [one for one in self._leaving if one.to == to]
-        self._leaving = [one for one in self._leaving if one.to != to]
+    def _abandon_sends(self, to: int) -> None:
+        self._abandoned += [send for send in self._pending if send.to == to]
+        self._pending = [send for send in self._pending if send.to != to]
 
-    def _drop_arriving(self, source: int) -> None:
-        self._left_behind += [one for one in self._arriving if one.source == source]
-        self._arriving = [one for one in self._arriving if one.source != source]
+    def _abandon_receives(self, source: int) -> None:
+        self._abandoned += [i for i in self._incoming if i.source == source]
+        self._incoming = [i for i in self._incoming if i.source != source]

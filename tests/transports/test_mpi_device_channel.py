@@ -8,8 +8,8 @@ from pretend import Device, placed, staged, waits
 from torch import Tensor
 
 from atomo.errors import DeadlineExpired
-from atomo.transports.mpi import device_lane
-from atomo.transports.mpi.device_lane import MpiLane
+from atomo.transports.mpi import device_channel
+from atomo.transports.mpi.device_channel import MpiDeviceChannel
 
 
 @final
@@ -46,7 +46,7 @@ class World:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_memory_itself_is_handed_over(dtype):
     world, values = World(), torch.arange(6).to(dtype)
-    lane = MpiLane(world)
+    lane = MpiDeviceChannel(world)
     lane.send(1, values, "x")
     lane.receive(2, values, 5.0, "x")
     lane.drain(5.0)
@@ -61,14 +61,14 @@ def test_the_memory_itself_is_handed_over(dtype):
 
 def test_what_is_yet_to_be_computed_is_waited_for_before_it_is_sent(monkeypatch):
     module = staged(monkeypatch)
-    monkeypatch.setattr(device_lane, "module_of", lambda device: module)
+    monkeypatch.setattr(device_channel, "module_of", lambda device: module)
     with Device(), waits() as heard:
-        MpiLane(World()).send(1, placed(torch.zeros(3)), "x")
+        MpiDeviceChannel(World()).send(1, placed(torch.zeros(3)), "x")
     assert heard == ["synchronize"]
 
 
 def test_who_does_not_come_is_named():
-    lane = MpiLane(World(looks=10**9))
+    lane = MpiDeviceChannel(World(looks=10**9))
     with pytest.raises(DeadlineExpired, match="for the sum of rank 3"):
         lane.receive(3, torch.zeros(2), 0.0, "the sum")
     lane.send(1, torch.zeros(2), "x")

@@ -1,4 +1,4 @@
-"""Tensors on GPUs that are handed to an MPI which takes them."""
+"""Sends of GPU tensors through a CUDA-aware MPI."""
 
 from typing import Any, Final, Protocol, final, runtime_checkable
 
@@ -9,47 +9,51 @@ from torch import Tensor
 from atomo.devices import module_of, stages
 from atomo.errors import DeadlineExpired
 from atomo.transports.deadline import Deadline
-from atomo.transports.device_lane import DeviceLane
+from atomo.transports.device_channel import DeviceChannel
 from atomo.transports.mpi.library import MPI
-from atomo.transports.mpi.messages import Translated
+from atomo.transports.mpi.messages import TranslatedErrors
 
-__all__ = ["MpiLane"]
+__all__ = ["MpiDeviceChannel"]
 
-TAGS: Final = 1 << 15  # that every MPI has
+TAG_COUNT: Final = 1 << 15  # tags that every MPI supports
 
 
 @runtime_checkable
 class World(Protocol):
-    """What of a communicator of mpi4py is used here; tests stand in for it, who have no GPU."""
+    """The part of an mpi4py communicator that is used here; tests replace it, as they have no
+    GPU.
+    """
 
     rank: int
 
     def Isend(self, buf: Any, dest: int, tag: int) -> Any:  # noqa: N802
-        """Begins to send."""
+        """Starts a send."""
 
     def Irecv(self, buf: Any, source: int, tag: int) -> Any:  # noqa: N802
-        """Begins to receive."""
+        """Starts a receive."""
 
 
 @final
-class MpiLane(DeviceLane):
-    """A communicator that nobody else uses: whoever probes for frames would take what is here."""
+class MpiDeviceChannel(DeviceChannel):
+    """A channel over a communicator of its own: a probe for frames would match these messages
+    too.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._leaving: list[tuple[Any, Tensor]] = []
+        self._pending: list[tuple[Any, Tensor]] = []
 
     def send(self, to: int, values: Tensor, what: str) -> None:
-        # MPI knows nothing of streams: what is yet to be computed would not be sent.
+        # MPI does not know CUDA streams: without this, it would send values not yet computed.
         if stages(values.device):
             module_of(values.device).current_stream(values.device).synchronize()
-        with Translated(to, f"sending {what}"):
-            request = self._world.Isend([as_bytes(values), MPI.BYTE], to, tag_of(what))
-        self._leaving.append((request, values))
+        with TranslatedErrors(to, f"sending {what}"):
+            request = self._world.Isend([as_bytes(values), MPI.BYTE], to, tag_for(what))
+        self._pending.append((request, values))
 
     def receive(self, source: int, values: Tensor, timeout_s: float, what: str) -> None:
-        with Translated(source, f"waiting for {what}"):
-            request = self._world.Irecv([as_bytes(values), MPI.BYTE], source, tag_of(what))
+        with TranslatedErrors(source, f"waiting for {what}"):
+            request = self._world.Irecv([as_bytes(values), MPI.BYTE], source, tag_for(what))
             if not Deadline(timeout_s).poll(request.Test):
                 raise DeadlineExpired(
                     f"rank {self._world.rank} waited {timeout_s:g} s for {what} of rank {source}; "
@@ -63,16 +67,16 @@ class MpiLane(DeviceLane):
             )
 
     def _all_left(self) -> bool:
-        with Translated(None, "sending"):
-            self._leaving = [one for one in self._leaving if not one[0].Test()]
-        return not self._leaving
+        with TranslatedErrors(None, "sending"):
+            self._pending = [send for send in self._pending if not send[0].Test()]
+        return not self._pending
 
 
 def as_bytes(values: Tensor) -> Tensor:
-    """The same memory as bytes, since MPI has no bfloat16."""
+    """Returns the same memory as bytes, as MPI has no bfloat16."""
     return values.detach().view(-1).view(torch.uint8)
 
 
-def tag_of(what: str) -> int:
-    """What tells messages of one name from those of another."""
-    return xxhash.xxh32_intdigest(what.encode()) % TAGS
+def tag_for(what: str) -> int:
+    """Hashes a message name to its MPI tag."""
+    return xxhash.xxh32_intdigest(what.encode()) % TAG_COUNT

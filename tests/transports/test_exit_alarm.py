@@ -1,4 +1,4 @@
-"""A goodbye that takes for ever is cut off, though nothing of Python runs any more."""
+"""An exit that blocks with the interpreter's lock held is cut off by the alarm."""
 
 import subprocess
 import sys
@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from atomo.errors import CUT_OFF
-from atomo.transports.farewell import at_most
+from atomo.transports.exit_alarm import exit_after
 
 # PyDLL keeps the interpreter's lock, as MPI_Finalize does.
 STUCK = """
 import ctypes
-from atomo.transports.farewell import at_most
+from atomo.transports.exit_alarm import exit_after
 print("results", flush=True)
-with at_most(0.05):
+with exit_after(0.05):
     while True:
         ctypes.PyDLL(None).pause()
 """
@@ -28,5 +28,5 @@ def test_what_waits_for_ever_with_the_interpreters_lock_ends_with_its_exit_code(
 
 
 def test_what_ends_in_time_is_left_alone():
-    with at_most(1000.0):
+    with exit_after(1000.0):
         pass

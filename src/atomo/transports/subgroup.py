@@ -1,4 +1,4 @@
-"""Some of the ranks of a job, numbered anew, as a transport of their own."""
+"""A subgroup of the ranks of a job, renumbered, as a transport."""
 
 from collections.abc import Sequence
 from typing import final
@@ -7,23 +7,26 @@ import torch
 from torch import Tensor
 
 from atomo.transports.base import Message, Transport, check_message
-from atomo.transports.device_lane import DeviceLane
+from atomo.transports.device_channel import DeviceChannel
 from atomo.wire import Bytes
 
-__all__ = ["Part"]
+__all__ = ["Subgroup"]
 
 
 @final
-class Part(Transport):
-    """A transport among `ranks` of another, which alone may use that with each other meanwhile."""
+class Subgroup(Transport):
+    """A transport among some `ranks` of another, as after `MPI_Comm_split`. Only the subgroup uses
+    the links between these ranks meanwhile.
+    """
 
     def __init__(self, whole: Transport, ranks: Sequence[int], *, one_host: bool) -> None:
-        """A part of a job, of which this rank is one.
+        """A subgroup that contains this rank.
 
         Args:
             whole: connects all ranks.
             ranks: of `whole`, in the order of their new numbers.
-            one_host: whether they count as one host, and not as a host each.
+            one_host: True if the ranks count as one host; False if each counts as a host of its
+                own.
         """
         self._whole, self._ranks, self._one_host = whole, tuple(ranks), one_host
         self.rank, self.size = self._ranks.index(whole.rank), len(ranks)
@@ -31,17 +34,17 @@ class Part(Transport):
 
     @property
     def sent_bytes(self) -> int:  # type: ignore[override]  # counted by the whole
-        """Bytes that the whole has sent so far."""
+        """Bytes that the whole transport has sent so far."""
         return self._whole.sent_bytes
 
     @property
     def received_bytes(self) -> int:  # type: ignore[override]
-        """Bytes that the whole has received so far."""
+        """Bytes that the whole transport has received so far."""
         return self._whole.received_bytes
 
-    def lane(self, device: torch.device) -> DeviceLane | None:
-        whole = self._whole.lane(device)
-        return None if whole is None else PartLane(whole, self._ranks)
+    def device_channel(self, device: torch.device) -> DeviceChannel | None:
+        whole = self._whole.device_channel(device)
+        return None if whole is None else SubgroupDeviceChannel(whole, self._ranks)
 
     def send(self, to: int, data: Bytes, what: str) -> None:
         check_message(to, self.size, data, what)
@@ -51,26 +54,26 @@ class Part(Transport):
         if source is None:
             message = self._whole.receive(None, timeout_s, what)
             return Message(self._ranks.index(message.source), message.data)
-        place = self._ranks[source]
-        told = what if place == source else f"{what} (rank {place} of all)"
-        return Message(source, self._whole.receive(place, timeout_s, told).data)
+        rank = self._ranks[source]
+        label = what if rank == source else f"{what} (rank {rank} of all)"
+        return Message(source, self._whole.receive(rank, timeout_s, label).data)
 
     def drain(self, timeout_s: float) -> None:
         self._whole.drain(timeout_s)
 
-    def channel(self, timeout_s: float) -> Transport:
-        # All ranks of the whole make one, whichever part they are in.
-        return Part(self._whole.channel(timeout_s), self._ranks, one_host=self._one_host)
+    def dup(self, timeout_s: float) -> Transport:
+        # All ranks of the whole transport make one, whichever subgroup they are in.
+        return Subgroup(self._whole.dup(timeout_s), self._ranks, one_host=self._one_host)
 
     def abort(self, exit_code: int) -> None:
         self._whole.abort(exit_code)
 
 
 @final
-class PartLane(DeviceLane):
-    """A lane among some of the ranks of another."""
+class SubgroupDeviceChannel(DeviceChannel):
+    """A device channel among some of the ranks of another."""
 
-    def __init__(self, whole: DeviceLane, ranks: Sequence[int]) -> None:
+    def __init__(self, whole: DeviceChannel, ranks: Sequence[int]) -> None:
         self._whole, self._ranks = whole, ranks
 
     def send(self, to: int, values: Tensor, what: str) -> None:

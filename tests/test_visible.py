@@ -12,7 +12,7 @@ from atomo.launch.console import report_console
 from atomo.launch.display import Live
 from atomo.launch.lines import Plain
 from atomo.launch.summary import Summary
-from atomo.launch.sweep import Trial, results_table
+from atomo.launch.sweep import SweepTrial, results_table
 from atomo.launch.trials import Recorder
 from atomo.tasks import make_task
 from atomo.training.events import Caution, Ended
@@ -63,7 +63,7 @@ def test_the_closing_table_shows_it(capsys):
 
 
 def test_a_sweep_shows_it(capsys):
-    trial = Trial(f"{OBEYED}[/b]", "", 1, 0.5, 0.5, 0.1, 1.0)
+    trial = SweepTrial(f"{OBEYED}[/b]", "", 1, 0.5, 0.5, 0.1, 1.0)
     say(trial)
     Recorder().note(OBEYED)
     report_console().print(results_table([trial], make_task("images").metrics[0]))

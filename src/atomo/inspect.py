@@ -17,7 +17,7 @@ from atomo.grouping import ONE
 from atomo.memory import Forget
 from atomo.wire import Compression
 
-__all__ = ["Cluster", "Layer", "Losses", "clusters", "layers", "losses", "reconstruct"]
+__all__ = ["Cluster", "EncodingErrors", "Layer", "clusters", "layers", "losses", "reconstruct"]
 
 BIG = 0.95  # quantile of the magnitudes beyond which an entry counts as big
 BINS = 64
@@ -115,7 +115,7 @@ def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
 
 @final
 @dataclass(frozen=True)
-class Losses:
+class EncodingErrors:
     """Relative errors of one encoding, ||sent - gradient|| / ||gradient||, by kind of entry."""
 
     spec: str = column("the codec, with the settings that are not its defaults")
@@ -144,13 +144,13 @@ def reconstruct(
     return wanted, sent, frame.size
 
 
-def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> Losses:
+def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> EncodingErrors:
     """Encodes a gradient once and measures the error by kind of entry."""
     wanted, sent, size = reconstruct(codec, gradient)
     magnitude = wanted.abs()
     rank = max(1, round(BIG * magnitude.numel()))
     big = magnitude > magnitude.kthvalue(rank).values
-    return Losses(
+    return EncodingErrors(
         str(codec),
         size,
         share(wanted, sent, torch.ones_like(big)),

@@ -15,7 +15,7 @@ from atomo.bounds import ANY
 from atomo.errors import ConfigError
 
 __all__ = [
-    "RATES", "SCHEDULES", "VOTES_RATE", "Plan", "parse_milestones", "schedule_factor",
+    "RATES", "SCHEDULES", "VOTES_RATE", "RateSchedule", "parse_milestones", "schedule_factor",
     "warm_up_factor",
 ]  # fmt: skip
 
@@ -27,7 +27,7 @@ VOTES_RATE: Final = 0.0001
 
 @final
 @dataclass(frozen=True)
-class Plan:
+class RateSchedule:
     """Milestones and factors of a learning-rate schedule. Steps count from 0 here."""
 
     last: int
@@ -48,32 +48,32 @@ class Plan:
     """The schedule moves once in so many steps: 1, or those of an epoch. A warm-up does always."""
 
 
-def constant(plan: Plan, step: int) -> float:
+def constant(plan: RateSchedule, step: int) -> float:
     return 1.0
 
 
-def step_falls(plan: Plan, step: int) -> float:
+def step_falls(plan: RateSchedule, step: int) -> float:
     return plan.gamma ** (step // plan.every)
 
 
-def multistep(plan: Plan, step: int) -> float:
+def multistep(plan: RateSchedule, step: int) -> float:
     return plan.gamma ** sum(milestone <= step for milestone in plan.milestones)
 
 
-def cosine(plan: Plan, step: int) -> float:
+def cosine(plan: RateSchedule, step: int) -> float:
     return plan.end + (1 - plan.end) * (1 + math.cos(math.pi * progress(plan, step))) / 2
 
 
-def linear(plan: Plan, step: int) -> float:
+def linear(plan: RateSchedule, step: int) -> float:
     return 1 + (plan.end - 1) * progress(plan, step)
 
 
-def progress(plan: Plan, step: int) -> float:
+def progress(plan: RateSchedule, step: int) -> float:
     """Computes the progress from the end of the warm-up to the end of the run, 0..1."""
     return min(1.0, max(0, step - plan.warm_up) / max(1, plan.last - plan.warm_up))
 
 
-SCHEDULES: Final[Mapping[str, Callable[[Plan, int], float]]] = MappingProxyType(
+SCHEDULES: Final[Mapping[str, Callable[[RateSchedule, int], float]]] = MappingProxyType(
     {
         "constant": constant,
         "step": step_falls,
@@ -84,7 +84,7 @@ SCHEDULES: Final[Mapping[str, Callable[[Plan, int], float]]] = MappingProxyType(
 )
 
 
-def schedule_factor(name: str, plan: Plan, step: int) -> float:
+def schedule_factor(name: str, plan: RateSchedule, step: int) -> float:
     """Computes a schedule's factor on the learning rate at `step`, which counts from 0.
 
     >>> [schedule_factor("linear", Plan(last=4), step) for step in range(4)]
@@ -93,7 +93,7 @@ def schedule_factor(name: str, plan: Plan, step: int) -> float:
     return SCHEDULES[name](plan, step // plan.whole * plan.whole)
 
 
-def warm_up_factor(plan: Plan, step: int) -> float:
+def warm_up_factor(plan: RateSchedule, step: int) -> float:
     """Computes a warm-up's factor on the learning rate at `step`; it rises linearly, step by step.
 
     Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.

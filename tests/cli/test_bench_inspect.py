@@ -14,7 +14,7 @@ from torch import Generator
 from atomo.cli import main
 from atomo.codecs import CODECS, make_codec
 from atomo.distribution import install_command
-from atomo.inspect import Cluster, Layer, Losses, clusters, layers, losses
+from atomo.inspect import Cluster, EncodingErrors, Layer, clusters, layers, losses
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_inspect_shows_layers_and_losses_and_draws(dump, tmp_path, capsys):
 def test_inspect_explains_its_columns(dump, capsys):
     assert main(["inspect", f"--tensor={dump}"]) == 0
     shown = capsys.readouterr().out
-    for kind in (Layer, Cluster, Losses):
+    for kind in (Layer, Cluster, EncodingErrors):
         for column in fields(kind):
             told = column.metadata.get("help", "")
             assert told or column.name in ("name", "shape")  # which speak for themselves

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from atomo.cli.throughput import Plan, compared, planned, speed, table
+from atomo.cli.throughput import MeasuredSteps, compared, planned, speed, table
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.training.events import StepDone
@@ -22,7 +22,7 @@ def step(number: int, images_per_s: float, step_s: float) -> StepDone:
 
 
 def test_the_mean_and_its_spread_are_over_measurements_of_several_steps():
-    plan = Plan(num_warmup_batches=1, num_batches_per_iter=2, num_iters=2)
+    plan = MeasuredSteps(num_warmup_batches=1, num_batches_per_iter=2, num_iters=2)
     # 64 images a step: in 1 s and 3 s, which are 32 a second, and in 1 s and 1 s, which are 64.
     steps = [step(1, 1.0, 64.0), step(2, 64.0, 1.0), step(3, 64 / 3, 3.0)]
     steps += [step(4, 64.0, 1.0), step(5, 64.0, 1.0)]
@@ -40,7 +40,7 @@ def test_the_plan_is_told_apart_from_the_options_of_the_run():
     plan, rest = planned(
         ["--network", "FC", "--num-iters", "3", "--lr=1", "--num_warmup_batches=0"]
     )
-    assert plan == Plan(num_warmup_batches=0, num_iters=3)
+    assert plan == MeasuredSteps(num_warmup_batches=0, num_iters=3)
     assert rest == ["--network", "FC", "--lr=1"]
     with pytest.raises(ConfigError, match="--num-iters must be at least 1, got 0"):
         planned(["--num-iters=0"])

@@ -12,10 +12,10 @@ from atomo.launch import verdict
 from atomo.launch.last_words import FAREWELL, WITHOUT_END, afterwards
 from atomo.launch.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
-from atomo.launch.verdict import Seen, judged
+from atomo.launch.verdict import Observations, judged
 from atomo.training.events import Ended, Failed, Met, to_json
 
-BEFORE = Seen(
+BEFORE = Observations(
     failed=None, ended=False, met=False, complained=False, told=False, overdue=False, mpi_args=""
 )
 TRAINING = replace(BEFORE, met=True)

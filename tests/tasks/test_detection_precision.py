@@ -13,9 +13,9 @@ from tasks.shapes import write_shapes
 
 from atomo.errors import DataError
 from atomo.tasks.detection.annotations import read_annotations
-from atomo.tasks.detection.network import Found
+from atomo.tasks.detection.network import Detections
 from atomo.tasks.detection.outlines import mask_of
-from atomo.tasks.detection.precision import PrecisionScorer, Truth
+from atomo.tasks.detection.precision import AveragePrecisionScorer, Truth
 
 GRID = 28
 
@@ -34,7 +34,7 @@ def path(tmp_path):
     return path
 
 
-def found_as_annotated(annotations, shift: float = 0.0, crowds: bool = False) -> list[Found]:
+def found_as_annotated(annotations, shift: float = 0.0, crowds: bool = False) -> list[Detections]:
     """Detections of an image at a time: what is there, moved to the right by some pixels."""
     found = []
     for picture in annotations.pictures:
@@ -44,7 +44,7 @@ def found_as_annotated(annotations, shift: float = 0.0, crowds: bool = False) ->
         boxes[:, 0::2] += shift
         masks = [grid(one, picture) for one in own]
         found.append(
-            Found(
+            Detections(
                 torch.tensor([len(own)]),
                 boxes,
                 torch.linspace(0.9, 0.6, len(own)),
@@ -66,9 +66,9 @@ def grid(instance, picture) -> torch.Tensor:
 
 
 def scored(annotations, found, masks: bool = True) -> dict[str, float]:
-    scorer = PrecisionScorer(Truth(annotations))
+    scorer = AveragePrecisionScorer(Truth(annotations))
     for place, one in enumerate(found):
-        bare = Found(one.counts, one.boxes, one.scores, one.categories, None)
+        bare = Detections(one.counts, one.boxes, one.scores, one.categories, None)
         scorer.add(one if masks else bare, torch.tensor([place]))
     return dict(scorer.values())
 
@@ -115,25 +115,25 @@ def test_boxes_beside_their_place_count_as_pycocotools_counts_them(path):
 def test_categories_of_other_annotations_are_named(path):
     annotations = read_annotations(path)
     one = found_as_annotated(annotations)[1]
-    other = Found(one.counts, one.boxes, one.scores, one.categories * 0 + 7, None)
+    other = Detections(one.counts, one.boxes, one.scores, one.categories * 0 + 7, None)
     with pytest.raises(DataError, match="has no category 7, and the checkpoint does"):
-        PrecisionScorer(Truth(annotations)).add(other, torch.tensor([0]))
+        AveragePrecisionScorer(Truth(annotations)).add(other, torch.tensor([0]))
 
 
 def test_nothing_found_and_nothing_to_be_found(path):
     annotations = read_annotations(path)
-    none = Found(
+    none = Detections(
         torch.zeros(6, dtype=torch.int64),
         torch.zeros(0, 4),
         torch.zeros(0),
         torch.zeros(0, dtype=torch.int64),
         torch.zeros(0, GRID, GRID),
     )
-    scorer = PrecisionScorer(Truth(annotations))
+    scorer = AveragePrecisionScorer(Truth(annotations))
     scorer.add(none, torch.arange(6))
     assert set(scorer.values().values()) == {0.0}
     whole = json.loads(path.read_text())
     path.write_text(json.dumps(whole | {"annotations": []}))
-    scorer = PrecisionScorer(Truth(read_annotations(path)))
+    scorer = AveragePrecisionScorer(Truth(read_annotations(path)))
     scorer.add(none, torch.arange(6))
     assert all(map(math.isnan, scorer.values().values()))

@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
-from atomo.tasks.labels.precision import PrecisionScorer, inverse_propensities
+from atomo.tasks.labels.precision import LabelPrecisionScorer, inverse_propensities
 from atomo.tasks.labels.repository import read_split_file, read_table
 
 SMALL = "labels(hidden=64)"
@@ -105,7 +105,7 @@ def test_precision_and_propensities_by_hand():
     c = (np.log(100) - 1) * 2.5**0.5
     by_hand = [1 + c * np.exp(-0.5 * np.log(n + 1.5)) for n in (1, 10, 5)]
     assert inverse.tolist() == pytest.approx(by_hand)
-    scorer = PrecisionScorer(inverse)
+    scorer = LabelPrecisionScorer(inverse)
     scores = torch.tensor([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
     scorer.add(scores[:1], torch.tensor([[1.0, 0.0, 1.0]]))
     scorer.add(scores[1:], torch.tensor([[1.0, 0.0, 0.0]]))

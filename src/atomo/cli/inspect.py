@@ -18,8 +18,8 @@ from atomo.effects import ALWAYS, Effect, effective
 from atomo.errors import ConfigError
 from atomo.inspect import (
     Cluster,
+    EncodingErrors,
     Layer,
-    Losses,
     clusters,
     histogram,
     layers,
@@ -31,7 +31,7 @@ from atomo.plotting import pyplot_for
 
 __all__ = ["EFFECTS", "InspectOptions", "main"]
 
-Row = Layer | Cluster | Losses
+Row = Layer | Cluster | EncodingErrors
 
 DESCRIPTION = """\
 Shows a gradient layer by layer, and what each codec loses of it: over all entries, the positive and
@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
     show(console, "layers", Layer, layers(gradient))
     show(console, "clusters of lss", Cluster, clusters(gradient))
     lost = [losses(codec, gradient) for codec in codecs]
-    show(console, "relative error of one encoding", Losses, lost)
+    show(console, "relative error of one encoding", EncodingErrors, lost)
     if pyplot is not None:
         draw(pyplot, gradient, Path(options.png))
         console.print(f"wrote {options.png}", markup=False)

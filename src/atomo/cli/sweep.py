@@ -19,7 +19,7 @@ from atomo.launch.given import Given, given
 from atomo.launch.grid import axes_of, points
 from atomo.launch.mpirun import command
 from atomo.launch.place import located
-from atomo.launch.sweep import Trial, best, measured, past, remember, results_table
+from atomo.launch.sweep import SweepTrial, best, measured, past, remember, results_table
 from atomo.launch.trials import Recorder, run_trial
 from atomo.plain_file import read_whole
 from atomo.settings_file import SETTINGS_FILE, settings_text
@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
     return code
 
 
-def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int, list[Trial]]:
+def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int, list[SweepTrial]]:
     """Runs what is planned and not done yet.
 
     Args:
@@ -92,7 +92,7 @@ def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int,
     """
     texts = {name: settings_text(checked(name, settings)) for name, settings in planned.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    done, trials = past(folder), list[Trial]()
+    done, trials = past(folder), list[SweepTrial]()
     for name, settings in planned.items():
         text = texts[name]
         if text not in done:
@@ -177,7 +177,7 @@ def default_folder(settings: Settings, name: str) -> Path:
     return Path("runs") / f"sweep-{what}"
 
 
-def say(trial: Trial) -> None:
+def say(trial: SweepTrial) -> None:
     """One line, as soon as a trial is done."""
     loss = "diverged" if trial.loss is None else f"loss {trial.loss:.4f}"
     sys.stdout.write(visible(f"{trial.name}: {loss} after {trial.steps} steps\n"))

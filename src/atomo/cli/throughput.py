@@ -24,7 +24,7 @@ from atomo.launch.text import bytes_text
 from atomo.launch.trials import Recorder, run_trial
 from atomo.training.events import StepDone
 
-__all__ = ["Plan", "Speed", "main", "speed"]
+__all__ = ["MeasuredSteps", "Speed", "main", "speed"]
 
 DESCRIPTION: Final = """\
 Trains on noise and prints images a second: first dense, then with --code. Options are those of
@@ -62,7 +62,7 @@ SURE: Final = 1.96  # standard deviations on either side have 95 % of a normal d
 
 @final
 @dataclass(frozen=True)
-class Plan:
+class MeasuredSteps:
     """Numbers of steps to measure."""
 
     num_warmup_batches: int = 10
@@ -120,15 +120,15 @@ def codecs_of(settings: Settings) -> str:
     return f"{served}; {settings.code_for}" if settings.code_for else served
 
 
-def planned(words: Sequence[str]) -> tuple[Plan, list[str]]:
+def planned(words: Sequence[str]) -> tuple[MeasuredSteps, list[str]]:
     """Returns the numbers of steps to measure, and the options of the run."""
     own = Parser(prog="atomo throughput", add_help=False, allow_abbrev=False,
                  argument_default=argparse.SUPPRESS)  # fmt: skip
-    names = [flag(one.name) for one in fields(Plan)]
+    names = [flag(one.name) for one in fields(MeasuredSteps)]
     for name in names:
         own.add_argument(name, type=number(int, "a whole number"))
     known, rest = own.parse_known_args(translated(words, names))
-    return Plan(**vars(known)), rest
+    return MeasuredSteps(**vars(known)), rest
 
 
 def job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
@@ -142,7 +142,7 @@ def job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
         return run_trial(short, recorder), recorder.steps
 
 
-def speed(code: str, steps: Sequence[StepDone], plan: Plan) -> Speed:
+def speed(code: str, steps: Sequence[StepDone], plan: MeasuredSteps) -> Speed:
     """Mean and spread of the measurements.
 
     Raises:

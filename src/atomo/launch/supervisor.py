@@ -18,7 +18,7 @@ from atomo.launch.lines import Display
 from atomo.launch.mpirun import evaluator_command
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
-from atomo.launch.verdict import SIGNALLED, Seen, judged
+from atomo.launch.verdict import SIGNALLED, Observations, judged
 from atomo.program import handled
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Ended, Event, Failed, Fence, Met, Started, from_json
@@ -117,7 +117,7 @@ class Supervisor:
         """Returns the exit code of the training, and a line that says so where it is
         not mpirun's.
         """
-        seen = Seen(
+        seen = Observations(
             failed=self._failed,
             ended=self.summary.ended is not None,
             met=self._met,

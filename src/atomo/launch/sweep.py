@@ -13,7 +13,7 @@ from atomo.tasks import Metric
 from atomo.training.evaluation_log import EVALUATIONS
 from atomo.training.json_lines import append_line, lines
 
-__all__ = ["Trial", "best", "measured", "past", "remember", "results_table"]
+__all__ = ["SweepTrial", "best", "measured", "past", "remember", "results_table"]
 
 RESULTS: Final = "sweep.jsonl"
 LAST: Final = 0.1  # of the steps: the loss of a single one says more of its images
@@ -21,7 +21,7 @@ LAST: Final = 0.1  # of the steps: the loss of a single one says more of its ima
 
 @final
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """Results of one point of the grid."""
 
     name: str
@@ -40,7 +40,7 @@ class Trial:
     """The headline of the task, of the last checkpoint; None: it was not evaluated."""
 
 
-def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Metric) -> Trial:
+def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Metric) -> SweepTrial:
     """Reads a trial's results from the steps in a run's folder, and from its checkpoints by
     `metric`.
 
@@ -49,7 +49,7 @@ def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Met
     """
     steps = lines(folder / "metrics.jsonl")
     if not steps:
-        return Trial(name, settings, 0, None, 0.0, 0.0, 0.0)
+        return SweepTrial(name, settings, 0, None, 0.0, 0.0, 0.0)
     last = steps[-max(1, round(LAST * len(steps))) :]
     loss = None if diverged else mean([step["loss"] for step in last])
     accuracy = mean([step["accuracy"] for step in last])
@@ -57,23 +57,23 @@ def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Met
     sent = mean([step["up_bytes"] for step in steps])
     evaluated = lines(folder / EVALUATIONS)
     tested = evaluated[-1].get(metric.key) if evaluated else None
-    return Trial(name, settings, steps[-1]["step"], loss, accuracy, seconds, sent, tested)
+    return SweepTrial(name, settings, steps[-1]["step"], loss, accuracy, seconds, sent, tested)
 
 
-def past(folder: Path) -> dict[str, Trial]:
+def past(folder: Path) -> dict[str, SweepTrial]:
     """Returns the trials of a sweep that are done, by their settings.
 
     Raises:
         CheckpointError: its results cannot be read.
     """
     try:
-        found = [Trial(**record) for record in lines(folder / RESULTS)]
+        found = [SweepTrial(**record) for record in lines(folder / RESULTS)]
     except TypeError as error:
         raise CheckpointError(f"{folder / RESULTS} is not that of a sweep: {error}") from error
     return {trial.settings: trial for trial in found}
 
 
-def remember(folder: Path, trial: Trial) -> None:
+def remember(folder: Path, trial: SweepTrial) -> None:
     """Adds a trial to the results.
 
     Raises:
@@ -82,7 +82,7 @@ def remember(folder: Path, trial: Trial) -> None:
     append_line(folder / RESULTS, asdict(trial))
 
 
-def best(trials: Sequence[Trial], metric: Metric) -> Trial | None:
+def best(trials: Sequence[SweepTrial], metric: Metric) -> SweepTrial | None:
     """Returns the trial of the best `metric` if all were evaluated, else that of the lowest loss;
     None: all diverged.
 
@@ -95,7 +95,7 @@ def best(trials: Sequence[Trial], metric: Metric) -> Trial | None:
     return min(whole, key=lambda trial: trial.loss or 0.0, default=None)
 
 
-def results_table(trials: Sequence[Trial], metric: Metric) -> Table:
+def results_table(trials: Sequence[SweepTrial], metric: Metric) -> Table:
     """Returns one row a trial, the best one marked."""
     table = Table(title="training loss and accuracy: means over the last tenth of the steps")
     evaluated = any(trial.tested is not None for trial in trials)
@@ -117,7 +117,7 @@ def results_table(trials: Sequence[Trial], metric: Metric) -> Table:
     return table
 
 
-def tested_text(trial: Trial, metric: Metric) -> str:
+def tested_text(trial: SweepTrial, metric: Metric) -> str:
     return "" if trial.tested is None else metric.text(trial.tested)
 
 

@@ -25,7 +25,7 @@ from atomo.launch.last_words import (
     refused,
 )
 
-__all__ = ["SIGNALLED", "Seen", "judged"]
+__all__ = ["SIGNALLED", "Observations", "judged"]
 
 SIGNALLED: Final = 128  # exit codes above it are this plus a signal
 # PRRTE's own errors, 256 less their numbers: options, host files, places for ranks, no Python to
@@ -42,7 +42,7 @@ BELIEVED: Final = frozenset(
 
 @final
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     """Observations of a job whose mpirun has ended."""
 
     failed: int | None
@@ -60,7 +60,7 @@ class Seen:
     mpi_args: str
 
 
-def judged(code: int, seen: Seen) -> tuple[int, str]:
+def judged(code: int, seen: Observations) -> tuple[int, str]:
     """Returns the exit code of the training, and a line that explains it; empty: others have done
     so.
 
@@ -82,7 +82,7 @@ def judged(code: int, seen: Seen) -> tuple[int, str]:
     return code, ""
 
 
-def after_the_end(code: int, seen: Seen) -> tuple[int, str]:
+def after_the_end(code: int, seen: Observations) -> tuple[int, str]:
     """Ignores a process that is lost once all is written: it costs nothing, and nothing is to be
     repeated.
     """
@@ -93,7 +93,7 @@ def after_the_end(code: int, seen: Seen) -> tuple[int, str]:
     return code, ""
 
 
-def before_the_ranks(code: int, seen: Seen) -> tuple[int, str] | None:
+def before_the_ranks(code: int, seen: Observations) -> tuple[int, str] | None:
     """Returns the verdict on an mpirun that brought up no rank and would not the next
     time either.
     """

@@ -34,7 +34,7 @@ TASKS: Final[Table[type[Task]]] = Table(
     {
         "images": "images:Images",
         "text": "text.task:Text",
-        "encoder": "encoder.task:Encoder",
+        "encoder": "encoder.task:SentenceEncoder",
         "language": "language.task:Language",
         "labels": "labels.task:Labels",
         "audio": "audio.task:Audio",

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import final
 
 from atomo.config import Settings
-from atomo.rates import Plan, parse_milestones, schedule_factor, warm_up_factor
+from atomo.rates import RateSchedule, parse_milestones, schedule_factor, warm_up_factor
 
 __all__ = ["LearningRate"]
 
@@ -27,9 +27,9 @@ class LearningRate:
         return shrunk * falls * warm_up_factor(self._plan, done)
 
     @cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> RateSchedule:
         s = self.settings
-        return Plan(
+        return RateSchedule(
             last=self.last_step,
             warm_up=self._steps(s.lr_warmup_epochs),
             warm_up_from=s.warmup_from,

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, final
 
 from atomo.errors import DataError
-from atomo.tasks.detection.entries import Entry, read_lists
+from atomo.tasks.detection.entries import AnnotationEntry, read_lists
 from atomo.tasks.detection.outlines import Outline, read_outline
 
 __all__ = ["Annotations", "Instance", "Picture", "read_annotations"]
@@ -96,7 +96,7 @@ def read_annotations(path: Path) -> Annotations:
     return Annotations(path, dict(sorted(names.items())), tuple(pictures))
 
 
-def distinct(entries: Sequence[Entry]) -> Iterable[Entry]:
+def distinct(entries: Sequence[AnnotationEntry]) -> Iterable[AnnotationEntry]:
     """Returns the same; an id that is there twice is an error."""
     seen: set[int] = set()
     for one in entries:
@@ -106,11 +106,11 @@ def distinct(entries: Sequence[Entry]) -> Iterable[Entry]:
     return entries
 
 
-def side(image: Entry, key: str) -> int:
+def side(image: AnnotationEntry, key: str) -> int:
     return image.whole(key, 1, SIDE)
 
 
-def file_of(image: Entry) -> str:
+def file_of(image: AnnotationEntry) -> str:
     """Returns the path of an image, which must not leave its folder."""
     name = image.text("file_name")
     path = PurePosixPath(name)
@@ -119,7 +119,7 @@ def file_of(image: Entry) -> str:
     return name
 
 
-def read_instance(entry: Entry, category: int, height: int, width: int) -> Instance:
+def read_instance(entry: AnnotationEntry, category: int, height: int, width: int) -> Instance:
     """Reads the annotation of one object in an image of this size."""
     box = entry.numbers("bbox", 4, BOX)
     if min(box[2:]) < 0:

@@ -13,7 +13,7 @@ from atomo.errors import DataError
 from atomo.plain_file import memory_bytes, read_whole
 from atomo.tasks.lines import quoted
 
-__all__ = ["Entry", "read_lists"]
+__all__ = ["AnnotationEntry", "read_lists"]
 
 LARGEST: Final = 2**53  # of whole numbers: beyond, not all that write JSON tell neighbours apart
 DEEP: Final = "lists in lists too deep"
@@ -21,7 +21,7 @@ DEEP: Final = "lists in lists too deep"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AnnotationEntry:
     """One object of a list."""
 
     source: Path
@@ -83,7 +83,7 @@ class Entry:
         return value
 
 
-def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[Entry]]:
+def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[AnnotationEntry]]:
     """Returns the lists that a file of JSON has under some names.
 
     Args:
@@ -97,14 +97,14 @@ def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[Entry]]:
     return [entries(path, top, name, kind) for name, kind in kinds.items()]
 
 
-def entries(path: Path, top: object, name: str, kind: str) -> list[Entry]:
+def entries(path: Path, top: object, name: str, kind: str) -> list[AnnotationEntry]:
     found = top.get(name) if isinstance(top, dict) else None
     if not isinstance(found, list):
         raise DataError(f"{path} has no list {name!r}; COCO's files of instances have one")
     for place, one in enumerate(found, 1):
         if not isinstance(one, dict):
             raise DataError(f"{path}, {kind} number {place}: {shown(one)} is no object of JSON")
-    return [Entry(path, kind, place, one) for place, one in enumerate(found, 1)]
+    return [AnnotationEntry(path, kind, place, one) for place, one in enumerate(found, 1)]
 
 
 def read_json(path: Path) -> object:

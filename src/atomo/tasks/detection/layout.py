@@ -11,21 +11,21 @@ from typing import Final, final
 
 from atomo.errors import DataError
 
-__all__ = ["Place", "find_split"]
+__all__ = ["SplitPaths", "find_split"]
 
 BEGINNING: Final = "instances_"
 
 
 @final
 @dataclass(frozen=True)
-class Place:
+class SplitPaths:
     """Paths of a split's annotations and images."""
 
     annotations: Path
     images: Path
 
 
-def find_split(root: Path, split: str) -> Place:
+def find_split(root: Path, split: str) -> SplitPaths:
     """Finds the annotations and the images of a split.
 
     Args:
@@ -49,4 +49,4 @@ def find_split(root: Path, split: str) -> Place:
     if images is None:
         tried = ", ".join(str(place.relative_to(root)) for place in places)
         raise DataError(f"{root} has no folder of the images of {found[0].name}; tried {tried}")
-    return Place(found[0], images)
+    return SplitPaths(found[0], images)

@@ -11,14 +11,14 @@ from torch.nn import Module
 
 from atomo.errors import DataError
 
-__all__ = ["Detector", "Found"]
+__all__ = ["Detections", "Detector"]
 
 Target = dict[str, Tensor]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Found:
+class Detections:
     """Detections on some images, one image after the other, the surest first."""
 
     counts: Int64[Tensor, " b"]
@@ -56,7 +56,7 @@ class Detector(Module):
         boxes: Float[Tensor, "n 4"] | None = None,
         categories: Int64[Tensor, " n"] | None = None,
         masks: UInt8[Tensor, " m"] | None = None,
-    ) -> Float[Tensor, " l"] | Found:
+    ) -> Float[Tensor, " l"] | Detections:
         """Returns the losses in training, in the order of their names; else what is seen.
 
         Args:
@@ -96,13 +96,13 @@ class Detector(Module):
             )
         return same.int().argmax(1) + 1
 
-    def seen(self, images: Sequence[Float[Tensor, "3 _ _"]]) -> Found:
+    def seen(self, images: Sequence[Float[Tensor, "3 _ _"]]) -> Detections:
         """Detects the objects of each image by itself: others in its batch would change
         its edges.
         """
         found = [self.seen_on(image) for image in images]
         masks = [one["masks"][:, 0] for one in found if "masks" in one]
-        return Found(
+        return Detections(
             torch.tensor([len(one["boxes"]) for one in found]),
             torch.cat([one["boxes"] for one in found]),
             torch.cat([one["scores"] for one in found]),

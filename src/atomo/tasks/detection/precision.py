@@ -20,9 +20,9 @@ from atomo.errors import DataError
 from atomo.tasks.base import Metric, Objective, Scorer
 from atomo.tasks.detection.annotations import Annotations, Instance, Picture
 from atomo.tasks.detection.coco import pycocotools
-from atomo.tasks.detection.network import Found
+from atomo.tasks.detection.network import Detections
 
-__all__ = ["METRICS", "PrecisionScorer", "SummedLosses", "Truth"]
+__all__ = ["METRICS", "AveragePrecisionScorer", "SummedLosses", "Truth"]
 
 THRESHOLDS: Final[Mapping[str, slice]] = {
     "ap": slice(None),
@@ -106,7 +106,7 @@ def annotation(place: int, picture: Picture, one: Instance) -> dict[str, Any]:
 
 
 @final
-class PrecisionScorer(Scorer):
+class AveragePrecisionScorer(Scorer):
     """AP of boxes, and of masks where the detector and the annotations have them.
 
     There is no loss: in evaluation a detector has none.
@@ -118,7 +118,7 @@ class PrecisionScorer(Scorer):
         self._masks: list[dict[str, Any]] = []
         self._masked = False
 
-    def add(self, outputs: Found, targets: Int64[Tensor, " b"]) -> None:
+    def add(self, outputs: Detections, targets: Int64[Tensor, " b"]) -> None:
         self._truth.check(outputs.categories)
         places = targets.cpu().repeat_interleave(outputs.counts.cpu()).tolist()
         boxes = outputs.boxes.double().cpu()

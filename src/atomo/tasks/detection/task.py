@@ -15,7 +15,7 @@ from atomo.tasks.detection.coco import pycocotools
 from atomo.tasks.detection.layout import find_split
 from atomo.tasks.detection.network import Detector
 from atomo.tasks.detection.norms import NORMS, renormalise
-from atomo.tasks.detection.precision import METRICS, PrecisionScorer, SummedLosses, Truth
+from atomo.tasks.detection.precision import METRICS, AveragePrecisionScorer, SummedLosses, Truth
 from atomo.tasks.detection.pretrained import load_body, train_last
 from atomo.tasks.detection.samples import SeenPictures, ShownPictures
 from atomo.tasks.detection.zoo import DETECTORS, Frame
@@ -110,7 +110,7 @@ class Detection(Task):
             SeenPictures(seen, val.images),
             lambda name: self._build(name, seen, data_dir),
             SummedLosses(),
-            lambda: PrecisionScorer(truth),
+            lambda: AveragePrecisionScorer(truth),
             at_once=8,
         )
 

@@ -8,7 +8,7 @@ from torch.nn import BatchNorm2d, Module
 
 from atomo.errors import ConfigError
 
-__all__ = ["DETECTORS", "Frame", "Kind"]
+__all__ = ["DETECTORS", "DetectorKind", "Frame"]
 
 WIDTH: Final = 256  # channels of the published networks
 MEDIUM: Final = 4  # times as many units of the box head
@@ -47,7 +47,7 @@ class Frame:
 
 @final
 @dataclass(frozen=True)
-class Kind:
+class DetectorKind:
     """One detector."""
 
     name: str
@@ -119,10 +119,10 @@ def masked(name: str, frame: Frame) -> Module:
 
 RESIDUAL: Final = ("resnet50", "resnet18", "resnet34", "resnet101")
 DETECTORS: Final = (
-    *(Kind(f"maskrcnn_{one}_fpn", True, masked) for one in RESIDUAL),
-    *(Kind(f"fasterrcnn_{one}_fpn", False, faster) for one in RESIDUAL),
-    Kind("maskrcnn_resnet50_fpn_v2", True, ready_made),
-    Kind("fasterrcnn_resnet50_fpn_v2", False, ready_made),
-    Kind("fasterrcnn_mobilenet_v3_large_fpn", False, ready_made),
-    Kind("fasterrcnn_mobilenet_v3_large_320_fpn", False, ready_made),
+    *(DetectorKind(f"maskrcnn_{one}_fpn", True, masked) for one in RESIDUAL),
+    *(DetectorKind(f"fasterrcnn_{one}_fpn", False, faster) for one in RESIDUAL),
+    DetectorKind("maskrcnn_resnet50_fpn_v2", True, ready_made),
+    DetectorKind("fasterrcnn_resnet50_fpn_v2", False, ready_made),
+    DetectorKind("fasterrcnn_mobilenet_v3_large_fpn", False, ready_made),
+    DetectorKind("fasterrcnn_mobilenet_v3_large_320_fpn", False, ready_made),
 )

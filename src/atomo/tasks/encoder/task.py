@@ -18,7 +18,7 @@ from atomo.tasks.encoder.folder import read_encoder, read_tokeniser
 from atomo.tasks.encoder.network import EncoderClassifier
 from atomo.tasks.text.sentences import DATASETS, Sentences, numbered, read_splits
 
-__all__ = ["Encoder"]
+__all__ = ["SentenceEncoder"]
 
 
 @final
@@ -54,7 +54,7 @@ class TokenSamples(Samples):
 
 @final
 @dataclass(frozen=True)
-class Encoder(Task):
+class SentenceEncoder(Task):
     """Classification of sentences, with a Transformer encoder and its tokeniser from a folder."""
 
     folder: str = "phobert-base"
@@ -71,7 +71,7 @@ class Encoder(Task):
     id: ClassVar[str] = "encoder"
     samples: ClassVar[str] = "sentences"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1)
-    network: ClassVar[str] = "Encoder"
+    network: ClassVar[str] = "SentenceEncoder"
     dataset: ClassVar[str] = DATASETS[0]
 
     def __post_init__(self) -> None:

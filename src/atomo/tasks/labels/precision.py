@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from atomo.tasks.base import LOSS, Metric, Objective, Scorer
 
-__all__ = ["METRICS", "LabelObjective", "PrecisionScorer", "inverse_propensities"]
+__all__ = ["METRICS", "LabelObjective", "LabelPrecisionScorer", "inverse_propensities"]
 
 AT: Final = (1, 3, 5)
 METRICS: Final = (
@@ -60,7 +60,7 @@ class LabelObjective(Objective):
 
 
 @final
-class PrecisionScorer(Scorer):
+class LabelPrecisionScorer(Scorer):
     """P@k and PSP@k at 1, 3 and 5, and the loss of `LabelObjective`."""
 
     def __init__(self, inverse: Float64[Tensor, " l"]) -> None:

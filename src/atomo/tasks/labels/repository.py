@@ -18,14 +18,14 @@ from torch import Tensor
 from atomo.tasks.labels.bags import Bags
 from atomo.tasks.lines import at, digits, lines, quoted
 
-__all__ = ["Table", "read_split_file", "read_table"]
+__all__ = ["LabelTable", "read_split_file", "read_table"]
 
 MOST: Final = 2**31 - 1  # of each number in a header
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Table:
+class LabelTable:
     """A file of samples."""
 
     bags: Bags
@@ -34,7 +34,7 @@ class Table:
     source: Path
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> LabelTable:
     """Reads a file of samples.
 
     Raises:
@@ -46,7 +46,7 @@ def read_table(path: Path) -> Table:
     read = [sample(row, features, labels, path, number) for number, row in enumerate(rows, 2)]
     if len(read) != samples:
         raise at(path, 1, f"the header says {samples} samples, and the file has {len(read)}")
-    return Table(joined(read), features, labels, path)
+    return LabelTable(joined(read), features, labels, path)
 
 
 def header(line: str, path: Path) -> tuple[int, int, int]:

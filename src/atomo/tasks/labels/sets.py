@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo.errors import DataError
-from atomo.tasks.labels.repository import Table, read_split_file, read_table
+from atomo.tasks.labels.repository import LabelTable, read_split_file, read_table
 from atomo.tasks.lines import at
 
 __all__ = ["ANY", "SETS", "LabelSet", "read_set"]
@@ -40,7 +40,7 @@ SETS: Final = (
 )
 
 
-def read_set(chosen: LabelSet, data_dir: Path) -> tuple[Table, Table]:
+def read_set(chosen: LabelSet, data_dir: Path) -> tuple[LabelTable, LabelTable]:
     """Returns the training and the test split, from `data_dir`/NAME/ or from `data_dir`/NAME*.
 
     Raises:
@@ -69,7 +69,7 @@ def only(folder: Path, prefix: str, ending: str) -> Path | None:
     return found[0] if found else None
 
 
-def agreeing(train: Table, test: Table) -> tuple[Table, Table]:
+def agreeing(train: LabelTable, test: LabelTable) -> tuple[LabelTable, LabelTable]:
     """Returns two files that count the same features and labels."""
     ours, theirs = (train.features, train.labels), (test.features, test.labels)
     if ours != theirs:
@@ -79,7 +79,7 @@ def agreeing(train: Table, test: Table) -> tuple[Table, Table]:
     return train, test
 
 
-def parts(table: Table, folder: Path, prefix: str) -> tuple[Table, Table]:
+def parts(table: LabelTable, folder: Path, prefix: str) -> tuple[LabelTable, LabelTable]:
     """Returns one file, divided by two others."""
     names: Sequence[str] = ("trSplit.txt", "tstSplit.txt")
     files = [only(folder, prefix, name) for name in names]

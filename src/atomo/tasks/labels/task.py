@@ -15,10 +15,10 @@ from atomo.tasks.labels.mlp import sparse_mlp
 from atomo.tasks.labels.precision import (
     METRICS,
     LabelObjective,
-    PrecisionScorer,
+    LabelPrecisionScorer,
     inverse_propensities,
 )
-from atomo.tasks.labels.repository import Table
+from atomo.tasks.labels.repository import LabelTable
 from atomo.tasks.labels.sets import SETS, read_set
 
 __all__ = ["Labels"]
@@ -31,7 +31,7 @@ BY_NAME = {one.name: one for one in SETS}
 class LabelSamples(Samples):
     """A split, a line of its file a sample."""
 
-    table: Table
+    table: LabelTable
 
     def __len__(self) -> int:
         return len(self.table.bags)
@@ -82,10 +82,10 @@ class Labels(Task):
             LabelSamples(test),
             lambda name: self._build(name, train),
             LabelObjective(),
-            lambda: PrecisionScorer(inverse),
+            lambda: LabelPrecisionScorer(inverse),
         )
 
-    def _build(self, name: str, train: Table) -> Module:
+    def _build(self, name: str, train: LabelTable) -> Module:
         self.network_named(name)
         samples = len(train.bags)
         square = float(train.bags.values.double().square().sum()) / samples
@@ -93,6 +93,6 @@ class Labels(Task):
         return sparse_mlp(train.features, self.hidden, square, rates)
 
 
-def label_counts(table: Table) -> Float64[Tensor, " l"]:
+def label_counts(table: LabelTable) -> Float64[Tensor, " l"]:
     """Counts the samples of each label."""
     return table.bags.labels.bincount(minlength=table.labels).double()

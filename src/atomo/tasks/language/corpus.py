@@ -20,7 +20,7 @@ from torch import Tensor
 
 from atomo.errors import DataError
 from atomo.tasks.lines import lines
-from atomo.tasks.text.tokens import Split
+from atomo.tasks.text.tokens import Tokenise
 
 __all__ = ["END", "UNKNOWN", "Corpus", "read_corpus"]
 
@@ -45,7 +45,7 @@ class Corpus:
         return self.words.index(END)
 
 
-def read_corpus(folder: Path, split: Split, least: int) -> Corpus:
+def read_corpus(folder: Path, split: Tokenise, least: int) -> Corpus:
     """Reads the training and the test split of a folder.
 
     Args:
@@ -81,7 +81,7 @@ def found(folder: Path, split: str) -> Path:
     return there[0]
 
 
-def running(path: Path, split: Split) -> Iterator[str]:
+def running(path: Path, split: Tokenise) -> Iterator[str]:
     """Yields the words of a file in their order, an `<eos>` after each line.
 
     Raises:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atomo.errors import DataError
 from atomo.tasks.lines import at, lines, quoted
-from atomo.tasks.text.tokens import Split
+from atomo.tasks.text.tokens import Tokenise
 
 __all__ = ["DATASETS", "Sentences", "numbered", "read_splits"]
 
@@ -41,7 +41,7 @@ class Sentences:
 
 
 def read_splits(
-    dataset: str, data_dir: Path, labels: str, length: int, divide: Split
+    dataset: str, data_dir: Path, labels: str, length: int, divide: Tokenise
 ) -> tuple[Sentences, Sentences]:
     """Reads the training and the test split.
 
@@ -79,7 +79,7 @@ def numbered(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " n"]:
 
 
 def read_split(
-    root: Path, names: Sequence[str], labels: str, length: int, divide: Split
+    root: Path, names: Sequence[str], labels: str, length: int, divide: Tokenise
 ) -> Sentences:
     """Reads the first of some folders that is there."""
     folder = next((root / name for name in names if (root / name).is_dir()), None)
@@ -102,7 +102,7 @@ def read_split(
     return Sentences(tokens, found, classes)
 
 
-def divided(line: str, divide: Split, path: Path, number: int) -> tuple[str, ...]:
+def divided(line: str, divide: Tokenise, path: Path, number: int) -> tuple[str, ...]:
     """Returns the tokens of a sentence."""
     tokens = tuple(divide(line))
     if not tokens:

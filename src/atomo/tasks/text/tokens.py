@@ -8,12 +8,12 @@ from typing import Any
 from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
 
-__all__ = ["Split", "splitter"]
+__all__ = ["Tokenise", "splitter"]
 
-Split = Callable[[str], list[str]]
+Tokenise = Callable[[str], list[str]]
 
 
-def splitter(path: Path | None) -> Split:
+def splitter(path: Path | None) -> Tokenise:
     """Returns a function that divides a line into tokens.
 
     Args:
@@ -26,7 +26,7 @@ def splitter(path: Path | None) -> Split:
     return str.split if path is None else tokeniser(path)
 
 
-def tokeniser(path: Path) -> Split:
+def tokeniser(path: Path) -> Tokenise:
     """Returns a tokeniser from a file, without the special tokens that it would add
     around a line.
     """

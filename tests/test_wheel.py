@@ -1,5 +1,6 @@
 """What is published has every file, and works alone: no checkout, no PYTHONPATH."""
 
+import ast
 import re
 import subprocess
 import tarfile
@@ -11,6 +12,7 @@ from wheels import ROOT, build, sources
 import atomo
 
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+CHECKOUT = re.compile(r"\b(docs|examples|benchmarks|tests)/|\bREADME|\.md\b")
 
 # Two ranks of DDP, forked before anything starts threads; then the commands. Codecs are made rather
 # than run: to compile the loops of some takes longer than all the rest.
@@ -56,6 +58,21 @@ for words in (
 ):
     assert main(words) == 0, words
 """
+
+
+def messages(tree):
+    """The strings of a file that are no documentation."""
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in documentation:
+            yield str(node.value)
+
+
+def test_no_message_names_what_a_wheel_lacks():
+    """Its reader may have no checkout: the message itself says what matters."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for text in messages(ast.parse(path.read_text())):
+            assert not CHECKOUT.search(text), f"{path}: {text}"
 
 
 def test_no_file_of_the_checkout_is_ignored():

@@ -14,7 +14,6 @@ __all__ = ["NAMES", "OPTIONS", "Spelling", "successor"]
 ATOMO, PS, LSS = "ATOMO", "ps_pytorch", "LSS_SGD"
 DGC, DRAGONN, MERGECOMP, DRACO = "DGC", "DRAGONN", "MergeComp", "DRACO"
 HOROVOD = f"{DRAGONN}, {MERGECOMP}"
-GUIDE: Final = "docs/from-other-systems.md"
 
 
 @final
@@ -134,9 +133,9 @@ def successor(option: str) -> str:
     """Names the replacement of an option, as the end of an error; empty: nobody published it.
 
     >>> successor("--fusion-num")
-    'in place of what MergeComp has: `--fusion count:GROUPS` (docs/from-other-systems.md)'
+    'in place of what MergeComp has: `--fusion count:GROUPS`'
     """
     theirs = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
     if theirs is None or theirs.option:  # what works as one of ours is of another command
         return ""
-    return f"in place of what {theirs.systems} has: {theirs.ours} ({GUIDE})"
+    return f"in place of what {theirs.systems} has: {theirs.ours}"

@@ -437,6 +437,17 @@ def test_a_finished_run_without_a_last_checkpoint_ends_after_the_patience(tmp_pa
     assert order(reported(given, nothing, nothing, nothing)) == [7]
 
 
+@pytest.mark.parametrize("written", [9, 7])
+def test_a_manifest_that_the_run_cannot_have_written_hides_no_last_checkpoint(tmp_path, written):
+    checkpoint(tmp_path, written)
+    checkpoint(tmp_path, 6)
+    for planted in (8, 10**8 + 1, 2**63 + 1):
+        (tmp_path / f"step-{planted:08}.json").write_text("{}")
+    finish(tmp_path, 9, "done")
+    results = reported(settings(tmp_path, eval_freq=4, patience_s=0.0))
+    assert order(results) == [-8, written]
+
+
 def test_follow_goes_on_with_a_continued_run(tmp_path):
     checkpoint(tmp_path, 1)
     finish(tmp_path, 1, "done")

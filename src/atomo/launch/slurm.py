@@ -39,7 +39,7 @@ def allocated(environment: Mapping[str, str] = os.environ) -> list[Host]:
     if not nodes:
         raise ConfigError(
             "--slurm: this is no allocation of SLURM (SLURM_JOB_NODELIST is not set): give the "
-            "command in a script for sbatch, such as examples/slurm.sbatch, or after "
+            "command in a script for sbatch, or after "
             "`salloc --nodes=4 --ntasks-per-node=1`"
         )
     copies = environment.get("SLURM_STEP_NUM_TASKS", "1")

@@ -161,7 +161,7 @@ def snapshots(
         over, there = seen or (None, awaited)  # nothing is known: so nothing is missed
         yield from map(Missed, sorted(awaited - there - done - missed))
         missed &= there  # a listing may still show what is gone, and the run may write it anew
-        awaited = due = due_steps(there, over, settings.eval_freq) - done - missed
+        awaited = due = due_steps(there, missed, over, settings.eval_freq) - done - missed
         if due and seen:
             idle_s = 0.0
             found = read(settings, min(due), wait)  # one, then a fresh look: reading takes time
@@ -208,14 +208,16 @@ def warn(text: str) -> None:
         sys.stderr.write(f"storage: {visible(text)}\n")
 
 
-def due_steps(there: set[int], over: Finished | None, eval_freq: int) -> set[int]:
-    """The checkpoints that are to be evaluated, done or not."""
+def due_steps(there: set[int], missed: set[int], over: Finished | None, eval_freq: int) -> set[int]:
+    """Returns the checkpoints that are to be evaluated, done or not. The last of a run that is over
+    is one of them: the last that can be read, of no step that the run has not come to.
+    """
     if not eval_freq:
         return there
     due = {step for step in there if step % eval_freq == 0}
-    if over and there:
-        due.add(over.step if over.step in there else max(there))
-    return due
+    if over:
+        due |= {max((step for step in there - missed if step <= over.step), default=over.step)}
+    return due & there
 
 
 def ends(

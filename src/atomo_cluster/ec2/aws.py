@@ -16,7 +16,7 @@ ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
 CAPACITY: Final = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # without them a launch goes on
 HOME: Final = "us-east-1"  # prices are told there alone, whatever region they are of
-DENIED: Final = "the identity lacks this permission; docs/cluster-ec2.md has the policy"
+DENIED: Final = "the identity lacks this permission; `iam` prints a policy that has it"
 AGAIN: Final = "AWS failed, or its answer got lost: `status` tells what there is; then try again"
 HINTS: Final[Mapping[str, str]] = {
     "InsufficientInstanceCapacity": "AWS has too few of these right now: try another zone or type, "

@@ -43,7 +43,7 @@ def test_what_is_essential_must_be_known(ec2, cloud, action):
     assert done.code == 12
     assert "unknown" in {outcome for outcome, _ in findings(done).values()}
     assert "AWS does not say" in done.err
-    assert "docs/cluster-ec2.md has the policy" in done.err
+    assert "`iam` prints a policy that has it" in done.err
 
 
 @pytest.mark.parametrize(

@@ -24,18 +24,18 @@ from gpu_steps import PLAIN, layers, power_iteration, spectral, spectral_alone, 
 from torch import Generator, Tensor
 
 from atomo.kernels import rice
-from atomo.kernels.momentum import torch_way as torch_momentum
-from atomo.kernels.momentum import triton_way as triton_momentum
-from atomo.kernels.powers import torch_way as torch_powers
-from atomo.kernels.powers import triton_way as triton_powers
+from atomo.kernels.momentum import cuda as triton_momentum
+from atomo.kernels.momentum import reference as torch_momentum
+from atomo.kernels.powers import cuda as triton_powers
+from atomo.kernels.powers import reference as torch_powers
 from atomo.kernels.quantise import COLUMNS, EUCLIDEAN
-from atomo.kernels.quantise import torch_way as torch_levels
-from atomo.kernels.quantise import triton_way as triton_levels
-from atomo.kernels.rice import triton_way as triton_rice
+from atomo.kernels.quantise import cuda as triton_levels
+from atomo.kernels.quantise import reference as torch_levels
+from atomo.kernels.rice import cuda as triton_rice
 from atomo.kernels.rows import stacked
-from atomo.kernels.select import torch_way as torch_select
-from atomo.kernels.select import triton_way as triton_select
-from atomo.kernels.sign import torch_way, triton_way
+from atomo.kernels.select import cuda as triton_select
+from atomo.kernels.select import reference as torch_select
+from atomo.kernels.sign import cuda, reference
 
 REPEATS = 20
 WARM_UPS = 3
@@ -78,7 +78,7 @@ def rows_of(
 def kernels(entries: int, device: str) -> Iterator[Case]:
     """Yields all that works on a gradient of so many entries."""
     kept, gradient = (normal(entries, seed).to(device) for seed in (1, 2))
-    other, words = torch.empty_like(kept), triton_way.pack_signs(kept)[0]
+    other, words = torch.empty_like(kept), cuda.pack_signs(kept)[0]
     norms = kept.new_empty(-(-entries // COLUMNS))
     coded = kept, norms, COLUMNS, EUCLIDEAN, MOST, FORM, SEED
     packed = triton_levels.quantise(*coded)
@@ -124,10 +124,8 @@ def kernels(entries: int, device: str) -> Iterator[Case]:
         yield from (Case(f"{name}: {what}", size, run) for what, size, run in rows)
 
     yield Case("copy", 8.0, lambda: other.copy_(kept))
-    yield from both(
-        "triton", triton_way, triton_levels, triton_powers, triton_select, triton_momentum
-    )
-    yield from both("torch", torch_way, torch_levels, torch_powers, torch_select, torch_momentum)
+    yield from both("triton", cuda, triton_levels, triton_powers, triton_select, triton_momentum)
+    yield from both("torch", reference, torch_levels, torch_powers, torch_select, torch_momentum)
     yield Case(TOPK, 4.0, lambda: kept.abs().topk(k))
     yield Case("triton: indices coded", 0.0, lambda: triton_rice.pack(indices, sized))
     yield from (Case(*row) for row in code_rows(normal(entries, 1), device))

@@ -7,18 +7,18 @@ from gpu_codes import check_codes
 from torch import Generator, Tensor
 
 from atomo.kernels import rice, select
-from atomo.kernels.momentum import numba_way as numba_momentum
-from atomo.kernels.momentum import triton_way as triton_momentum
-from atomo.kernels.powers import numba_way as numba_powers
-from atomo.kernels.powers import triton_way as triton_powers
+from atomo.kernels.momentum import cpu as numba_momentum
+from atomo.kernels.momentum import cuda as triton_momentum
+from atomo.kernels.powers import cpu as numba_powers
+from atomo.kernels.powers import cuda as triton_powers
 from atomo.kernels.quantise import COLUMNS, EUCLIDEAN, FORMS, GIVEN
-from atomo.kernels.quantise import numba_way as numba_levels
-from atomo.kernels.quantise import triton_way as triton_levels
-from atomo.kernels.rice import triton_way as triton_rice
+from atomo.kernels.quantise import cpu as numba_levels
+from atomo.kernels.quantise import cuda as triton_levels
+from atomo.kernels.rice import cuda as triton_rice
 from atomo.kernels.rows import stacked
-from atomo.kernels.select import numba_way as numba_select
-from atomo.kernels.select import triton_way as triton_select
-from atomo.kernels.sign import numba_way, triton_way
+from atomo.kernels.select import cpu as numba_select
+from atomo.kernels.select import cuda as triton_select
+from atomo.kernels.sign import cpu, cuda
 
 __all__ = ["FORM", "LOW", "MOST", "SEED", "checked", "few", "normal"]
 
@@ -38,13 +38,13 @@ def few(entries: int, share: float) -> int:
 def check_signs(kept: Tensor, gradient: Tensor, device: str) -> None:
     """Raises AssertionError where Triton's results are not numba's; so do the others."""
     there, kept = kept.to(device, copy=True), kept.clone()
-    words, *sums = numba_way.add_pack_sum(kept, gradient)
-    found, *others = triton_way.add_pack_sum(there, gradient.to(device))
+    words, *sums = cpu.add_pack_sum(kept, gradient)
+    found, *others = cuda.add_pack_sum(there, gradient.to(device))
     assert found.cpu().equal(words), "the words differ"
     assert there.cpu().equal(kept), "the sums of the entries differ"
     torch.testing.assert_close(others, sums, rtol=1e-9, atol=1e-6)
-    numba_way.add_signs(words, -0.5, 0.5, kept)
-    triton_way.add_signs(found, -0.5, 0.5, there)
+    cpu.add_signs(words, -0.5, 0.5, kept)
+    cuda.add_signs(found, -0.5, 0.5, there)
     assert there.cpu().equal(kept), "what is kept differs"
 
 
@@ -88,11 +88,11 @@ def check_selection(values: Tensor, added: Tensor, device: str) -> None:
 
 
 def check_frames(values: Tensor, device: str) -> None:
-    words = [numba_way.pack_signs(part)[0] for part in (values, -values, values.flip(0))]
+    words = [cpu.pack_signs(part)[0] for part in (values, -values, values.flip(0))]
     expected, out = torch.zeros(len(values)), torch.zeros(len(values), device=device)
-    numba_way.add_all_signs(stacked(words, expected.device), [0.1, 0.2, 0.3], expected)
+    cpu.add_all_signs(stacked(words, expected.device), [0.1, 0.2, 0.3], expected)
     rows = stacked(words, out.device)
-    triton_way.add_all_signs(rows, [0.1, 0.2, 0.3], out)
+    cuda.add_all_signs(rows, [0.1, 0.2, 0.3], out)
     assert out.cpu().equal(expected), "the sums of several frames differ"
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from atomo.kernels.entropy import numba_way as numba_entropy
-from atomo.kernels.entropy import triton_way as triton_entropy
+from atomo.kernels.entropy import cpu as numba_entropy
+from atomo.kernels.entropy import cuda as triton_entropy
 from atomo.kernels.quantise import COLUMNS, EUCLIDEAN, FORMS
-from atomo.kernels.quantise import numba_way as numba_levels
+from atomo.kernels.quantise import cpu as numba_levels
 
 __all__ = ["check_codes", "code_rows"]
 

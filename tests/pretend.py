@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from atomo import devices
-from atomo.kernels import ways
+from atomo.kernels import backends
 
 DEVICE = torch.device("meta")  # every build of PyTorch knows it; nothing here computes on it
 MOVES = {torch.ops.aten.copy_, torch.ops.aten._to_copy}
@@ -299,13 +299,13 @@ def with_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         launch(self, *map(plainly, args), **tree_map(plainly, given))
 
     monkeypatch.setattr(InterpretedFunction, "run", run)
-    monkeypatch.setitem(ways.PREFERRED, DEVICE.type, ways.PREFERRED["cuda"])
-    ways.way_for.cache_clear()
+    monkeypatch.setitem(backends.PREFERRED, DEVICE.type, backends.PREFERRED["cuda"])
+    backends.module_for.cache_clear()
     try:
         yield
     finally:
-        monkeypatch.delitem(ways.PREFERRED, DEVICE.type)
-        ways.way_for.cache_clear()
+        monkeypatch.delitem(backends.PREFERRED, DEVICE.type)
+        backends.module_for.cache_clear()
 
 
 def staged(monkeypatch: pytest.MonkeyPatch) -> Module:

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING shows is all that a codec, a way of a kernel or a data set takes."""
+"""What CONTRIBUTING shows is all that a codec, a backend of a kernel or a data set takes."""
 
 import os
 import re

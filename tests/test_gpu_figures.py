@@ -3,13 +3,13 @@
 import runpy
 from pathlib import Path
 
+import backends
 import pytest
-import ways
 from torch import distributed as dist
 
 pytestmark = pytest.mark.long
 
-assert ways.TRITON  # which has Triton interpret
+assert backends.TRITON  # which has Triton interpret
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -8,9 +8,9 @@ there. A new codec needs a row here.
 from collections.abc import Iterator
 from importlib import import_module
 
+import backends
 import pytest
 import torch
-import ways
 from pretend import DEVICE, Device, placed, staged, waits, with_triton
 from selection import slow_but
 from test_device import normal
@@ -30,7 +30,7 @@ from atomo.memory import make_memory
 from atomo.transports import network
 from atomo.wire.compression import Compression
 
-assert ways.TRITON  # which has Triton interpret
+assert backends.TRITON  # which has Triton interpret
 ENTRIES = 3000
 
 # To encode, and to decode what arrived: no more than that. The frame takes one more for all that is
@@ -68,7 +68,7 @@ USUAL = ("topk", "efsignsgd", "qsgd")
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     staged(monkeypatch)
     # As a GPU's programs would, many short chunks are read side by side: fewer steps to interpret.
-    monkeypatch.setattr(import_module("atomo.kernels.prefix.triton_way"), "CHUNK", 2)
+    monkeypatch.setattr(import_module("atomo.kernels.prefix.cuda"), "CHUNK", 2)
     with with_triton(monkeypatch), Device():
         yield
 

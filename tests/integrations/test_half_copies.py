@@ -6,9 +6,9 @@ Operations are watched on the CPU, and on a device that is pretended, with the k
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import backends
 import pytest
 import torch
-import ways
 from draws import normal
 from integrations.laid import PARAMETERS, apart, padded, row_of
 from pretend import Device, Pretender, placed, staged, with_triton
@@ -22,7 +22,7 @@ from atomo.integrations.chunk import Chunk, taken
 from atomo.integrations.making import Choice, make_exchange
 from atomo.transports import network
 
-assert ways.TRITON  # which has Triton interpret
+assert backends.TRITON  # which has Triton interpret
 SIZE = sum(shape.numel() for _, shape in PARAMETERS)
 LAYOUTS: dict[str, Callable[[Chunk], Chunk]] = {
     "ddp": lambda chunk: chunk,

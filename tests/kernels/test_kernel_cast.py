@@ -1,11 +1,11 @@
-"""Rounding to sixteen bits: every way, against PyTorch's casts of whole vectors."""
+"""Rounding to sixteen bits: all backends, against PyTorch's casts of whole vectors."""
 
 import pytest
 import torch
+from backends import every_backend
 from torch import Generator, Tensor
-from ways import every_way
 
-each_way = every_way("cast")
+each_backend = every_backend("cast")
 SCALES = [2.0**-126, 2.0**-13, 1.0, 2.0**60]
 
 
@@ -17,29 +17,31 @@ def values(seed: int = 0) -> Tensor:
     return torch.cat([spread, ties, 1 + 2.0**-8 + 0 * ties, 1 + 3 * 2.0**-8 + 0 * ties])
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("scale", SCALES)
-def test_halves_are_those_of_pytorch(way, scale):
+def test_halves_are_those_of_pytorch(backend, scale):
     wide = values() * scale
-    found, largest = way.to_half(wide, scale)
+    found, largest = backend.to_half(wide, scale)
     assert found.view(torch.int16).equal((wide / scale).half().view(torch.int16))
     assert largest == float(wide.abs().max())
 
 
-@each_way
-def test_brains_are_those_of_pytorch(way):
-    found, largest = way.to_brain(values())
+@each_backend
+def test_brains_are_those_of_pytorch(backend):
+    found, largest = backend.to_brain(values())
     assert found.view(torch.int16).equal(values().bfloat16().view(torch.int16))
     assert largest == float(values().abs().max())
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("scale", [None, *SCALES[1:]])
-def test_what_is_kept_is_what_rounding_lost(way, scale):
+def test_what_is_kept_is_what_rounding_lost(backend, scale):
     unit = scale or 1.0
     kept, added = values() * unit, values(1) * unit
     total = kept + added
-    found, largest = way.add_to_half(kept, added, scale) if scale else way.add_to_brain(kept, added)
+    found, largest = (
+        backend.add_to_half(kept, added, scale) if scale else backend.add_to_brain(kept, added)
+    )
     sent = found.float() * unit
     assert found.equal((total / unit).to(found.dtype))
     assert (sent + kept).equal(total)
@@ -47,27 +49,27 @@ def test_what_is_kept_is_what_rounding_lost(way, scale):
     assert largest == float(total.abs().max())
 
 
-@each_way
-def test_a_half_out_of_reach_is_the_largest(way):
+@each_backend
+def test_a_half_out_of_reach_is_the_largest(backend):
     wide = torch.tensor([1e9, -1e9, 65519.0, 1.0])
-    found, largest = way.to_half(wide, 1.0)
+    found, largest = backend.to_half(wide, 1.0)
     assert found.tolist() == [65504, -65504, 65504, 1]
     assert largest == 1e9
     kept = torch.zeros(4)
-    way.add_to_half(kept, wide, 1.0)
+    backend.add_to_half(kept, wide, 1.0)
     assert kept.equal(wide - found.float())
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", [0, 140_000, 300_000])
-def test_what_is_no_number_shows_in_the_largest(way, bad, place):
+def test_what_is_no_number_shows_in_the_largest(backend, bad, place):
     wide = torch.zeros(300_001)
     wide[place] = bad
     for _, largest in (
-        way.to_half(wide, 1.0),
-        way.to_brain(wide),
-        way.add_to_half(torch.zeros_like(wide), wide, 1.0),
-        way.add_to_brain(torch.zeros_like(wide), wide),
+        backend.to_half(wide, 1.0),
+        backend.to_brain(wide),
+        backend.add_to_half(torch.zeros_like(wide), wide, 1.0),
+        backend.add_to_brain(torch.zeros_like(wide), wide),
     ):
         assert not largest < float("inf")

@@ -1,31 +1,31 @@
-"""Messages coded and read in all ways: the same words, the same symbols, the same refusals."""
+"""Messages coded and read in all backends: the same words, the same symbols, the same refusals."""
 
 from importlib import import_module
 
 import pytest
 import torch
+from backends import Backend, every_backend
 from messages import message
 from selection import slow_but
 from torch import Tensor
-from ways import Way, every_way
 
 from atomo.kernels import entropy
 from atomo.kernels.entropy import layout
 from atomo.kernels.gaps import ZEROS
 
-CPU = Way("entropy", "numba")
+CPU = Backend("entropy", "cpu")
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that short messages have several, and more than are scanned in one go."""
-    prefix = import_module("atomo.kernels.prefix.triton_way")  # Triton, so not at the top
+    prefix = import_module("atomo.kernels.prefix.cuda")  # Triton, so not at the top
     monkeypatch.setattr(prefix, "CHUNK", 2)
     monkeypatch.setattr(prefix, "SCANNED", 4)
 
 
-def read(way: Way, words: list[Tensor], count: int) -> list[Tensor]:
-    return [one.cpu() for one in way.decompress_all(words, count, torch.device(way.device))]
+def read(backend: Backend, words: list[Tensor], count: int) -> list[Tensor]:
+    return [one.cpu() for one in backend.decompress_all(words, count, torch.device(backend.device))]
 
 
 def sparse_trits(n: int) -> Tensor:
@@ -84,43 +84,43 @@ def test_the_messages_have_what_they_are_for():
 
 @pytest.mark.long(
     cases=(
-        "longest codes-triton",
-        "one symbol-triton",
-        "zeros alone-triton",
+        "longest codes-cuda",
+        "one symbol-cuda",
+        "zeros alone-cuda",
     )
 )
-@pytest.mark.slow(cases=("trits far apart-triton",))
-@every_way("entropy")
+@pytest.mark.slow(cases=("trits far apart-cuda",))
+@every_backend("entropy")
 @pytest.mark.parametrize("name", slow_but(("trits far apart",), MESSAGES))
-def test_each_way_makes_the_same_words_and_reads_them(way, name):
+def test_each_backend_makes_the_same_words_and_reads_them(backend, name):
     symbols, trits = MESSAGES[name]
-    words = way.compress(symbols, True, trits)
+    words = backend.compress(symbols, True, trits)
     assert words.equal(CPU.compress(symbols, True, trits))
-    assert way.compress(symbols, False, trits).equal(CPU.compress(symbols, False, trits))
-    (found,) = read(way, [words], len(symbols))
+    assert backend.compress(symbols, False, trits).equal(CPU.compress(symbols, False, trits))
+    (found,) = read(backend, [words], len(symbols))
     assert found.equal(symbols)
 
 
-@every_way("entropy")
+@every_backend("entropy")
 @pytest.mark.parametrize("name", slow_but(("trits",), ["longest codes", "trits"]))
-def test_each_way_counts_the_same_part_of_a_long_message(way, name, monkeypatch):
+def test_each_backend_counts_the_same_part_of_a_long_message(backend, name, monkeypatch):
     for bound, value in (("SAMPLED", 40), ("BLOCK", 8)):
         monkeypatch.setattr(layout, bound, value)
     symbols, trits = MESSAGES[name]
     words = CPU.compress(symbols, True, trits)
-    assert way.compress(symbols, True, trits).equal(words)
+    assert backend.compress(symbols, True, trits).equal(words)
     monkeypatch.undo()
     assert not CPU.compress(symbols, True, trits).equal(words)
 
 
-@every_way("entropy")
+@every_backend("entropy")
 @pytest.mark.slow
-def test_messages_of_several_frames_in_any_form(way):
+def test_messages_of_several_frames_in_any_form(backend):
     plain = message("even", 260)
     held = [MESSAGES["trits"][0], plain, MESSAGES["trits"][0].flip(0), message("one", 260)]
     words = [CPU.compress(one, True, True) for one in held]
     assert [int(one[1]) for one in words] == [3, 0, 3, 1]
-    for one, symbols in zip(read(way, words, 260), held, strict=True):
+    for one, symbols in zip(read(backend, words, 260), held, strict=True):
         assert one.equal(symbols)
 
 
@@ -132,15 +132,15 @@ def damaged(words: Tensor, place: int, change: int) -> Tensor:
 
 
 @pytest.mark.slow
-@every_way("entropy")
+@every_backend("entropy")
 @pytest.mark.parametrize("name", slow_but(("few bits",), ["few bits", "trits far apart"]))
-def test_damaged_streams_are_told_from_others(way, name):
+def test_damaged_streams_are_told_from_others(backend, name):
     """Sizes of streams, bits within and the end: what the CPU refuses begins with DAMAGED."""
     symbols, trits = MESSAGES[name]
     whole = CPU.compress(symbols, True, trits)
     damages = DAMAGES[:1] if name == "few bits" else DAMAGES
     frames = [damaged(whole, place, 1 << bit) for place, bit in damages]
-    found = [result(way, words, len(symbols)) for words in frames]
+    found = [result(backend, words, len(symbols)) for words in frames]
     expected = [result(CPU, words, len(symbols)) for words in frames]
     assert [one is None for one in found] == [one is None for one in expected]
     assert any(one is None for one in found)
@@ -148,10 +148,10 @@ def test_damaged_streams_are_told_from_others(way, name):
         assert one is other is None or one.equal(other)
 
 
-def result(way: Way, words: Tensor, count: int) -> Tensor | None:
+def result(backend: Backend, words: Tensor, count: int) -> Tensor | None:
     """The symbols, or None where they are refused."""
     try:
-        (symbols,) = read(way, [words], count)
+        (symbols,) = read(backend, [words], count)
     except ValueError:
         return None
     return None if int(symbols[0]) == entropy.DAMAGED else symbols

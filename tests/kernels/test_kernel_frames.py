@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from backends import Backend, every_backend
 from draws import normal
 from torch import Tensor
-from ways import Way, every_way
 
 from atomo.kernels import powers, quantise, sign
 from atomo.kernels.quantise import EUCLIDEAN, FORMS
@@ -20,9 +20,9 @@ FORM, MOST, BUCKET = FORMS[1], 15, 512
 every_size = pytest.mark.parametrize("n", SIZES)
 
 
-def one_by_one(way: Way) -> Way:
+def one_by_one(backend: Backend) -> Backend:
     """What adds the frames one after the other: Triton's bits are numba's."""
-    return Way(way.idea, "torch" if way.name == "torch" else "numba")
+    return Backend(backend.kernel, "reference" if backend.name == "reference" else "cpu")
 
 
 def levels(n: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -39,59 +39,59 @@ def levels(n: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     return [*symbols], [*escapes], [*norms]
 
 
-@every_way("quantise")
+@every_backend("quantise")
 @every_size
-def test_levels_of_several_frames(way, n):
+def test_levels_of_several_frames(backend, n):
     symbols, escapes, norms = levels(n)
     out, expected = normal(n, seed=9), normal(n, seed=9)
     for parts in zip(symbols, escapes, norms, strict=True):
-        one_by_one(way).add_levels(*parts, BUCKET, MOST, FORM, expected, 0.3)
-    rows = stacked(symbols, CPU), [part.to(way.device) for part in escapes], stacked(norms, CPU)
-    way.add_all_levels(*rows, BUCKET, MOST, FORM, out, 0.3)
+        one_by_one(backend).add_levels(*parts, BUCKET, MOST, FORM, expected, 0.3)
+    rows = stacked(symbols, CPU), [part.to(backend.device) for part in escapes], stacked(norms, CPU)
+    backend.add_all_levels(*rows, BUCKET, MOST, FORM, out, 0.3)
     assert out.equal(expected)
 
 
-@every_way("quantise")
-def test_symbols_are_counted_frame_by_frame(way):
+@every_backend("quantise")
+def test_symbols_are_counted_frame_by_frame(backend):
     symbols = stacked([torch.tensor([1, 9, 9, 2] * 333, dtype=torch.uint8),
                        torch.full((1332,), 3, dtype=torch.uint8)], CPU)  # fmt: skip
-    assert way.largest_and_counts(symbols, 9) == (9, [666, 0])
+    assert backend.largest_and_counts(symbols, 9) == (9, [666, 0])
 
 
-@every_way("powers")
+@every_backend("powers")
 @every_size
-def test_powers_of_several_frames(way, n):
+def test_powers_of_several_frames(backend, n):
     frames = [powers.pack_powers(normal(n, seed=seed), seed)[:2] for seed in range(3)]
     symbols, words = zip(*frames, strict=True)
     scales = [0.1, 0.5, 2.0**-80]
     out, expected = normal(n, seed=9), normal(n, seed=9)
     for parts, scale in zip(frames, scales, strict=True):
-        one_by_one(way).add_powers(*parts, expected, scale)
-    way.add_all_powers(stacked(symbols, CPU), stacked(words, CPU), out, scales)
+        one_by_one(backend).add_powers(*parts, expected, scale)
+    backend.add_all_powers(stacked(symbols, CPU), stacked(words, CPU), out, scales)
     assert out.equal(expected)
 
 
-@every_way("sign")
+@every_backend("sign")
 @every_size
-def test_signs_of_several_frames(way, n):
+def test_signs_of_several_frames(backend, n):
     words, units = [sign.pack_signs(normal(n, seed=seed))[0] for seed in range(3)], [0.1, 0.0, 3e-4]
     out, expected = normal(n, seed=9), normal(n, seed=9)
     for held, unit in zip(words, units, strict=True):
-        one_by_one(way).add_signs(held, unit, -unit, expected)
-    way.add_all_signs(stacked(words, CPU), units, out)
+        one_by_one(backend).add_signs(held, unit, -unit, expected)
+    backend.add_all_signs(stacked(words, CPU), units, out)
     assert out.equal(expected)
 
 
-@every_way("sign")
+@every_backend("sign")
 @every_size
 @pytest.mark.parametrize("row", [7, 6000])
-def test_two_means_of_several_frames(way, n, row):
+def test_two_means_of_several_frames(backend, n, row):
     frames = [sign.add_pack_means(normal(n, seed=seed), None, row) for seed in range(3)]
     out, expected = normal(n, seed=9), normal(n, seed=9)
     for words, means in frames:
-        one_by_one(way).add_row_signs(words, means, row, 0.3, expected)
+        one_by_one(backend).add_row_signs(words, means, row, 0.3, expected)
     words, means = (stacked(parts, CPU) for parts in zip(*frames, strict=True))
-    way.add_all_row_signs(words, means, row, 0.3, out)
+    backend.add_all_row_signs(words, means, row, 0.3, out)
     assert out.equal(expected)
 
 
@@ -109,9 +109,9 @@ class Launches:
 @pytest.mark.parametrize("idea", ["quantise", "powers", "sign"])
 def test_all_frames_take_one_launch(idea, monkeypatch):
     n = 4096  # whole tiles: what is left behind them has a launch of its own
-    way = import_module(f"atomo.kernels.{idea}.triton_way")
-    launches = Launches(way.add_tiles)
-    monkeypatch.setattr(way, "add_tiles", launches)
+    backend = import_module(f"atomo.kernels.{idea}.cuda")
+    launches = Launches(backend.add_tiles)
+    monkeypatch.setattr(backend, "add_tiles", launches)
     rows, words, out = (
         torch.zeros(5, n, dtype=torch.uint8),
         torch.zeros(5, n // 32).int(),
@@ -120,7 +120,7 @@ def test_all_frames_take_one_launch(idea, monkeypatch):
     if torch.cuda.is_available():
         rows, words, out = rows.cuda(), words.cuda(), out.cuda()
     {
-        "quantise": lambda: way.add_all_levels(
+        "quantise": lambda: backend.add_all_levels(
             rows[:, : n // 2],
             [words[0, :0].short()] * 5,
             words[:, :8].float(),
@@ -130,8 +130,8 @@ def test_all_frames_take_one_launch(idea, monkeypatch):
             out,
             1.0,
         ),
-        "powers": lambda: way.add_all_powers(rows, words, out, [1.0] * 5),
-        "sign": lambda: way.add_all_signs(words, [1.0] * 5, out),
+        "powers": lambda: backend.add_all_powers(rows, words, out, [1.0] * 5),
+        "sign": lambda: backend.add_all_signs(words, [1.0] * 5, out),
     }[idea]()
     assert launches.count == 1
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from backends import Backend, backends
 from draws import normal
 from torch import Tensor
-from ways import Way, ways
 
 from atomo.kernels import quantise
 from atomo.kernels.select import bits_of
@@ -67,32 +67,34 @@ KEPT = {
 }  # fmt: skip
 
 
-def marks(way: Way, name: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
+def marks(backend: Backend, name: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
     """What leaves out the others."""
-    kept = name in KEPT and way == ways(way.idea)[-1] and dtype is torch.bfloat16
+    kept = name in KEPT and backend == backends(backend.kernel)[-1] and dtype is torch.bfloat16
     return [] if kept else [pytest.mark.slow]
 
 
 CASES = [
-    pytest.param(way, name, dtype, id=f"{name}-{way}-{dtype}", marks=marks(way, name, dtype))
+    pytest.param(
+        backend, name, dtype, id=f"{name}-{backend}-{dtype}", marks=marks(backend, name, dtype)
+    )
     for name in READERS
-    for way in ways(name.partition(".")[0])
+    for backend in backends(name.partition(".")[0])
     for dtype in HALVES
 ]
 
 
-def played(way: Way, name: str, gradient: Tensor) -> tuple[Any, list[Any]]:
+def played(backend: Backend, name: str, gradient: Tensor) -> tuple[Any, list[Any]]:
     """What a kernel returns, and what its arguments then are."""
     arguments = READERS[name](gradient)
-    return getattr(way, name.partition(".")[2].split()[0])(*arguments), [*arguments]
+    return getattr(backend, name.partition(".")[2].split()[0])(*arguments), [*arguments]
 
 
-@pytest.mark.parametrize(("way", "name", "dtype"), CASES)
-def test_a_half_is_read_as_its_float32_copy(way, name, dtype):
+@pytest.mark.parametrize(("backend", "name", "dtype"), CASES)
+def test_a_half_is_read_as_its_float32_copy(backend, name, dtype):
     given = normal(N).to(dtype)
     kept = given.clone()
-    found, after = played(way, name, given)
-    expected, wide_after = played(way, name, given.float())
+    found, after = played(backend, name, given)
+    expected, wide_after = played(backend, name, given.float())
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for one, other in zip(after, wide_after, strict=True):
         if one is not given:

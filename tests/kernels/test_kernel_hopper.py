@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ways import TRITON
+from backends import TRITON
 
 from atomo import kernels
 
@@ -150,7 +150,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 for name, (types, constants) in json.loads(sys.argv[1]).items():
     idea, kernel = name.split()[0].split(".")
-    function = getattr(import_module(f"atomo.kernels.{idea}.triton_way"), kernel)
+    function = getattr(import_module(f"atomo.kernels.{idea}.cuda"), kernel)
     kinds = types.split() + ["constexpr"] * len(constants)
     signature = dict(zip(function.arg_names, kinds, strict=True))
     # As a launch on tensors of PyTorch, which begin at multiples of 16 bytes and more.
@@ -168,7 +168,7 @@ for name, (types, constants) in json.loads(sys.argv[1]).items():
 
 def launched(idea: str) -> set[str]:
     """The kernels that a way launches, from its source."""
-    path = Path(kernels.__file__).parent / idea / "triton_way.py"
+    path = Path(kernels.__file__).parent / idea / "cuda.py"
     calls = [node.func for node in ast.walk(ast.parse(path.read_text()))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)]  # fmt: skip
     return {call.value.id for call in calls if isinstance(call.value, ast.Name)} - {"list"}

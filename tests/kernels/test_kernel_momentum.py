@@ -1,13 +1,13 @@
-"""Momentum in the pass that selects: every way, against the steps one by one."""
+"""Momentum in the pass that selects: all backends, against the steps one by one."""
 
 import pytest
 import torch
+from backends import Backend, every_backend
 from draws import normal
-from ways import Way, every_way
 
 from atomo.kernels import momentum, select
 
-each_way = every_way("momentum")
+each_backend = every_backend("momentum")
 
 
 def stepped(nesterov: bool, n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,15 +20,15 @@ def stepped(nesterov: bool, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values + velocity, velocity
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize(("n", "low"), [(1, 0.01), (2048, 3.0), (5003, 2.0), (5003, 1e-3)])
-def test_grows_and_finds_as_the_steps_one_by_one(way: Way, nesterov, n, low):
+def test_grows_and_finds_as_the_steps_one_by_one(backend: Backend, nesterov, n, low):
     values, velocity, bits = normal(n), normal(n, seed=2), select.bits_of(low)
     arguments = normal(n, seed=3), 0.9, nesterov
     places = torch.arange(0, n, 3)
-    sampled = way.magnitudes(values, velocity, *arguments, places)
-    found = way.grow_above(values, velocity, *arguments, bits)
+    sampled = backend.magnitudes(values, velocity, *arguments, places)
+    found = backend.grow_above(values, velocity, *arguments, bits)
     grown, speed = stepped(nesterov, n)
     assert values.equal(grown)
     assert velocity.equal(speed)

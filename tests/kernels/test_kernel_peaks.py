@@ -1,53 +1,55 @@
-"""Joining tensors, and the largest magnitude of each, in all ways."""
+"""Joining tensors, and the largest magnitude of each, in all backends."""
 
 import math
 from importlib import import_module
 
 import pytest
 import torch
+from backends import Backend, every_backend
 from draws import normal
 from torch import Tensor
-from ways import Way, every_way
 
 from atomo.kernels.peaks import INFINITY, join
 
-each_way = every_way("peaks")
+each_backend = every_backend("peaks")
 
 
 def bits(value: float) -> int:
     return int(torch.tensor([value]).view(torch.int32))
 
 
-def joined(way: Way, sources: list[Tensor], out: Tensor, scale: float) -> list[int]:
-    """Joins them where the way works."""
-    return way.join([one.to(way.device) for one in sources], out, scale)
+def joined(backend: Backend, sources: list[Tensor], out: Tensor, scale: float) -> list[int]:
+    """Joins tensors on the device of the backend."""
+    return backend.join([one.to(backend.device) for one in sources], out, scale)
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("scale", [1.0, 3.0])
-def test_joins_in_order_over_the_scale_and_tells_the_largest(way: Way, scale):
+def test_joins_in_order_over_the_scale_and_tells_the_largest(backend: Backend, scale):
     sources = [normal(sizes, seed=sizes).neg() for sizes in (1, 5, 4097)]
     out = torch.empty(4103)
-    peaks = joined(way, sources, out, scale)
+    peaks = joined(backend, sources, out, scale)
     assert out.equal(torch.cat(sources) / scale)
     assert peaks == [bits(float((one / scale).abs().max())) for one in sources]
 
 
-@each_way
-def test_any_strides_and_any_floating_dtype(way: Way):
+@each_backend
+def test_any_strides_and_any_floating_dtype(backend: Backend):
     sources = [normal(6).view(2, 3).T, normal(8).bfloat16(), normal(4).double(), torch.ones(())]
     out = torch.empty(19)
-    peaks = joined(way, sources, out, 1.0)
+    peaks = joined(backend, sources, out, 1.0)
     assert out.equal(torch.cat([one.float().flatten() for one in sources]))
     assert peaks[1] == bits(float(sources[1].abs().max()))
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_tells_what_is_zero_throughout_and_what_is_not_finite(way: Way, value):
+def test_tells_what_is_zero_throughout_and_what_is_not_finite(backend: Backend, value):
     bad = normal(100)
     bad[77] = value
-    zero, small, wrong = joined(way, [torch.zeros(3).neg(), normal(3), bad], torch.empty(106), 1.0)
+    zero, small, wrong = joined(
+        backend, [torch.zeros(3).neg(), normal(3), bad], torch.empty(106), 1.0
+    )
     assert zero == 0
     assert 0 < small < INFINITY <= wrong
 
@@ -58,13 +60,13 @@ def test_what_the_scale_makes_zero_or_infinite_counts_as_that():
     assert join([torch.tensor([1e-40]), torch.tensor([1e30])], out, 1e-30)[1] == INFINITY
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_tells_the_largest_where_nothing_is_joined(way: Way, dtype):
+def test_tells_the_largest_where_nothing_is_joined(backend: Backend, dtype):
     sources = [normal(40).neg().to(dtype), torch.zeros(3, dtype=dtype).neg(), normal(9).to(dtype)]
-    sources = [one.to(way.device) for one in sources]
-    expected = joined(way, sources, torch.empty(52), 1.0)
-    module = import_module(f"atomo.kernels.peaks.{way.name}_way")
+    sources = [one.to(backend.device) for one in sources]
+    expected = joined(backend, sources, torch.empty(52), 1.0)
+    module = import_module(f"atomo.kernels.peaks.{backend.name}")
     assert module.largest(sources) == expected
     for value in (math.nan, math.inf, -math.inf):
         sources[2][5] = value

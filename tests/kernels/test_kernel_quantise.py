@@ -1,29 +1,29 @@
-"""Stochastic rounding and its entropy coder: every way, against plain loops."""
+"""Stochastic rounding and its entropy coder: all backends, against plain loops."""
 
 import numpy as np
 import pytest
 import torch
+from backends import Backend, backends, every_backend
 from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import message
 from torch import Tensor
-from ways import Way, every_way, ways
 
 from atomo.kernels import entropy, sign
 from atomo.kernels.entropy import codes as coder
 from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, Form
 
-each_way = every_way("quantise", interpreted=False)
+each_backend = every_backend("quantise", interpreted=False)
 every_form = pytest.mark.parametrize("form", FORMS, ids=str)
 
 
 def quantised(
-    way: Way, values: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int = 0
+    backend: Backend, values: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Norms, symbols and escapes."""
     norms = torch.empty(-(-len(values) // bucket))
-    found = way.quantise(values, norms, bucket, kind, most, form, seed)
+    found = backend.quantise(values, norms, bucket, kind, most, form, seed)
     assert found is not None
     return norms, *found
 
@@ -49,16 +49,16 @@ def levels_by_hand(symbols: Tensor, escapes: Tensor, form: Form, n: int) -> list
     return levels
 
 
-@each_way
+@each_backend
 @every_form
 @pytest.mark.parametrize("n", [1, 4, 5, 511, 2560, 2561, 5200])
 @pytest.mark.parametrize(("bucket", "most"), [(512, 1), (7, 1), (1000, 3)])
-def test_every_level_is_a_neighbour_of_the_exact_quotient(way, form, n, bucket, most):
+def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, bucket, most):
     values = normal(n)
     bucket = min(bucket, n)
     if bucket < 100:
         most = 1  # few entries to a norm: higher levels would be more escapes than there is room
-    _, symbols, escapes = quantised(way, values, bucket, EUCLIDEAN, most, form)
+    _, symbols, escapes = quantised(backend, values, bucket, EUCLIDEAN, most, form)
     levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
     parts = values.double().split(bucket)
     exact = torch.cat([part * most / part.norm() for part in parts])
@@ -67,55 +67,55 @@ def test_every_level_is_a_neighbour_of_the_exact_quotient(way, form, n, bucket, 
     assert bool((levels * exact >= 0).all())
 
 
-@each_way
+@each_backend
 @every_form
 @pytest.mark.parametrize("kind", [EUCLIDEAN, LARGEST])
 @pytest.mark.parametrize("n", [1, 700, 5200])
-def test_decoding_is_norm_times_level(way, form, kind, n):
+def test_decoding_is_norm_times_level(backend, form, kind, n):
     values = normal(n)
     most = form.base // 2
     bucket = min(512, n)
-    norms, symbols, escapes = quantised(way, values, bucket, kind, most, form)
+    norms, symbols, escapes = quantised(backend, values, bucket, kind, most, form)
     levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
     units = norms.repeat_interleave(bucket)[:n] / most
     out = torch.ones(n)
-    way.add_levels(symbols, escapes, norms, bucket, most, form, out, 0.5)
+    backend.add_levels(symbols, escapes, norms, bucket, most, form, out, 0.5)
     torch.testing.assert_close(out, 1 + 0.5 * levels * units)
 
 
-@each_way
-def test_levels_out_of_reach_escape(way):
+@each_backend
+def test_levels_out_of_reach_escape(backend):
     values = torch.zeros(3000)
     values[[3, 700, 2999]] = torch.tensor([5.0, -5.0, 5.0])
-    _, symbols, escapes = quantised(way, values, 100, EUCLIDEAN, 255, FORMS[1])
+    _, symbols, escapes = quantised(backend, values, 100, EUCLIDEAN, 255, FORMS[1])
     levels = levels_by_hand(symbols, escapes, FORMS[1], 3000)
     assert [levels[3], levels[700], levels[2999]] == [255, -255, 255]
     assert len(escapes) == 6
 
 
-@each_way
-def test_too_many_escapes_give_up(way):
+@each_backend
+def test_too_many_escapes_give_up(backend):
     values, norms = torch.ones(3000), torch.empty(3000)
-    assert way.quantise(values, norms, 1, EUCLIDEAN, 255, FORMS[0], 0) is None
+    assert backend.quantise(values, norms, 1, EUCLIDEAN, 255, FORMS[0], 0) is None
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
-def test_a_norm_that_is_not_finite_is_refused(way, bad):
+def test_a_norm_that_is_not_finite_is_refused(backend, bad):
     values = normal(3000).index_fill_(0, torch.tensor([2000, 2001]), bad)
     with pytest.raises(ValueError, match="NaN, infinity, or a norm"):
-        way.quantise(values, torch.empty(6), 512, EUCLIDEAN, 1, FORMS[0], 0)
+        backend.quantise(values, torch.empty(6), 512, EUCLIDEAN, 1, FORMS[0], 0)
 
 
 @every_form
 @pytest.mark.parametrize("kind", [EUCLIDEAN, LARGEST])
 @pytest.mark.parametrize("n", [1, 511, 2561, 9001])
 @pytest.mark.parametrize(("bucket", "size"), [(512, 1.0), (100, 1e-35), (9, 1e35)])
-def test_all_ways_give_the_same_bytes(form, kind, n, bucket, size):
+def test_all_backends_give_the_same_bytes(form, kind, n, bucket, size):
     """Sums in another order may round a norm to its neighbour, so all get the norms of one."""
     values, seed = normal(n) * size, 2**63 - 7
     most = 255 if form == FORMS[-1] else form.base // 2  # some of 255 levels escape
-    first, *others = ways("quantise", interpreted=False)
+    first, *others = backends("quantise", interpreted=False)
     norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
     for other in others:
         found = quantised(other, values, bucket, kind, most, form, seed)
@@ -137,7 +137,7 @@ def test_all_ways_give_the_same_bytes(form, kind, n, bucket, size):
 )
 def test_triton_packs_and_adds_what_numba_does(form, bucket, kind, most):
     values, seed = normal(5200), 2**63 - 7
-    first, triton = Way("quantise", "numba"), Way("quantise", "triton")
+    first, triton = Backend("quantise", "cpu"), Backend("quantise", "cuda")
     norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
     own, *_ = quantised(triton, values, bucket, kind, most, form, seed)
     torch.testing.assert_close(own, norms, rtol=2e-7, atol=0)  # sums have another order
@@ -146,28 +146,30 @@ def test_triton_packs_and_adds_what_numba_does(form, bucket, kind, most):
     rows = packed[0][None], form.escape
     assert triton.largest_and_counts(*rows) == first.largest_and_counts(*rows)
     outs = [normal(5200, seed=3) for _ in range(2)]
-    for way, out in zip((first, triton), outs, strict=True):
-        way.add_levels(*packed, norms, bucket, most, form, out, 0.3)
+    for backend, out in zip((first, triton), outs, strict=True):
+        backend.add_levels(*packed, norms, bucket, most, form, out, 0.3)
     assert outs[0].equal(outs[1])
 
 
 @pytest.mark.slow
 def test_triton_refuses_norms_and_gives_up_escapes_as_numba_does():
-    way, bad = Way("quantise", "triton"), normal(600)
+    backend, bad = Backend("quantise", "cuda"), normal(600)
     bad[590] = float("nan")
     with pytest.raises(ValueError, match="NaN, infinity, or a norm"):
-        way.quantise(bad, torch.empty(2), 512, EUCLIDEAN, 1, FORMS[0], 0)
-    assert way.quantise(torch.ones(600), torch.empty(600), 1, EUCLIDEAN, 255, FORMS[0], 0) is None
-    most, squares = way.moments(normal(1500))
+        backend.quantise(bad, torch.empty(2), 512, EUCLIDEAN, 1, FORMS[0], 0)
+    assert (
+        backend.quantise(torch.ones(600), torch.empty(600), 1, EUCLIDEAN, 255, FORMS[0], 0) is None
+    )
+    most, squares = backend.moments(normal(1500))
     assert most == float(normal(1500).abs().max())
     assert abs(squares - float(normal(1500).double().square().sum())) < 1e-9
 
 
-@each_way
-def test_the_random_numbers_are_uniform_and_follow_the_seed(way):
+@each_backend
+def test_the_random_numbers_are_uniform_and_follow_the_seed(backend):
     values = torch.full((200_000,), 0.3)
     norms = torch.ones(1)
-    draws = [way.quantise(values, norms, 200_000, GIVEN, 1, FORMS[0], s) for s in (1, 1, 2)]
+    draws = [backend.quantise(values, norms, 200_000, GIVEN, 1, FORMS[0], s) for s in (1, 1, 2)]
     symbols = [draw[0] for draw in draws if draw is not None]
     assert symbols[0].equal(symbols[1])
     assert not symbols[0].equal(symbols[2])
@@ -178,12 +180,12 @@ def test_the_random_numbers_are_uniform_and_follow_the_seed(way):
         assert abs(product.mean()) < 5 * 0.21 / 200_000**0.5
 
 
-@every_way("powers")
+@every_backend("powers")
 @pytest.mark.parametrize("n", [5, 4001, 20 * 2048])
-def test_powers_of_two_stay_and_others_go_to_a_neighbour(way, n):
+def test_powers_of_two_stay_and_others_go_to_a_neighbour(backend, n):
     values = torch.cat([torch.tensor([0.0, 1.0, -2.0, 0.25]), normal(n)[4:]])
-    exponents, words, largest = way.pack_powers(values, 2**63 - 9)
-    expected, signs, _ = Way("powers", "numba").pack_powers(values, 2**63 - 9)
+    exponents, words, largest = backend.pack_powers(values, 2**63 - 9)
+    expected, signs, _ = Backend("powers", "cpu").pack_powers(values, 2**63 - 9)
     assert exponents.equal(expected)
     assert words.equal(signs)
     assert words.equal(sign.pack_signs(values)[0])
@@ -194,23 +196,23 @@ def test_powers_of_two_stay_and_others_go_to_a_neighbour(way, n):
     assert ((ratio > 0.5) & (ratio < 2)).all()
 
 
-@every_way("powers")
+@every_backend("powers")
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
-def test_what_has_no_power_above_it_shows_in_the_largest(way, value):
+def test_what_has_no_power_above_it_shows_in_the_largest(backend, value):
     values = normal(2100)
     values[2075] = -value
-    assert not way.pack_powers(values, 3)[2] < 2.0**127
+    assert not backend.pack_powers(values, 3)[2] < 2.0**127
 
 
-@every_way("powers")
+@every_backend("powers")
 @pytest.mark.parametrize("n", [1, 33, 2048, 5000])
-def test_powers_come_back_with_their_signs(way, n):
+def test_powers_come_back_with_their_signs(backend, n):
     values, out = normal(n), normal(n, seed=2)
-    exponents, words, _ = way.pack_powers(values, 5)
+    exponents, words, _ = backend.pack_powers(values, 5)
     magnitudes = torch.where(exponents == 0, 0.0, torch.pow(2.0, exponents.float() - 127))
     expected, same = out + 0.5 * torch.copysign(magnitudes, values), out.clone()
-    way.add_powers(exponents, words, out, 0.5)
-    Way("powers", "numba").add_powers(exponents, words, same, 0.5)
+    backend.add_powers(exponents, words, out, 0.5)
+    Backend("powers", "cpu").add_powers(exponents, words, same, 0.5)
     torch.testing.assert_close(out, expected)
     assert out.equal(same)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from atomo.kernels.random import LANES, torch_way
-from atomo.kernels.random.numba_way import mix, random_words
+from atomo.kernels.random import LANES, reference
+from atomo.kernels.random.cpu import mix, random_words
 
 LAST = 20  # words of a lane that are ever used
 
@@ -34,8 +34,8 @@ def test_each_lane_is_a_xorshift_from_a_hash():
 
 @pytest.mark.parametrize("key", [0, 1, 0x0123456789ABCDEF, 2**63 - 1])
 def test_pytorch_makes_the_same_words(key):
-    assert torch_way.random_words(torch.tensor([5, key]), LAST * LANES)[1].tolist() == words_of(key)
-    mixed = int(torch_way.mix(torch.tensor([key]))) & 2**64 - 1
+    assert reference.random_words(torch.tensor([5, key]), LAST * LANES)[1].tolist() == words_of(key)
+    mixed = int(reference.mix(torch.tensor([key]))) & 2**64 - 1
     assert mixed == int(mix(np.uint64(key)))
 
 

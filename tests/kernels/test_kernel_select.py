@@ -1,27 +1,27 @@
-"""Selection in all ways, against sorting."""
+"""Selection in all backends, against sorting."""
 
 import numpy as np
 import pytest
 import torch
+from backends import Backend, backends, every_backend
 from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ways import Way, every_way, ways
 
 from atomo.kernels import draws, select
 from atomo.kernels.select import sampled
 
-each_way = every_way("select", interpreted=False)
+each_backend = every_backend("select", interpreted=False)
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 2048, 2049, 50_000])
 @pytest.mark.parametrize("value", [1e-9, 0.5, 2.5, 9.0])
-def test_above_adds_finds_and_clears(way: Way, n, value):
+def test_above_adds_finds_and_clears(backend: Backend, n, value):
     values, added = normal(n), normal(n, seed=2)
     total = values + added
-    indices, found = way.above(values, added, select.bits_of(value), True)
+    indices, found = backend.above(values, added, select.bits_of(value), True)
     expected = (total.abs() >= value).nonzero().squeeze(1)
     assert indices.equal(expected)
     assert found.equal(total[expected])
@@ -29,11 +29,11 @@ def test_above_adds_finds_and_clears(way: Way, n, value):
     assert values.equal(total)
 
 
-@each_way
-def test_above_only_looks_where_nothing_is_to_be_added(way: Way):
+@each_backend
+def test_above_only_looks_where_nothing_is_to_be_added(backend: Backend):
     values = normal(5000)
     before = values.clone()
-    indices, _ = way.above(values, None, select.bits_of(1.0), False)
+    indices, _ = backend.above(values, None, select.bits_of(1.0), False)
     assert values.equal(before)
     assert indices.equal((before.abs() >= 1).nonzero().squeeze(1))
 
@@ -46,13 +46,13 @@ def test_bits_of_is_the_first_magnitude_that_is_not_below():
     assert select.bits_of(1e39) == select.INFINITY
 
 
-@each_way
+@each_backend
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(values=st.lists(floats, min_size=1, max_size=50), data=st.data())
-def test_kth_largest(way: Way, values, data):
+def test_kth_largest(backend: Backend, values, data):
     entries = torch.tensor(values)
     k = data.draw(st.integers(1, len(values)))
-    bits, higher = way.kth_largest(entries.view(torch.int32), k)
+    bits, higher = backend.kth_largest(entries.view(torch.int32), k)
     ordered = entries.abs().sort(descending=True).values
     assert bits == int(ordered.view(torch.int32)[k - 1])
     assert higher == int((ordered > ordered[k - 1]).sum())
@@ -100,24 +100,24 @@ def test_nan_and_infinity_are_found(bad):
             find()
 
 
-@each_way
+@each_backend
 @pytest.mark.parametrize("n", [1, 7, 64, 65, 1000])
-def test_chunk_sums(way: Way, n):
+def test_chunk_sums(backend: Backend, n):
     values, added = normal(n), normal(n, seed=2)
     total = values + added
-    sums = way.chunk_sums(values, added, 64)
+    sums = backend.chunk_sums(values, added, 64)
     expected = torch.stack([part.double().abs().sum() for part in total.split(64)])
     torch.testing.assert_close(sums, expected)
     assert values.equal(total)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 1000])
-def test_drawn_indices_are_distinct_and_the_same_in_all_ways(n):
+def test_drawn_indices_are_distinct_and_the_same_in_all_backends(n):
     seed = 12345
     whole = draws.draw(seed, n, n, torch.device("cpu"))
     assert whole.sort().values.equal(torch.arange(n))
-    for way in ways("draws"):
-        assert way.draw(seed, n, n, torch.device(way.device)).equal(whole)
+    for backend in backends("draws"):
+        assert backend.draw(seed, n, n, torch.device(backend.device)).equal(whole)
 
 
 def test_drawn_indices_are_uniform():
@@ -132,53 +132,55 @@ def test_survivors_of_a_table_of_four_slots_each():
     k, slots = 50_000, 200_000
     kept = draws.survivors(torch.arange(k) * 37, 99, slots)
     assert abs(float(kept.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
-    for way in ways("draws", interpreted=False):
-        assert way.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
+    for backend in backends("draws", interpreted=False):
+        assert backend.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
     assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))
 
 
-@every_way("select")
+@every_backend("select")
 @pytest.mark.parametrize("k", [40, pytest.param(2999, marks=pytest.mark.slow)])
-def test_each_way_finds_the_same(way: Way, k, monkeypatch):
+def test_each_backend_finds_the_same(backend: Backend, k, monkeypatch):
     """Of more than one block: of equal entries the first, with few samples of many."""
     monkeypatch.setattr(sampled, "SAMPLES", 1024)
     values, added = normal(5003).round(decimals=1), normal(5003, seed=2).round(decimals=1)
     values[[7, 4000]] = 9.0  # the sum of one of them is the largest
     total = values + added
     wanted = total.abs().sort(descending=True, stable=True).indices[:k].sort().values
-    indices, found = way.largest(values, added, k)
+    indices, found = backend.largest(values, added, k)
     assert values.equal(total)
     assert indices.equal(wanted)
     assert found.equal(total[wanted])
 
 
-@every_way("select")
-def test_each_way_sums_and_looks_up_the_same(way: Way):
+@every_backend("select")
+def test_each_backend_sums_and_looks_up_the_same(backend: Backend):
     values, added = normal(4099), normal(4099, seed=2)
     total, positions = values + added, torch.arange(3, 4099, 2)
-    assert way.magnitudes(values, added, positions).equal(total[positions].abs().view(torch.int32))
-    assert way.largest_bits(total) == int(total.abs().max().view(torch.int32))
-    sums = way.chunk_sums(values, added, 2050)
+    assert backend.magnitudes(values, added, positions).equal(
+        total[positions].abs().view(torch.int32)
+    )
+    assert backend.largest_bits(total) == int(total.abs().max().view(torch.int32))
+    sums = backend.chunk_sums(values, added, 2050)
     assert values.equal(total)
     expected = [part.double().abs().sum() for part in total.split(2050)]
     torch.testing.assert_close(sums, torch.stack(expected))
-    indices, found = way.above(values, None, select.bits_of(1.5), True)
+    indices, found = backend.above(values, None, select.bits_of(1.5), True)
     assert indices.equal((total.abs() >= 1.5).nonzero().squeeze(1))
     assert found.equal(total[indices])
     assert values.equal(torch.where(total.abs() >= 1.5, 0.0, total))
 
 
-@every_way("select")
+@every_backend("select")
 @pytest.mark.parametrize("bad", [float("nan")])
-def test_each_way_finds_what_is_not_finite(way: Way, bad):
+def test_each_backend_finds_what_is_not_finite(backend: Backend, bad):
     values = normal(2100)
     values[2049] = bad
     with pytest.raises(ValueError, match="NaN"):
-        way.largest(values, None, 5)
+        backend.largest(values, None, 5)
 
 
-@every_way("select")
-def test_sets_are_added_one_after_the_other(way: Way):
+@every_backend("select")
+def test_sets_are_added_one_after_the_other(backend: Backend):
     """To the same bytes: sums of floats depend on their order."""
     n, sizes = 9000, (0, 300, 1, 2500)
     sets = [normal(n, seed=s).topk(size).indices.sort().values for s, size in enumerate(sizes)]
@@ -187,12 +189,12 @@ def test_sets_are_added_one_after_the_other(way: Way):
     out, expected = normal(n), normal(n)
     for index, value in zip(indices.tolist(), values, strict=True):
         expected[index] += torch.tensor(0.1) * value
-    way.add_sets(out, indices, values, sizes, 0.1)
+    backend.add_sets(out, indices, values, sizes, 0.1)
     assert out.equal(expected)
 
 
-@every_way("draws")
-def test_each_way_lets_the_same_survive(way: Way):
+@every_backend("draws")
+def test_each_backend_lets_the_same_survive(backend: Backend):
     indices, seed = torch.arange(1500) * 37, 2**63 - 1
-    kept = Way("draws", "numba").survivors(indices, seed, 700)
-    assert way.survivors(indices, seed, 700).equal(kept)
+    kept = Backend("draws", "cpu").survivors(indices, seed, 700)
+    assert backend.survivors(indices, seed, 700).equal(kept)

@@ -1,15 +1,15 @@
-"""One bit an entry: every way, against the layout read one entry at a time."""
+"""One bit an entry: all backends, against the layout read one entry at a time."""
 
 import pytest
 import torch
+from backends import every_backend
 from draws import normal
 from torch import Tensor
-from ways import every_way
 
 from atomo.kernels import sign
 
 SIZES = [1, 31, 32, 33, 64, 2047, 2048, 2049, 5000]
-each_way = every_way("sign")
+each_backend = every_backend("sign")
 every_size = pytest.mark.parametrize("n", SIZES)
 
 
@@ -24,33 +24,33 @@ def bits_by_hand(words: Tensor, n: int) -> list[int]:
     return bits
 
 
-@each_way
+@each_backend
 @every_size
-def test_each_entry_has_its_bit(way, n):
+def test_each_entry_has_its_bit(backend, n):
     values = normal(n)
     values[0] = -0.0
-    words, largest = way.pack_signs(values)
+    words, largest = backend.pack_signs(values)
     assert len(words) == sign.word_count(n) == -(-n // 32)
     assert bits_by_hand(words, n) == torch.signbit(values).int().tolist()
     assert largest == float(values.abs().max())
 
 
-@each_way
-def test_what_is_not_finite_is_told(way):
+@each_backend
+def test_what_is_not_finite_is_told(backend):
     for value in (float("nan"), float("inf"), -float("inf")):
         values = normal(3000)
         values[2500] = value
-        assert not way.pack_signs(values)[1] < float("inf")
-        _, positive, negative, _ = way.add_pack_sum(values, None)
+        assert not backend.pack_signs(values)[1] < float("inf")
+        _, positive, negative, _ = backend.add_pack_sum(values, None)
         assert not positive - negative < float("inf")
 
 
-@each_way
+@each_backend
 @every_size
-def test_adding_packing_and_summing_at_once(way, n):
+def test_adding_packing_and_summing_at_once(backend, n):
     values, added = normal(n), normal(n, seed=2)
     total = values + added
-    words, positive, negative, count = way.add_pack_sum(values, added)
+    words, positive, negative, count = backend.add_pack_sum(values, added)
     assert values.equal(total)
     assert words.equal(sign.pack_signs(total)[0])
     assert positive == pytest.approx(float(total[total > 0].double().sum()), abs=1e-9)
@@ -58,13 +58,13 @@ def test_adding_packing_and_summing_at_once(way, n):
     assert count == int((total > 0).sum())
 
 
-@each_way
+@each_backend
 @every_size
-def test_adding_signs(way, n):
+def test_adding_signs(backend, n):
     values, out = normal(n), normal(n, seed=2)
     words, _ = sign.pack_signs(values)
     expected = out + torch.where(values < 0, -0.25, 0.5)
-    way.add_signs(words, 0.5, -0.25, out)
+    backend.add_signs(words, 0.5, -0.25, out)
     torch.testing.assert_close(out, expected)
 
 
@@ -81,13 +81,13 @@ def test_too_few_words_are_refused():
         "7-",
     )
 )
-@each_way
+@each_backend
 @every_size
 @pytest.mark.parametrize("row", [1, 7, 64, 3000])
-def test_two_means_for_each_run_of_entries(way, n, row):
+def test_two_means_for_each_run_of_entries(backend, n, row):
     values, added = normal(n), normal(n, seed=2)
     total = values + added
-    words, means = way.add_pack_means(values, added, row)
+    words, means = backend.add_pack_means(values, added, row)
     assert words.equal(sign.pack_signs(total)[0])
     assert values.equal(total)
     expected = []
@@ -99,5 +99,5 @@ def test_two_means_for_each_run_of_entries(way, n, row):
     wanted = out + 0.5 * torch.tensor(
         [expected[2 * (i // row) + int(torch.signbit(total[i]))] for i in range(n)]
     )
-    way.add_row_signs(words, means, row, 0.5, out)
+    backend.add_row_signs(words, means, row, 0.5, out)
     torch.testing.assert_close(out, wanted)

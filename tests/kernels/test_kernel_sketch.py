@@ -1,25 +1,25 @@
-"""Count-sketches: the same cells and signs in all ways, each as likely as any other."""
+"""Count-sketches: the same cells and signs in all backends, each as likely as any other."""
 
 import pytest
 import torch
+from backends import backends
 from draws import normal
-from ways import ways
 
 from atomo.kernels import sketch
-from atomo.kernels.sketch import torch_way
+from atomo.kernels.sketch import reference
 
 SEEDS = (0, 1, 2**62 + 12345, 2**63 - 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("entries", "size"), [(1, 1), (1000, 7), (5000, 640)])
-def test_all_ways_make_and_read_the_same_cells(seed, entries, size):
+def test_all_backends_make_and_read_the_same_cells(seed, entries, size):
     values, found, outs = normal(entries), [], []
     # In its interpreter Triton has enough of one case of one block.
-    for way in ways("sketch", interpreted=(seed, entries) == (SEEDS[-1], 1000)):
+    for backend in backends("sketch", interpreted=(seed, entries) == (SEEDS[-1], 1000)):
         cells, out = torch.zeros(size), torch.ones(entries)
-        way.fill_cells(values, seed, cells)
-        way.add_cells(cells, seed, out, 0.5)
+        backend.fill_cells(values, seed, cells)
+        backend.add_cells(cells, seed, out, 0.5)
         found, outs = [*found, cells], [*outs, out]
     for other, out in zip(found[1:], outs[1:], strict=True):
         torch.testing.assert_close(other, found[0])
@@ -28,7 +28,7 @@ def test_all_ways_make_and_read_the_same_cells(seed, entries, size):
 
 def test_cells_and_signs_are_evenly_used():
     ones, cells = torch.ones(100_000), torch.zeros(10)
-    places, signs = torch_way.hashed(ones, 7, 10)
+    places, signs = reference.hashed(ones, 7, 10)
     counts = torch.bincount(places, minlength=10)
     assert ((counts - 10_000).abs() < 5 * 95).all()
     assert abs(float(signs.sum())) < 5 * 317

@@ -14,7 +14,7 @@ from atomo.codecs import Codec
 from atomo.codecs.rows import RowGradient
 from atomo.errors import CodecError, FrameError, FrameFault
 from atomo.fusion import Bucket, Part
-from atomo.kernels.ways import widens
+from atomo.kernels.backends import copies_half
 from atomo.memory import Layout, Memory
 from atomo.randomness import derive
 from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
@@ -244,7 +244,7 @@ class Compressor:
     def accepts_half(self, bucket: Bucket, device: torch.device) -> bool:
         """Whether half precision on a device is encoded as it is, in most of a bucket."""
         read = sum(part.stop - part.start for part in bucket.parts if part.codec.accepts_half)
-        return self.memory.accepts_half and not widens(device) and 2 * read > bucket.size
+        return self.memory.accepts_half and not copies_half(device) and 2 * read > bucket.size
 
     def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The gradient as codec and memory take it: in half precision, or as a float32 copy."""

@@ -1,7 +1,7 @@
-"""The hot loops, a folder an idea: `__init__` says what it promises, and each other file is a way.
+"""Hot loops. Each folder is a kernel: `__init__` is its contract, and the other files are backends.
 
-`numba_way` serves tensors on the CPU and `torch_way`, in plain PyTorch operations, those on any
-other device; `triton_way`, where there is one, those on CUDA. All have the same functions with the
-same arguments, and `backend(tensor)` of the folder is the one that serves a tensor's device.
-Nobody else imports numba or triton.
+`cpu` (numba) serves tensors on the CPU, `cuda` (Triton) those on CUDA where the folder has it, and
+`reference` (plain PyTorch operations) those on any other device. All backends of a kernel have the
+same functions with the same arguments; `backend(tensor)` of the folder returns the backend for the
+tensor's device. No module outside this package imports numba or triton.
 """

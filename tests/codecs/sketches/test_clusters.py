@@ -6,9 +6,9 @@ from bisect import bisect_right
 
 import pytest
 import torch
+from backends import backends
 from draws import normal, roundtrip, seeded
 from torch import Tensor
-from ways import ways
 
 from atomo.codecs.sketches import lss_model, sketchml
 from atomo.codecs.sketches.lss import LSS
@@ -40,9 +40,9 @@ def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
     values = heavy(n)
     thresholds = torch.tensor([-math.inf] * 4 + [-1.0, -0.5, -0.1, 0.0, 0.2, 0.9] + [math.inf] * 5)
     sizes = torch.tensor([1 + i % 5 for i in range(16)])
-    each = ways("clusters")
+    each = backends("clusters")
     packed = clusters.assign(values, thresholds)
-    assert all(way.assign(values, thresholds).equal(packed) for way in each)
+    assert all(backend.assign(values, thresholds).equal(packed) for backend in each)
     ids = [bisect_right(thresholds.tolist(), value) for value in values.tolist()]
     starts = (sizes.cumsum(0) - sizes).tolist()
     key = 0x12345678
@@ -54,12 +54,12 @@ def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
         [math.fsum(m) / len(m) if (m := members.get(b)) else 0.0 for b in range(int(sizes.sum()))]
     )
     seed = key | 5 << 32  # the hash has the low word alone
-    for way in each:
-        means = way.mean_of_buckets(values, packed, sizes, seed)
+    for backend in each:
+        means = backend.mean_of_buckets(values, packed, sizes, seed)
         torch.testing.assert_close(means, expected)
         out = normal(n, seed=9)
         wanted = out + 0.5 * expected[buckets]
-        way.add_means(packed, sizes, seed, expected, out, 0.5)
+        backend.add_means(packed, sizes, seed, expected, out, 0.5)
         torch.testing.assert_close(out, wanted)
 
 

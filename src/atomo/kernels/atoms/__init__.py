@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float, Int64
 
 from atomo.devices import to_device
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = ["TILE", "add_cosines", "backend", "best_rate", "sample_entries"]
 
 TILE: Final = 1024
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def best_rate(values: Float[torch.Tensor, " n"], budget: float) -> float:

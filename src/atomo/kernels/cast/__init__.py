@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from jaxtyping import BFloat16, Float, Float16
 
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = ["add_to_brain", "add_to_half", "backend", "to_brain", "to_half"]
 
-backend = ways_of(__name__, "numba", "torch")
+backend = backend_for(__name__, "cpu", "reference")
 
 
 def to_half(

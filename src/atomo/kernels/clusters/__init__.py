@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 
 from atomo.devices import to_device
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = [
     "MASK",
@@ -33,7 +33,7 @@ ROW: Final = 512
 TILE: Final = 2 * ROW
 MASK: Final = 2**32 - 1  # the low word of a seed
 
-backend = ways_of(__name__, "numba", "torch")
+backend = backend_for(__name__, "cpu", "reference")
 
 
 def symbol_count(entries: int) -> int:

@@ -16,13 +16,13 @@ from typing import Final
 import torch
 from jaxtyping import Bool, Int64
 
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = ["ROUNDS", "backend", "draw", "survivors"]
 
 ROUNDS: Final = 4
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def survivors(

@@ -17,9 +17,9 @@ from typing import Final
 import torch
 from jaxtyping import Int32, UInt8
 
-from atomo.kernels.entropy import numba_way
+from atomo.kernels.backends import backend_for
+from atomo.kernels.entropy import cpu
 from atomo.kernels.entropy.layout import CODED, GAPS, OVERHEAD, PLAIN, SHORTEST
-from atomo.kernels.ways import ways_of
 
 __all__ = [
     "CODED",
@@ -36,7 +36,7 @@ __all__ = [
 DAMAGED: Final = 255
 """The first symbol of what was on the way to a device when its streams turned out damaged."""
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def compress(
@@ -60,7 +60,7 @@ def decompress(words: Int32[torch.Tensor, " words"], count: int) -> UInt8[torch.
     Raises:
         ValueError: these words are no message of as many symbols.
     """
-    return numba_way.decompress(words, count)
+    return cpu.decompress(words, count)
 
 
 def decompress_all(

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int32, Int64
 
 from atomo.devices import to_device
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = ["backend", "grow_above", "magnitudes"]
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def grow_above(

@@ -12,14 +12,14 @@ from typing import Final
 import torch
 from jaxtyping import Float
 
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = ["INFINITY", "backend", "join", "largest"]
 
 INFINITY: Final = 0x7F800000
 """The bits of infinity; those of NaN are more, and those of a finite number fewer."""
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def join(

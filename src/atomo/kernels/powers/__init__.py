@@ -13,17 +13,17 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int32, UInt8
 
+from atomo.kernels.backends import backend_for
 from atomo.kernels.quantise import largest_and_counts
 from atomo.kernels.rows import stacked
 from atomo.kernels.sign import word_count
-from atomo.kernels.ways import ways_of
 
 __all__ = ["TILE", "add_all_powers", "add_powers", "backend", "pack_powers"]
 
 TILE: Final = 2048
 INFINITE: Final = 255  # the exponent of infinity and NaN
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def pack_powers(

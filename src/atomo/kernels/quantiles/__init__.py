@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Float64, Int16, Int64, UInt8, UInt32
 
 from atomo.kernels.clusters import MASK, symbol_count
-from atomo.kernels.quantiles import numba_way as loops
+from atomo.kernels.quantiles import cpu as loops
 
 __all__ = [
     "BUCKETS",

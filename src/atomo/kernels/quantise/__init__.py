@@ -17,8 +17,8 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int16, UInt8
 
+from atomo.kernels.backends import backend_for
 from atomo.kernels.rows import joined, stacked
-from atomo.kernels.ways import ways_of
 
 __all__ = [
     "COLUMNS",
@@ -43,7 +43,7 @@ GIVEN, EUCLIDEAN, LARGEST = 0, 1, 2
 TINY, HUGE = 1e-30, 1e30
 LIFT_TINY, LIFT_HUGE = 2.0**100, 2.0**-60
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
-from atomo.kernels.rice import numba_way as loops
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
+from atomo.kernels.rice import cpu as loops
 
 __all__ = ["NotIndices", "backend", "decode", "decode_all", "encode", "most_bytes", "pack"]
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 LARGEST = 2**loops.WIDE
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Float64, Int32, Int64
 
 from atomo.devices import to_device
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = [
     "INFINITY",
@@ -34,7 +34,7 @@ __all__ = [
 
 INFINITY: Final = 0x7F800000
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def bits_of(value: float) -> int:

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int32
 
 from atomo.devices import to_device
+from atomo.kernels.backends import backend_for
 from atomo.kernels.rows import stacked
-from atomo.kernels.ways import ways_of
 
 __all__ = [
     "TILE",
@@ -33,7 +33,7 @@ __all__ = [
 WIDTH: Final = 64
 TILE: Final = 32 * WIDTH
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def word_count(entries: int) -> int:

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 
 from atomo.devices import to_device
-from atomo.kernels.ways import ways_of
+from atomo.kernels.backends import backend_for
 
 __all__ = ["add_cells", "backend", "fill_cells"]
 
-backend = ways_of(__name__, "numba", "torch", "triton")
+backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def fill_cells(

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from atomo.kernels.tables.numba_way import Expected, read_all
+from atomo.kernels.tables.cpu import Expected, read_all
 
 __all__ = ["Expected", "Found", "find"]
 

@@ -1,0 +1,43 @@
+"""Entries chosen by a hash, as PyTorch operations. Contracts: `kernels/draws`."""
+
+import torch
+from torch import Tensor
+
+from atomo.kernels.draws import ROUNDS
+from atomo.kernels.random.reference import GOLDEN, mix, scramble, shifted, signed
+
+__all__ = ["draw", "survivors"]
+
+
+def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
+    hashed = shifted(scramble(indices + signed(seed)), 32)
+    places = shifted(hashed * slots, 32)
+    order = torch.arange(len(indices), device=indices.device)
+    # The largest of all that claim a slot, whatever order the device writes them in.
+    table = torch.full((slots,), -1, device=indices.device)
+    table.scatter_reduce_(0, places, order, "amax")
+    return table[places] == order
+
+
+def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
+    words = permutation(seed, where)
+    bits = (entries - 1).bit_length()
+    mask, half = (1 << bits) - 1, max(1, bits // 2)
+    found = torch.arange(k, device=where)
+    outside = torch.ones_like(found, dtype=torch.bool)
+    while outside.any():  # each time fewer than half, more or less: 2^bits < 2 entries
+        x = found[outside]
+        for key, factor in zip(words[:ROUNDS], words[ROUNDS:], strict=False):
+            x = ((x ^ (key & mask)) * factor) & mask
+            x = x ^ x >> half
+        found[outside] = x ^ (words[2 * ROUNDS] & mask)
+        outside = found >= entries
+    return found
+
+
+def permutation(seed: int, where: torch.device) -> Tensor:
+    """The keys and the odd factors of the rounds of a permutation, then one key more."""
+    steps = torch.arange(2 * ROUNDS + 1, device=where)
+    words = shifted(mix(signed(seed) + steps * GOLDEN), 2)
+    words[ROUNDS : 2 * ROUNDS] |= 1
+    return words

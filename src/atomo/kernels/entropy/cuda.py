@@ -1,0 +1,209 @@
+"""Huffman codes in Triton, blocks in parallel. Contracts and format: `kernels/entropy`.
+
+What occurs how often, in each stream, is counted on the device and looked at once. The host makes a
+code of it, as on the CPU, and so knows how long each stream becomes before it is written.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+import triton.language as tl
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atomo.devices import to_device, to_host
+from atomo.kernels.blocks.cuda import put_bits, starts_of
+from atomo.kernels.entropy import codes, layout
+from atomo.kernels.entropy.layout import STREAMS, Streams
+from atomo.kernels.gaps import MOST
+from atomo.kernels.gaps.cuda import gaps_to_trits, trits_to_gaps
+from atomo.kernels.prefix.cuda import Stream, read_codes
+from atomo.kernels.triton_jit import device_code
+
+__all__ = ["compress", "decompress_all"]
+
+Counts = NDArray[np.int64]
+BLOCK: Final = 2048
+PROGRAMS: Final = 128  # of a stream, share a histogram
+LANES: Final = 256
+EACH: Final = 4  # symbols of a lane, whose codes are joined before they are written
+ALIGNED: Final = 16  # bytes; where symbols begin, so that programs read whole vectors of them
+
+
+def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor:
+    if not coded:
+        return stored(symbols)
+    size = torch.full((), len(symbols), dtype=torch.int64, device=symbols.device)
+    found = [(symbols, size)] + ([trits_to_gaps(symbols)] if trits else [])
+    parts = [tally(*one).flatten() for one in found] + [one.view(1) for _, one in found]
+    (numbers,) = to_host([torch.cat(parts)])  # the one wait
+    tallies = numbers[: -len(found)].view(len(found), STREAMS + 1, layout.SYMBOLS).numpy()
+    sizes: list[int] = numbers[-len(found) :].tolist()
+    counts, choice = frequencies(tallies[0], sizes[0]), 0
+    if trits and layout.prefers_gaps(counts) and sizes[1] and not counts[MOST + 1 :].any():
+        counts, choice = frequencies(tallies[1], sizes[1]), 1
+    lengths = layout.lengths_for(counts, sizes[choice], len(symbols))
+    if lengths is None:
+        return stored(symbols)
+    form = layout.GAPS if choice else layout.CODED
+    return encoded(found[choice][0][: sizes[choice]], tallies[choice][:STREAMS], lengths, form)
+
+
+def stored(symbols: Tensor) -> Tensor:
+    """The plain form."""
+    count = len(symbols)
+    words = symbols.new_zeros(layout.HEADER + (count + 3) // 4, dtype=torch.int32)
+    words[:2] = to_device(torch.tensor([count, layout.PLAIN], dtype=torch.int32), symbols.device)
+    words[layout.HEADER :].view(torch.uint8)[:count] = symbols
+    return words
+
+
+def frequencies(tally: Int64[np.ndarray, "5 256"], size: int) -> Int64[np.ndarray, " 256"]:
+    """How often each symbol occurs, or about so in a long message: to the CPU's numbers."""
+    whole: Int64[np.ndarray, " 256"] = tally[:STREAMS].sum(0)
+    return whole if size < layout.SAMPLED else tally[STREAMS] * layout.EACH + (whole > 0)
+
+
+def tally(symbols: Tensor, size: Tensor) -> Tensor:
+    """How often each symbol occurs in each stream, and in those blocks that stand for all.
+
+    Args:
+        symbols: at least one.
+        size: how many of them there are.
+    """
+    counts = size.new_zeros(STREAMS + 1, layout.SYMBOLS)
+    grid = min(-(-len(symbols) // (STREAMS * BLOCK)), PROGRAMS), STREAMS
+    sampled = {"SAMPLED": layout.SAMPLED, "RUN": layout.BLOCK, "EACH": layout.EACH}
+    count_symbols[grid](symbols, size, counts, **sampled, SYMBOLS=layout.SYMBOLS, BLOCK=BLOCK)
+    return counts
+
+
+@device_code
+def count_symbols(
+    symbols, size, counts, SAMPLED: tl.constexpr, RUN: tl.constexpr, EACH: tl.constexpr,
+    SYMBOLS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    entries, stream, value = tl.load(size), tl.program_id(1), tl.arange(0, SYMBOLS)
+    quarter = (entries + 3) // 4
+    stop = tl.minimum((stream + 1) * quarter, entries)
+    start = stream * quarter + tl.program_id(0).to(tl.int64) * BLOCK
+    seen, some = tl.zeros([SYMBOLS], tl.int32), tl.zeros([SYMBOLS], tl.int32)
+    while start < stop:
+        place = start + tl.arange(0, BLOCK)
+        symbol = tl.load(symbols + place, mask=place < stop, other=0).to(tl.int32)
+        seen += tl.histogram(symbol, SYMBOLS, mask=place < stop)
+        if entries >= SAMPLED:
+            chosen = (place < stop) & (place // RUN % EACH == 0)
+            some += tl.histogram(symbol, SYMBOLS, mask=chosen)
+        start += tl.num_programs(0) * BLOCK
+    tl.atomic_add(counts + stream * SYMBOLS + value, seen.to(tl.int64), mask=seen > 0)
+    tl.atomic_add(counts + 4 * SYMBOLS + value, some.to(tl.int64), mask=some > 0)
+
+
+def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tensor:
+    """The coded form.
+
+    Args:
+        tokens: what is coded.
+        counts: how often each occurs in each stream.
+        lengths: of the codes.
+        form: CODED or GAPS.
+    """
+    sizes = ((counts * lengths).sum(1) + 31) // 32
+    head = layout.head_of(len(tokens), form, sizes, lengths)
+    starts = layout.OVERHEAD + np.cumsum(sizes) - sizes
+    made = codes.canonical(lengths) | lengths << codes.LONGEST
+    host = torch.from_numpy(np.concatenate([made, starts, head]).astype(np.int32))
+    known = to_device(host, tokens.device)
+    words = known.new_zeros(layout.OVERHEAD + int(sizes.sum()))
+    words[: layout.OVERHEAD] = known[-layout.OVERHEAD :]
+    blocks = -(-layout.quarter_of(len(tokens)) // (LANES * EACH))
+    bits = known.new_empty(STREAMS, blocks, dtype=torch.int64)
+    shape = {"EACH": EACH, "LANES": LANES, "LONGEST": codes.LONGEST}
+    measure[(blocks, STREAMS)](tokens, len(tokens), known, bits, **shape)
+    write_codes[(blocks, STREAMS)](tokens, len(tokens), known, starts_of(bits), words, **shape)
+    return words
+
+
+@device_code
+def joined_codes(
+    tokens, entries, known, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
+):
+    """The codes of the neighbours that a lane has as one, and their bits."""
+    stream, quarter = tl.program_id(1), (tl.zeros([], tl.int64) + entries + 3) // 4
+    stop = tl.minimum((stream + 1) * quarter, entries)
+    start = stream * quarter + tl.program_id(0).to(tl.int64) * (LANES * EACH)
+    code, bits = tl.zeros([LANES], tl.uint64), tl.zeros([LANES], tl.int32)
+    for step in tl.static_range(EACH):
+        place = start + tl.arange(0, LANES) * EACH + step
+        token = tl.load(tokens + place, mask=place < stop, other=0).to(tl.int32)
+        entry = tl.load(known + token, mask=place < stop, other=0)
+        code |= (entry & ((1 << LONGEST) - 1)).to(tl.uint64) << bits.to(tl.uint64)
+        bits += entry >> LONGEST
+    return code, bits
+
+
+@device_code
+def measure(
+    tokens, entries, known, bits, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
+):
+    _, taken = joined_codes(tokens, entries, known, EACH, LANES, LONGEST)
+    at = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(bits + at, tl.sum(taken).to(tl.int64))
+
+
+@device_code
+def write_codes(
+    tokens, entries, known, starts, words,
+    EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr,
+):  # fmt: skip
+    code, taken = joined_codes(tokens, entries, known, EACH, LANES, LONGEST)
+    stream = tl.program_id(1)
+    before = tl.load(starts + stream * (tl.num_programs(0) + 1) + tl.program_id(0))
+    first = tl.load(known + 256 + stream).to(tl.int64) * 32
+    put_bits(words, first + before + tl.cumsum(taken, 0) - taken, code, taken > 0)
+
+
+def decompress_all(words: Sequence[Tensor], count: int, where: torch.device) -> list[Tensor]:
+    held = [layout.checked(one.cpu().numpy(), count) for one in words]
+    coded = [one for one in held if isinstance(one, Streams)]
+    decoded = iter(read(coded, count, where) if coded else [])
+    return [
+        next(decoded) if isinstance(one, Streams) else to_device(torch.from_numpy(one), where)
+        for one in held
+    ]
+
+
+def read(messages: Sequence[Streams], count: int, where: torch.device) -> list[Tensor]:
+    """The symbols of coded messages, all of which are read in one go."""
+    streams, places, first, out = list[Stream](), list[int](), 0, 0
+    for number, one in enumerate(messages):
+        quarter, places = layout.quarter_of(one.tokens), [*places, out]
+        for turn, size in enumerate(one.sizes.tolist()):
+            begin, end = (min(place * quarter, one.tokens) for place in (turn, turn + 1))
+            streams.append(Stream(first, size, number, out + begin, end - begin))
+            first += size
+        out += -(-one.tokens // ALIGNED) * ALIGNED
+    words, tables = (
+        to_device(torch.from_numpy(np.concatenate(parts).view(np.int32)), where)
+        for parts in ([one.body for one in messages], [one.table for one in messages])
+    )
+    tokens = torch.empty(out, dtype=torch.uint8, device=where)
+    sound = read_codes(words, tables, streams, tokens).view(-1, STREAMS).amin(1)
+    return [
+        symbols_of(tokens[place : place + one.tokens], one.form, count, good)
+        for one, place, good in zip(messages, places, sound.unbind(), strict=True)
+    ]
+
+
+def symbols_of(tokens: Tensor, form: int, count: int, sound: Tensor) -> Tensor:
+    """What tokens stand for, DAMAGED in front if they are not sound."""
+    symbols = tokens
+    if form == layout.GAPS:
+        symbols = tokens.new_empty(-(-count // ALIGNED) * ALIGNED)
+        sound = sound * (1 - gaps_to_trits(tokens, count, symbols))
+    symbols[:1].bitwise_or_((sound - 1).to(torch.uint8))  # 0 - 1 is DAMAGED in a byte
+    return symbols[:count]

@@ -1,0 +1,20 @@
+"""Huffman codes for messages elsewhere, by way of the host. Contracts: `kernels/entropy`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from atomo.devices import to_device
+from atomo.kernels.entropy import cpu
+
+__all__ = ["compress", "decompress_all"]
+
+
+def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor:
+    # A code begins where the last one ends, which PyTorch has no operation for.
+    return cpu.compress(symbols.cpu(), coded, trits)
+
+
+def decompress_all(words: Sequence[Tensor], count: int, where: torch.device) -> list[Tensor]:
+    return [to_device(cpu.decompress(one, count), where) for one in words]

@@ -1,0 +1,98 @@
+"""Momentum and selection in one pass, in numba. Contracts: `kernels/momentum`."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atomo.kernels.jit import jit
+from atomo.kernels.select.cpu import TILE, above, checked, find_above
+
+__all__ = ["grow_above", "magnitudes"]
+
+Floats = NDArray[np.float32]
+Indices = NDArray[np.int64]
+
+
+def grow_above(
+    values: Tensor, velocity: Tensor, gradient: Tensor, factor: float, nesterov: bool, low: int
+) -> tuple[Tensor, Tensor]:
+    room = len(values) // 8 + TILE  # what is usual
+    indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
+    vectors = values.numpy(), velocity.numpy(), gradient.float().numpy()
+    count, stored = grow_and_find(
+        *vectors, np.float32(factor), nesterov, np.int32(low), indices, found
+    )
+    if count > stored:  # all has grown, and is there to be searched again
+        return above(values, None, low)
+    return checked(indices[:count], found[:count])
+
+
+def magnitudes(
+    values: Tensor,
+    velocity: Tensor,
+    gradient: Tensor,
+    factor: float,
+    nesterov: bool,
+    positions: Tensor,
+) -> Tensor:
+    found, speed, pushed = torch.empty(3, len(positions)).numpy()
+    places = positions.numpy()
+    for vector, part in ((values, found), (velocity, speed), (gradient, pushed)):
+        pick(vector.float().numpy(), places, part)
+    grow(found, speed, pushed, np.float32(factor), nesterov)
+    return torch.from_numpy(found).abs_().view(torch.int32)
+
+
+@jit
+def pick(vector: Floats, positions: Indices, found: Floats) -> None:
+    """Entries at positions below the size."""
+    for i in range(positions.size):
+        found[i] = vector[np.uint64(positions[i])]
+
+
+@jit
+def grow(
+    values: Floats, velocity: Floats, gradient: Floats, factor: np.float32, nesterov: bool
+) -> None:
+    """Brings both vectors up to date. Called a tile at a time: what follows is in the cache."""
+    # A loop for each vector that changes, as compilers make them fastest.
+    if nesterov:
+        for i in range(velocity.size):
+            velocity[i] = (velocity[i] + gradient[i]) * factor
+        for i in range(values.size):
+            values[i] += velocity[i] + gradient[i]
+    else:
+        for i in range(velocity.size):
+            velocity[i] = velocity[i] * factor + gradient[i]
+        for i in range(values.size):
+            values[i] += velocity[i]
+
+
+@jit
+def grow_and_find(
+    values: Floats,
+    velocity: Floats,
+    gradient: Floats,
+    factor: np.float32,
+    nesterov: bool,
+    low: np.int32,
+    indices: Indices,
+    found: Floats,
+) -> tuple[int, int]:
+    """How many entries are above, and how many of them, the first ones, there was room to store."""
+    count = stored = 0
+    for start in range(0, values.size, TILE):
+        part = values[start : start + TILE]
+        grow(
+            part,
+            velocity[start : start + TILE],
+            gradient[start : start + TILE],
+            factor,
+            nesterov,
+        )
+        more, kept = find_above(part, part, False, low, False, indices[stored:], found[stored:])
+        for i in range(stored, stored + kept):
+            indices[i] += start
+        count, stored = count + more, stored + kept
+    return count, stored

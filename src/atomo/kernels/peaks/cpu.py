@@ -1,0 +1,57 @@
+"""Tensors joined in one vector, and the largest magnitude of each. Contracts: `kernels/peaks`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atomo.kernels.jit import jit
+from atomo.kernels.peaks import reference
+
+__all__ = ["join", "largest"]
+
+Floats = NDArray[np.float32]
+Bits = NDArray[np.int32]
+
+MAGNITUDE = np.int32(0x7FFFFFFF)
+largest = reference.largest
+
+
+def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
+    if out.dtype != torch.float32:
+        return reference.join(sources, out, scale)
+    whole, bits = out.numpy(), out.view(torch.int32).numpy()
+    peaks, start = [], 0
+    for source in sources:
+        stop = start + source.numel()
+        if source.dtype != torch.float32 or not source.is_contiguous():
+            source = out[start:stop].view(source.shape).copy_(source)
+        given = source.view(-1).numpy()
+        if scale == 1:
+            peaks.append(int(copy(given.view(np.int32), bits[start:stop])))
+        else:
+            peaks.append(int(divide(given, np.float32(scale), whole[start:stop], bits[start:stop])))
+        start = stop
+    return peaks
+
+
+@jit
+def copy(source: Bits, out: Bits) -> np.int32:
+    most = np.int32(0)
+    for i in range(source.size):
+        bits = source[i]
+        out[i] = bits
+        most = max(most, np.int32(bits & MAGNITUDE))
+    return most
+
+
+@jit
+def divide(source: Floats, by: np.float32, out: Floats, bits: Bits) -> np.int32:
+    for i in range(source.size):
+        out[i] = source[i] / by
+    most = np.int32(0)
+    for i in range(bits.size):
+        most = max(most, np.int32(bits[i] & MAGNITUDE))
+    return most

@@ -1,0 +1,133 @@
+"""Stochastic rounding to a few levels as PyTorch operations. Contracts: `kernels/quantise`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from atomo.kernels.quantise import (
+    COLUMNS,
+    EUCLIDEAN,
+    HUGE,
+    LIFT_HUGE,
+    LIFT_TINY,
+    TINY,
+    Form,
+    room_for_escapes,
+)
+from atomo.kernels.random.reference import tile_words
+
+__all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]
+
+
+def moments(values: Tensor) -> tuple[float, float]:
+    return float(values.abs().max()), float(values.double().square().sum())
+
+
+def rows_of(values: Tensor, bucket: int) -> Tensor:
+    """The values, a bucket a row, the last one filled up with zeros."""
+    return torch.nn.functional.pad(values, (0, -len(values) % bucket)).view(-1, bucket)
+
+
+def quantise(
+    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int
+) -> tuple[Tensor, Tensor] | None:
+    values = values.float()
+    rows = rows_of(values, min(bucket, len(values)))
+    if kind:
+        norms.copy_(rows.double().norm(dim=1) if kind == EUCLIDEAN else rows.abs().amax(1))
+    if not norms.isfinite().all():
+        raise ValueError("NaN, infinity, or a norm beyond float32")
+    sizes = quotients(rows, norms, most).flatten()[: len(values)]
+    uniform = (tile_words(values, form.tile, seed) >> 8).float() * 2.0**-24
+    # floor(a + u) of a uniform u is one of a's two neighbours, with a as its mean.
+    levels = (sizes + uniform).clamp(max=most).to(torch.int16)
+    symbols, escapes = pack(torch.where(values < 0, -levels, levels), form)
+    if len(escapes) > room_for_escapes(len(values), most, form):
+        return None
+    return symbols, escapes
+
+
+def quotients(rows: Tensor, norms: Tensor, most: int) -> Tensor:
+    """|value| * most / norm, with the roundings of float32 that all ways share."""
+    exact = norms.double()
+    lift = torch.where(exact < TINY, LIFT_TINY, torch.where(exact > HUGE, LIFT_HUGE, 1.0))
+    factors = torch.where(exact > 0, most / (exact * lift), 0.0).float()
+    return rows.abs() * lift[:, None] * factors[:, None]
+
+
+def tiles_of(entries: Tensor, digits: int) -> list[Tensor]:
+    """All whole tiles, and what is left as a tile with rows as short as it needs."""
+    whole = len(entries) // (digits * COLUMNS) * digits * COLUMNS
+    parts = [entries[:whole].view(-1, digits, COLUMNS)]
+    rest = rows_of(entries[whole:], digits).numel() // digits
+    if rest:
+        padding = digits * rest - (len(entries) - whole)
+        parts.append(torch.nn.functional.pad(entries[whole:], (0, padding)).view(1, digits, rest))
+    return parts
+
+
+def pack(levels: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+    """Digits to bytes, and the levels of those bytes that cannot hold them."""
+    base, digits = form.base, form.digits
+    reach = base // 2
+    powers = base ** torch.arange(digits, device=levels.device)
+    symbols, escapes = [], []
+    for tiles in tiles_of(levels, digits):
+        far = (tiles.abs() > reach).any(1)
+        packed = ((tiles + reach) * powers[None, :, None]).sum(1)
+        symbols.append(torch.where(far, form.escape, packed).to(torch.uint8).flatten())
+        escapes.append(tiles.transpose(1, 2)[far].flatten())
+    return torch.cat(symbols), torch.cat(escapes)
+
+
+def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
+    largest = int(symbols.max()) if symbols.numel() else 0
+    return largest, (symbols == code).sum(1).tolist()
+
+
+def add_levels(
+    symbols: Tensor,
+    escapes: Tensor,
+    norms: Tensor,
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Tensor,
+    scale: float,
+) -> None:
+    levels = unpack(symbols, escapes, form, len(out))
+    units = (norms.double() * scale / most).float()
+    rows = rows_of(levels, min(bucket, len(out)))
+    out.add_((rows * units[:, None]).flatten()[: len(out)])
+
+
+def add_all_levels(
+    symbols: Tensor,
+    escapes: Sequence[Tensor],
+    norms: Tensor,
+    bucket: int,
+    most: int,
+    form: Form,
+    out: Tensor,
+    scale: float,
+) -> None:
+    for parts in zip(symbols, escapes, norms, strict=True):
+        add_levels(*parts, bucket, most, form, out, scale)
+
+
+def unpack(symbols: Tensor, escapes: Tensor, form: Form, entries: int) -> Tensor:
+    base, digits = form.base, form.digits
+    powers = base ** torch.arange(digits, device=symbols.device)
+    whole = entries // (digits * COLUMNS) * COLUMNS
+    levels, taken = [], 0
+    for part, width in ((symbols[:whole], COLUMNS), (symbols[whole:], len(symbols) - whole)):
+        if len(part):
+            tiles = part.view(-1, 1, width).int() // powers[None, :, None] % base - base // 2
+            far = part.view(-1, width) == base**digits
+            count = int(far.sum()) * digits
+            rows = tiles.transpose(1, 2).contiguous()
+            rows[far] = escapes[taken : taken + count].view(-1, digits).to(rows.dtype)
+            levels.append(rows.transpose(1, 2).flatten())
+            taken += count
+    return torch.cat(levels)[:entries]

@@ -71,7 +71,7 @@ class SentenceEncoder(Task):
     id: ClassVar[str] = "encoder"
     samples: ClassVar[str] = "sentences"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1)
-    network: ClassVar[str] = "SentenceEncoder"
+    network: ClassVar[str] = "Encoder"
     dataset: ClassVar[str] = DATASETS[0]
 
     def __post_init__(self) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.catalogue import Machine, machines
-from atomo_cluster.ec2.config import MASTER
 from atomo_cluster.ec2.inventory import Instance
 from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.user_data import LIBRARY, write
 
 __all__ = ["one_of_each", "scrub"]

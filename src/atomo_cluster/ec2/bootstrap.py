@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from atomo_cluster.ec2.config import MASTER, Cluster
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import host_files
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Answer, Host, Ssh, named
+from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.source import packed
 from atomo_cluster.ec2.storage import Shared
 from atomo_cluster.errors import RemoteError

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.config import LATEST
+from atomo_cluster.ec2.settings.terms import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 
 __all__ = ["Image", "Machine", "all_machines", "find_image", "image", "machines", "offered"]

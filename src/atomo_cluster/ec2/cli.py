@@ -8,11 +8,11 @@ from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from atomo_cluster.arguments import Parser
-from atomo_cluster.ec2.config_file import add_settings
 from atomo_cluster.ec2.document import Document
 from atomo_cluster.ec2.fitting import fitted, fitted_line
 from atomo_cluster.ec2.keys import check_state
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.settings.yaml_file import add_settings
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 from atomo_cluster.program import dispatch, handled

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.catalogue import Image, Machine, find_image, image
-from atomo_cluster.ec2.config import BAKED
+from atomo_cluster.ec2.settings.terms import BAKED
 from atomo_cluster.ec2.tags import GPUS, IMAGE, OWNER, Owned, as_dict
 from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 

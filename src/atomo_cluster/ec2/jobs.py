@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 
 __all__ = ["ABSENT", "BUSY", "KILL", "LOST", "TAKEN", "Job", "job_command", "jobs_in",
            "leave_command", "script_of"]  # fmt: skip

@@ -8,9 +8,10 @@ from ipaddress import IPv4Address
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.config import MASTER, Cluster
 from atomo_cluster.ec2.keys import public_half
 from atomo_cluster.ec2.profile import make_profiles
+from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.survey import everything
 from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, ConfigError

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.catalogue import Machine, machines, offered
-from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.network import Subnet, find_subnet, find_subnets
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 

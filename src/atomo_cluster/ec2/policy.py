@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.tags import CLUSTER, IMAGE
 
 __all__ = [

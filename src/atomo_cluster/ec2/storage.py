@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
 __all__ = ["LUSTRE", "NFS", "Shared", "described", "shared_of"]

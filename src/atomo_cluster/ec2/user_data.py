@@ -5,7 +5,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
 __all__ = ["LIBRARY", "user_data", "write"]

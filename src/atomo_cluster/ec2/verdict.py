@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.tags import Owned
 
 __all__ = ["FAILED", "OK", "UNKNOWN", "Site", "Verdict", "failed", "ok", "unknown"]

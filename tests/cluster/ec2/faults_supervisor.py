@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from cluster.ec2.cloud import Cloud
 
-from atomo_cluster.ec2.config_file import load
 from atomo_cluster.ec2.document import Document
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.settings.yaml_file import load
 from atomo_cluster.ec2.supervisor.crew import Crew
 from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.handover import handed

@@ -7,8 +7,8 @@ import yaml
 from cluster.ec2.cloud import write_cluster
 
 from atomo_cluster.ec2.cli import COMMANDS, main
-from atomo_cluster.ec2.config import Cluster
-from atomo_cluster.ec2.config_file import load, template
+from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.yaml_file import load, template
 from atomo_cluster.errors import RemoteError
 
 PUBLISHED = {

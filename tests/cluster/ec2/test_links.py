@@ -5,10 +5,10 @@ import json
 import pytest
 
 from atomo_cluster.ec2.bootstrap import Site
-from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.links import Measured
 from atomo_cluster.ec2.remote import Answer, Host, Ssh
+from atomo_cluster.ec2.settings.cluster import Cluster
 
 HOSTS = [Host(f"i-{n}", f"deeplearning-worker{n + 1}", "worker", "a", "b") for n in range(3)]
 

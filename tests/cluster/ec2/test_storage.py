@@ -11,7 +11,7 @@ from cluster.ec2.sshd import Host, make_key, why_not
 from atomo_cluster.ec2.aws import Aws
 from atomo_cluster.ec2.bucket import Bucket
 from atomo_cluster.ec2.cli import main
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.supervisor.results import FETCHED, OnHosts, OnS3, Round
 from atomo_cluster.ec2.supervisor.story import Event, Story
 from atomo_cluster.errors import CloudError

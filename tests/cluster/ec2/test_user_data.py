@@ -14,7 +14,7 @@ import pytest
 
 import atomo_cluster.ec2
 from atomo_cluster.ec2.asleep import script
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.user_data import LARGEST, user_data
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.config_file import DEFAULT_FILE, template
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.settings.yaml_file import DEFAULT_FILE, template
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Final
 
-from atomo_cluster.ec2.config import Cluster
 from atomo_cluster.ec2.ledger import noted
 from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.source import packed
 
 __all__ = ["FOLDER", "STORY", "handed", "package"]

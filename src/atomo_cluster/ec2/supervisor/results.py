@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Final, final
 
 from atomo_cluster.ec2.bucket import Bucket, Stored
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError, ClusterError
 
 __all__ = ["FETCHED", "OnHosts", "OnS3", "Round", "out_folder"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 from atomo_cluster.arguments import CONVERTERS, flag
-from atomo_cluster.ec2.config import Cluster
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 

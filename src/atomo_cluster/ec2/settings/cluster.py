@@ -6,37 +6,12 @@ published script used keep their meaning.
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
-__all__ = [
-    "BAKED",
-    "LATEST",
-    "LONGEST_H",
-    "MASTER",
-    "METHODS",
-    "ON_DEMAND",
-    "ROLES",
-    "SPOT",
-    "WORKER",
-    "Cluster",
-    "words",
-]
+from atomo_cluster.ec2.settings.terms import LATEST, MASTER, ON_DEMAND, SPOT, SSM, words
+from atomo_cluster.ec2.settings.validation import check
 
-SPOT: Final = "spot"
-ON_DEMAND: Final = "on-demand"
-METHODS: Final = (SPOT, ON_DEMAND, "reserved")
-MASTER: Final = "master"
-WORKER: Final = "worker"
-ROLES: Final = (MASTER, WORKER)
-SSM: Final = "ssm"
-LATEST: Final = "latest"
-BAKED: Final = "baked"
-LONGEST_H: Final = 720.0
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Splits text at commas, without blanks and empty words."""
-    return tuple(word for word in (one.strip() for one in text.split(",")) if word)
+__all__ = ["Cluster"]
 
 
 def option(default: Any, text: str) -> Any:
@@ -120,8 +95,6 @@ class Cluster:
     train_commands: tuple[str, ...] = option((), "run on the master instead of run_pytorch.sh")
 
     def __post_init__(self) -> None:
-        from atomo_cluster.ec2.config_checks import check  # which knows this class
-
         check(self)
 
     def method_of(self, role: str) -> str:

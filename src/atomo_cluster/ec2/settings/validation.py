@@ -3,18 +3,9 @@
 import re
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
-from typing import Final
+from typing import Final, Protocol
 
-from atomo_cluster.ec2.config import (
-    BAKED,
-    LATEST,
-    LONGEST_H,
-    MASTER,
-    METHODS,
-    ROLES,
-    Cluster,
-    words,
-)
+from atomo_cluster.ec2.settings.terms import BAKED, LATEST, LONGEST_H, MASTER, METHODS, ROLES, words
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 
@@ -62,7 +53,49 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 }
 
 
-def check(cluster: Cluster) -> None:
+class Settings(Protocol):
+    """The fields that cross checks read; `Cluster` has them, and calls `check` at construction."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tags(self) -> str: ...
+    @property
+    def own_tags(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def regions(self) -> str: ...
+    @property
+    def availability_zone(self) -> str: ...
+    @property
+    def zones(self) -> str: ...
+    @property
+    def named_zones(self) -> tuple[str, ...]: ...
+    @property
+    def subnet_id(self) -> str: ...
+    @property
+    def ssh_from(self) -> str: ...
+    @property
+    def ssh_from_anywhere(self) -> bool: ...
+    @property
+    def spot_price(self) -> float | None: ...
+    @property
+    def storage(self) -> str: ...
+    @property
+    def nfs_ip_address(self) -> str: ...
+    @property
+    def supervise(self) -> bool: ...
+    @property
+    def results(self) -> str: ...
+    @property
+    def key_name(self) -> str: ...
+    @property
+    def path_to_keyfile(self) -> str: ...
+    def spot(self, role: str) -> bool: ...
+
+
+def check(cluster: Settings) -> None:
     """Raises ConfigError for invalid settings."""
     for name in ("method", "master_method", "worker_method"):
         check_method(name, getattr(cluster, name))
@@ -87,7 +120,7 @@ def check_bounds(name: str, value: float | int | None, lowest: float, highest: f
         raise ConfigError(f"{name} must be from {lowest:g} to {highest:g}, got {value:g}")
 
 
-def check_zone(cluster: Cluster) -> None:
+def check_zone(cluster: Settings) -> None:
     """Checks that the zones belong to the regions and that the settings name them only once."""
     name = "availability_zone" if cluster.availability_zone else "zones"
     if cluster.availability_zone and cluster.zones:
@@ -103,7 +136,7 @@ def check_zone(cluster: Cluster) -> None:
             )
 
 
-def check_regions(cluster: Cluster) -> None:
+def check_regions(cluster: Settings) -> None:
     """Checks the names of regions; with several, no setting may be tied to one region."""
     for region in words(cluster.regions):
         if not REGION.fullmatch(region):
@@ -116,7 +149,7 @@ def check_regions(cluster: Cluster) -> None:
             )
 
 
-def check_tags(cluster: Cluster) -> None:
+def check_tags(cluster: Settings) -> None:
     """Checks that additional tags are KEY=VALUE pairs and do not override the cluster's own."""
     for word in words(cluster.tags):
         if not TAG.fullmatch(word):
@@ -132,7 +165,7 @@ def check_tags(cluster: Cluster) -> None:
         raise ConfigError(f"tags: up to {MOST_TAGS} different keys, got {len(keys)}")
 
 
-def check_ssh_from(cluster: Cluster) -> None:
+def check_ssh_from(cluster: Settings) -> None:
     """Refuses very wide address ranges unless `ssh_from_anywhere` is set."""
     if not cluster.ssh_from:
         return
@@ -147,13 +180,13 @@ def check_ssh_from(cluster: Cluster) -> None:
         )
 
 
-def check_spot(cluster: Cluster) -> None:
+def check_spot(cluster: Settings) -> None:
     """Refuses `spot_price` without spot instances."""
     if cluster.spot_price and not any(map(cluster.spot, ROLES)):
         raise ConfigError(f"spot_price {cluster.spot_price!r} needs method spot")
 
 
-def check_storage(cluster: Cluster) -> None:
+def check_storage(cluster: Settings) -> None:
     """Refuses two shared folders."""
     if cluster.storage and cluster.nfs_ip_address:
         raise ConfigError(
@@ -162,7 +195,7 @@ def check_storage(cluster: Cluster) -> None:
         )
 
 
-def check_supervised(cluster: Cluster) -> None:
+def check_supervised(cluster: Settings) -> None:
     """Checks the settings that depend on `supervise`."""
     if cluster.results and not cluster.supervise:
         raise ConfigError(
@@ -175,7 +208,7 @@ def check_supervised(cluster: Cluster) -> None:
         )
 
 
-def check_key(cluster: Cluster) -> None:
+def check_key(cluster: Settings) -> None:
     """Refuses a key pair without its private key."""
     if cluster.key_name and not cluster.path_to_keyfile:
         raise ConfigError(
@@ -184,7 +217,7 @@ def check_key(cluster: Cluster) -> None:
         )
 
 
-def check_paths(cluster: Cluster) -> None:
+def check_paths(cluster: Settings) -> None:
     """Refuses paths that contain . or .. ."""
     for name in ("remote_dir", "nfs_mount_point", "base_out_dir", "state_dir"):
         path = getattr(cluster, name)
@@ -192,7 +225,7 @@ def check_paths(cluster: Cluster) -> None:
             raise ConfigError(f"{name} {path!r}: a path without . and .. in it")
 
 
-CHECKS: Final[tuple[Callable[[Cluster], None], ...]] = (
+CHECKS: Final[tuple[Callable[[Settings], None], ...]] = (
     check_tags,
     check_regions,
     check_zone,

@@ -1,0 +1,1 @@
+"""Settings of a cluster: the value, its validation, and its YAML file."""

@@ -1,0 +1,33 @@
+"""Terms that settings use: roles, purchase methods, special values."""
+
+from typing import Final
+
+__all__ = [
+    "BAKED",
+    "LATEST",
+    "LONGEST_H",
+    "MASTER",
+    "METHODS",
+    "ON_DEMAND",
+    "ROLES",
+    "SPOT",
+    "SSM",
+    "WORKER",
+    "words",
+]
+
+SPOT: Final = "spot"
+ON_DEMAND: Final = "on-demand"
+METHODS: Final = (SPOT, ON_DEMAND, "reserved")
+MASTER: Final = "master"
+WORKER: Final = "worker"
+ROLES: Final = (MASTER, WORKER)
+SSM: Final = "ssm"
+LATEST: Final = "latest"
+BAKED: Final = "baked"
+LONGEST_H: Final = 720.0
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Splits text at commas, without blanks and empty words."""
+    return tuple(word for word in (one.strip() for one in text.split(",")) if word)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.inventory import Instance, instances
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.inventory import Instance, instances
+from atomo_cluster.ec2.aws.tags import HOURS, Owned
 from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
-from atomo_cluster.ec2.tags import HOURS, Owned
 from atomo_cluster.ec2.user_data import LIBRARY, write
 from atomo_cluster.errors import CloudError, LeftBehind, RemoteError
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.tags import Owned
 from atomo_cluster.ec2.catalogue import Image, Machine
 from atomo_cluster.ec2.images import chosen
 from atomo_cluster.ec2.network import Subnet
@@ -11,7 +12,6 @@ from atomo_cluster.ec2.places import known_machines, types_in
 from atomo_cluster.ec2.pricing import Prices, added
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, WORKER
-from atomo_cluster.ec2.tags import Owned
 
 __all__ = ["Attempt", "Group", "attempts"]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.catalogue import Machine, machines
-from atomo_cluster.ec2.inventory import Instance
 from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.settings.terms import MASTER

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.settings.terms import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Final, final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.keys import needed
 from atomo_cluster.ec2.remote import Host, Ssh, named
 from atomo_cluster.errors import CloudError, RemoteError

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.errors import ConfigError
 
 __all__ = ["alias", "host_files", "host_records", "write_host_files"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.tags import GPUS, IMAGE, OWNER, Owned, as_dict
 from atomo_cluster.ec2.catalogue import Image, Machine, find_image, image
 from atomo_cluster.ec2.settings.terms import BAKED
-from atomo_cluster.ec2.tags import GPUS, IMAGE, OWNER, Owned, as_dict
 from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 
 __all__ = ["Baked", "Snapshot", "baked", "chosen", "create", "delete", "snapshots"]

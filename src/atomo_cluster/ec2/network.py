@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.profiles import make_profiles
+from atomo_cluster.ec2.aws.search import everything
+from atomo_cluster.ec2.aws.tags import LAUNCH, Owned
 from atomo_cluster.ec2.keys import public_half
-from atomo_cluster.ec2.profile import make_profiles
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
-from atomo_cluster.ec2.survey import everything
-from atomo_cluster.ec2.tags import LAUNCH, Owned
 from atomo_cluster.errors import CloudError, ConfigError
 
 __all__ = ["Network", "Subnet", "allowed_cidr", "find_subnet", "find_subnets", "prepare_network"]

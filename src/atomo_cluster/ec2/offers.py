@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from rich.table import Table
 
+from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.fleet import SCARCE
-from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.lifecycle import launch
 from atomo_cluster.ec2.plan import Plan, make_plan
 from atomo_cluster.ec2.pricing import money

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.catalogue import Machine, machines, offered
 from atomo_cluster.ec2.network import Subnet, find_subnet, find_subnets
 from atomo_cluster.ec2.settings.cluster import Cluster

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.errors import CloudError
 
 __all__ = [

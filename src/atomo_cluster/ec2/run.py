@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.identity import caller
+from atomo_cluster.ec2.aws.inventory import instances
+from atomo_cluster.ec2.aws.tags import Owned
 from atomo_cluster.ec2.document import Document
 from atomo_cluster.ec2.fitting import fitted_line
-from atomo_cluster.ec2.identity import caller
-from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load, overrides
-from atomo_cluster.ec2.tags import Owned
 from atomo_cluster.errors import CloudError, Declined
 from atomo_cluster.visible import visible
 

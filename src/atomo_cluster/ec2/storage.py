@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 

@@ -12,7 +12,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Final, Protocol, final, runtime_checkable
 
-from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.remote import Host, Ssh, named
 from atomo_cluster.errors import ConfigError, RemoteError
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.tags import Owned
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.tags import Owned
 
 __all__ = ["FAILED", "OK", "UNKNOWN", "Site", "Verdict", "failed", "ok", "unknown"]
 

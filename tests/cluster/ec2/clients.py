@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from atomo_cluster.ec2.aws import session
+from atomo_cluster.ec2.aws.client import session
 
 __all__ = ["Remembering"]
 

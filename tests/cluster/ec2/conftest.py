@@ -58,7 +58,7 @@ def cloud(proxy: Cloud, clients: Remembering, monkeypatch: pytest.MonkeyPatch) -
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, "/nowhere")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.setattr("atomo_cluster.ec2.aws.session", lambda: clients)
+    monkeypatch.setattr("atomo_cluster.ec2.aws.client.session", lambda: clients)
     return proxy
 
 
@@ -76,7 +76,7 @@ class Clock:
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits between attempts at a call."""
     clock = Clock()
-    monkeypatch.setattr("atomo_cluster.ec2.removal.BETWEEN_S", 0.0)
+    monkeypatch.setattr("atomo_cluster.ec2.aws.deletion.BETWEEN_S", 0.0)
     monkeypatch.setattr("atomo_cluster.ec2.lifecycle.SETTLE_S", 0.0)
     monkeypatch.setattr("botocore.endpoint.time", clock)
     return clock.naps

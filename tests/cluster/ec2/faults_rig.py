@@ -19,7 +19,7 @@ from cluster.ec2.faults_supervisor import night
 from cluster.ec2.lab import banner
 from cluster.ec2.sshd import make_key
 
-from atomo_cluster.ec2.tags import HOURS
+from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.errors import INTERRUPTED
 
 __all__ = ["COMMANDS", "MAX_USD", "Ec2", "Result", "Tried", "most_usd", "patches", "ready", "rig"]
@@ -199,10 +199,10 @@ def patches(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in {
             "atomo_cluster.ec2.remote.Ssh.words": words,
-            "atomo_cluster.ec2.aws.session": lambda: clients,
+            "atomo_cluster.ec2.aws.client.session": lambda: clients,
             "atomo_cluster.ec2.host_keys.scan": scan,
             "atomo_cluster.ec2.host_keys.resolved": lambda *_: ("", ""),
-            "atomo_cluster.ec2.removal.BETWEEN_S": 0.0,
+            "atomo_cluster.ec2.aws.deletion.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.lifecycle.SETTLE_S": 0.0,
             "atomo_cluster.ec2.bootstrap.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.fleet.PROFILE_S": 0.0,

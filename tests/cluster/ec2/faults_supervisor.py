@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from cluster.ec2.cloud import Cloud
 
+from atomo_cluster.ec2.aws.tags import ROLE, as_dict
 from atomo_cluster.ec2.document import Document
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.settings.yaml_file import load
@@ -22,7 +23,6 @@ from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.handover import handed
 from atomo_cluster.ec2.supervisor.loop import Supervisor
 from atomo_cluster.ec2.supervisor.story import STARTED, Story
-from atomo_cluster.ec2.tags import ROLE, as_dict
 
 __all__ = ["Played", "crew_of", "night", "now"]
 

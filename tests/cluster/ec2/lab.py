@@ -4,7 +4,7 @@ import getpass
 
 from cluster.ec2.sshd import Host, make_key, ssh_config
 
-from atomo_cluster.ec2.tags import CLUSTER, HOURS, OWNER, ROLE
+from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, OWNER, ROLE
 
 
 def banner(public):

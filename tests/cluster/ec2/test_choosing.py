@@ -5,7 +5,7 @@ import json
 import pytest
 from cluster.ec2.cloud import refusal
 
-from atomo_cluster.ec2.policy import policy
+from atomo_cluster.ec2.aws.policy import policy
 
 pytestmark = pytest.mark.long
 

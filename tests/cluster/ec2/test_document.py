@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cluster.ec2.cloud import everything
 
-from atomo_cluster.ec2 import aws
-from atomo_cluster.ec2.policy import policy
+from atomo_cluster.ec2.aws import client
+from atomo_cluster.ec2.aws.policy import policy
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADING = "## A rehearsal that costs nothing"
@@ -67,7 +67,9 @@ SERVICES = {"efs": "elasticfilesystem", "service-quotas": "servicequotas"}
 
 
 def test_the_policy_allows_every_call_that_there_is():
-    source = "".join(path.read_text() for path in Path(aws.__file__).parent.rglob("*.py"))
+    source = "".join(
+        path.read_text() for path in Path(atomo_cluster.ec2.__file__).parent.rglob("*.py")
+    )
     source = source.replace('f"ec2.authorize_security_group_{direction}"', "")
     calls = re.findall(r'"(ec2|sts|ssm|efs|iam|pricing|service-quotas)\.([a-z_]+)"', source)
     calls += [("ec2", "authorize_security_group_ingress"), ("ec2", "describe_volumes")]

@@ -4,10 +4,10 @@ import pytest
 from cluster.ec2.cloud import create_image, everything, refusal
 from cluster.ec2.lab import start
 
-from atomo_cluster.ec2.aws import DENIED
+from atomo_cluster.ec2.aws.client import DENIED
+from atomo_cluster.ec2.aws.tags import IMAGE
 from atomo_cluster.ec2.images import named_in
 from atomo_cluster.ec2.remote import Answer
-from atomo_cluster.ec2.tags import IMAGE
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import signal
 import pytest
 from cluster.ec2.cloud import Reply, everything, fewer, refusal
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.tags import CLUSTER, OWNER
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
 
 pytestmark = pytest.mark.slow
 

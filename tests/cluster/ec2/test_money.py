@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cluster.ec2.cloud import Reply, everything, refusal, write_cluster
 
+from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
 from atomo_cluster.ec2.commands.extend import SCRIPT
 from atomo_cluster.ec2.remote import Answer
-from atomo_cluster.ec2.tags import CLUSTER, OWNER
 
 pytestmark = pytest.mark.slow
 

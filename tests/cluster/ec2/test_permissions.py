@@ -3,8 +3,8 @@
 import pytest
 from cluster.ec2.cloud import Reply, refusal
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.permissions import principal
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.permissions import principal
 
 pytestmark = pytest.mark.slow
 

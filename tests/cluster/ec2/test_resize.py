@@ -3,7 +3,7 @@
 import pytest
 from cluster.ec2.cloud import everything, refusal
 
-from atomo_cluster.ec2.tags import CLUSTER
+from atomo_cluster.ec2.aws.tags import CLUSTER
 
 pytestmark = pytest.mark.slow
 

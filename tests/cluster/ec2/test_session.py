@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from atomo_cluster.ec2.session import CORE, needed_here
+from atomo_cluster.ec2.aws.session_manager import CORE, needed_here
 from atomo_cluster.errors import ConfigError
 
 SSM = ("--connect", "ssm")

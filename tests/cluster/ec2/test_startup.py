@@ -16,7 +16,7 @@ HEAVY = {"torch", "numpy", "numba", "scipy", "mpi4py", "pandas", "atomo"}
 EVERYTHING = """
 import json, sys
 from contextlib import suppress
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.cli import COMMANDS, main
 
 for name in COMMANDS:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cluster.ec2.sshd import Host, make_key, why_not
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.aws.bucket import Bucket
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.cli import main
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.supervisor.results import FETCHED, OnHosts, OnS3, Round

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from atomo_cluster.ec2.inventory import Instance
+from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.ledger import Entry
 from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.supervisor.bill import Bill, bill

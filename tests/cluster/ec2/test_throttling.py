@@ -4,7 +4,7 @@ import pytest
 from botocore.retries.standard import ExponentialBackoff
 from cluster.ec2.cloud import everything, refusal
 
-from atomo_cluster.ec2.aws import session
+from atomo_cluster.ec2.aws.client import session
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,9 @@ def test_throttled_calls_are_repeated_after_growing_waits(ec2, cloud, naps, monk
     # The waits are drawn between zero and their bounds, which are to grow.
     bounds = (20, lambda: 1.0, None, None)
     monkeypatch.setattr(ExponentialBackoff.__init__, "__defaults__", bounds)
-    monkeypatch.setattr("atomo_cluster.ec2.aws.session", session)  # clients that know the bounds
+    monkeypatch.setattr(
+        "atomo_cluster.ec2.aws.client.session", session
+    )  # clients that know the bounds
     for action in ("RunInstances", "CreateSecurityGroup", "TerminateInstances"):
         cloud.on(action, SLOW_DOWN, times=4)
     done = ec2("launch", "--yes")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.baking import one_of_each, scrub
 from atomo_cluster.ec2.catalogue import Machine
 from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.images import Baked, baked, create
-from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.job_verbs import check_idle
 from atomo_cluster.ec2.pricing import money, snapshot_month
 from atomo_cluster.ec2.run import Run

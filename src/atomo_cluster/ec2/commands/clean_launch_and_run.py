@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
+from atomo_cluster.ec2.aws.search import survey
 from atomo_cluster.ec2.commands import launch, shutdown
 from atomo_cluster.ec2.commands.bootstrap import add_site, set_up
 from atomo_cluster.ec2.commands.plan import present
@@ -12,7 +13,6 @@ from atomo_cluster.ec2.lifecycle import launch as launch_hosts
 from atomo_cluster.ec2.network import allowed_cidr
 from atomo_cluster.ec2.plan import make_plan
 from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.survey import survey
 from atomo_cluster.ec2.targets import cluster_hosts
 from atomo_cluster.errors import ConfigError
 

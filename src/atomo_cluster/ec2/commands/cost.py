@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.images import snapshots
-from atomo_cluster.ec2.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.ledger import Entry, life, note, noted
 from atomo_cluster.ec2.pricing import (
     MONTH_H,

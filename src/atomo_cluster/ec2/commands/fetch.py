@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.results import FETCHED

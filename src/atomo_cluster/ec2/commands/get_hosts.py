@@ -4,8 +4,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.host_list import host_records, write_host_files
-from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import CloudError
 

@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
-from atomo_cluster.ec2.permissions import ALLOWED, LACKS, UNKNOWN, Permission, permissions
-from atomo_cluster.ec2.policy import policy
+from atomo_cluster.ec2.aws.permissions import ALLOWED, LACKS, UNKNOWN, Permission, permissions
+from atomo_cluster.ec2.aws.policy import policy
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import NotReady
 

@@ -3,12 +3,12 @@
 from argparse import ArgumentParser
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.plan import show
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.validate import refuse
 from atomo_cluster.ec2.host_list import host_records
-from atomo_cluster.ec2.inventory import Instance
 from atomo_cluster.ec2.ledger import Entry, note, renew
 from atomo_cluster.ec2.lifecycle import dry_run
 from atomo_cluster.ec2.network import allowed_cidr

@@ -3,9 +3,9 @@
 from argparse import ArgumentParser
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import owners_instances
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
-from atomo_cluster.ec2.inventory import owners_instances
 from atomo_cluster.ec2.run import Run
 
 HELP: Final = """\

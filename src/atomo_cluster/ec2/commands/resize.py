@@ -4,11 +4,11 @@ from argparse import ArgumentParser
 from typing import Final
 
 from atomo_cluster.arguments import CONVERTERS
+from atomo_cluster.ec2.aws.deletion import END_S
+from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands import launch
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
-from atomo_cluster.ec2.inventory import Instance, instances
-from atomo_cluster.ec2.removal import END_S
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import CloudError, LeftBehind
 

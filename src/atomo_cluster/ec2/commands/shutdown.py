@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
+from atomo_cluster.ec2.aws.deletion import named, refusals, remains, remove
+from atomo_cluster.ec2.aws.inventory import namesakes, told_of
+from atomo_cluster.ec2.aws.search import Survey, Thing, survey
 from atomo_cluster.ec2.images import baked
-from atomo_cluster.ec2.inventory import namesakes, told_of
 from atomo_cluster.ec2.ledger import close
-from atomo_cluster.ec2.removal import named, refusals, remains, remove
 from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.survey import Survey, Thing, survey
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, LeftBehind
 
 HELP: Final = """\

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from atomo_cluster.ec2.asleep import DOWN
-from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.aws.bucket import Bucket
+from atomo_cluster.ec2.aws.inventory import Instance, instances, namesakes, told_of
+from atomo_cluster.ec2.aws.search import survey
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.delete_images import image_line
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
 from atomo_cluster.ec2.images import Baked, baked
-from atomo_cluster.ec2.inventory import Instance, instances, namesakes, told_of
 from atomo_cluster.ec2.own_hosts import show_own
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.story import Event, parsed
-from atomo_cluster.ec2.survey import survey
 from atomo_cluster.ec2.tables import table
 from atomo_cluster.ec2.targets import hosts_of, reach
 from atomo_cluster.errors import CloudError, LeftBehind

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.asleep import DOWN, UP, go_on, pause, stop, told_to_aws
+from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.cost import all_costs, with_noted
 from atomo_cluster.ec2.commands.resize import end
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
-from atomo_cluster.ec2.inventory import Instance, instances
 from atomo_cluster.ec2.job_verbs import check_idle
 from atomo_cluster.ec2.pricing import MONTH_H, added, money
 from atomo_cluster.ec2.remote import Host

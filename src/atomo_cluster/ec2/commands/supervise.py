@@ -5,9 +5,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.bucket import Bucket
+from atomo_cluster.ec2.aws.bucket import Bucket
+from atomo_cluster.ec2.aws.inventory import instances
 from atomo_cluster.ec2.commands.bootstrap import add_site, site_of
-from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.network import find_subnet
 from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.crew import Crew

@@ -4,13 +4,13 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import instances
 from atomo_cluster.ec2.bootstrap import INSTALL_S
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.kill_python import WAIT_S
 from atomo_cluster.ec2.commands.logs import ALL
 from atomo_cluster.ec2.commands.run_command import finish, on_each
-from atomo_cluster.ec2.inventory import instances
 from atomo_cluster.ec2.job_verbs import check_free, followed, shown_words, started, stopped, tail
 from atomo_cluster.ec2.jobs import script_of
 from atomo_cluster.ec2.plan import check_total, make_plan

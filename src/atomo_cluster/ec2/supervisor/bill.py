@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from atomo_cluster.ec2.inventory import LIVE, Instance
+from atomo_cluster.ec2.aws.inventory import LIVE, Instance
 from atomo_cluster.ec2.ledger import Entry, life
 from atomo_cluster.ec2.pricing import Prices, added
 

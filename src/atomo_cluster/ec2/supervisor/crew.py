@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, final
 
 import atomo_cluster.ec2
+from atomo_cluster.ec2.aws.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.bootstrap import Site, bootstrap, own_commands
-from atomo_cluster.ec2.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.ledger import Entry, note, noted
 from atomo_cluster.ec2.lifecycle import launch
 from atomo_cluster.ec2.plan import Plan, make_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Final, final
 
-from atomo_cluster.ec2.bucket import Bucket, Stored
+from atomo_cluster.ec2.aws.bucket import Bucket, Stored
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError, ClusterError
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from atomo_cluster.ec2.aws.tags import CLUSTER, IMAGE
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.tags import CLUSTER, IMAGE
 
 __all__ = [
     "FETCHING",

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.policy import (
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.policy import (
     FETCHING,
     NOT_NEEDED,
     ONCE_BAKED,

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.profile import PROFILE, remove_profile
-from atomo_cluster.ec2.survey import Survey, Thing, survey
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.profiles import PROFILE, remove_profile
+from atomo_cluster.ec2.aws.search import Survey, Thing, survey
 from atomo_cluster.errors import CloudError
 
 __all__ = ["END_S", "abandon", "named", "refusals", "remains", "remove"]

@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.policy import master_policy
-from atomo_cluster.ec2.session import CORE
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.policy import master_policy
+from atomo_cluster.ec2.aws.session_manager import CORE
+from atomo_cluster.ec2.aws.tags import CLUSTER, LAUNCH, OWNER, Owned, as_dict
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.tags import CLUSTER, LAUNCH, OWNER, Owned, as_dict
 from atomo_cluster.errors import CloudError
 
 __all__ = ["PROFILE", "hosts_name", "make_profiles", "profiles", "remove_profile"]

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.inventory import LIVE, STATES
-from atomo_cluster.ec2.profile import PROFILE, profiles
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.inventory import LIVE, STATES
+from atomo_cluster.ec2.aws.profiles import PROFILE, profiles
 from atomo_cluster.errors import CloudError
 
 __all__ = ["Survey", "Thing", "everything", "survey"]

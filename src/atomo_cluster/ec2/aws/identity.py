@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 
 __all__ = ["caller", "owner_of"]
 

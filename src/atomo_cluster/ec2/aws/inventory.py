@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws import Aws
-from atomo_cluster.ec2.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, Owned, as_dict
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, Owned, as_dict
 
 __all__ = [
     "LIVE",

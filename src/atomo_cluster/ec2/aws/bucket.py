@@ -7,7 +7,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Final, final
 
-from atomo_cluster.ec2.aws import Aws
+from atomo_cluster.ec2.aws.client import Aws
 
 __all__ = ["Bucket", "Stored"]
 

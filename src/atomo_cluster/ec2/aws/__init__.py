@@ -1,0 +1,1 @@
+"""Access to AWS: calls, tags, permissions, and the resources of a cluster."""

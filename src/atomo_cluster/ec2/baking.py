@@ -6,8 +6,8 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.catalogue import Machine, machines
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.user_data import LIBRARY, write
 

@@ -5,11 +5,11 @@ from typing import Final
 from rich.table import Table
 
 from atomo_cluster.ec2.catalogue import Image
-from atomo_cluster.ec2.fitting import entry
+from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.invocation.wrapping import entry
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.pricing import money
 from atomo_cluster.ec2.settings.terms import ROLES
-from atomo_cluster.ec2.tables import table
 
 __all__ = ["order_table", "plan_lines", "plan_record", "plan_table"]
 

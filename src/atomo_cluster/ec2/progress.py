@@ -20,7 +20,7 @@ class Steps:
     def __init__(self, hosts: Sequence[Host], names: Sequence[str], say: Callable[[str], None]):
         from rich.live import Live  # commands that show no table start without it
 
-        from atomo_cluster.ec2.console import console_on
+        from atomo_cluster.ec2.invocation.console import console_on
 
         self._hosts, self._names, self._say = hosts, names, say
         self._cells = {(host.id, name): WAITING for host in hosts for name in names}

@@ -15,8 +15,8 @@ from unittest.mock import patch
 from cluster.ec2.cloud import Cloud
 
 from atomo_cluster.ec2.aws.tags import ROLE, as_dict
-from atomo_cluster.ec2.document import Document
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.yaml_file import load
 from atomo_cluster.ec2.supervisor.crew import Crew
 from atomo_cluster.ec2.supervisor.decision import Rules

@@ -9,8 +9,8 @@ import pytest
 from cluster.ec2.cloud import everything, refusal, write_cluster
 
 from atomo_cluster.ec2.aws.policy import master_policy
-from atomo_cluster.ec2.document import Document
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load
 from atomo_cluster.ec2.supervisor.crew import Crew

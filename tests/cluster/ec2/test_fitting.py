@@ -3,7 +3,7 @@
 import pytest
 
 from atomo_cluster.ec2.cli import COMMANDS, main
-from atomo_cluster.ec2.fitting import fitted_line
+from atomo_cluster.ec2.invocation.wrapping import fitted_line
 
 LOOKS = ("validate", "plan", "launch --dry-run", "status", "get_hosts", "cost", "iam --check",
          "list_running_instances", "shutdown --dry-run")  # fmt: skip

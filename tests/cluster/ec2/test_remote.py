@@ -4,7 +4,7 @@ import pytest
 from cluster.ec2.lab import banner
 from cluster.ec2.sshd import closed_port, make_key, why_not
 
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.run import Run
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}"),

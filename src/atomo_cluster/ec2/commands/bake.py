@@ -10,9 +10,9 @@ from atomo_cluster.ec2.baking import one_of_each, scrub
 from atomo_cluster.ec2.catalogue import Machine
 from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.images import Baked, baked, create
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.job_verbs import check_idle
 from atomo_cluster.ec2.pricing import money, snapshot_month
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
 from atomo_cluster.errors import CloudError, LeftBehind
 

@@ -8,6 +8,8 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.images import snapshots
+from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.ledger import Entry, life, note, noted
 from atomo_cluster.ec2.pricing import (
     MONTH_H,
@@ -17,8 +19,6 @@ from atomo_cluster.ec2.pricing import (
     prices,
     snapshot_month,
 )
-from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.tables import table
 from atomo_cluster.errors import CloudError
 
 HELP: Final = """\

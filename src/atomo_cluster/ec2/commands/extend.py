@@ -15,10 +15,10 @@ from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import postpone
 from atomo_cluster.ec2.plan import check_total, make_plan
 from atomo_cluster.ec2.remote import Answer, Host, everywhere
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, RemoteError
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.permissions import ALLOWED, LACKS, UNKNOWN, Permission, permissions
 from atomo_cluster.ec2.aws.policy import policy
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import NotReady
 
 HELP: Final = """\

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.yaml_file import DEFAULT_FILE, template
 from atomo_cluster.errors import ConfigError
 

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.job_verbs import listed
 from atomo_cluster.ec2.jobs import Job
-from atomo_cluster.ec2.run import Run
-from atomo_cluster.ec2.tables import table
 from atomo_cluster.ec2.targets import cluster_hosts
 
 HELP: Final = """\

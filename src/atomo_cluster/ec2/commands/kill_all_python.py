@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.ec2.commands.kill_python import add_wait, end_python
 from atomo_cluster.ec2.commands.run_command import finish, show
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.targets import owners_hosts
 
 HELP: Final = """\

@@ -4,8 +4,8 @@ from argparse import ArgumentParser
 from typing import Final
 
 from atomo_cluster.ec2.commands.run_command import on_each
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs import BUSY
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import owners_hosts
 
 HELP: Final = """\

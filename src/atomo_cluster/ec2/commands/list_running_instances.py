@@ -6,7 +6,7 @@ from typing import Final
 from atomo_cluster.ec2.aws.inventory import owners_instances
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.run import Run
 
 HELP: Final = """\
   pytorch_ec2.py list_running_instances

@@ -9,7 +9,7 @@ from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands import launch
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
-from atomo_cluster.ec2.run import Run
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import CloudError, LeftBehind
 
 HELP: Final = """\

@@ -10,10 +10,10 @@ from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.cost import all_costs, with_noted, woken
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import file_of
 from atomo_cluster.ec2.plan import beyond
 from atomo_cluster.ec2.pricing import added, money
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 HELP: Final = """\

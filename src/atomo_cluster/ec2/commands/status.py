@@ -17,11 +17,11 @@ from atomo_cluster.ec2.commands.delete_images import image_line
 from atomo_cluster.ec2.host_keys import HostKeys
 from atomo_cluster.ec2.host_list import alias, host_records
 from atomo_cluster.ec2.images import Baked, baked
+from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.own_hosts import show_own
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.story import Event, parsed
-from atomo_cluster.ec2.tables import table
 from atomo_cluster.ec2.targets import hosts_of, reach
 from atomo_cluster.errors import CloudError, LeftBehind
 

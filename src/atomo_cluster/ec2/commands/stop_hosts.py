@@ -10,10 +10,10 @@ from atomo_cluster.ec2.commands.cost import all_costs, with_noted
 from atomo_cluster.ec2.commands.resize import end
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.job_verbs import check_idle
 from atomo_cluster.ec2.pricing import MONTH_H, added, money
 from atomo_cluster.ec2.remote import Host
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 

@@ -11,13 +11,13 @@ from typing import Final, final
 import atomo_cluster.ec2
 from atomo_cluster.ec2.aws.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.bootstrap import Site, bootstrap, own_commands
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import Entry, note, noted
 from atomo_cluster.ec2.lifecycle import launch
 from atomo_cluster.ec2.plan import Plan, make_plan
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.progress import Steps
 from atomo_cluster.ec2.remote import Host
-from atomo_cluster.ec2.run import Run
 from atomo_cluster.ec2.supervisor.bill import Bill, beside, bill, entries
 from atomo_cluster.ec2.targets import addressed, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, NotReady

@@ -11,8 +11,8 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.identity import caller
 from atomo_cluster.ec2.aws.inventory import instances
 from atomo_cluster.ec2.aws.tags import Owned
-from atomo_cluster.ec2.document import Document
-from atomo_cluster.ec2.fitting import fitted_line
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.wrapping import fitted_line
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load, overrides
 from atomo_cluster.errors import CloudError, Declined
@@ -85,7 +85,9 @@ class Run:
 
     def show(self, renderable: Any) -> None:
         """Prints a table."""
-        from atomo_cluster.ec2.console import console_on  # rich is for commands that show a table
+        from atomo_cluster.ec2.invocation.console import (
+            console_on,  # rich is for commands that show a table
+        )
 
         console_on(errors=self.as_json).print(renderable)
 

@@ -1,0 +1,1 @@
+"""One invocation of a command: its options, settings and output."""

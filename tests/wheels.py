@@ -8,7 +8,7 @@ import venv
 from pathlib import Path
 from typing import final
 
-from atomo_cluster.ec2.source import names
+from atomo_cluster.ec2.hosts.checkout import names
 
 ROOT = Path(__file__).parent.parent
 LONGEST_S = 600  # only what hangs takes as long, on however loaded a machine

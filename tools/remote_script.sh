@@ -169,7 +169,7 @@ links() {
     --bind-to none --host "$hosts")
   [ "$(id -u)" != 0 ] || line+=(--allow-run-as-root)
   [ -z "$network" ] || line+=(--mca btl_tcp_if_include "$network" --prtemca prte_if_include "$network")
-  "${line[@]}" "$python" "$checkout/src/atomo_cluster/ec2/host/links.py" </dev/null
+  "${line[@]}" "$python" "$checkout/src/atomo_cluster/ec2/hosts/scripts/measure_links.py" </dev/null
 }
 
 supervise() {
@@ -190,7 +190,7 @@ echo \$\$ >'$folder/pid'
 cd '$checkout' && . '$folder/run.sh'
 END
   if [ -d /run/systemd/system ]; then
-    sed "s|USER|$(id -un)|; s|HOME|$HOME|" "$checkout/src/atomo_cluster/ec2/host/atomo-supervisor.service" |
+    sed "s|USER|$(id -un)|; s|HOME|$HOME|" "$checkout/src/atomo_cluster/ec2/hosts/scripts/atomo-supervisor.service" |
       sudo -n tee "$unit" >/dev/null
     sudo -n systemctl daemon-reload
     sudo -n systemctl enable --quiet atomo-supervisor

@@ -1,19 +1,18 @@
 """Hosts to images: the choice of hosts, and the removal of cluster data from their disks."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.catalogue import Machine, machines
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, everywhere
+from atomo_cluster.ec2.hosts.user_data import LIBRARY, write
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
 from atomo_cluster.ec2.settings.terms import MASTER
-from atomo_cluster.ec2.user_data import LIBRARY, write
 
 __all__ = ["one_of_each", "scrub"]
 
-SCRIPTS: Final = Path(__file__).parent / "host"
 SCRUB_S: Final = 120.0
 
 

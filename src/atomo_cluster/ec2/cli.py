@@ -8,10 +8,10 @@ from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from atomo_cluster.arguments import Parser
+from atomo_cluster.ec2.hosts.keys import check_state
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.wrapping import fitted, fitted_line
-from atomo_cluster.ec2.keys import check_state
 from atomo_cluster.ec2.settings.yaml_file import add_settings
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest

@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 __all__ = ["ABSENT", "BUSY", "KILL", "LOST", "TAKEN", "Job", "job_command", "jobs_in",
@@ -21,7 +21,7 @@ for second in 1 2 3 4 5 6 7 8 9 10; do
   sleep 1
 done
 pkill -KILL -u "$(id -u)" -x 'python[0-9.]*' || true"""
-SCRIPT: Final = Path(__file__).parent / "host" / "job.sh"
+SCRIPT: Final = SCRIPTS / "job.sh"
 # Exit codes of job.sh.
 TAKEN: Final = 75
 ABSENT: Final = 66

@@ -11,7 +11,7 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.profiles import make_profiles
 from atomo_cluster.ec2.aws.search import everything
 from atomo_cluster.ec2.aws.tags import LAUNCH, Owned
-from atomo_cluster.ec2.keys import public_half
+from atomo_cluster.ec2.hosts.keys import public_half
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.errors import CloudError, ConfigError

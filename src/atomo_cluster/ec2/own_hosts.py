@@ -3,11 +3,11 @@
 from typing import Final
 
 from atomo_cluster.ec2.commands.run_command import finish, on_each
+from atomo_cluster.ec2.hosts.keys import check_state
+from atomo_cluster.ec2.hosts.ssh import Answer
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.jobs import BUSY
-from atomo_cluster.ec2.keys import check_state
-from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.targets import cluster_hosts
 
 __all__ = ["show_own"]

@@ -10,12 +10,12 @@ from typing import Final
 from atomo_cluster.ec2.aws.inventory import Instance, instances, owners_instances
 from atomo_cluster.ec2.aws.session_manager import needed_here, proxy
 from atomo_cluster.ec2.catalogue import machines
-from atomo_cluster.ec2.host_keys import HostKeys, console_keys
-from atomo_cluster.ec2.host_list import alias
+from atomo_cluster.ec2.hosts.host_files import alias
+from atomo_cluster.ec2.hosts.host_keys import HostKeys, console_keys
+from atomo_cluster.ec2.hosts.keys import keyfile
+from atomo_cluster.ec2.hosts.ssh import Host, Ssh
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.keys import keyfile
 from atomo_cluster.ec2.network import find_subnet
-from atomo_cluster.ec2.remote import Host, Ssh
 from atomo_cluster.errors import CloudError, ConfigError
 from atomo_cluster.names import nearest
 

@@ -198,13 +198,13 @@ def patches(folder: Path) -> Iterator[None]:
 
     with ExitStack() as stack:
         for name, value in {
-            "atomo_cluster.ec2.remote.Ssh.words": words,
+            "atomo_cluster.ec2.hosts.ssh.Ssh.words": words,
             "atomo_cluster.ec2.aws.client.session": lambda: clients,
-            "atomo_cluster.ec2.host_keys.scan": scan,
-            "atomo_cluster.ec2.host_keys.resolved": lambda *_: ("", ""),
+            "atomo_cluster.ec2.hosts.host_keys.scan": scan,
+            "atomo_cluster.ec2.hosts.host_keys.resolved": lambda *_: ("", ""),
             "atomo_cluster.ec2.aws.deletion.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.lifecycle.SETTLE_S": 0.0,
-            "atomo_cluster.ec2.bootstrap.BETWEEN_S": 0.0,
+            "atomo_cluster.ec2.hosts.setup.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.fleet.PROFILE_S": 0.0,
             "botocore.endpoint.time": Clock(),
             "atomo_cluster.ec2.commands.bootstrap.archive": lambda root: b"",

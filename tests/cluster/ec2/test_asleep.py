@@ -6,7 +6,7 @@ import pytest
 from cluster.ec2.cloud import everything, refusal
 from cluster.ec2.lab import start
 
-from atomo_cluster.ec2.remote import Answer
+from atomo_cluster.ec2.hosts.ssh import Answer
 
 pytestmark = pytest.mark.long
 
@@ -36,8 +36,8 @@ class Hosts:
 def hosts(monkeypatch):
     made = Hosts()
     run = made.run
-    monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", lambda *words: run(*words))
-    monkeypatch.setattr("atomo_cluster.ec2.host_keys.HostKeys.pin", lambda *_: "key")
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", lambda *words: run(*words))
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
     return made
 
 

@@ -9,9 +9,9 @@ import pytest
 from cluster.ec2.sshd import RECORDER, Host, make_key, ssh_config, why_not
 
 from atomo_cluster.ec2.cli import main
-from atomo_cluster.ec2.progress import Steps
-from atomo_cluster.ec2.remote import Host as Named
-from atomo_cluster.ec2.source import names
+from atomo_cluster.ec2.hosts.checkout import names
+from atomo_cluster.ec2.hosts.progress import Steps
+from atomo_cluster.ec2.hosts.ssh import Host as Named
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}"),
@@ -233,7 +233,7 @@ def fleet(ec2, cloud, folder, checkout, monkeypatch):
     host.program("ssh", RECORDER)  # from the master to addresses inside a cloud that is not there
     shown = "-----BEGIN SSH HOST KEY KEYS-----\n{}-----END SSH HOST KEY KEYS-----"
     cloud.console = shown.format(host.public)
-    monkeypatch.setattr("atomo_cluster.ec2.remote.AT_ONCE", 1)  # they share one home folder
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.AT_ONCE", 1)  # they share one home folder
     options = ["--ssh-config", ssh_config(folder / "config", {"*": host.port}), "--wait", "0"]
     options += ["--ssh-username", getpass.getuser(), "--source", str(checkout)]
     yield host, options

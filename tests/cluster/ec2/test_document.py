@@ -83,6 +83,8 @@ def test_the_policy_allows_every_call_that_there_is():
 
 
 def test_hints_name_a_document_that_has_the_policy():
-    named = {word for hint in client.HINTS.values() for word in re.findall(r"docs/[\w-]+\.md", hint)}
+    named = {
+        word for hint in client.HINTS.values() for word in re.findall(r"docs/[\w-]+\.md", hint)
+    }
     assert named == {"docs/cluster-ec2.md"}
     assert granted()

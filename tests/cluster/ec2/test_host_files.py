@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from atomo_cluster.ec2.bootstrap import Site, connections
 from atomo_cluster.ec2.cli import COMMANDS, ON_OWN_HOSTS, main, options, parser
-from atomo_cluster.ec2.host_keys import HostKeys
-from atomo_cluster.ec2.remote import UNREACHED, Answer, Ssh
+from atomo_cluster.ec2.hosts.host_keys import HostKeys
+from atomo_cluster.ec2.hosts.setup import Site, connections
+from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Ssh
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.targets import listed
 from atomo_cluster.errors import ConfigError

@@ -6,8 +6,8 @@ from cluster.ec2.lab import start
 
 from atomo_cluster.ec2.aws.client import DENIED
 from atomo_cluster.ec2.aws.tags import IMAGE
+from atomo_cluster.ec2.hosts.ssh import Answer
 from atomo_cluster.ec2.images import named_in
-from atomo_cluster.ec2.remote import Answer
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +23,8 @@ def told(monkeypatch):
         made.append((host.role, command, stdin.decode()))
         return Answer(host, 0, "", "")
 
-    monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", run)
-    monkeypatch.setattr("atomo_cluster.ec2.host_keys.HostKeys.pin", lambda *_: "key")
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", run)
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
     return made
 
 

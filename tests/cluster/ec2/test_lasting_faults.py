@@ -9,8 +9,8 @@ from cluster.ec2.cloud import everything, refusal, write_cluster
 from cluster.ec2.faults_supervisor import Played, crew_of, now
 from cluster.ec2.lab import start
 
+from atomo_cluster.ec2.hosts.ssh import Answer
 from atomo_cluster.ec2.ledger import Entry, note, noted
-from atomo_cluster.ec2.remote import Answer
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.loop import Supervisor
@@ -83,7 +83,7 @@ def burnt(monkeypatch):
         made.extend([host.id] * command.endswith("bash -s -- 0"))
         return Answer(host, 0, "", "")
 
-    monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", run)
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", run)
     return made
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from atomo_cluster.ec2.bootstrap import Site
-from atomo_cluster.ec2.host_keys import HostKeys
-from atomo_cluster.ec2.links import Measured
-from atomo_cluster.ec2.remote import Answer, Host, Ssh
+from atomo_cluster.ec2.hosts.host_keys import HostKeys
+from atomo_cluster.ec2.hosts.link_speeds import Measured
+from atomo_cluster.ec2.hosts.setup import Site
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 HOSTS = [Host(f"i-{n}", f"deeplearning-worker{n + 1}", "worker", "a", "b") for n in range(3)]
@@ -30,7 +30,7 @@ def shown(monkeypatch, tmp_path):
             asked.append((host, command.rpartition("remote_script.sh ")[2]))
             return Answer(host, code, told, "")
 
-        monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", run)
+        monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", run)
         ssh = Ssh("me", None, tmp_path / "known_hosts")
         keys = HostKeys(ssh, lambda host: set())
         found = Measured()

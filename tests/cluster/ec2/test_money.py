@@ -9,7 +9,7 @@ from cluster.ec2.cloud import Reply, everything, refusal, write_cluster
 
 from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
 from atomo_cluster.ec2.commands.extend import SCRIPT
-from atomo_cluster.ec2.remote import Answer
+from atomo_cluster.ec2.hosts.ssh import Answer
 
 pytestmark = pytest.mark.slow
 
@@ -283,8 +283,8 @@ def test_the_fuse_moves_within_the_budget(ec2, cloud, folder, monkeypatch):
         asked.append((command.rpartition(" ")[0], stdin))
         return Answer(host, int(len(asked) == 4), "", "no sudo")
 
-    monkeypatch.setattr("atomo_cluster.ec2.remote.Ssh.run", answered)
-    monkeypatch.setattr("atomo_cluster.ec2.host_keys.HostKeys.pin", lambda *_: "key")
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", answered)
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
     assert ec2("extend", "1").code == 2
     dear = ec2("extend", "9.9", "--max-usd", "3.3")
     assert dear.code == 12

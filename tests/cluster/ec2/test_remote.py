@@ -97,14 +97,14 @@ def test_a_host_key_that_changes_is_refused(lab):
 def test_a_scan_that_lacks_a_kind_of_key_is_enough(lab, monkeypatch):
     public = " ".join(lab.hosts[0].public.split()[:2])
     answers = iter([{public, "ssh-rsa AAAA"}, {public}])
-    monkeypatch.setattr("atomo_cluster.ec2.host_keys.scan", lambda name, port: next(answers))
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.scan", lambda name, port: next(answers))
     assert lab("run_command", "master", "true").code == 0
     assert "ssh-rsa" not in lab.known_hosts
 
 
 def test_two_scans_that_differ_are_refused(lab, monkeypatch):
     answers = iter([{"ssh-ed25519 AAAA"}, {"ssh-ed25519 BBBB"}])
-    monkeypatch.setattr("atomo_cluster.ec2.host_keys.scan", lambda name, port: next(answers))
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.scan", lambda name, port: next(answers))
     done = lab("run_command", "master", "true")
     assert done.code == 11
     assert "two scans of its host keys differ" in done.out

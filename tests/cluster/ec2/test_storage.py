@@ -132,7 +132,7 @@ def far(tmp_path, monkeypatch):
     if why_not():
         pytest.skip(f"NOT TESTED: {why_not()}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("atomo_cluster.ec2.transfer.LARGE", 5000)
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.transfer.LARGE", 5000)
     made = Far(tmp_path)
     yield made
     made.host.stop()

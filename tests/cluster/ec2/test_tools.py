@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import atomo_cluster.ec2
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS as SCRIPTS_ON_HOSTS
 
 ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "tools"
 SCRIPTS = [
     *(TOOLS / f"{name}.sh" for name in ("local_script", "remote_script", "pre_run")),
-    *sorted((Path(atomo_cluster.ec2.__file__).parent / "host").glob("*.sh")),
+    *sorted(SCRIPTS_ON_HOSTS.glob("*.sh")),
 ]
 
 

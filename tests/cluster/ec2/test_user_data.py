@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-import atomo_cluster.ec2
-from atomo_cluster.ec2.asleep import script
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
+from atomo_cluster.ec2.hosts.stop_start import script
+from atomo_cluster.ec2.hosts.user_data import LARGEST, user_data
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.user_data import LARGEST, user_data
 
 pytestmark = pytest.mark.slow
 
 TOLD = "atomo: the fuse of this cluster"
-HOST = Path(atomo_cluster.ec2.__file__).parent / "host"
+HOST = SCRIPTS
 RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >>"$RECORD"\n'
 
 

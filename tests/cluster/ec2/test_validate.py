@@ -4,8 +4,8 @@ import pytest
 from cluster.ec2.cloud import as_json, everything, refusal
 
 from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.hosts.shared_folder import Shared, mounted, shared_of
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.storage import Shared, mounted, shared_of
 from atomo_cluster.errors import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ from rich.table import Table
 
 import atomo_cluster.visible
 from atomo.visible import visible
+from atomo_cluster.ec2.hosts.streaming import relayed
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.live import relayed
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.program import dispatch
 

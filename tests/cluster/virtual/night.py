@@ -25,7 +25,7 @@ from cluster.virtual.vc import ROOT, Tool, environment
 
 PORT = 5055
 CHECKOUT = "atomo-for-a-night"
-LEAVE = ROOT / "src/atomo_cluster/ec2/host/leave_job.sh"
+LEAVE = ROOT / "src/atomo_cluster/ec2/hosts/scripts/leave_job.sh"
 WAYS = ("taken", "noticed", "dead")
 STORY = ".atomo/supervisor/story.jsonl"
 ENDS = ("done", "failed", "stopped", "over")

@@ -5,14 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.bootstrap import STEPS, Site, bootstrap
+from atomo_cluster.ec2.hosts.checkout import archive, checkout
+from atomo_cluster.ec2.hosts.keys import needed
+from atomo_cluster.ec2.hosts.link_speeds import Link, Measured
+from atomo_cluster.ec2.hosts.progress import Steps
+from atomo_cluster.ec2.hosts.setup import STEPS, Site, bootstrap
+from atomo_cluster.ec2.hosts.shared_folder import Shared, shared_of
+from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.keys import needed
-from atomo_cluster.ec2.links import Link, Measured
-from atomo_cluster.ec2.progress import Steps
-from atomo_cluster.ec2.remote import Host
-from atomo_cluster.ec2.source import archive, checkout
-from atomo_cluster.ec2.storage import Shared, shared_of
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, inner_network, reach
 from atomo_cluster.errors import ConfigError
 

@@ -4,21 +4,20 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Final
 
-import atomo_cluster.ec2
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.hosts.host_files import host_records
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, everywhere
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import postpone
 from atomo_cluster.ec2.plan import check_total, make_plan
-from atomo_cluster.ec2.remote import Answer, Host, everywhere
 from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, RemoteError
 
@@ -29,7 +28,7 @@ HELP: Final = """\
 Moves the fuse of every running host: they end so many hours from now. It may be given again, and
 never makes a fuse earlier. Where a host cannot be reached, its old fuse holds."""
 LONGEST_H: Final = 720.0
-SCRIPT: Final = Path(atomo_cluster.ec2.__file__).parent / "host" / "extend.sh"
+SCRIPT: Final = SCRIPTS / "extend.sh"
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.host_list import host_records, write_host_files
+from atomo_cluster.ec2.hosts.host_files import host_records, write_host_files
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import CloudError
 

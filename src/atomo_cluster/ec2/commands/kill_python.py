@@ -6,9 +6,9 @@ from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.run_command import finish, on_each, show
+from atomo_cluster.ec2.hosts.ssh import Answer, Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs import KILL, leave_command
-from atomo_cluster.ec2.remote import Answer, Host
 from atomo_cluster.ec2.targets import cluster_hosts, select
 
 WAIT_S: Final = 300

@@ -8,7 +8,7 @@ from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.plan import show
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.validate import refuse
-from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import Entry, note, renew
 from atomo_cluster.ec2.lifecycle import dry_run

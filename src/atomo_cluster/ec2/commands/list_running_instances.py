@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import owners_instances
 from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 
 HELP: Final = """\

@@ -8,7 +8,7 @@ from atomo_cluster.ec2.aws.deletion import END_S
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands import launch
 from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import CloudError, LeftBehind
 

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Host, everywhere
+from atomo_cluster.ec2.hosts.streaming import Each, streamed
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.live import Each, streamed
-from atomo_cluster.ec2.remote import UNREACHED, Answer, Host, everywhere
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach, select
 from atomo_cluster.errors import RemoteError
 

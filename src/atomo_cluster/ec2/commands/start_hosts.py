@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
-from atomo_cluster.ec2.asleep import DOWN, start
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.cost import all_costs, with_noted, woken
 from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.hosts.host_files import host_records
+from atomo_cluster.ec2.hosts.stop_start import DOWN, start
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import file_of
 from atomo_cluster.ec2.plan import beyond

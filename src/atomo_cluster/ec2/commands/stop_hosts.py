@@ -4,16 +4,16 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
-from atomo_cluster.ec2.asleep import DOWN, UP, go_on, pause, stop, told_to_aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.cost import all_costs, with_noted
 from atomo_cluster.ec2.commands.resize import end
 from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.host_list import host_records
+from atomo_cluster.ec2.hosts.host_files import host_records
+from atomo_cluster.ec2.hosts.ssh import Host
+from atomo_cluster.ec2.hosts.stop_start import DOWN, UP, go_on, pause, stop, told_to_aws
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.job_verbs import check_idle
 from atomo_cluster.ec2.pricing import MONTH_H, added, money
-from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 

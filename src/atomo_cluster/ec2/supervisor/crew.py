@@ -8,16 +8,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, final
 
-import atomo_cluster.ec2
 from atomo_cluster.ec2.aws.inventory import LIVE, Instance, instances
-from atomo_cluster.ec2.bootstrap import Site, bootstrap, own_commands
+from atomo_cluster.ec2.hosts.progress import Steps
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
+from atomo_cluster.ec2.hosts.setup import Site, bootstrap, own_commands
+from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import Entry, note, noted
 from atomo_cluster.ec2.lifecycle import launch
 from atomo_cluster.ec2.plan import Plan, make_plan
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
-from atomo_cluster.ec2.progress import Steps
-from atomo_cluster.ec2.remote import Host
 from atomo_cluster.ec2.supervisor.bill import Bill, beside, bill, entries
 from atomo_cluster.ec2.targets import addressed, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
@@ -31,7 +31,7 @@ PROBE_S: Final = 3.0
 SHORTEST_H: Final = 0.2  # what is left of the fuse, for a host to be worth its start
 SSH: Final = 22
 BURN_S: Final = 60.0
-FUSE: Final = Path(atomo_cluster.ec2.__file__).parent / "host" / "extend.sh"
+FUSE: Final = SCRIPTS / "extend.sh"
 Reachable = Callable[[Instance], bool]
 
 

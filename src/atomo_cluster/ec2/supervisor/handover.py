@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Final
 
+from atomo_cluster.ec2.hosts.checkout import packed
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import noted
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.source import packed
 
 __all__ = ["FOLDER", "STORY", "handed", "package"]
 

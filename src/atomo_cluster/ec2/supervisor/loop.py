@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.inventory import Instance
-from atomo_cluster.ec2.remote import Host
+from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.settings.terms import ROLES, WORKER
 from atomo_cluster.ec2.supervisor.bill import Bill
 from atomo_cluster.ec2.supervisor.decision import Act, Decision, Rules, View, decide

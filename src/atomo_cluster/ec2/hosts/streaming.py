@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 from typing import Any
 
-from atomo_cluster.ec2.remote import Answer, Host, Ssh
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh
 from atomo_cluster.visible import visible
 
 __all__ = ["Each", "relayed", "streamed"]

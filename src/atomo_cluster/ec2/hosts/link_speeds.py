@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from atomo_cluster.ec2.bootstrap import Site
-from atomo_cluster.ec2.remote import Host
+from atomo_cluster.ec2.hosts.setup import Site
+from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["Link", "Measured"]
@@ -61,7 +61,7 @@ class Measured:
 
 
 def parsed(told: str, hosts: Sequence[Host]) -> list[Link]:
-    """Parses the output of links.py; ranks are hosts in the order of `hosts`.
+    """Parses the output of measure_links.py; ranks are hosts in the order of `hosts`.
 
     Raises:
         ValueError: the output is malformed or incomplete.

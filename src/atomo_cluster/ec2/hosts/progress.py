@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final, final
 
-from atomo_cluster.ec2.remote import Host, everywhere
+from atomo_cluster.ec2.hosts.ssh import Host, everywhere
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["Steps"]

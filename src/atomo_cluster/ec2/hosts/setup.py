@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from atomo_cluster.ec2.host_keys import HostKeys
-from atomo_cluster.ec2.host_list import host_files
-from atomo_cluster.ec2.progress import Steps
-from atomo_cluster.ec2.remote import Answer, Host, Ssh, named
+from atomo_cluster.ec2.hosts.checkout import packed
+from atomo_cluster.ec2.hosts.host_files import host_files
+from atomo_cluster.ec2.hosts.host_keys import HostKeys
+from atomo_cluster.ec2.hosts.progress import Steps
+from atomo_cluster.ec2.hosts.shared_folder import Shared
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, named
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
-from atomo_cluster.ec2.source import packed
-from atomo_cluster.ec2.storage import Shared
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable", "serve"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from atomo_cluster.ec2.keys import needed
+from atomo_cluster.ec2.hosts.keys import needed
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["UNREACHED", "Answer", "Host", "Ssh", "everywhere", "named"]

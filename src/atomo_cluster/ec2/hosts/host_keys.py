@@ -15,8 +15,8 @@ from threading import Lock
 from typing import Final, final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.keys import needed
-from atomo_cluster.ec2.remote import Host, Ssh, named
+from atomo_cluster.ec2.hosts.keys import needed
+from atomo_cluster.ec2.hosts.ssh import Host, Ssh, named
 from atomo_cluster.errors import CloudError, RemoteError
 
 __all__ = ["CONSOLE", "SCANNED", "HostKeys", "console_keys"]

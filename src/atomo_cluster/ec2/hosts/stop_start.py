@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import HOURS, Owned
-from atomo_cluster.ec2.remote import Answer, Host, Ssh, everywhere
-from atomo_cluster.ec2.user_data import LIBRARY, write
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, everywhere
+from atomo_cluster.ec2.hosts.user_data import LIBRARY, write
 from atomo_cluster.errors import CloudError, LeftBehind, RemoteError
 
 __all__ = ["DOWN", "STOP_S", "UP", "go_on", "pause", "start", "stop", "told_to_aws"]
@@ -17,7 +17,6 @@ __all__ = ["DOWN", "STOP_S", "UP", "go_on", "pause", "start", "stop", "told_to_a
 UP: Final = ("pending", "running")
 DOWN: Final = ("stopping", "stopped")
 STOP_S: Final = 600
-SCRIPTS: Final = Path(__file__).parent / "host"
 SCRIPT_S: Final = 60.0
 
 

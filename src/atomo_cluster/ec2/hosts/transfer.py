@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.bucket import Bucket
-from atomo_cluster.ec2.remote import Host, Ssh, named
+from atomo_cluster.ec2.hosts.ssh import Host, Ssh, named
 from atomo_cluster.errors import ConfigError, RemoteError
 
 __all__ = ["Far", "OnHost", "OnS3", "Source", "fetch", "send"]

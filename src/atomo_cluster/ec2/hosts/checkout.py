@@ -26,7 +26,7 @@ def checkout(given: Path | None) -> Path:
     Raises:
         ConfigError: the folder is not a checkout.
     """
-    root = given or Path(__file__).parents[3]
+    root = given or Path(__file__).parents[4]
     if not (root / MARK).exists():
         raise ConfigError(
             f"{root} is not a checkout of Atomo: it has no {MARK}. The hosts run a copy of one; "

@@ -2,15 +2,14 @@
 
 import shlex
 from math import ceil
-from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
 __all__ = ["LIBRARY", "user_data", "write"]
 
-HOST: Final = Path(__file__).parent / "host"
 LIBRARY: Final = "/usr/local/lib/atomo"
 PER_BOOT: Final = "/var/lib/cloud/scripts/per-boot/atomo-fuse"  # cloud-init runs it at every boot
 UNIT: Final = "/etc/systemd/system/atomo-spot.service"
@@ -31,7 +30,7 @@ def user_data(cluster: Cluster, spot: bool, admitted: str = "") -> str:
         "#!/bin/bash",
         # Before anything that can fail: from here on the host ends by itself.
         f'shutdown -h +{minutes} "atomo: the fuse of this cluster"',
-        write(f"{LIBRARY}/fuse.sh", (HOST / "fuse.sh").read_text()),
+        write(f"{LIBRARY}/fuse.sh", (SCRIPTS / "fuse.sh").read_text()),
         write(PER_BOOT, f"#!/bin/bash\nexec bash {LIBRARY}/fuse.sh {minutes}\n"),
         f'chmod 755 "$ATOMO_ROOT{PER_BOOT}"',
         # Of the host that the image was made of, or of what its fuse did at this boot.
@@ -41,10 +40,10 @@ def user_data(cluster: Cluster, spot: bool, admitted: str = "") -> str:
     if admitted:
         parts.append(admit(cluster.ssh_username, admitted))
     if spot:
-        unit = (HOST / "atomo-spot.service").read_text().replace("USER", cluster.ssh_username)
+        unit = (SCRIPTS / "atomo-spot.service").read_text().replace("USER", cluster.ssh_username)
         parts += [
-            write(f"{LIBRARY}/spot_watch.sh", (HOST / "spot_watch.sh").read_text()),
-            write(f"{LIBRARY}/leave_job.sh", (HOST / "leave_job.sh").read_text()),
+            write(f"{LIBRARY}/spot_watch.sh", (SCRIPTS / "spot_watch.sh").read_text()),
+            write(f"{LIBRARY}/leave_job.sh", (SCRIPTS / "leave_job.sh").read_text()),
             write(UNIT, unit),
             "systemctl daemon-reload",
             "systemctl enable --now atomo-spot.service",

@@ -1,0 +1,1 @@
+"""Hosts: keys, ssh, set-up, file transfers, stop and start."""

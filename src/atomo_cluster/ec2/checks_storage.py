@@ -5,8 +5,8 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from atomo_cluster.ec2.hosts.shared_folder import NFS, PORTS, described, shared_of
-from atomo_cluster.ec2.network import Subnet, find_subnet
-from atomo_cluster.ec2.places import places
+from atomo_cluster.ec2.places.network import Subnet, find_subnet
+from atomo_cluster.ec2.places.zones import places
 from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 from atomo_cluster.errors import CloudError
 

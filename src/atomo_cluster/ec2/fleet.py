@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import CAPACITY, Aws
 from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, ROLE, Owned
-from atomo_cluster.ec2.catalogue import Image
 from atomo_cluster.ec2.hosts.user_data import user_data
-from atomo_cluster.ec2.network import Network
+from atomo_cluster.ec2.images.published import Image
+from atomo_cluster.ec2.places.network import Network
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 

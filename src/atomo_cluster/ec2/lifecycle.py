@@ -13,7 +13,7 @@ from atomo_cluster.ec2.aws.profiles import hosts_name
 from atomo_cluster.ec2.aws.search import everything
 from atomo_cluster.ec2.aws.tags import LAUNCH
 from atomo_cluster.ec2.fleet import SCARCE, Order, order_on_demand, order_spot, refusals
-from atomo_cluster.ec2.network import Network, prepare_network
+from atomo_cluster.ec2.places.network import Network, prepare_network
 from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.errors import CloudError, LeftBehind
 

@@ -8,8 +8,8 @@ from atomo_cluster.ec2.attempts import Attempt, Group, attempts
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import Owned
-from atomo_cluster.ec2.network import Subnet, find_subnet
-from atomo_cluster.ec2.places import known_machines, places
+from atomo_cluster.ec2.places.network import Subnet, find_subnet
+from atomo_cluster.ec2.places.zones import known_machines, places
 from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER

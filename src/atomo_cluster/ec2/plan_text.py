@@ -4,7 +4,7 @@ from typing import Final
 
 from rich.table import Table
 
-from atomo_cluster.ec2.catalogue import Image
+from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.invocation.wrapping import entry
 from atomo_cluster.ec2.plan import Plan

@@ -9,13 +9,13 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances, owners_instances
 from atomo_cluster.ec2.aws.session_manager import needed_here, proxy
-from atomo_cluster.ec2.catalogue import machines
 from atomo_cluster.ec2.hosts.host_files import alias
 from atomo_cluster.ec2.hosts.host_keys import HostKeys, console_keys
 from atomo_cluster.ec2.hosts.keys import keyfile
 from atomo_cluster.ec2.hosts.ssh import Host, Ssh
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.network import find_subnet
+from atomo_cluster.ec2.places.instance_types import machines
+from atomo_cluster.ec2.places.network import find_subnet
 from atomo_cluster.errors import CloudError, ConfigError
 from atomo_cluster.names import nearest
 

@@ -32,7 +32,7 @@ from cluster.ec2.faults_page import BEGIN, END, PAGE, page_of
 from cluster.ec2.faults_rig import COMMANDS, MAX_USD, Ec2, most_usd, ready, rig
 
 from atomo_cluster.ec2.aws.tags import IMAGE
-from atomo_cluster.ec2.images import named_in
+from atomo_cluster.ec2.images.baked import named_in
 
 __all__ = ["Case", "Outcome", "cases", "outcome"]
 

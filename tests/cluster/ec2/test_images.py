@@ -7,7 +7,7 @@ from cluster.ec2.lab import start
 from atomo_cluster.ec2.aws.client import DENIED
 from atomo_cluster.ec2.aws.tags import IMAGE
 from atomo_cluster.ec2.hosts.ssh import Answer
-from atomo_cluster.ec2.images import named_in
+from atomo_cluster.ec2.images.baked import named_in
 
 pytestmark = pytest.mark.slow
 

@@ -6,13 +6,16 @@ from dataclasses import asdict
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.baking import one_of_each, scrub
-from atomo_cluster.ec2.catalogue import Machine
 from atomo_cluster.ec2.commands.run_command import finish
-from atomo_cluster.ec2.images import Baked, baked, create
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, everywhere
+from atomo_cluster.ec2.hosts.user_data import LIBRARY, write
+from atomo_cluster.ec2.images.baked import Baked, baked, create
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.job_verbs import check_idle
+from atomo_cluster.ec2.places.instance_types import Machine, machines
 from atomo_cluster.ec2.pricing import money, snapshot_month
+from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
 from atomo_cluster.errors import CloudError, LeftBehind
 
@@ -27,6 +30,7 @@ the master. The cluster's keys are taken away from the host before, and EC2 rest
 that suits, and its `bootstrap` has nothing to install. Images cost, and outlive the cluster:
 `status` and `cost` show them, `delete_images` deletes them with their snapshots."""
 IMAGE_S: Final = 3600
+SCRUB_S: Final = 120.0
 AFTERWARDS: Final = "`bootstrap` makes hosts that were to become images of the cluster again"
 
 
@@ -51,6 +55,30 @@ def run(run: Run) -> int:
     wait(run, made)
     report(run, made, older)
     return 0
+
+
+def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Machine]]:
+    """Picks one host per kind of image: processor architecture, with or without GPUs.
+
+    Prefers workers to the master, which has jobs and results, and later hosts to earlier ones.
+    """
+    known = machines(run.aws, [one.type for one in hosts])
+    ordered = sorted(hosts, key=lambda one: one.role != MASTER)  # the last of a kind is taken
+    kinds = {(known[one.type].architecture, known[one.type].gpus > 0): one for one in ordered}
+    return [(one, known[one.type]) for one in kinds.values()]
+
+
+def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
+    """Removes from hosts the data that other hosts must not have; the fuses of the hosts stay."""
+    fuse = write(f"{LIBRARY}/fuse.sh", (SCRIPTS / "fuse.sh").read_text())
+    marked = f'{fuse}\nexec bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" 0\n'.encode()
+    script = (SCRIPTS / "scrub.sh").read_bytes()
+
+    def one(host: Host) -> Answer:
+        answer = ssh.run(host, "sudo -n bash -s", marked, SCRUB_S)
+        return answer if answer.code else ssh.run(host, f"bash -s -- {checkout}", script, SCRUB_S)
+
+    return everywhere(hosts, one)
 
 
 def show(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> None:

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from atomo_cluster.arguments import CONVERTERS
-from atomo_cluster.ec2.catalogue import Machine, all_machines
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.places.instance_types import Machine, all_machines
 from atomo_cluster.ec2.pricing import list_prices, money, spot_market
 from atomo_cluster.ec2.settings.terms import WORKER
 from atomo_cluster.errors import CloudError

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, volumes
-from atomo_cluster.ec2.images import snapshots
+from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.ledger import Entry, life, note, noted

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
-from atomo_cluster.ec2.images import Baked, baked, delete, snapshots
+from atomo_cluster.ec2.images.baked import Baked, baked, delete, snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 from atomo_cluster.names import nearest

@@ -8,7 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.aws.deletion import named, refusals, remains, remove
 from atomo_cluster.ec2.aws.inventory import namesakes, told_of
 from atomo_cluster.ec2.aws.search import Survey, Thing, survey
-from atomo_cluster.ec2.images import baked
+from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.ledger import close
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, LeftBehind

@@ -16,7 +16,7 @@ from atomo_cluster.ec2.commands.delete_images import image_line
 from atomo_cluster.ec2.hosts.host_files import alias, host_records
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.hosts.stop_start import DOWN
-from atomo_cluster.ec2.images import Baked, baked
+from atomo_cluster.ec2.images.baked import Baked, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.own_hosts import show_own

@@ -9,7 +9,7 @@ from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.aws.inventory import instances
 from atomo_cluster.ec2.commands.bootstrap import add_site, site_of
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.network import find_subnet
+from atomo_cluster.ec2.places.network import find_subnet
 from atomo_cluster.ec2.supervisor.crew import Crew
 from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.handover import STORY

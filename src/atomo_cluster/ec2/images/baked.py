@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.tags import GPUS, IMAGE, OWNER, Owned, as_dict
-from atomo_cluster.ec2.catalogue import Image, Machine, find_image, image
+from atomo_cluster.ec2.images.published import Image, find_image, image
+from atomo_cluster.ec2.places.instance_types import Machine
 from atomo_cluster.ec2.settings.terms import BAKED
 from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 

@@ -1,30 +1,15 @@
-"""The offer of AWS: instance types, their zones, and images."""
+"""Images that AWS and Canonical publish, and images by identifier."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.places.instance_types import Machine
 from atomo_cluster.ec2.settings.terms import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["Image", "Machine", "all_machines", "find_image", "image", "machines", "offered"]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """An instance type."""
-
-    type: str
-    vcpus: int
-    memory_gib: float
-    gpus: int
-    gpu: str  # e.g. NVIDIA T4
-    network: str  # e.g. Up to 25 Gigabit
-    architecture: str  # x86_64 or arm64
-    efa: bool
-    spot: bool
-    packs: bool  # may be in a cluster placement group
+__all__ = ["Image", "find_image", "image"]
 
 
 @dataclass(frozen=True)
@@ -36,52 +21,6 @@ class Image:
     architecture: str
     root_device: str
     root_gb: int
-
-
-def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
-    """Describes instance types by name; types that the region lacks are left out."""
-    wanted = sorted(set(types))
-    filters = [{"Name": "instance-type", "Values": wanted}]
-    described = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
-    return {one["InstanceType"]: machine(one) for one in described}
-
-
-def all_machines(aws: Aws) -> list[Machine]:
-    """Describes every instance type of the region."""
-    described = aws.constant("ec2.describe_instance_types", "InstanceTypes")
-    return [machine(one) for one in described]
-
-
-def machine(described: Mapping[str, Any]) -> Machine:
-    """Parses the description of an instance type."""
-    cards = described.get("GpuInfo", {}).get("Gpus", [])
-    processor, network = described.get("ProcessorInfo", {}), described.get("NetworkInfo", {})
-    architectures = processor.get("SupportedArchitectures", ["x86_64"])
-    return Machine(
-        type=described["InstanceType"],
-        vcpus=described["VCpuInfo"]["DefaultVCpus"],
-        memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
-        gpus=sum(card["Count"] for card in cards),
-        gpu=" and ".join(f"{card['Manufacturer']} {card['Name']}" for card in cards),
-        network=network.get("NetworkPerformance", "unknown"),
-        architecture="x86_64" if "x86_64" in architectures else architectures[0],
-        efa=bool(network.get("EfaSupported")),
-        spot="spot" in described.get("SupportedUsageClasses", []),
-        packs="cluster" in described.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
-    )
-
-
-def offered(aws: Aws, types: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Maps each zone of the region to the types that it offers."""
-    wanted = sorted(set(types))
-    listed = aws.constant(
-        "ec2.describe_instance_type_offerings",
-        "InstanceTypeOfferings",
-        LocationType="availability-zone",
-        Filters=[{"Name": "instance-type", "Values": wanted}],
-    )
-    pairs = [(one["Location"], one["InstanceType"]) for one in listed]
-    return {zone: frozenset(kind for where, kind in pairs if where == zone) for zone, _ in pairs}
 
 
 # The newest that the account's region knows is taken; AWS keeps the names of old ones for long.

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.catalogue import Machine, machines, offered
-from atomo_cluster.ec2.network import Subnet, find_subnet, find_subnets
+from atomo_cluster.ec2.places.instance_types import Machine, machines, offered
+from atomo_cluster.ec2.places.network import Subnet, find_subnet, find_subnets
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest

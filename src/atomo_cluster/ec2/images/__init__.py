@@ -1,0 +1,1 @@
+"""Machine images: published and baked."""

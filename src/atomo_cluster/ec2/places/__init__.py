@@ -1,0 +1,1 @@
+"""Places for hosts: instance types, zones and networks."""

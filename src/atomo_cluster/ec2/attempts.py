@@ -7,10 +7,10 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.tags import Owned
 from atomo_cluster.ec2.images.baked import chosen
 from atomo_cluster.ec2.images.published import Image
+from atomo_cluster.ec2.money.prices import Prices, added
 from atomo_cluster.ec2.places.instance_types import Machine
 from atomo_cluster.ec2.places.network import Subnet
 from atomo_cluster.ec2.places.zones import known_machines, types_in
-from atomo_cluster.ec2.pricing import Prices, added
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, WORKER
 

@@ -11,8 +11,8 @@ from atomo_cluster.ec2.fleet import SCARCE
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.lifecycle import launch
+from atomo_cluster.ec2.money.prices import money
 from atomo_cluster.ec2.plan import Plan, make_plan
-from atomo_cluster.ec2.pricing import money
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
 
 T = TypeVar("T")

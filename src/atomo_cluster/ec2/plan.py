@@ -8,9 +8,9 @@ from atomo_cluster.ec2.attempts import Attempt, Group, attempts
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import Owned
+from atomo_cluster.ec2.money.prices import Prices, added, money, prices
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
 from atomo_cluster.ec2.places.zones import known_machines, places
-from atomo_cluster.ec2.pricing import Prices, added, money, prices
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
 from atomo_cluster.errors import ConfigError, NotReady

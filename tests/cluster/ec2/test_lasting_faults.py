@@ -10,7 +10,7 @@ from cluster.ec2.faults_supervisor import Played, crew_of, now
 from cluster.ec2.lab import start
 
 from atomo_cluster.ec2.hosts.ssh import Answer
-from atomo_cluster.ec2.ledger import Entry, note, noted
+from atomo_cluster.ec2.money.ledger import Entry, note, noted
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.supervisor.decision import Rules
 from atomo_cluster.ec2.supervisor.loop import Supervisor

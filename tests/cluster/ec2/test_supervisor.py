@@ -7,7 +7,7 @@ import pytest
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.hosts.ssh import Host
-from atomo_cluster.ec2.ledger import Entry
+from atomo_cluster.ec2.money.ledger import Entry
 from atomo_cluster.ec2.supervisor.bill import Bill, bill
 from atomo_cluster.ec2.supervisor.decision import Act, Rules, View, decide
 from atomo_cluster.ec2.supervisor.loop import Supervisor

@@ -7,8 +7,8 @@ from typing import Final
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.money.prices import list_prices, money, spot_market
 from atomo_cluster.ec2.places.instance_types import Machine, all_machines
-from atomo_cluster.ec2.pricing import list_prices, money, spot_market
 from atomo_cluster.ec2.settings.terms import WORKER
 from atomo_cluster.errors import CloudError
 

@@ -10,8 +10,8 @@ from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, vol
 from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.ledger import Entry, life, note, noted
-from atomo_cluster.ec2.pricing import (
+from atomo_cluster.ec2.money.ledger import Entry, life, note, noted
+from atomo_cluster.ec2.money.prices import (
     MONTH_H,
     Prices,
     added,

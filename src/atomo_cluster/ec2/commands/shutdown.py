@@ -10,7 +10,7 @@ from atomo_cluster.ec2.aws.inventory import namesakes, told_of
 from atomo_cluster.ec2.aws.search import Survey, Thing, survey
 from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.ledger import close
+from atomo_cluster.ec2.money.ledger import close
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, LeftBehind
 
 HELP: Final = """\

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from atomo_cluster.ec2.aws.inventory import LIVE, Instance
-from atomo_cluster.ec2.ledger import Entry, life
-from atomo_cluster.ec2.pricing import Prices, added
+from atomo_cluster.ec2.money.ledger import Entry, life
+from atomo_cluster.ec2.money.prices import Prices, added
 
 __all__ = ["Bill", "beside", "bill", "entries"]
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
-from atomo_cluster.ec2.pricing import money
+from atomo_cluster.ec2.money.prices import money
 from atomo_cluster.ec2.supervisor.story import DONE
 
 __all__ = ["Act", "Decision", "Rules", "View", "decide"]

@@ -10,7 +10,7 @@ from typing import Final
 
 from atomo_cluster.ec2.hosts.checkout import packed
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.ledger import noted
+from atomo_cluster.ec2.money.ledger import noted
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 __all__ = ["FOLDER", "STORY", "handed", "package"]

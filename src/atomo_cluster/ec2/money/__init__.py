@@ -1,0 +1,1 @@
+"""Money: prices, the ledger of hosts, and costs."""

@@ -77,7 +77,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits between attempts at a call."""
     clock = Clock()
     monkeypatch.setattr("atomo_cluster.ec2.aws.deletion.BETWEEN_S", 0.0)
-    monkeypatch.setattr("atomo_cluster.ec2.lifecycle.SETTLE_S", 0.0)
+    monkeypatch.setattr("atomo_cluster.ec2.launch.launching.SETTLE_S", 0.0)
     monkeypatch.setattr("botocore.endpoint.time", clock)
     return clock.naps
 

@@ -203,9 +203,9 @@ def patches(folder: Path) -> Iterator[None]:
             "atomo_cluster.ec2.hosts.host_keys.scan": scan,
             "atomo_cluster.ec2.hosts.host_keys.resolved": lambda *_: ("", ""),
             "atomo_cluster.ec2.aws.deletion.BETWEEN_S": 0.0,
-            "atomo_cluster.ec2.lifecycle.SETTLE_S": 0.0,
+            "atomo_cluster.ec2.launch.launching.SETTLE_S": 0.0,
             "atomo_cluster.ec2.hosts.setup.BETWEEN_S": 0.0,
-            "atomo_cluster.ec2.fleet.PROFILE_S": 0.0,
+            "atomo_cluster.ec2.launch.fleet.PROFILE_S": 0.0,
             "botocore.endpoint.time": Clock(),
             "atomo_cluster.ec2.commands.bootstrap.archive": lambda root: b"",
         }.items():

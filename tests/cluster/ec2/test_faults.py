@@ -67,7 +67,7 @@ def test_what_a_fault_comes_to_is_what_the_page_says(tried, case):
 @pytest.mark.slow
 def test_hosts_that_nobody_was_told_of_are_seen(tried, monkeypatch):
     """A launch that does not clean up after a lost answer."""
-    monkeypatch.setattr("atomo_cluster.ec2.lifecycle.roll_back", lambda *_: None)
+    monkeypatch.setattr("atomo_cluster.ec2.launch.launching.roll_back", lambda *_: None)
     found = tried(CASES[0])
     assert found.code == 10
     assert len(found.untold) == 3

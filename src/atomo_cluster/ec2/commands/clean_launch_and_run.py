@@ -10,9 +10,9 @@ from atomo_cluster.ec2.commands.plan import present
 from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.train import add_manner, train
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.lifecycle import launch as launch_hosts
+from atomo_cluster.ec2.launch.launching import launch as launch_hosts
+from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.places.network import allowed_cidr
-from atomo_cluster.ec2.plan import make_plan
 from atomo_cluster.ec2.targets import cluster_hosts
 from atomo_cluster.errors import ConfigError
 

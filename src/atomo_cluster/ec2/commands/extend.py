@@ -16,8 +16,8 @@ from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, everywhere
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.launch.plan import check_total, make_plan
 from atomo_cluster.ec2.money.ledger import postpone
-from atomo_cluster.ec2.plan import check_total, make_plan
 from atomo_cluster.ec2.targets import host_keys, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, RemoteError
 

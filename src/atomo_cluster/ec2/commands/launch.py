@@ -10,12 +10,12 @@ from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.commands.validate import refuse
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.lifecycle import dry_run
+from atomo_cluster.ec2.launch.launching import dry_run
+from atomo_cluster.ec2.launch.offers import checked, offers, take
+from atomo_cluster.ec2.launch.plan import Plan, check_total
 from atomo_cluster.ec2.money.ledger import Entry, note, renew
 from atomo_cluster.ec2.money.prices import added
-from atomo_cluster.ec2.offers import checked, offers, take
 from atomo_cluster.ec2.places.network import allowed_cidr
-from atomo_cluster.ec2.plan import Plan, check_total
 from atomo_cluster.ec2.validate import validate
 from atomo_cluster.ec2.verdict import UNKNOWN, Site
 from atomo_cluster.errors import ConfigError

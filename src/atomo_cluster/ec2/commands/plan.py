@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.offers import Offer, offers, offers_record, offers_table
+from atomo_cluster.ec2.launch.offers import Offer, offers, offers_record, offers_table
+from atomo_cluster.ec2.launch.plan import Plan
+from atomo_cluster.ec2.launch.plan_text import order_table, plan_lines, plan_record, plan_table
 from atomo_cluster.ec2.places.network import allowed_cidr
-from atomo_cluster.ec2.plan import Plan
-from atomo_cluster.ec2.plan_text import order_table, plan_lines, plan_record, plan_table
 
 HELP: Final = """\
   pytorch_ec2.py plan

@@ -11,9 +11,9 @@ from atomo_cluster.ec2.commands.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.stop_start import DOWN, start
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.launch.plan import beyond
 from atomo_cluster.ec2.money.ledger import file_of
 from atomo_cluster.ec2.money.prices import added, money
-from atomo_cluster.ec2.plan import beyond
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 HELP: Final = """\

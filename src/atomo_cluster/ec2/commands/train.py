@@ -15,7 +15,7 @@ from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.job_verbs import check_free, followed, shown_words, started, stopped, tail
 from atomo_cluster.ec2.jobs import script_of
-from atomo_cluster.ec2.plan import check_total, make_plan
+from atomo_cluster.ec2.launch.plan import check_total, make_plan
 from atomo_cluster.ec2.supervisor.handover import package
 from atomo_cluster.ec2.targets import cluster_hosts, inner_network, reach
 from atomo_cluster.errors import ConfigError

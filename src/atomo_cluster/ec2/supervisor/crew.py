@@ -14,10 +14,10 @@ from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.setup import Site, bootstrap, own_commands
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.lifecycle import launch
+from atomo_cluster.ec2.launch.launching import launch
+from atomo_cluster.ec2.launch.plan import Plan, make_plan
 from atomo_cluster.ec2.money.ledger import Entry, note, noted
 from atomo_cluster.ec2.money.prices import Prices, added, money, prices
-from atomo_cluster.ec2.plan import Plan, make_plan
 from atomo_cluster.ec2.supervisor.bill import Bill, beside, bill, entries
 from atomo_cluster.ec2.targets import addressed, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, NotReady

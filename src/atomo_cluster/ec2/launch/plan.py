@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from atomo_cluster.ec2.attempts import Attempt, Group, attempts
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import Owned
+from atomo_cluster.ec2.launch.attempts import Attempt, Group, attempts
 from atomo_cluster.ec2.money.prices import Prices, added, money, prices
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
 from atomo_cluster.ec2.places.zones import known_machines, places

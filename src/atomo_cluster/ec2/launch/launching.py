@@ -5,16 +5,16 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from atomo_cluster.ec2.attempts import Attempt
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.deletion import abandon, remains, remove
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.profiles import hosts_name
 from atomo_cluster.ec2.aws.search import everything
 from atomo_cluster.ec2.aws.tags import LAUNCH
-from atomo_cluster.ec2.fleet import SCARCE, Order, order_on_demand, order_spot, refusals
+from atomo_cluster.ec2.launch.attempts import Attempt
+from atomo_cluster.ec2.launch.fleet import SCARCE, Order, order_on_demand, order_spot, refusals
+from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.places.network import Network, prepare_network
-from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.errors import CloudError, LeftBehind
 
 __all__ = ["dry_run", "launch"]

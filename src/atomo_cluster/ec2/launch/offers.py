@@ -7,12 +7,12 @@ from typing import TypeVar
 from rich.table import Table
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.fleet import SCARCE
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.lifecycle import launch
+from atomo_cluster.ec2.launch.fleet import SCARCE
+from atomo_cluster.ec2.launch.launching import launch
+from atomo_cluster.ec2.launch.plan import Plan, make_plan
 from atomo_cluster.ec2.money.prices import money
-from atomo_cluster.ec2.plan import Plan, make_plan
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
 
 T = TypeVar("T")

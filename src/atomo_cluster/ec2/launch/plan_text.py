@@ -7,8 +7,8 @@ from rich.table import Table
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.invocation.wrapping import entry
+from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.money.prices import money
-from atomo_cluster.ec2.plan import Plan
 from atomo_cluster.ec2.settings.terms import ROLES
 
 __all__ = ["order_table", "plan_lines", "plan_record", "plan_table"]

@@ -1,0 +1,1 @@
+"""Launching: plans, attempts, orders and roll-back."""

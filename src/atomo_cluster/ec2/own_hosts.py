@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from atomo_cluster.ec2.commands.run_command import finish, on_each
 from atomo_cluster.ec2.hosts.keys import check_state
 from atomo_cluster.ec2.hosts.ssh import Answer
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.jobs import BUSY
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.jobs.job import BUSY
+from atomo_cluster.ec2.targets.each_host import finish, on_each
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 
 __all__ = ["show_own"]
 

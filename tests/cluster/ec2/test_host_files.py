@@ -12,7 +12,7 @@ from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.hosts.setup import Site, connections
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Ssh
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.targets import listed
+from atomo_cluster.ec2.targets.selection import listed
 from atomo_cluster.errors import ConfigError
 
 

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from cluster.ec2.sshd import why_not
 
-from atomo_cluster.ec2 import job_verbs
 from atomo_cluster.ec2.cli import interrupt
-from atomo_cluster.ec2.jobs import SCRIPT
+from atomo_cluster.ec2.jobs import control
+from atomo_cluster.ec2.jobs.job import SCRIPT
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"NOT TESTED: {why_not()}"),

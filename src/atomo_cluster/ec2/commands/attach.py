@@ -6,8 +6,8 @@ from typing import Final
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.logs import ALL, add_job, number
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.job_verbs import followed
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.jobs.control import followed
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 
 HELP: Final = """\
   pytorch_ec2.py attach

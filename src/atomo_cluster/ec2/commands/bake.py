@@ -6,17 +6,17 @@ from dataclasses import asdict
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.commands.run_command import finish
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, everywhere
 from atomo_cluster.ec2.hosts.user_data import LIBRARY, write
 from atomo_cluster.ec2.images.baked import Baked, baked, create
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.job_verbs import check_idle
+from atomo_cluster.ec2.jobs.control import check_idle
 from atomo_cluster.ec2.money.prices import money, snapshot_month
 from atomo_cluster.ec2.places.instance_types import Machine, machines
 from atomo_cluster.ec2.settings.terms import MASTER
-from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets.each_host import finish
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach
 from atomo_cluster.errors import CloudError, LeftBehind
 
 HELP: Final = """\

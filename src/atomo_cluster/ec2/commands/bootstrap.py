@@ -13,7 +13,7 @@ from atomo_cluster.ec2.hosts.setup import STEPS, Site, bootstrap
 from atomo_cluster.ec2.hosts.shared_folder import Shared, shared_of
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets import cluster_hosts, host_keys, inner_network, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, inner_network, reach
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

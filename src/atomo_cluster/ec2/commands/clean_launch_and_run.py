@@ -13,7 +13,7 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch as launch_hosts
 from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.places.network import allowed_cidr
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

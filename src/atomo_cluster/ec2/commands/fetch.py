@@ -10,7 +10,7 @@ from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.hosts.transfer import OnHost, OnS3, Source, fetch
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.supervisor.results import FETCHED
-from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach
 
 HELP: Final = """\
   pytorch_ec2.py fetch

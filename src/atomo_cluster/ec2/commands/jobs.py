@@ -8,9 +8,9 @@ from typing import Final
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.job_verbs import listed
-from atomo_cluster.ec2.jobs import Job
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.jobs.control import listed
+from atomo_cluster.ec2.jobs.job import Job
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 
 HELP: Final = """\
   pytorch_ec2.py jobs

@@ -4,9 +4,9 @@ from argparse import ArgumentParser
 from typing import Final
 
 from atomo_cluster.ec2.commands.kill_python import add_wait, end_python
-from atomo_cluster.ec2.commands.run_command import finish, show
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets import owners_hosts
+from atomo_cluster.ec2.targets.each_host import finish, show
+from atomo_cluster.ec2.targets.selection import owners_hosts
 
 HELP: Final = """\
   pytorch_ec2.py kill_all_python

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
-from atomo_cluster.ec2.commands.run_command import finish, on_each, show
 from atomo_cluster.ec2.hosts.ssh import Answer, Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs import KILL, leave_command
-from atomo_cluster.ec2.targets import cluster_hosts, select
+from atomo_cluster.ec2.jobs.job import KILL, leave_command
+from atomo_cluster.ec2.targets.each_host import finish, on_each, show
+from atomo_cluster.ec2.targets.selection import cluster_hosts, select
 
 WAIT_S: Final = 300
 HELP: Final = """\

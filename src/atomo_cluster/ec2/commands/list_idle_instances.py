@@ -3,10 +3,10 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.run_command import on_each
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs import BUSY
-from atomo_cluster.ec2.targets import owners_hosts
+from atomo_cluster.ec2.jobs.job import BUSY
+from atomo_cluster.ec2.targets.each_host import on_each
+from atomo_cluster.ec2.targets.selection import owners_hosts
 
 HELP: Final = """\
   pytorch_ec2.py list_idle_instances

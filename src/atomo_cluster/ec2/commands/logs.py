@@ -5,8 +5,8 @@ from typing import Final
 
 from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.job_verbs import followed, tail
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.jobs.control import followed, tail
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
 
 ALL: Final = "+1"  # as `tail -n` has it

@@ -7,7 +7,7 @@ from atomo_cluster.ec2.commands.bootstrap import add_hostfile, add_site, site_of
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.setup import copy_code, mount, reachable, serve
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

@@ -22,7 +22,7 @@ from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.own_hosts import show_own
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.story import Event, parsed
-from atomo_cluster.ec2.targets import hosts_of, reach
+from atomo_cluster.ec2.targets.selection import hosts_of, reach
 from atomo_cluster.errors import CloudError, LeftBehind
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.kill_python import add_wait
 from atomo_cluster.ec2.commands.logs import number
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.job_verbs import stopped
-from atomo_cluster.ec2.targets import cluster_hosts
+from atomo_cluster.ec2.jobs.control import stopped
+from atomo_cluster.ec2.targets.selection import cluster_hosts
 
 HELP: Final = """\
   pytorch_ec2.py stop 3

@@ -9,15 +9,15 @@ from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.kill_python import WAIT_S
 from atomo_cluster.ec2.commands.logs import ALL
-from atomo_cluster.ec2.commands.run_command import finish, on_each
 from atomo_cluster.ec2.hosts.setup import INSTALL_S
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.job_verbs import check_free, followed, shown_words, started, stopped, tail
-from atomo_cluster.ec2.jobs import script_of
+from atomo_cluster.ec2.jobs.control import check_free, followed, shown_words, started, stopped, tail
+from atomo_cluster.ec2.jobs.job import script_of
 from atomo_cluster.ec2.launch.plan import check_total, make_plan
 from atomo_cluster.ec2.supervisor.handover import package
-from atomo_cluster.ec2.targets import cluster_hosts, inner_network, reach
+from atomo_cluster.ec2.targets.each_host import finish, on_each
+from atomo_cluster.ec2.targets.selection import cluster_hosts, inner_network, reach
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

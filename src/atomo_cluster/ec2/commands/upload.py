@@ -8,7 +8,7 @@ from atomo_cluster.ec2.commands.bootstrap import add_hostfile
 from atomo_cluster.ec2.hosts.ssh import everywhere
 from atomo_cluster.ec2.hosts.transfer import send
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

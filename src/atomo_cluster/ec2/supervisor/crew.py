@@ -19,7 +19,7 @@ from atomo_cluster.ec2.launch.plan import Plan, make_plan
 from atomo_cluster.ec2.money.ledger import Entry, note, noted
 from atomo_cluster.ec2.money.prices import Prices, added, money, prices
 from atomo_cluster.ec2.supervisor.bill import Bill, beside, bill, entries
-from atomo_cluster.ec2.targets import addressed, hosts_of, reach
+from atomo_cluster.ec2.targets.selection import addressed, hosts_of, reach
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 __all__ = ["Crew"]

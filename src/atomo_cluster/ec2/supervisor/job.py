@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
-from atomo_cluster.ec2.job_verbs import shown_words
-from atomo_cluster.ec2.jobs import TAKEN, job_command, jobs_in, script_of
-from atomo_cluster.ec2.jobs import Job as Listed
+from atomo_cluster.ec2.jobs.control import shown_words
+from atomo_cluster.ec2.jobs.job import TAKEN, job_command, jobs_in, script_of
+from atomo_cluster.ec2.jobs.job import Job as Listed
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import RemoteError
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Host, Ssh
 from atomo_cluster.ec2.hosts.streaming import relayed
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs import ABSENT, LOST, TAKEN, Job, job_command, jobs_in
-from atomo_cluster.ec2.targets import host_keys, reach
+from atomo_cluster.ec2.jobs.job import ABSENT, LOST, TAKEN, Job, job_command, jobs_in
+from atomo_cluster.ec2.targets.selection import host_keys, reach
 from atomo_cluster.errors import ConfigError, NotReady, RemoteError
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""Target hosts of commands, and commands on each of them."""

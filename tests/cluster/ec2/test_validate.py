@@ -109,7 +109,7 @@ def test_hosts_of_others_count_against_the_quota(ec2, cloud):
 
 def test_a_spot_price_below_the_market_fails(ec2, cloud, monkeypatch):
     market = {("us-east-1a", "m5.large"): 0.05}
-    monkeypatch.setattr("atomo_cluster.ec2.checks_hosts.spot_prices", lambda *_: market)
+    monkeypatch.setattr("atomo_cluster.ec2.checks.hosts.spot_prices", lambda *_: market)
     done = ec2("validate", "--method", "spot", "--spot-price", "0.04")
     assert done.code == 12
     assert "m5.large costs $0.0500 an hour now, and spot_price is $0.0400; raise it" in done.err

@@ -4,6 +4,8 @@ from argparse import ArgumentParser
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance
+from atomo_cluster.ec2.checks.preflight import validate
+from atomo_cluster.ec2.checks.results import UNKNOWN, Site
 from atomo_cluster.ec2.commands.cost import ended_usd
 from atomo_cluster.ec2.commands.plan import show
 from atomo_cluster.ec2.commands.status import show_hosts
@@ -16,8 +18,6 @@ from atomo_cluster.ec2.launch.plan import Plan, check_total
 from atomo_cluster.ec2.money.ledger import Entry, note, renew
 from atomo_cluster.ec2.money.prices import added
 from atomo_cluster.ec2.places.network import allowed_cidr
-from atomo_cluster.ec2.validate import validate
-from atomo_cluster.ec2.verdict import UNKNOWN, Site
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\

@@ -6,9 +6,9 @@ from typing import Final
 
 from rich.table import Column, Table
 
+from atomo_cluster.ec2.checks.preflight import Finding, validate
+from atomo_cluster.ec2.checks.results import Site
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.validate import Finding, validate
-from atomo_cluster.ec2.verdict import Site
 from atomo_cluster.errors import NotReady
 
 HELP: Final = """\

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import instances, namesakes, told_of
+from atomo_cluster.ec2.checks.results import OK, Site, Verdict, failed, ok, unknown
 from atomo_cluster.ec2.places.instance_types import machines
 from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
-from atomo_cluster.ec2.verdict import OK, Site, Verdict, failed, ok, unknown
 from atomo_cluster.errors import CloudError
 
 __all__ = ["credentials", "name", "quota"]

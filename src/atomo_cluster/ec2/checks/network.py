@@ -4,11 +4,11 @@ import base64
 
 from atomo_cluster.ec2.aws.session_manager import needed_here
 from atomo_cluster.ec2.aws.tags import as_dict
+from atomo_cluster.ec2.checks.results import Site, Verdict, failed, ok, unknown
 from atomo_cluster.ec2.hosts.keys import check_keyfile, derived, keyfile, needed
 from atomo_cluster.ec2.places.network import ANYWHERE, Subnet, allowed_cidr
 from atomo_cluster.ec2.places.zones import places
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
 __all__ = ["key_pair", "security_group", "subnet"]
 

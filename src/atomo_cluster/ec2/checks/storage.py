@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
 from typing import Any, Final
 
+from atomo_cluster.ec2.checks.results import Site, Verdict, failed, ok, unknown
 from atomo_cluster.ec2.hosts.shared_folder import NFS, PORTS, described, shared_of
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
 from atomo_cluster.ec2.places.zones import places
-from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 from atomo_cluster.errors import CloudError
 
 __all__ = ["shared_folder"]

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from atomo_cluster.ec2.checks.results import Site, Verdict, failed, ok, unknown
 from atomo_cluster.ec2.images.baked import chosen
 from atomo_cluster.ec2.launch.plan import spot_types
 from atomo_cluster.ec2.money.prices import lowest, money, spot_prices
 from atomo_cluster.ec2.places.instance_types import Machine
 from atomo_cluster.ec2.places.zones import known_machines, zones
-from atomo_cluster.ec2.verdict import Site, Verdict, failed, ok, unknown
 
 __all__ = ["image", "placement", "price", "types", "zone"]
 

@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from atomo_cluster.ec2 import checks_account, checks_hosts, checks_network, checks_storage
-from atomo_cluster.ec2.verdict import FAILED, OK, UNKNOWN, Site, Verdict, failed, unknown
+from atomo_cluster.ec2.checks import account, hosts, network, storage
+from atomo_cluster.ec2.checks.results import FAILED, OK, UNKNOWN, Site, Verdict, failed, unknown
 from atomo_cluster.errors import CloudError, ConfigError
 
 __all__ = ["Finding", "validate"]
 
 CHECKS: Final[Mapping[str, Callable[[Site], Verdict]]] = MappingProxyType(
     {
-        "credentials": checks_account.credentials,
-        "name": checks_account.name,
-        "instance types": checks_hosts.types,
-        "zone": checks_hosts.zone,
-        "image": checks_hosts.image,
-        "quota": checks_account.quota,
-        "spot price": checks_hosts.price,
-        "placement": checks_hosts.placement,
-        "subnet": checks_network.subnet,
-        "key pair": checks_network.key_pair,
-        "security group": checks_network.security_group,
-        "shared folder": checks_storage.shared_folder,
+        "credentials": account.credentials,
+        "name": account.name,
+        "instance types": hosts.types,
+        "zone": hosts.zone,
+        "image": hosts.image,
+        "quota": account.quota,
+        "spot price": hosts.price,
+        "placement": hosts.placement,
+        "subnet": network.subnet,
+        "key pair": network.key_pair,
+        "security group": network.security_group,
+        "shared folder": storage.shared_folder,
     }
 )
 # Without these nobody knows whether the launch would be what was asked for, or would work at all.

@@ -122,16 +122,16 @@ def test_a_job_writes_a_checkpoint_before_it_stops(lab, checkout):
 
 def test_ctrl_c_stops_the_job_and_a_closed_terminal_does_not(lab, checkout, monkeypatch):
     launched(lab, checkout)
-    called = job_verbs.relayed
+    called = control.relayed
 
     def broken_off(number):
         def follow(words, as_json):
             if "follow" in words[-1].split()[-3]:
-                monkeypatch.setattr(job_verbs, "relayed", called)
+                monkeypatch.setattr(control, "relayed", called)
                 interrupt(number, None)
             return called(words, as_json=as_json)
 
-        monkeypatch.setattr(job_verbs, "relayed", follow)
+        monkeypatch.setattr(control, "relayed", follow)
         monkeypatch.setattr("atomo_cluster.ec2.commands.train.started", lambda *_: "1")
         return lab("train")
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from atomo_cluster.ec2.settings.terms import BAKED, LATEST, LONGEST_H, MASTER, METHODS, ROLES, words
 from atomo_cluster.errors import ConfigError
@@ -53,6 +53,7 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 }
 
 
+@runtime_checkable
 class Settings(Protocol):
     """The fields that cross checks read; `Cluster` has them, and calls `check` at construction."""
 

@@ -2,12 +2,12 @@
 
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from atomo_cluster.ec2.cli import COMMANDS, parsed
+from atomo_cluster.ec2.commands import module_of
 
 ROOT = Path(__file__).parents[2]
 TOOL = re.compile(r"(?:python )?(?:tools/)?pytorch_ec2\.py ([a-z_]+)\b(.*)")
@@ -38,7 +38,7 @@ TOLD = {page: lines(page) for page in PAGES if page.suffix in (".md", ".yaml", "
 def test_every_line_about_clusters_is_understood(page):
     for name, rest in TOLD[page]:
         assert name in COMMANDS, f"{name}{rest}"
-        parsed(name, import_module(f"atomo_cluster.ec2.commands.{name}"), words_of(rest))
+        parsed(name, module_of(name), words_of(rest))
 
 
 def test_there_are_lines_of_most_commands():

@@ -2,12 +2,12 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from signal import Signals
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from atomo_cluster.arguments import Parser
+from atomo_cluster.ec2.commands import module_of
 from atomo_cluster.ec2.hosts.keys import check_state
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def act(name: str, words: list[str]) -> int:
     """Runs the command of this name. Signals raise KeyboardInterrupt, so a launch rolls back."""
-    module = import_module(f"atomo_cluster.ec2.commands.{name}")
+    module = module_of(name)
     run: Callable[[Run], int] = module.run
     ours = words[: words.index("--")] if "--" in words else words
     document = Document(wanted="--json" in ours)

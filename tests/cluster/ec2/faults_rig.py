@@ -207,7 +207,7 @@ def patches(folder: Path) -> Iterator[None]:
             "atomo_cluster.ec2.hosts.setup.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.launch.fleet.PROFILE_S": 0.0,
             "botocore.endpoint.time": Clock(),
-            "atomo_cluster.ec2.commands.bootstrap.archive": lambda root: b"",
+            "atomo_cluster.ec2.commands.hosts.bootstrap.archive": lambda root: b"",
         }.items():
             stack.enter_context(patch(name, value))
         yield

@@ -57,7 +57,7 @@ def later(monkeypatch, hours, *modules):
             return datetime.now(timezone.utc) + timedelta(hours=hours)
 
     for module in modules:
-        monkeypatch.setattr(f"atomo_cluster.ec2.commands.{module}.datetime", Later)
+        monkeypatch.setattr(f"atomo_cluster.ec2.{module}.datetime", Later)
 
 
 @pytest.mark.slow
@@ -71,20 +71,20 @@ def test_a_cluster_sleeps_for_its_disks_and_wakes(ec2, cloud, hosts, monkeypatch
     assert f"asleep: the disks cost ${3 * DISK:.4f} per hour, ${3 * 8:.2f} a month" in done.out
     assert states(ec2) == ["stopped"] * 3
     assert "keeps 5.0 h" in ec2("status").out
-    later(monkeypatch, 10, "cost")
+    later(monkeypatch, 10, "money.costs")
     asleep = ec2("cost", "--json").record
     assert asleep["usd_per_hour"] == pytest.approx(3 * DISK)
     assert asleep["usd_so_far"] == pytest.approx(30 * DISK, rel=1e-2)
     assert asleep["usd_until_fuse"] == pytest.approx(30 * DISK + 15 * HOST, rel=1e-2)
     assert "`start_hosts`" in ec2("train").err
     assert ec2("start_hosts", "--yes", "--max-usd", "1.9").code == 12
-    later(monkeypatch, 10, "cost", "start_hosts")
+    later(monkeypatch, 10, "money.costs", "commands.clusters.start_hosts")
     woken = ec2("start_hosts", "--yes", "--json")
     assert woken.code == 0, woken.err
     assert {one["id"] for one in woken.record} == set(ids)
     for id in ids:  # which was ten hours later, though at once for moto
         cloud.starts[id] = (datetime.now(timezone.utc) + timedelta(hours=10)).isoformat()
-    later(monkeypatch, 12, "cost")
+    later(monkeypatch, 12, "money.costs")
     awake = ec2("cost", "--json").record
     assert awake["usd_so_far"] == pytest.approx(30 * DISK + 6 * HOST, rel=1e-2)
     assert states(ec2) == ["running"] * 3

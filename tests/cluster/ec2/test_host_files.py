@@ -2,12 +2,12 @@
 
 import re
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from atomo_cluster.ec2.cli import COMMANDS, ON_OWN_HOSTS, main, options, parser
+from atomo_cluster.ec2.commands import module_of
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.hosts.setup import Site, connections
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Ssh
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_commands_about_ec2_alone_say_so(capsys):
     for name in COMMANDS:
-        known = options(parser(name, import_module(f"atomo_cluster.ec2.commands.{name}")))
+        known = options(parser(name, module_of(name)))
         assert ("--hostfile" in known) == (name in ON_OWN_HOSTS), name
     assert main(["resize", "--hostfile", "machines", "3"]) == 2
     told = capsys.readouterr().err

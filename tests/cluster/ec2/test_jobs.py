@@ -132,7 +132,7 @@ def test_ctrl_c_stops_the_job_and_a_closed_terminal_does_not(lab, checkout, monk
             return called(words, as_json=as_json)
 
         monkeypatch.setattr(control, "relayed", follow)
-        monkeypatch.setattr("atomo_cluster.ec2.commands.train.started", lambda *_: "1")
+        monkeypatch.setattr("atomo_cluster.ec2.commands.jobs.train.started", lambda *_: "1")
         return lab("train")
 
     assert broken_off(signal.SIGHUP).code == 130

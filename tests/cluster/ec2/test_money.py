@@ -8,7 +8,7 @@ import pytest
 from cluster.ec2.cloud import Reply, everything, refusal, write_cluster
 
 from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
-from atomo_cluster.ec2.commands.extend import SCRIPT
+from atomo_cluster.ec2.commands.clusters.extend import SCRIPT
 from atomo_cluster.ec2.hosts.ssh import Answer
 
 pytestmark = pytest.mark.slow
@@ -185,7 +185,7 @@ def test_cost_grows_with_time(ec2, cloud, monkeypatch):
         def now(cls, tz=None):
             return datetime.now(timezone.utc) + timedelta(hours=3)
 
-    monkeypatch.setattr("atomo_cluster.ec2.commands.cost.datetime", Later)
+    monkeypatch.setattr("atomo_cluster.ec2.money.costs.datetime", Later)
     cost = ec2("cost", "--json").record
     assert cost["usd_per_hour"] == pytest.approx(3 * HOST)
     assert cost["usd_so_far"] == pytest.approx(9 * HOST, rel=1e-2)
@@ -255,8 +255,8 @@ def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
         def now(cls, tz=None):
             return datetime.now(timezone.utc) + timedelta(hours=cls.hours)
 
-    for module in ("shutdown", "cost"):
-        monkeypatch.setattr(f"atomo_cluster.ec2.commands.{module}.datetime", Later)
+    for module in ("commands.clusters.shutdown", "money.costs"):
+        monkeypatch.setattr(f"atomo_cluster.ec2.{module}.datetime", Later)
     assert ec2("shutdown", "--yes").code == 0
     cloud.moto.reset()  # EC2 has forgotten the hosts
     Later.hours = 100

@@ -4,11 +4,11 @@ from argparse import ArgumentParser
 from typing import Final
 
 from atomo_cluster.ec2.aws.search import survey
-from atomo_cluster.ec2.commands import launch, shutdown
-from atomo_cluster.ec2.commands.bootstrap import add_site, set_up
-from atomo_cluster.ec2.commands.plan import present
-from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.commands.train import add_manner, train
+from atomo_cluster.ec2.commands.clusters import launch, shutdown
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_site, set_up
+from atomo_cluster.ec2.commands.jobs.train import add_manner, train
+from atomo_cluster.ec2.commands.planning.plan import present
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch as launch_hosts
 from atomo_cluster.ec2.launch.plan import make_plan

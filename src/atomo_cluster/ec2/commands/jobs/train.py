@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import instances
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
-from atomo_cluster.ec2.commands.cost import ended_usd
-from atomo_cluster.ec2.commands.kill_python import WAIT_S
-from atomo_cluster.ec2.commands.logs import ALL
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.kill_python import WAIT_S
+from atomo_cluster.ec2.commands.jobs.logs import ALL
 from atomo_cluster.ec2.hosts.setup import INSTALL_S
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_free, followed, shown_words, started, stopped, tail
 from atomo_cluster.ec2.jobs.job import script_of
 from atomo_cluster.ec2.launch.plan import check_total, make_plan
+from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.supervisor.handover import package
 from atomo_cluster.ec2.targets.each_host import finish, on_each
 from atomo_cluster.ec2.targets.selection import cluster_hosts, inner_network, reach

@@ -3,9 +3,9 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
-from atomo_cluster.ec2.commands.kill_python import add_wait
-from atomo_cluster.ec2.commands.logs import number
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.kill_python import add_wait
+from atomo_cluster.ec2.commands.jobs.logs import number
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import stopped
 from atomo_cluster.ec2.targets.selection import cluster_hosts

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.hosts.ssh import Answer, Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.job import KILL, leave_command

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.commands.cost import all_costs, with_noted
-from atomo_cluster.ec2.commands.resize import end
-from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.commands.clusters.resize import end
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.hosts.stop_start import DOWN, UP, go_on, pause, stop, told_to_aws
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
+from atomo_cluster.ec2.money.costs import all_costs, with_noted
 from atomo_cluster.ec2.money.prices import MONTH_H, added, money
 from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, reach
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError

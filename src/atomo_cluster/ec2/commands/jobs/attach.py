@@ -3,8 +3,8 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
-from atomo_cluster.ec2.commands.logs import ALL, add_job, number
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.jobs.logs import ALL, add_job, number
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import followed
 from atomo_cluster.ec2.targets.selection import cluster_hosts

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.kill_python import add_wait, end_python
+from atomo_cluster.ec2.commands.hosts.kill_python import add_wait, end_python
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.targets.each_host import finish, show
 from atomo_cluster.ec2.targets.selection import owners_hosts

@@ -11,15 +11,15 @@ from typing import Final, TypeVar
 from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.aws.inventory import Instance, instances, namesakes, told_of
 from atomo_cluster.ec2.aws.search import survey
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
-from atomo_cluster.ec2.commands.delete_images import image_line
+from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.delete_images import image_line
 from atomo_cluster.ec2.hosts.host_files import alias, host_records
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.hosts.stop_start import DOWN
 from atomo_cluster.ec2.images.baked import Baked, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.own_hosts import show_own
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.story import Event, parsed
 from atomo_cluster.ec2.targets.selection import hosts_of, reach

@@ -9,13 +9,13 @@ from typing import Final
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import HOURS
-from atomo_cluster.ec2.commands.cost import ended_usd
-from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, everywhere
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.plan import check_total, make_plan
+from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.money.ledger import postpone
 from atomo_cluster.ec2.targets.each_host import finish
 from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, reach

@@ -5,7 +5,7 @@ import sys
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach, select
 from atomo_cluster.errors import ConfigError

@@ -6,12 +6,12 @@ from datetime import datetime, timezone
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.commands.cost import all_costs, with_noted, woken
-from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.stop_start import DOWN, start
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.plan import beyond
+from atomo_cluster.ec2.money.costs import all_costs, with_noted, woken
 from atomo_cluster.ec2.money.ledger import file_of
 from atomo_cluster.ec2.money.prices import added, money
 from atomo_cluster.errors import CloudError, ConfigError, NotReady

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.bucket import Bucket
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.hosts.transfer import OnHost, OnS3, Source, fetch
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.supervisor.results import FETCHED

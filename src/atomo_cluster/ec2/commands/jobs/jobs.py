@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.jobs.control import listed

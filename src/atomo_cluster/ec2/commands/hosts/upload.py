@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.hosts.ssh import everywhere
 from atomo_cluster.ec2.hosts.transfer import send
 from atomo_cluster.ec2.invocation.run import Run

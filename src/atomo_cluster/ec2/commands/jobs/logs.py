@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import followed, tail
 from atomo_cluster.ec2.targets.selection import cluster_hosts

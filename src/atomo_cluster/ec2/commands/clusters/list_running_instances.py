@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import owners_instances
-from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 

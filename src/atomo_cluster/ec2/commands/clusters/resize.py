@@ -6,8 +6,8 @@ from typing import Final
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.deletion import END_S
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.commands import launch
-from atomo_cluster.ec2.commands.status import show_hosts
+from atomo_cluster.ec2.commands.clusters import launch
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import CloudError, LeftBehind

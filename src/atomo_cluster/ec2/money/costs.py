@@ -1,36 +1,19 @@
-"""`cost`: past, present and possible costs of the cluster."""
+"""Costs of hosts, disks and images: past, present and until the fuses."""
 
-from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.money.ledger import Entry, life, note, noted
-from atomo_cluster.ec2.money.prices import (
-    MONTH_H,
-    Prices,
-    added,
-    money,
-    prices,
-    snapshot_month,
-)
+from atomo_cluster.ec2.money.prices import MONTH_H, Prices, added, prices, snapshot_month
 from atomo_cluster.errors import CloudError
 
-HELP: Final = """\
-  pytorch_ec2.py cost
-  pytorch_ec2.py cost --json
+__all__ = ["ENDED", "STOPPED", "Cost", "all_costs", "ended_usd", "of_images", "with_noted", "woken"]
 
-Changes nothing. Computed from start and end times, the disks that there are, and the prices of this
-moment: the bill is in the AWS console. Hosts that have ended are in it, also after `shutdown`, as
-this machine has them in state_dir; where nobody looked within an hour of an end, until the fuse at
-most. A stopped host costs its disk; its last column is as if it were started now. Traffic to the
-internet and shared folders (EFS) are not in it."""
-COLUMNS: Final = ("host", "type", "hours", "per hour", "so far", "until the fuse")
 ENDED: Final = ("shutting-down", "terminated")
 STOPPED: Final = "stopped"
 
@@ -46,38 +29,6 @@ class Cost:
     usd_per_hour: float | None
     usd_so_far: float | None
     usd_until_fuse: float | None
-
-
-def arguments(parser: ArgumentParser) -> None:
-    """Adds no options."""
-
-
-def run(run: Run) -> int:
-    costs = [*with_noted(run, all_costs(run)), *of_images(run)]
-    total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
-    shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
-    for one in costs:
-        name = one.type + NOTES.get(one.state, "")
-        shown.add_row(one.id, name, f"{one.hours:.2f}", *(amount(one, key) for key in KEYS))
-    hours = sum(one.hours for one in costs)
-    shown.add_row("all", "", f"{hours:.2f}", *(as_money(total[key], key) for key in KEYS))
-    run.show(shown)
-    run.tell({"hosts": [asdict(one) for one in costs], "hours": hours, **total})
-    return 0
-
-
-KEYS: Final = ("usd_per_hour", "usd_so_far", "usd_until_fuse")
-NOTES: Final = dict.fromkeys(ENDED, ", ended") | {STOPPED: ", stopped"}
-
-
-def amount(one: Cost, key: str) -> str:
-    """Formats an amount of a row."""
-    return as_money(getattr(one, key), key)
-
-
-def as_money(value: float | None, key: str) -> str:
-    """Formats an amount; prices per hour get more digits."""
-    return money(value, 4 if key == KEYS[0] else 2)
 
 
 def all_costs(run: Run) -> list[Cost]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.aws.inventory import instances
-from atomo_cluster.ec2.commands.bootstrap import add_site, site_of
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_site, site_of
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.places.network import find_subnet
 from atomo_cluster.ec2.supervisor.crew import Crew

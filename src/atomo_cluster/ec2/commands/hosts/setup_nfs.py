@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.commands.bootstrap import add_hostfile, add_site, site_of
+from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile, add_site, site_of
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.setup import copy_code, mount, reachable, serve
 from atomo_cluster.ec2.invocation.run import Run

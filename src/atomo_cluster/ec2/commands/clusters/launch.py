@@ -6,15 +6,15 @@ from typing import Final
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.checks.preflight import validate
 from atomo_cluster.ec2.checks.results import UNKNOWN, Site
-from atomo_cluster.ec2.commands.cost import ended_usd
-from atomo_cluster.ec2.commands.plan import show
-from atomo_cluster.ec2.commands.status import show_hosts
-from atomo_cluster.ec2.commands.validate import refuse
+from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.commands.planning.plan import show
+from atomo_cluster.ec2.commands.planning.validate import refuse
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
 from atomo_cluster.ec2.launch.offers import checked, offers, take
 from atomo_cluster.ec2.launch.plan import Plan, check_total
+from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.money.ledger import Entry, note, renew
 from atomo_cluster.ec2.money.prices import added
 from atomo_cluster.ec2.places.network import allowed_cidr

@@ -1,0 +1,1 @@
+"""Commands on whole clusters: launch, states, fuses and shutdown."""

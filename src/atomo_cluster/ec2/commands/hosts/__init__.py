@@ -1,0 +1,1 @@
+"""Commands on hosts: set-up, files, shells and images."""

@@ -1,0 +1,1 @@
+"""Commands before a launch: settings, permissions, prices, plans and checks."""

@@ -16,18 +16,23 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # A room may import those before it.
 ALONE = {"virtual": ["errors", "visible"]}  # runs where there is nothing but a Python
 ORDER = ["__init__", "errors", "names", "visible", "arguments", "program", "ec2"]
+# The same within the commands for EC2; `__main__` and `cli` are the entry.
+EC2_ORDER = ["__init__", "settings", "aws", "invocation", "hosts", "places", "images", "money",
+             "launch", "targets", "jobs", "checks", "supervisor", "commands", "cli",
+             "__main__"]  # fmt: skip
+COMMANDS_ORDER = ["__init__", "planning", "hosts", "jobs", "clusters"]
 HEAVY = {"atomo", "torch", "torchvision", "numpy", "numba", "mpi4py"}
 LATE = {"boto3", "botocore", "yaml"}  # for a command that acts; none needs them to be explained
 
 
-def outer(path):
-    """The rooms of either package that a file imports, as `package.room`."""
-    found = set()
+def imported(path, package, depth):
+    """Returns the rooms below `package` that a file imports, `depth` names deep."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= {".".join(name.split(".")[:2]) for name in names if name.startswith("atomo")}
-    return found
+        modules |= {name for name in names if name.startswith(package)}
+    return {".".join(name.split(".")[:depth]) for name in modules}
 
 
 def name_of(path):
@@ -38,7 +43,24 @@ def name_of(path):
 def test_imports_only_what_comes_before(path):
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     before = ALONE[room] if room in ALONE else ORDER[: ORDER.index(room)]
-    assert outer(path) <= {f"atomo_cluster.{one}" for one in [room, *before]}
+    assert imported(path, "atomo", 2) <= {f"atomo_cluster.{name}" for name in [room, *before]}
+
+
+@pytest.mark.parametrize(
+    ("package", "order"), [("ec2", EC2_ORDER), ("ec2.commands", COMMANDS_ORDER)]
+)
+def test_rooms_of_ec2_import_only_what_comes_before(package, order):
+    folder, prefix = PACKAGE / package.replace(".", "/"), f"atomo_cluster.{package}."
+    for path in sorted(folder.rglob("*.py")):
+        room = path.relative_to(folder).parts[0].removesuffix(".py")
+        before = {f"{prefix}{name}" for name in order[: order.index(room) + 1]}
+        assert imported(path, prefix, prefix.count(".") + 1) <= before, path
+
+
+def test_no_folder_of_ec2_has_more_than_fifteen_files():
+    folders = [path for path in (PACKAGE / "ec2").rglob("*") if path.name[0] != "_"]
+    sizes = {path: len([*path.glob("*.*")]) for path in folders}
+    assert not [path for path, files in sizes.items() if files > 15]
 
 
 def test_the_library_knows_nothing_of_clusters():

@@ -6,7 +6,7 @@ Python's own reference manual, which every Python ships, and LeNet on the embedd
 a code, a method of the table METHODS, a number of steps and a seed. Results are lines of JSON, and
 a cell that is there already is not run again.
 
-python benchmarks/adam.py benchmarks/records/adam.jsonl --codes 'topk(ratio=0.01); efsignsgd'
+python benchmarks/adam.py benchmarks/records/adam.jsonl --methods 'memory adam' --codes 'topk(ratio=0.01); efsignsgd'
 python benchmarks/adam.py benchmarks/records/adam.jsonl --table docs/optimizers.md
 """
 
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import atomo
+from atomo.codecs import CODECS
 from atomo.communicators.direct import Direct
 from atomo.integrations.optimizer import AveragedOptimizer
 from atomo.models import build_model
@@ -63,16 +64,16 @@ class Task(Protocol):
 class Characters:
     """A character model on the text of Python's reference manual."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 96) -> None:
         text = "".join(topics[name] for name in sorted(topics))
         letters = sorted(set(text))
         numbers = {letter: number for number, letter in enumerate(letters)}
         codes = torch.tensor([numbers[letter] for letter in text])
-        self._letters, cut = len(letters), len(codes) * 9 // 10
+        self._letters, self._width, cut = len(letters), width, len(codes) * 9 // 10
         self._train, self._test = codes[:cut], codes[cut:]
 
     def model(self) -> nn.Module:
-        return TransformerLanguageModel(self._letters, 96, 2, 4, 0.0, True, WINDOW)
+        return TransformerLanguageModel(self._letters, self._width, 2, 4, 0.0, True, WINDOW)
 
     def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         last = len(self._train) - WINDOW - 1
@@ -115,7 +116,11 @@ class Digits:
         return self._images[1437:], self._labels[1437:]
 
 
-TASKS: Final[Mapping[str, Callable[[], Task]]] = {"characters": Characters, "digits": Digits}
+TASKS: Final[Mapping[str, Callable[[], Task]]] = {
+    "characters": Characters,
+    "digits": Digits,
+    "wide characters": lambda: Characters(192),
+}
 make_task = cache(lambda name: TASKS[name]())
 
 
@@ -160,40 +165,15 @@ class Differences:
             parameter.grad.copy_(estimate.add_(parameter.grad))
 
 
-@final
-class Preconditioned:
-    """Adam's update of each rank by itself, compressed (Chen et al., Efficient-Adam, 2022)."""
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        self._betas, self._eps, self._step = betas, eps, 0
-        self._moments: list[tuple[Tensor, Tensor]] = []
-
-    def before(self, parameters: Sequence[Tensor]) -> None:
-        if not self._moments:
-            self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
-        self._step += 1
-        first, second = self._betas
-        for (mean, square), parameter in zip(self._moments, parameters, strict=True):
-            assert parameter.grad is not None
-            mean.lerp_(parameter.grad, 1 - first)
-            square.lerp_(parameter.grad**2, 1 - second)
-            size = (square / (1 - second**self._step)).sqrt_().add_(self._eps)
-            parameter.grad.copy_(mean / (1 - first**self._step) / size)
-
-    def after(self, parameters: Sequence[Tensor]) -> None:
-        """The average is the update."""
-
-
 @dataclass(frozen=True)
 class Method:
     """What is done beside the codec."""
 
-    change: Callable[[], Plain | Differences | Preconditioned] = Plain
-    memory: str = "auto"
+    change: Callable[[], Plain | Differences] = Plain
+    memory: str = ""  # one that compresses gradients
     dense_share: float = 0.0  # of the steps, at first
     warm_up: bool = False  # of the ratio, over a fifth of the steps
     betas: tuple[float, float] = (0.9, 0.999)
-    steps_by: str = "adamw"
     rate: float = RATE
 
 
@@ -210,11 +190,9 @@ METHODS: Final[Mapping[str, Method]] = {
     "rate x 4": Method(rate=4 * RATE),
     "differences": Method(lambda: Differences(1.0), memory="residual"),
     "differences of a mean": Method(lambda: Differences(0.1), memory="residual"),
-    "preconditioned": Method(Preconditioned, memory="residual", steps_by="sgd"),
+    "memory adam": Method(memory="adam"),
     "dense first 10 %; rate x 2": Method(dense_share=0.1, rate=2 * RATE),
-    "dense first 10 %; preconditioned": Method(
-        Preconditioned, memory="residual", steps_by="sgd", dense_share=0.1
-    ),
+    "dense first 10 %; memory adam": Method(memory="adam", dense_share=0.1),
     "momentum before": Method(memory="dgc", betas=(0.0, 0.999)),
 }
 
@@ -240,11 +218,16 @@ class Cell:
 
 def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimiser of one rank."""
-    if method.steps_by == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=method.rate)
     return torch.optim.AdamW(
         model.parameters(), lr=method.rate, betas=method.betas, weight_decay=0.01
     )
+
+
+def memory_of(cell: Cell) -> str:
+    """Returns the memory of a cell: that of its method, or else the default of what compresses gradients."""
+    name = cell.code.partition("(")[0]
+    adam = name in CODECS and atomo.default_memory(cell.code, optimizer="adam") == "adam"
+    return METHODS[cell.method].memory or ("residual" if adam else "auto")
 
 
 def schedule_of(cell: Cell, method: Method) -> tuple[str, str]:
@@ -265,7 +248,8 @@ def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer
     method, task = METHODS[cell.method], make_task(cell.task)
     code, schedule = schedule_of(cell, method)
     wrapped = atomo.wrap_optimizer(
-        optimizer_of(method, model), model, code, memory=method.memory, seed=cell.seed,
+        optimizer_of(method, model), model, code, memory=memory_of(cell),
+        seed=cell.seed,
         collective=ranks, dense_steps=round(method.dense_share * cell.steps),
         code_schedule=schedule,
     )  # fmt: skip
@@ -281,8 +265,6 @@ def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer
         change.before(parameters)
         wrapped.average()
         change.after(parameters)
-        if method.steps_by == "sgd":  # decoupled, as AdamW's
-            torch._foreach_mul_([p.data for p in parameters], 1 - method.rate * 0.01)
         wrapped.step()
     return wrapped
 
@@ -386,7 +368,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--codes", default="; ".join(CODES), help="separated by ;")
     parser.add_argument("--methods", default="plain", help="separated by commas")
-    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--tasks", default="characters,digits", help=", ".join(TASKS))
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", type=Path, help="a page to write the table into; runs nothing")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from atomo.config import Settings
@@ -72,16 +72,21 @@ def run_threads(
     together([body(transport) for transport in transports], lambda: transports[0].abort(1))
 
 
-def plain_sgd(chosen: Settings, rates: Sequence[float] = ()) -> dict[str, Tensor]:
+def plain_sgd(
+    chosen: Settings,
+    rates: Sequence[float] = (),
+    make: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+) -> dict[str, Tensor]:
     """Returns the same training as one loop over the joined batches, written from PyTorch's
     tutorial.
 
-    `rates` are the learning rates of the steps; empty: a rate that shrinks.
+    `rates` are the learning rates of the steps; empty: a rate that shrinks. `make` makes another
+    optimiser than SGD.
     """
     data = load_dataset(chosen.dataset, Path(chosen.data_dir))
     torch.manual_seed(derive(chosen.seed, "weights"))
     model = build_model(chosen.network, data.input_shape, data.classes)
-    optimizer = torch.optim.SGD(
+    optimizer = make(model) if make else torch.optim.SGD(
         model.parameters(),
         lr=chosen.lr,
         momentum=chosen.momentum,

@@ -273,7 +273,7 @@ def test_the_default_learning_rate_is_the_optimizer_s_and_the_codec_s(words, rat
         ("--code=topk", "dgc"),
         ("--code=efsignsgd --nesterov=yes", "dgc"),
         ("--code=topk --momentum=0", "residual"),
-        ("--code=topk --optimizer=ADAM", "residual"),
+        ("--code=topk --optimizer=ADAM", "adam"),
         ("--code=fp16", "residual"),
         ("--code=svd", "none"),
         ("--code=terngrad", "none"),
@@ -288,10 +288,39 @@ def test_the_default_learning_rate_is_the_optimizer_s_and_the_codec_s(words, rat
         ("--comm-type=ACPSGD", "dgc"),
         ("--comm-type=ACPSGD --momentum=0", "residual"),
         ("--comm-type=ACPSGD --optimizer=adam", "residual"),
+        ("--comm-type=PowerSGD --optimizer=adam", "residual"),
+        # Adam's update is compressed where that was measured to lose less.
+        ("--code=efsignsgd --optimizer=adam", "adam"),
+        ("--code=onebit --optimizer=adam --comm-type=Allgather", "adam"),
+        ("--code=topk --optimizer=adam --code-for=bf16:conv1.weight", "adam"),
+        ("--code-schedule=0:sgd;1:topk --optimizer=adam", "adam"),
+        ("--code=topk --optimizer=adam --memory=residual", "residual"),
+        ("--code=topk --optimizer=adam --clip-grad=1", "residual"),
+        ("--code=svd(selection=top) --optimizer=adam", "residual"),
+        ("--code=fp16 --optimizer=adam", "residual"),
+        ("--code=dgc --optimizer=adam", "dgc"),
+        ("--code=qsgd --optimizer=adam", "none"),
+        ("--code=svd(selection=top) --optimizer=adam --memory=adam(beta2=0.99)",
+         "adam(beta2=0.99)"),
     ],
 )
 def test_momentum_comes_before_error_feedback(words, memory):
     assert read(*words.split()).resolved().memory == memory
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--code=topk", r"--memory adam .*--optimizer sgd steps by gradients; give --optimizer ad"),
+        ("--code=topk --optimizer=adam --clip-grad=1", r"--clip-grad 1: .*give --memory residual"),
+        ("--code=svd --optimizer=adam", r"memory adam diverges"),
+        ("--code=terngrad(scale=shared) --optimizer=adam", r"goes with memory none, not adam"),
+        ("--comm-type=PowerSGD --optimizer=adam", r"goes with --memory residual or dgc, not adam"),
+    ],
+)
+def test_a_memory_that_makes_adams_update_is_refused_where_it_cannot(words, message):
+    with pytest.raises(ConfigError, match=message):
+        read("--memory=adam", *words.split()).resolved()
 
 
 def test_codecs_that_no_memory_suits_are_refused_with_the_one_that_was_tried():

@@ -210,7 +210,9 @@ def default_rate(optimizer: str, codecs: Sequence[Codec[Any]]) -> float:
     return VOTES_RATE if any(one.votes for one in codecs) else RATES[name]
 
 
-def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float) -> str:
+def needed_memory(
+    codecs: Sequence[Codec[Any]], comm_type: str, momentum: float, optimizer: str = "sgd"
+) -> str:
     """Returns the memory of the last codec that needs one, among those that all codecs bear.
 
     Codecs that lose next to nothing come after the others, and go without where another must.
@@ -219,6 +221,7 @@ def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float)
         codecs: those of its schedule, in order, and of single parameters.
         comm_type: the communicator, which may take a memory of its own.
         momentum: that of the optimiser; 0 where it has none.
+        optimizer: as of `default_memory`.
 
     Raises:
         ConfigError: there is no such memory.
@@ -226,7 +229,7 @@ def needed_memory(codecs: Sequence[Codec[Any]], comm_type: str, momentum: float)
     own = own_memory(comm_type, momentum)
     if own is not None:
         return own
-    needed = {codec: default_memory(codec, momentum) for codec in reversed(codecs)}
+    needed = {codec: default_memory(codec, momentum, optimizer) for codec in reversed(codecs)}
     wanted = [(memory, codec) for codec, memory in needed.items() if memory != Forget.id]
     wanted.sort(key=lambda pair: pair[1].near_lossless)  # what loses much comes first
     borne = next((memory for memory, _ in wanted if all_bear(codecs, memory)), Forget.id)

@@ -52,11 +52,11 @@ from atomo.setting_checks import (
     CUDA_AWARE_MPI,
     MASTER_DEVICES,
     PRECISIONS,
-    check_clip,
     check_folders,
     check_hosts,
     check_precision,
     check_schedule,
+    check_update,
     master_down,
     wants_gpu,
 )
@@ -270,12 +270,13 @@ class Settings:
         codecs = [*(phase.codec for phase in planned), *by_name.codecs]
         memory = self.memory
         if memory == "auto":
-            memory = needed_memory(codecs, self.comm_type, self.momentum_of_sgd)
+            adaptive = PLAIN if self.clip_grad else self.optimizer  # gradients are what is clipped
+            memory = needed_memory(codecs, self.comm_type, self.momentum_of_sgd, adaptive)
         for one in codecs:
             check_fits(one, memory)
         check_memory(memory, self.comm_type)
         check_scales(codecs, self.comm_type, self.spares)
-        check_clip(self.clip_grad, memory)
+        check_update(self.optimizer, self.clip_grad, memory)
         check_precision(self.precision, self.enable_gpu)
         schedule = fitted_schedule(codec, self.code_schedule, self.warmup_epochs, self.comm_type)
         return replace(

@@ -9,9 +9,10 @@ from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 
 __all__ = [
-    "AUTO", "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "PRECISIONS", "check_clip", "check_folders",
+    "AUTO", "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "PRECISIONS", "check_folders",
     "check_hosts",
-    "check_precision", "check_schedule", "master_down", "wants_gpu",
+    "check_precision", "check_schedule",
+    "check_update", "master_down", "wants_gpu",
 ]  # fmt: skip
 
 PRECISIONS: Final = ("fp32", "bf16", "fp16")
@@ -55,8 +56,22 @@ def check_precision(precision: str, enable_gpu: str | bool) -> None:
         )
 
 
-def check_clip(clip_grad: float, memory: str) -> None:
-    """Raises ConfigError where what is to be clipped has momentum in it already."""
+def check_update(optimizer: str, clip_grad: float, memory: str) -> None:
+    """Raises ConfigError for a memory that makes Adam's update or applies momentum, beside settings
+    that need plain gradients.
+    """
+    makes_update = kind_of(memory).makes_update
+    if makes_update and optimizer.lower() != "adam":
+        raise ConfigError(
+            f"--memory {memory} has workers send Adam's update in place of their gradients, and "
+            f"--optimizer {optimizer} steps by gradients; give --optimizer adam, or leave --memory "
+            "out"
+        )
+    if clip_grad and makes_update:
+        raise ConfigError(
+            f"--clip-grad {clip_grad:g}: with --memory {memory} workers send Adam's update, whose "
+            "length is not the gradient's; give --memory residual, or leave --clip-grad out"
+        )
     if clip_grad and kind_of(memory).has_momentum:
         raise ConfigError(
             f"--clip-grad {clip_grad:g}: with --memory {memory} what workers send has momentum in "

@@ -52,6 +52,9 @@ class Codec(ABC, Generic[Payload]):
     near_lossless: ClassVar[bool] = False
     """True if nearly all of every gradient is sent, so that error feedback delays almost
     nothing."""
+    suits_adam: ClassVar[bool] = False
+    """True if measured to lose less where Adam's update is compressed and not the gradient
+    (docs/optimizers.md)."""
     contraction_setting: ClassVar[str] = ""
     """The setting that turns an unbiased codec into a contraction; empty if there is none."""
     votes: ClassVar[bool] = False

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.integrations.adam import warn_of_adam
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
@@ -81,7 +82,7 @@ def ddp_hook(
     With `optimizer`, "auto" then takes a memory that applies momentum before the codec ("dgc"), and
     momentum and weight decay move there, as with `wrap_optimizer`: the optimiser's groups have
     neither afterwards, its `state_dict` has both. Without, a warning says so at the first step of
-    such an SGD.
+    such an SGD. A hook cannot make Adam's update; `wrap_optimizer` can, and loses less.
 
     Args:
         ddp: the wrapped model; parameters that need a gradient are those it has now.
@@ -139,6 +140,7 @@ def ddp_hook(
         hierarchical=hosts,
     )
     enabled, optimizers = scaler if skips else None, given_optimizers(choice, optimizer)
+    warn_of_adam(choice, optimizers, ddp.process_group.rank())
     return hook_of(ddp, choice, enabled, process_group, timeout_s, optimizers)
 
 

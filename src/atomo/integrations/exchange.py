@@ -239,7 +239,8 @@ class Exchange:
         averager.dense.check(state)
         if state["memory"] != averager.memory.id:
             raise CheckpointError(
-                f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}"
+                f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}: give "
+                f"memory={state['memory']!r}"
             )
         found, seat = state.get("memories", {}), self.seat
         mine = claimed(seat.memory, seat.memories, state["ranks"]) if seat.keeps else []

@@ -55,6 +55,8 @@ class Choice:
     """The codecs that follow, each with the step from which it encodes."""
     bucket_mb: float = 0.0
     """The gradient of a message, MB; 0: the caller divides."""
+    plain_step: bool = False
+    """True if the optimizer only subtracts the average times its rate."""
     recipe: str = ""
     """The one of which code, memory and schedule are; "": none."""
 
@@ -122,6 +124,12 @@ class Choice:
         check_fresh(self.memory)
         for codec in self.codecs:
             check_fits(codec, self.memory_spec)
+        if self.memory_kind.makes_update and not self.plain_step:
+            raise ConfigError(
+                f"memory {self.memory_spec} has ranks send Adam's update in place of gradients, "
+                "and here the optimizer would step by it as by a gradient: use "
+                "atomo.wrap_optimizer with torch.optim.AdamW or Adam, or give another memory"
+            )
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.nesterov and not self.momentum:

@@ -22,7 +22,8 @@ def blank(memory: Memory, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]
         for prefix in memory.vectors
         for name, parameter in parameters.items()
     }
-    return vectors | {name: torch.zeros((), dtype=torch.float64) for name in memory.scalars}
+    names = [*memory.scalars, *(one + name for one in memory.numbers for name in parameters)]
+    return vectors | {name: torch.zeros((), dtype=torch.float64) for name in names}
 
 
 def filled(memory: Memory, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -42,7 +43,7 @@ def claimed(rank: int, size: int, ranks: int) -> list[int]:
 def add_up(
     states: Sequence[Mapping[str, Any]], memory: Memory, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The sum of several states, without what is zero.
+    """The sum of several states, of `Memory.statistics` the mean, without what is zero.
 
     Raises:
         CheckpointError: an entry is missing, or is none of this model's and this memory's.
@@ -54,6 +55,9 @@ def add_up(
             found = state[name].to(entry.device)
             # What is not a vector, such as a learning rate, is the same on all ranks.
             total[name] = found if name in memory.scalars else entry + found
+    for name, entry in total.items() if states else ():
+        if memory.statistics and name.startswith(memory.statistics):
+            entry /= len(states)
     return {name: entry for name, entry in total.items() if bool(entry.any())}
 
 

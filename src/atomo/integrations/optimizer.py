@@ -1,6 +1,7 @@
 """Any optimiser, stepping with the average of all ranks' compressed gradients."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 import torch
@@ -13,6 +14,7 @@ from atomo.communicators.collective import Collective
 from atomo.errors import ConfigError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
+from atomo.integrations.adam import PlainStep, move_adam
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
@@ -69,12 +71,18 @@ def wrap_optimizer(
     memory applies momentum, it is moved there, and weight decay with it: the groups then have
     neither, and `state_dict` has both.
 
+    Adam divides what a memory sends late by its own length. So with Adam or AdamW and a codec that
+    was measured to lose less so ("topk", "efsignsgd", "onebit"), "auto" takes memory "adam": each
+    rank makes the update with the betas and the eps of the optimiser, and compresses the update;
+    `step` subtracts the average times the learning rate, with AdamW's weight decay. The moments are
+    then in `exchange.state_dict()`. `memory="residual"` compresses gradients.
+
     Args:
         optimizer: of parameters of `model`, with all its groups.
         model: what is trained.
         code: a codec, or its specification such as "svd(rank=3)".
-        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
-            `default_memory` of the codec and the momentum; or a
+        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", "adam", or
+            "auto": `default_memory` of the codec, the momentum and the optimiser; or a
             new object of `atomo.make_memory`, for this hook and rank alone.
         bucket_mb: gradient per message, MB.
         scaler: where the loss is scaled; then call `average` before `scaler.step`.
@@ -115,14 +123,17 @@ def wrap_optimizer(
         hierarchical=hosts,
         bucket_mb=bucket_mb,
     )
-    choice, moved = move_momentum(choice, [inner_optimizer(optimizer)], parameters.values())
+    inner = inner_optimizer(optimizer)
+    choice, plain = move_adam(choice, inner, scaled=skips)
+    choice, moved = move_momentum(choice, [inner], parameters.values())
     ranks = join_job(timeout_s) if collective is None else collective
-    exchange = make_exchange(choice, ranks, parameters, decay=moved.decay(parameters))
+    decay = moved.decay(parameters) if plain is None else plain.decay(parameters)
+    exchange = make_exchange(choice, ranks, parameters, decay=decay)
     moved.take()
     replicate(model, ranks)
     buckets = grouped(parameters, choice.codec, bucket_mb)
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), ADVICE)
-    return AveragedOptimizer(optimizer, exchange, buckets, watch, scaler if skips else None)
+    return AveragedOptimizer(optimizer, exchange, buckets, watch, scaler if skips else None, plain)
 
 
 @final
@@ -139,12 +150,13 @@ class AveragedOptimizer(Optimizer):
         buckets: Sequence[Mapping[str, Tensor]],
         watch: MomentumWatch | None,
         scaler: GradScaler | None,
+        plain: PlainStep | None = None,
     ) -> None:
         # Not Optimizer's own, which would make groups and state that nobody uses.
         self.optimizer = optimizer
         self.exchange = exchange
         self._buckets, self._watch, self._scaler = buckets, watch, scaler
-        self._averaged = False
+        self._averaged, self._plain = False, plain
 
     def __getattr__(self, name: str) -> Any:
         """`param_groups`, `state`, `defaults`, hooks: the wrapped one's, as they are now."""
@@ -171,7 +183,8 @@ class AveragedOptimizer(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Averages, unless that is done, and takes the wrapped optimiser's step."""
         if closure is not None:
-            return self.optimizer.step(lambda: self._after(closure))
+            with self._updating():
+                return self.optimizer.step(lambda: self._after(closure))
         if not self._averaged and self._scaler is not None:
             raise ConfigError(
                 "with a scaler, call average() before scaler.step(): each scaler looks at its own "
@@ -180,13 +193,30 @@ class AveragedOptimizer(Optimizer):
         if not self._averaged:
             self.average()
         self._averaged = False
-        return self.optimizer.step()
+        with self._updating():
+            self._update()
+            return self.optimizer.step()
 
     def _after(self, closure: Callable[[], Any]) -> Any:
         loss = closure()
         self.average()
         self._averaged = False
+        self._update()
         return loss
+
+    def _update(self) -> None:
+        """Takes the step that the memory leaves to take, where it makes the update."""
+        if self._plain is not None:
+            self._plain.take()
+
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        """Gives parameters their gradients back, which the wrapped optimiser must not see."""
+        try:
+            yield
+        finally:
+            if self._plain is not None:
+                self._plain.put_back()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients."""

@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from atomo.codecs import Codec, Law, make_codec
 from atomo.codecs.shared import shared
 from atomo.codecs.spec import read_call
 from atomo.errors import ConfigError
+from atomo.memory.adam import EfficientAdam
 from atomo.memory.base import Layout, Memory
 from atomo.memory.dgc import MomentumCorrection
 from atomo.memory.momentum import Momentum
@@ -19,6 +20,7 @@ from atomo.names import described, nearest, resolve
 
 __all__ = [
     "MEMORIES",
+    "EfficientAdam",
     "Forget",
     "Layout",
     "Memory",
@@ -33,33 +35,47 @@ __all__ = [
 ]
 
 MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
-    {memory.id: memory for memory in (Forget, Residual, MomentumCorrection, Momentum)}
+    {memory.id: memory for memory in (Forget, Residual, MomentumCorrection, Momentum, EfficientAdam)}
 )
 
 
-def default_memory(codec: Codec[Any] | str, momentum: float = 0.0) -> str:
+OPTIMIZERS: Final = ("sgd", "adam")
+
+
+def default_memory(
+    codec: Codec[Any] | str, momentum: float = 0.0, optimizer: str = "sgd"
+) -> str:
     """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere.
 
     Momentum on top of sums that error feedback has delayed goes on pushing where there is nothing
     left to feed back, and diverges at rates that plain SGD bears. So with momentum and a codec that
     leaves much behind, it is the memory that applies momentum before the codec chooses.
 
+    Adam divides a late sum by the sum's own length. So with Adam and a codec that was measured to
+    lose less so, the memory makes Adam's update, and keeps what is not sent of the update.
+
     >>> default_memory("topk"), default_memory("topk", momentum=0.9), default_memory("qsgd")
     ('residual', 'dgc', 'none')
+    >>> default_memory("topk", optimizer="adam")
+    'adam'
 
     Args:
         codec: what encodes, or its specification.
         momentum: what the optimiser would apply to the mean of the gradients.
+        optimizer: the one that steps, "sgd" or "adam" (AdamW too).
 
     Raises:
-        ConfigError: the codec is none, or the momentum no number.
+        ConfigError: the codec or the optimiser is none, or the momentum no number.
     """
     codec = codec if isinstance(codec, Codec) else make_codec(codec)
     check_number("momentum", momentum)
+    adam = resolve("optimizer", optimizer, OPTIMIZERS) == "adam"
     if codec.memory is not None:
         return codec.memory
     if Law.UNBIASED in codec.laws:
         return Forget.id
+    if adam:
+        return EfficientAdam.id if codec.suits_adam else Residual.id
     # Blind draws overshoot wherever momentum is: what waits for them is as old as it is large.
     before = momentum and not codec.near_lossless and not codec.shared_seed
     return MomentumCorrection.id if before else Residual.id

@@ -38,9 +38,17 @@ class Memory(ABC):
     """True if it applies the momentum that `make_memory` is given, and not one of its own."""
     decay_has_momentum: ClassVar[bool] = False
     """Whether the optimiser gives weight decay the momentum that it does not give the gradient."""
+    makes_update: ClassVar[bool] = False
+    """True if it sends the update of an adaptive optimiser, so that the optimiser at the other end
+    only subtracts the average times the learning rate."""
     vectors: ClassVar[tuple[str, ...]] = ("",)
     """What its state has of each parameter: a vector for each of these, which goes before the
     parameter's name."""
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """The prefixes of entries of its state that are one float64 of each parameter."""
+    statistics: ClassVar[tuple[str, ...]] = ()
+    """The prefixes of entries that are means over steps or counts of them, and nothing unsent: a
+    worker that takes over several memories has the mean of these, and the sum of the others."""
     scalars: ClassVar[frozenset[str]] = frozenset()
     """What its state has beside vectors of parameters: these, one float64 each."""
     encodes_rows: ClassVar[bool] = False

@@ -64,7 +64,7 @@ def blind_feedback_with_momentum(s: Settings) -> bool:
 
 def blind_feedback_with_adam(s: Settings) -> bool:
     """Adam divides it by its own length, so that all that waited moves a weight by one step."""
-    return blind_feedback(s) and s.optimizer == "adam"
+    return blind_feedback(s) and s.optimizer == "adam" and not kind_of(s.memory).makes_update
 
 
 def momentum_after_feedback(s: Settings) -> bool:

@@ -66,7 +66,9 @@ def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Mem
         elif name.removeprefix(MEMORY) in memory.scalars:
             check_tensor(name, tensor, torch.zeros((), dtype=torch.float64))
         elif name.startswith(MEMORY) and name.rpartition("/")[2] in parameters:
-            check_tensor(name, tensor, parameters[name.rpartition("/")[2]])
+            single = name.removeprefix(MEMORY).startswith(memory.numbers)
+            own = torch.zeros((), dtype=torch.float64) if single else None
+            check_tensor(name, tensor, parameters[name.rpartition("/")[2]] if own is None else own)
             if not tensor.isfinite().all():
                 raise CheckpointError(f"a worker's {name!r} in the checkpoint is not finite")
         else:

@@ -128,7 +128,8 @@ class FlatOptimizer:
 
     def _check(self, kinds: set[str]) -> None:
         """Raises CheckpointError where a state has other kinds than this optimiser."""
-        known = KINDS[self._settings.optimizer]
+        s = self._settings
+        known = set() if kind_of(s.memory).makes_update else KINDS[s.optimizer]
         if kinds and kinds != known:
             raise CheckpointError(
                 f"the checkpoint has {', '.join(sorted(kinds))} of the optimizer; "
@@ -140,6 +141,8 @@ def build(settings: Settings) -> UpdateRule:
     """The update rule of that name."""
     s = settings
     decay = s.weight_decay if s.decay_norms and not has_decay_momentum(s) else 0.0
+    if kind_of(s.memory).makes_update:  # u + wd p: AdamW's decay
+        return Sgd(momentum=0.0, nesterov=False, weight_decay=decay)
     if s.optimizer == "adam":
         return Adam(weight_decay=decay)
     apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough

@@ -34,6 +34,7 @@ class EFSignSGD(Codec[Signs]):
     id: ClassVar[str] = "efsignsgd"
     default_payload_type: ClassVar[type[Signs]] = Signs
     default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    suits_adam: ClassVar[bool] = True
     batch_decodes_on_gpu: ClassVar[bool] = True
     accepts_half: ClassVar[bool] = True
 

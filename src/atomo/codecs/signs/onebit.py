@@ -54,6 +54,7 @@ class OneBit(Codec[Halves]):
     id: ClassVar[str] = "onebit"
     default_payload_type: ClassVar[type[Halves]] = Halves
     default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
+    suits_adam: ClassVar[bool] = True
     batch_decodes_on_gpu: ClassVar[bool] = True
     accepts_half: ClassVar[bool] = True
 

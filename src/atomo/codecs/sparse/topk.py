@@ -43,6 +43,7 @@ class TopK(Selector):
     entries get more of it."""
 
     id: ClassVar[str] = "topk"
+    suits_adam: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ Python's own reference manual, which every Python ships, and LeNet on the embedd
 a code, a method of the table METHODS, a number of steps and a seed. Results are lines of JSON, and
 a cell that is there already is not run again.
 
-python benchmarks/adam.py benchmarks/records/adam.jsonl --methods 'memory adam' --codes 'topk(ratio=0.01); efsignsgd'
+python benchmarks/adam.py benchmarks/records/adam.jsonl --codes 'topk(ratio=0.01); efsignsgd'
 python benchmarks/adam.py benchmarks/records/adam.jsonl --table docs/optimizers.md
 """
 
@@ -224,7 +224,7 @@ def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def memory_of(cell: Cell) -> str:
-    """Returns the memory of a cell: that of its method, or else the default of what compresses gradients."""
+    """Returns the memory that the method names, or else the default that compresses gradients."""
     name = cell.code.partition("(")[0]
     adam = name in CODECS and atomo.default_memory(cell.code, optimizer="adam") == "adam"
     return METHODS[cell.method].memory or ("residual" if adam else "auto")

@@ -86,12 +86,16 @@ def plain_sgd(
     data = load_dataset(chosen.dataset, Path(chosen.data_dir))
     torch.manual_seed(derive(chosen.seed, "weights"))
     model = build_model(chosen.network, data.input_shape, data.classes)
-    optimizer = make(model) if make else torch.optim.SGD(
-        model.parameters(),
-        lr=chosen.lr,
-        momentum=chosen.momentum,
-        nesterov=chosen.nesterov,
-        weight_decay=chosen.weight_decay,
+    optimizer = (
+        make(model)
+        if make
+        else torch.optim.SGD(
+            model.parameters(),
+            lr=chosen.lr,
+            momentum=chosen.momentum,
+            nesterov=chosen.nesterov,
+            weight_decay=chosen.weight_decay,
+        )
     )
     workers = chosen.workers
     shards = [

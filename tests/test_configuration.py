@@ -300,8 +300,10 @@ def test_the_default_learning_rate_is_the_optimizer_s_and_the_codec_s(words, rat
         ("--code=fp16 --optimizer=adam", "residual"),
         ("--code=dgc --optimizer=adam", "dgc"),
         ("--code=qsgd --optimizer=adam", "none"),
-        ("--code=svd(selection=top) --optimizer=adam --memory=adam(beta2=0.99)",
-         "adam(beta2=0.99)"),
+        (
+            "--code=svd(selection=top) --optimizer=adam --memory=adam(beta2=0.99)",
+            "adam(beta2=0.99)",
+        ),
     ],
 )
 def test_momentum_comes_before_error_feedback(words, memory):

@@ -149,7 +149,7 @@ class Settings:
     svd_rank: int | None = option(None, "expected atoms per layer of svd; lower => fewer bytes")
     quantization_level: int | None = option(None, "bits per entry of the quantising codecs")
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
-    memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum")
+    memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum, adam")
     comm_type: str = option(
         "Bcast",
         "Bcast: a master averages, and sends weights; without a master: "

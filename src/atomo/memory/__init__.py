@@ -35,16 +35,17 @@ __all__ = [
 ]
 
 MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
-    {memory.id: memory for memory in (Forget, Residual, MomentumCorrection, Momentum, EfficientAdam)}
+    {
+        memory.id: memory
+        for memory in (Forget, Residual, MomentumCorrection, Momentum, EfficientAdam)
+    }
 )
 
 
 OPTIMIZERS: Final = ("sgd", "adam")
 
 
-def default_memory(
-    codec: Codec[Any] | str, momentum: float = 0.0, optimizer: str = "sgd"
-) -> str:
+def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: str = "sgd") -> str:
     """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere.
 
     Momentum on top of sums that error feedback has delayed goes on pushing where there is nothing

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pretend import DEVICE, Device, Module, placed, pretends, staged, waits
 
-from atomo.devices import Look, SideStreams, to_device, to_host
+from atomo.devices import AsyncScalars, SideStreams, to_device, to_host
 
 
 @pytest.fixture(autouse=True)
@@ -51,24 +51,24 @@ def test_nobody_waits_for_what_is_here():
 def test_a_look_waits_when_it_is_looked_at():
     loss = placed(torch.tensor(1.5))
     with waits() as heard:
-        look = Look(loss, placed(torch.tensor(3)))
+        look = AsyncScalars(loss, placed(torch.tensor(3)))
         loss.add_(1)  # what is computed later is not what is seen
         assert heard == []
         assert look.values() == [1.5, 3.0]
     assert heard == ["synchronize"]
-    assert Look().values() == []
-    assert Look(torch.tensor(0.1)).values() == [float(torch.tensor(0.1))]
+    assert AsyncScalars().values() == []
+    assert AsyncScalars(torch.tensor(0.1)).values() == [float(torch.tensor(0.1))]
 
 
 def test_what_runs_beside_follows_what_was_there_when_it_was_asked_for(module: Module):
     main, streams = module.current_stream(), SideStreams()
-    place = streams.behind(DEVICE)
+    place = streams.after_current_stream(DEVICE)
     assert module.current_stream() is main
     with place():
         side = module.current_stream()
         assert side is not main
         assert side.follows == [main]
-    again = streams.behind(DEVICE)
+    again = streams.after_current_stream(DEVICE)
     with again():
         assert module.current_stream() is side  # one behind the other
     assert main.follows == []
@@ -78,7 +78,7 @@ def test_what_runs_beside_follows_what_was_there_when_it_was_asked_for(module: M
 
 def test_on_the_cpu_nothing_runs_beside(module: Module):
     streams = SideStreams()
-    with streams.behind(torch.device("cpu"))():
+    with streams.after_current_stream(torch.device("cpu"))():
         assert module.current_stream() is module.main
     streams.join()
     assert module.main.follows == []

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 
 import torch
 
-__all__ = ["STAGED", "Look", "SideStreams", "module_of", "stages", "to_device", "to_host"]
+__all__ = ["STAGED", "AsyncScalars", "SideStreams", "module_of", "stages", "to_device", "to_host"]
 
 STAGED: Final = {"cuda"}
 """The kinds of devices whose copies pinned memory spares a wait."""
@@ -67,7 +67,7 @@ def module_of(device: torch.device) -> Any:
 
 
 @final
-class Look:
+class AsyncScalars:
     """Numbers that a device computes, on their way to the host while it computes on."""
 
     def __init__(self, *numbers: torch.Tensor) -> None:
@@ -102,7 +102,9 @@ class SideStreams:
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
 
-    def behind(self, device: torch.device) -> Callable[[], AbstractContextManager[None]]:
+    def after_current_stream(
+        self, device: torch.device
+    ) -> Callable[[], AbstractContextManager[None]]:
         """Returns a context factory: its block computes on the side stream, after all work
         submitted to this device before the call.
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Codec
-from atomo.codecs.small import goes_dense
+from atomo.codecs.dense_fallback import goes_dense
 from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import Bucket, plan

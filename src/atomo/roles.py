@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from atomo.codecs import Codec
-from atomo.codecs.shared import shared
+from atomo.codecs.shared_scale import shared_scale_codec
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS, REPEATING
 from atomo.downlink import AUTO
 from atomo.errors import ConfigError
@@ -138,7 +138,7 @@ def check_scales(codecs: Iterable[Codec[Any]], comm_type: str, spares: int) -> N
     they do not go on without those of them who die.
     """
     for codec in codecs if spares and not has_master(comm_type) else ():
-        if shared(codec):
+        if shared_scale_codec(codec):
             raise ConfigError(
                 f"--spares {spares}: with --comm-type {comm_type} and {codec}, on whose scale all "
                 "ranks agree, nobody takes the place of who died; give 0, another codec, or "

@@ -12,7 +12,7 @@ from support import PATIENCE_S, settings, together
 from torch import Tensor
 
 from atomo.codecs import make_codec
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.communicators.collective import Addend
 from atomo.communicators.direct import Direct
 from atomo.errors import ConfigError, DeadlineExpired

@@ -6,7 +6,7 @@ import pytest
 from networks import SMALL
 from support import settings
 
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.errors import ConfigError
 from atomo.identity import check_identity, record
 from atomo.training.job import Job, make_job

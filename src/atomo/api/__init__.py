@@ -5,8 +5,8 @@ bounds what a stranger's frame may cost; `coding` and `decoding` put them togeth
 keeps from call to call what a loop would make anew at every step.
 """
 
-from atomo.api.coding import encode
 from atomo.api.decoding import average, decode
 from atomo.api.encoder import Encoder
+from atomo.api.encoding import encode
 
 __all__ = ["Encoder", "average", "decode", "encode"]

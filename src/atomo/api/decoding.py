@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from atomo.api.description import Description, read
-from atomo.api.given import as_frame, as_frames, as_tensors, whole
 from atomo.api.limits import MOST_BYTES, MOST_ENTRIES, Limits
+from atomo.api.validate import as_frame, as_frames, as_tensors, whole
 from atomo.codecs import Codec, Law
 from atomo.errors import CodecError, FrameError
 from atomo.wire import Bytes, Kind, read_header, unpack

@@ -9,7 +9,7 @@ import torch
 from torch import Size
 
 from atomo.codecs import Codec, Granularity, make_codec
-from atomo.codecs.small import DENSE, codec_for
+from atomo.codecs.dense_fallback import DENSE, codec_for
 from atomo.errors import ConfigError, FrameError
 from atomo.wire.cursor import Cursor, string, varint
 from atomo.wire.sections import DTYPES, MOST_DIMENSIONS

@@ -7,10 +7,10 @@ from typing import Any, Final, final
 import torch
 from torch import Generator, Size, Tensor
 
-from atomo.api.coding import announce_norm, description_of
 from atomo.api.description import Description, write
-from atomo.api.given import as_codec, as_compression, named, whole
+from atomo.api.encoding import announce_norm, description_of
 from atomo.api.scratch import ScratchTensor
+from atomo.api.validate import as_codec, as_compression, named, whole
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory import (

@@ -5,7 +5,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from atomo.api.given import check_reach
+from atomo.api.validate import check_reach
 
 __all__ = ["ScratchTensor"]
 

@@ -2,7 +2,7 @@
 
 `bf16: conv1.weight fc*; svd(rank=3): conv2.weight` names codecs and the parameters that each
 encodes, in which `*` stands for any letters. The first that names a parameter counts; all others
-have the codec of the run. What `codecs.small` says travels dense still does.
+have the codec of the run. What `codecs.dense_fallback` says travels dense still does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, final
 import torch
 
 from atomo.codecs import Codec, make_codec
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.errors import ConfigError
 
 __all__ = ["NONE", "ByName", "Rule", "dense_below", "parse_by_name"]

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from atomo.codecs import Codec, Field, Granularity, Law
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.codecs.sparse.chunktopk import ChunkTopK
 from atomo.codecs.sparse.payload import Sparse
 from atomo.communicators.allreduce import add_mean, addends_of

@@ -177,9 +177,11 @@ class Compressor:
         """
         scales = {}
         for part in bucket.parts:
-            if part.shared is not None:
+            if part.scale_codec is not None:
                 with named(part):
-                    scales[part.slots[0].name] = part.shared.ask(gradient_of(part, flat))
+                    scales[part.slots[0].name] = part.scale_codec.requested_scale(
+                        gradient_of(part, flat)
+                    )
         return scales
 
     def agree(self, scales: Mapping[str, float]) -> None:
@@ -221,7 +223,11 @@ class Compressor:
     def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
         generator = self._generator(part, step)
         scale = self._agreed.get(part.slots[0].name)
-        codec = part.codec if part.shared is None or scale is None else part.shared.at(scale)
+        codec = (
+            part.codec
+            if part.scale_codec is None or scale is None
+            else part.scale_codec.with_scale(scale)
+        )
         rows = self._rows.get(part.slots[0].name)
         with named(part):
             if rows is not None and codec.encodes_rows and self.memory.encodes_rows:

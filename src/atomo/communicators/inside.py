@@ -6,7 +6,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.communicators.collective import Addend
 from atomo.communicators.pieces import add, packed
 from atomo.transports import Transport

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.codecs.spectral.svd import SVD
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import Compressor, gradient_of, layout

@@ -24,7 +24,7 @@ from atomo.communicators.scales import read_scales
 from atomo.communicators.spans import Spans
 from atomo.communicators.telling import gather, tell
 from atomo.communicators.threads import one_thread
-from atomo.devices import Look, SideStreams
+from atomo.devices import AsyncScalars, SideStreams
 from atomo.fusion import Bucket
 from atomo.wire import Kind
 
@@ -133,8 +133,8 @@ class Pipeline(Communicator):
         self._streams.join()
         self._out.zero_()
         self._finishing.clear()
-        behind = self._streams.behind
-        self._held = [replace(held, place=behind(held.device)) for held in self._held]
+        after = self._streams.after_current_stream
+        self._held = [replace(held, place=after(held.device)) for held in self._held]
         self._starting = [self._sender.submit(self._start, held) for held in self._held]
         return self._settled(0.0)
 
@@ -162,7 +162,9 @@ class Pipeline(Communicator):
             flat = self._pushed.get(bucket.number)
             if flat is None:
                 return
-            place = self._streams.behind(flat.device)  # while the device goes on with the pass
+            place = self._streams.after_current_stream(
+                flat.device
+            )  # while the device goes on with the pass
             encoded = self._encoders.submit(self._encode, place, bucket, flat)
             held = Held(bucket, encoded, place, flat.device)
             self._held.append(held)
@@ -175,7 +177,7 @@ class Pipeline(Communicator):
         Returns:
             The seconds that it waited for others.
         """
-        norms = Look(*(flat.norm() for flat in self._pushed.values())).values()
+        norms = AsyncScalars(*(flat.norm() for flat in self._pushed.values())).values()
         self._compressor.memory.begin(math.hypot(*norms))
         if self._agreeing:
             self._agree()

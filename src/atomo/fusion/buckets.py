@@ -2,7 +2,7 @@
 
 Parameters are taken in reverse order, which is about the order in which a backward pass finishes
 their gradients, so that the first bucket can travel while the rest is still computed. Which of them
-share a bucket `grouping` says. Within a bucket, what `codecs.small` says travels dense.
+share a bucket `grouping` says. Within a bucket, what `codecs.dense_fallback` says travels dense.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from torch import Size
 
 from atomo.codecs import Codec, Field, Granularity
 from atomo.codecs.by_name import NONE, ByName
-from atomo.codecs.shared import Shared, shared
-from atomo.codecs.small import DENSE, goes_dense
+from atomo.codecs.dense_fallback import DENSE, goes_dense
+from atomo.codecs.shared_scale import SharedScaleCodec, shared_scale_codec
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping
 from atomo.wire import Sections
@@ -63,9 +63,9 @@ class Part:
         return self.slots[-1].stop
 
     @cached_property
-    def shared(self) -> Shared | None:
+    def scale_codec(self) -> SharedScaleCodec | None:
         """The codec, where it wants one scale for all workers."""
-        return shared(self.codec)
+        return shared_scale_codec(self.codec)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -96,7 +96,7 @@ class Bucket:
     @cached_property
     def agreeing(self) -> tuple[Part, ...]:
         """Those on whose scale the workers must agree before they encode."""
-        return tuple(part for part in self.parts if part.shared)
+        return tuple(part for part in self.parts if part.scale_codec)
 
     @cached_property
     def amplifies_noise(self) -> bool:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atomo.fusion.flow import Flow
-from atomo.fusion.rests import least_rests, promised
-from atomo.fusion.states import States, extended
+from atomo.fusion.lower_bounds import least_rests, promised
+from atomo.fusion.pareto_states import States, extended
 from atomo.grouping import Grouping
 
 __all__ = ["LIMIT", "best_partition", "bound"]

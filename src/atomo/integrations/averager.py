@@ -9,7 +9,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor

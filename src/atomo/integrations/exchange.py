@@ -107,7 +107,7 @@ class Exchange:
         if not self._begun:
             self._begin()
         device = next(iter(chunk.gradients.values())).device
-        stages, place = self._stages, self._streams.behind(device)
+        stages, place = self._stages, self._streams.after_current_stream(device)
 
         def encode() -> Any:
             with place():

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.hosts import Hosts
 from atomo.errors import (

@@ -6,7 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from atomo.api.given import as_codec
+from atomo.api.validate import as_codec
 from atomo.codecs import SVD, Codec, make_codec
 from atomo.codecs.spec import read_call
 from atomo.communicators.acpsgd import ACPSGD

@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from atomo.api.given import told
+from atomo.api.validate import value_text
 from atomo.codecs import Codec
 from atomo.compression import Compression
 from atomo.errors import ConfigError
@@ -34,17 +34,17 @@ def check_options(
     if not isinstance(memory, str | Memory):
         raise ConfigError(
             "memory must be one of atomo.make_memory, or a name with its settings, one of auto, "
-            f"{', '.join(MEMORIES)}, got {told(memory)}"
+            f"{', '.join(MEMORIES)}, got {value_text(memory)}"
         )
     if isinstance(momentum, bool) or not isinstance(momentum, Real):
-        raise ConfigError(f"momentum must be a number, got {told(momentum)}")
+        raise ConfigError(f"momentum must be a number, got {value_text(momentum)}")
     if not isinstance(nesterov, bool):
-        raise ConfigError(f"nesterov must be True or False, got {told(nesterov)}")
+        raise ConfigError(f"nesterov must be True or False, got {value_text(nesterov)}")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigError(f"seed must be a whole number, got {told(seed)}")
+        raise ConfigError(f"seed must be a whole number, got {value_text(seed)}")
     if compression is not None and not isinstance(compression, Compression):
         raise ConfigError(
-            f"compression must be an atomo.Compression or None, got {told(compression)}"
+            f"compression must be an atomo.Compression or None, got {value_text(compression)}"
         )
 
 
@@ -64,7 +64,7 @@ def host_rule(hierarchical: object) -> str:
     except ConfigError as error:
         raise ConfigError(
             "hierarchical must be 'yes' (hosts by their names), 'no', or how many ranks count as "
-            f"one host, 2 or more, got {told(hierarchical)}"
+            f"one host, 2 or more, got {value_text(hierarchical)}"
         ) from error
 
 
@@ -73,7 +73,7 @@ def check_scaler(scaler: object) -> None:
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise ConfigError(
             f"scaler must be the torch.amp.GradScaler that scales the loss, or None, got "
-            f"{told(scaler)}"
+            f"{value_text(scaler)}"
         )
 
 
@@ -82,7 +82,7 @@ def check_group(group: object) -> None:
     if group is not None and not isinstance(group, ProcessGroup):
         raise ConfigError(
             "process_group must be a torch.distributed.ProcessGroup with this rank in it, or None, "
-            f"got {told(group)}"
+            f"got {value_text(group)}"
         )
 
 
@@ -91,7 +91,7 @@ def check_timeout(timeout_s: object) -> None:
     if timeout_s is None:
         return
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise ConfigError(f"timeout_s must be a number of seconds, got {told(timeout_s)}")
+        raise ConfigError(f"timeout_s must be a number of seconds, got {value_text(timeout_s)}")
     if not 0 < timeout_s < math.inf:
         raise ConfigError(f"timeout_s must be above 0 and finite, got {timeout_s}")
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from atomo.api.given import as_codec
+from atomo.api.validate import as_codec
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.optimizer import AveragedOptimizer, wrap_optimizer

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from atomo.api.given import told
+from atomo.api.validate import value_text
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.making import Choice
@@ -76,10 +76,12 @@ def check(
 ) -> None:
     """Raises ConfigError for arguments that contradict each other, or of another type."""
     if not isinstance(recipe, str):
-        raise ConfigError(f"recipe must be a name, one of {', '.join(RECIPES)}, got {told(recipe)}")
+        raise ConfigError(
+            f"recipe must be a name, one of {', '.join(RECIPES)}, got {value_text(recipe)}"
+        )
     for name, value in (("steps_per_epoch", steps_per_epoch), ("warmup_steps", warmup)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{name} must be a whole number from 0, got {told(value)}")
+            raise ConfigError(f"{name} must be a whole number from 0, got {value_text(value)}")
     if code is None and not recipe:
         raise ConfigError("give a code, such as 'topk(ratio=0.01)', or a recipe, such as 'dgc'")
     if code is not None and recipe:

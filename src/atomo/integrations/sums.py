@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.communicators.allreduce import add_mean, addends_of
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import finish

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.codecs import Codec, Law, make_codec
-from atomo.codecs.shared import shared
+from atomo.codecs.shared_scale import shared_scale_codec
 from atomo.codecs.spec import read_call
 from atomo.errors import ConfigError
 from atomo.memory.adam import EfficientAdam
@@ -98,7 +98,7 @@ def check_fits(codec: Codec[Any], memory: str | Memory) -> None:
         ConfigError: this memory would add to the gradients, or feed such an error back.
     """
     kind = kind_of(memory)
-    if shared(codec) and kind is not Forget:
+    if shared_scale_codec(codec) and kind is not Forget:
         raise ConfigError(f"code {codec!s} goes with memory none, not {kind.id}")
     if kind.feeds_back and codec.error_bound >= 1:
         raise ConfigError(

@@ -126,7 +126,7 @@ def measure_costs(
     apart = timer.measure(plan(shapes, fitted, LAYERS), gradient, repetitions)
     buckets = plan(shapes, fitted, ONE)
     ((whole, rounds),) = timer.measure(buckets, gradient, repetitions)
-    holds = timer.needs_norm or any(part.shared for bucket in buckets for part in bucket.parts)
+    holds = timer.needs_norm or any(part.scale_codec for bucket in buckets for part in bucket.parts)
     costs = fit(str(codec), [cost for cost, _ in apart], whole, rounds, holds)
     return replace(costs, half=timer.half)
 

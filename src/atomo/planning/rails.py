@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.communicators.collective import Addend
 from atomo.communicators.hosts import least_loaded
 from atomo.communicators.pieces import add, packed

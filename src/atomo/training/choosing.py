@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from atomo.budget import Family, families
-from atomo.codecs.small import goes_dense
+from atomo.codecs.dense_fallback import goes_dense
 from atomo.coding import AUTO
 from atomo.config import Settings
 from atomo.fusion import shapes

@@ -10,7 +10,7 @@ import torch
 from torch import Size, nn
 
 from atomo.codecs.by_name import ByName, dense_below
-from atomo.codecs.small import DENSE
+from atomo.codecs.dense_fallback import DENSE
 from atomo.config import Settings
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atomo.codecs.rows import RowGradient
 from atomo.data import epoch_seed
-from atomo.devices import Look
+from atomo.devices import AsyncScalars
 from atomo.errors import CodecError, Diverged
 from atomo.fusion import Bucket, Gradients, apart, flatten
 from atomo.randomness import derive
@@ -83,7 +83,7 @@ class Passes:
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
         self._step = 0
         self._norms: list[Tensor] = []  # of this step's buckets, where steps are damped by them
-        self._loss: Look | None = None  # until somebody had a look
+        self._loss: AsyncScalars | None = None  # until somebody had a look
         self._looks_late = device.type != "cpu"  # once the backward pass is under way
         self._scale = LossScale() if job.settings.precision == "fp16" else None
         self._scores = job.task.scores_training and job.settings.log_format == "atomo"
@@ -111,7 +111,7 @@ class Passes:
         self._dump.finish(step)
         loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
         metrics = {} if self._scorer is None else self._scorer.values()
-        square = sum((norm**2 for norm in Look(*self._norms).values()), 0.0)
+        square = sum((norm**2 for norm in AsyncScalars(*self._norms).values()), 0.0)
         if not math.isfinite(square):  # of entries that are: the master would refuse the report
             raise self._diverged(f"the gradient of worker {self.worker} at step {step} is too long")
         return Outcome(loss, right, samples, square, metrics)
@@ -143,7 +143,7 @@ class Passes:
             outputs = self.model(*batch.inputs)
             loss = objective.loss(outputs, batch.targets) / of
         right = objective.right(outputs.detach(), batch.targets)
-        self._loss = look = Look(loss, right)
+        self._loss = look = AsyncScalars(loss, right)
         if not self._looks_late:
             self._check_loss()
         with self.explained():

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 from atomo.budget import LOSSLESS, Family
 from atomo.codecs import Codec
-from atomo.codecs.small import goes_dense
+from atomo.codecs.dense_fallback import goes_dense
 from atomo.config import Settings
 from atomo.planning.assignment import (
     CodecAssignment,

@@ -79,9 +79,9 @@ def test_terngrad_takes_the_scale_that_was_agreed_on():
     gradient = normal(50, 40)
     shared = TernGrad(clip=0.0, scale="shared")
     mine = float(gradient.abs().max())
-    assert shared.ask(gradient) == mine
+    assert shared.requested_scale(gradient) == mine
     for scale in (2 * mine, mine / 2):
-        codec = shared.at(scale)
+        codec = shared.with_scale(scale)
         decoded = codec.decode(codec.encode(gradient, Generator()), gradient.shape)
         assert decoded.abs().unique().tolist() == pytest.approx([0.0, scale])
     exact = closed_form(gradient.flatten(), 2 * mine, 1)

@@ -89,17 +89,17 @@ class TernGrad(Codec[Levels]):
         return True  # clipped or not
 
     @property
-    def is_shared(self) -> bool:
+    def shares_scale(self) -> bool:
         """Whether m is one for all workers."""
         return self.scale == "shared"
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
-        asked = self.ask(values)  # in any case: it finds what is not finite
+        asked = self.requested_scale(values)  # in any case: it finds what is not finite
         norms = torch.full((1,), self.given or asked, device=values.device)  # filled there
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
-    def ask(self, gradient: Float[torch.Tensor, "..."]) -> float:
+    def requested_scale(self, gradient: Float[torch.Tensor, "..."]) -> float:
         """The magnitude that stands for all others."""
         values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
@@ -108,7 +108,7 @@ class TernGrad(Codec[Levels]):
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
 
-    def at(self, scale: float) -> TernGrad:
+    def with_scale(self, scale: float) -> TernGrad:
         """With m as it was agreed on."""
         return replace(self, given=scale)
 

@@ -16,7 +16,7 @@ from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.scales import read_scales
 from atomo.communicators.threads import one_thread
-from atomo.devices import Look, SideStreams
+from atomo.devices import AsyncScalars, SideStreams
 from atomo.fusion import Bucket
 from atomo.transports import Transport
 from atomo.wire import Bytes, Header, Kind, pack
@@ -93,7 +93,7 @@ class Uplink:
         """
         with self._encoding():
             if self._held:
-                norms = Look(*(flat.norm() for _, flat in self._held)).values()
+                norms = AsyncScalars(*(flat.norm() for _, flat in self._held)).values()
                 self._compressor.memory.begin(math.hypot(*norms))
             if self._held and self._agrees:
                 self._agree()
@@ -132,7 +132,9 @@ class Uplink:
 
     def _encode(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         """Compresses and sends; with several threads it begins to, and sends what is ready."""
-        place = self._streams.behind(flat.device)  # while the device goes on with the pass
+        place = self._streams.after_current_stream(
+            flat.device
+        )  # while the device goes on with the pass
         if self._pool is None:
             self._send(bucket, self._compressed(place, bucket, flat))
             return

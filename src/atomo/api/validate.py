@@ -47,7 +47,7 @@ def as_codec(code: object) -> Codec[Any]:
     order = ""
     if isinstance(code, Tensor):
         order = "; tensors come first, and the codec second"
-    raise ConfigError(f"code must be a codec or its specification, got {told(code)}{order}")
+    raise ConfigError(f"code must be a codec or its specification, got {value_text(code)}{order}")
 
 
 def as_compression(given: object) -> Compression:
@@ -61,7 +61,7 @@ def as_compression(given: object) -> Compression:
     if isinstance(given, Compression):
         return given
     raise ConfigError(
-        f"compression must be such as atomo.Compression('zstd', level=3), got {told(given)}"
+        f"compression must be such as atomo.Compression('zstd', level=3), got {value_text(given)}"
     )
 
 
@@ -79,7 +79,9 @@ def as_memory(given: object) -> Memory | None:
             f"; a name makes a new memory, and one must last for all calls: make it once, as "
             f"atomo.make_memory({given!r}), or use atomo.Encoder(code, memory={given!r})"
         )
-    raise ConfigError(f"memory must be one that atomo.make_memory made, got {told(given)}{hint}")
+    raise ConfigError(
+        f"memory must be one that atomo.make_memory made, got {value_text(given)}{hint}"
+    )
 
 
 def whole(name: str, given: object) -> int:
@@ -93,7 +95,7 @@ def whole(name: str, given: object) -> int:
             raise TypeError
         return index(given)  # type: ignore[arg-type]  # which is what is found out
     except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {told(given)}") from None
+        raise ConfigError(f"{name} must be a whole number, got {value_text(given)}") from None
 
 
 def as_frame(data: object) -> Bytes:
@@ -107,7 +109,9 @@ def as_frame(data: object) -> Bytes:
     except TypeError:
         several = isinstance(data, Iterable) and not isinstance(data, str | Tensor)
         hint = "; atomo.average takes several frames" if several else ""
-        raise CodecError(f"a frame is bytes that encode made, got {told(data)}{hint}") from None
+        raise CodecError(
+            f"a frame is bytes that encode made, got {value_text(data)}{hint}"
+        ) from None
     except BufferError as error:
         raise CodecError(f"a frame must be bytes one after the other: {error}") from error
 
@@ -123,7 +127,7 @@ def as_frames(frames: object) -> list[Bytes]:
             "frames must be a list, a frame of each worker, got one frame: atomo.decode reads it"
         )
     if not isinstance(frames, Iterable) or isinstance(frames, str | Tensor):
-        raise CodecError(f"frames must be a list, a frame of each worker, got {told(frames)}")
+        raise CodecError(f"frames must be a list, a frame of each worker, got {value_text(frames)}")
     found = [as_frame(frame) for frame in frames]
     if not found:
         raise CodecError("an average needs at least one frame, got none")
@@ -159,7 +163,7 @@ def as_tensors(given: object, what: str = "tensors") -> list[Tensor]:
         return [checked(given, "the tensor" if what == "tensors" else what)]
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping | np.ndarray):
         raise CodecError(
-            f"{what} must be a tensor or a list of tensors, got {told(given)}{hint_of(given)}"
+            f"{what} must be a tensor or a list of tensors, got {value_text(given)}{hint_of(given)}"
         )
     return [checked(one, f"{what}[{number}]") for number, one in enumerate(given)]
 
@@ -174,7 +178,7 @@ def named(given: object) -> dict[str, Tensor]:
         return {str(place): tensor for place, tensor in enumerate(as_tensors(given))}
     for name in given:
         if not isinstance(name, str):
-            raise CodecError(f"the name of a tensor must be text, got {told(name)}")
+            raise CodecError(f"the name of a tensor must be text, got {value_text(name)}")
     return {name: checked(one, f"tensor {name!r}") for name, one in given.items()}
 
 
@@ -190,7 +194,7 @@ def hint_of(given: object) -> str:
 def checked(one: object, what: str) -> Tensor:
     """A tensor that can be encoded."""
     if not isinstance(one, Tensor):
-        raise CodecError(f"{what} must be a tensor, got {told(one)}")
+        raise CodecError(f"{what} must be a tensor, got {value_text(one)}")
     if one.dtype not in DTYPES or not one.is_floating_point():
         raise CodecError(f"{what} is of {one.dtype}; give floating point of 16, 32 or 64 bits")
     if one.layout is not torch.strided or one.is_nested:
@@ -224,7 +228,7 @@ def check_reach(tensor: Tensor, found: Tensor) -> None:
         )
 
 
-def told(given: object) -> str:
+def value_text(given: object) -> str:
     """Describes an argument of the wrong type, for an error."""
     if isinstance(given, np.ndarray):
         return f"a numpy array of {given.dtype}; torch.from_numpy makes a tensor of it"

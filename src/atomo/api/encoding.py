@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.api.description import Description, write
-from atomo.api.given import (
+from atomo.api.validate import (
     as_codec,
     as_compression,
     as_float32,
@@ -18,7 +18,7 @@ from atomo.api.given import (
     whole,
 )
 from atomo.codecs import Codec
-from atomo.codecs.small import DENSE_BELOW
+from atomo.codecs.dense_fallback import DENSE_BELOW
 from atomo.memory import Memory, check_fits
 from atomo.wire import Compression, Header, Kind, pack_bytes
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from atomo.api.given import (
+from atomo.api.validate import (
     as_codec,
     as_compression,
     as_frame,

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from integrations.loops import flat, on_ranks, plainly, steps
+from integrations.loops import flat, model, on_ranks, plainly, steps
+from integrations.ranks import alone
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW
 
+import atomo
 from atomo.errors import ConfigError
 
 SETTINGS: dict[str, Any] = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
@@ -63,3 +66,13 @@ def test_betas_that_change_later_are_refused():
 
     with pytest.raises(ConfigError, match=r"applies betas \(0.8, 0.95\).* has betas \(0.5, 0.95\)"):
         on_ranks(1, "topk", change, adamw)
+
+
+def test_a_hook_leaves_the_step_to_adam_and_says_what_is_better():
+    with alone():
+        ddp = DistributedDataParallel(model())
+        with pytest.warns(UserWarning, match=r"atomo.wrap_optimizer takes by default, memory 'ad"):
+            state, _ = atomo.ddp_hook(ddp, "topk", optimizer=adamw(ddp))
+        assert state.state_dict()["memory"] == "residual"
+        with pytest.raises(ConfigError, match=r"use atomo.wrap_optimizer with torch.optim.AdamW"):
+            atomo.ddp_hook(DistributedDataParallel(model()), "topk", memory="adam")

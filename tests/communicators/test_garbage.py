@@ -29,8 +29,8 @@ from torch import Tensor
 
 from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Balance, Client, Compressor, Report, Server
-from atomo.communicators.crew.frames import read_standing, standing_frame
-from atomo.communicators.crew.standing import Standing
+from atomo.communicators.elastic.frames import progress_frame, read_progress
+from atomo.communicators.elastic.progress import RankProgress
 from atomo.communicators.telling import report_frame, reports_in
 from atomo.errors import FrameError, FrameFault, PeerLost
 from atomo.fusion import plan
@@ -157,9 +157,9 @@ def test_a_report_of_more_images_than_the_step_has_is_refused():
 @pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
 def test_ranks_without_a_master_refuse_the_same_reports(name, value):
     broken = replace(REPORT, **{name: value})
-    standing = standing_frame(Standing(1, {0: REPORT, 1: broken}), 1, 0)
+    standing = progress_frame(RankProgress(1, {0: REPORT, 1: broken}), 1, 0)
     for read in (
-        lambda: read_standing(standing, 2),
+        lambda: read_progress(standing, 2),
         lambda: [*reports_in([report_frame(1, 0, broken)], 1, [0])],
     ):
         with pytest.raises(FrameError, match=f"a report in which {name} = ") as refused:

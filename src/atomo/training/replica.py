@@ -13,7 +13,7 @@ import xxhash
 from torch import Tensor
 
 from atomo.communicators import Exchanged, Report
-from atomo.communicators.crew import Crew
+from atomo.communicators.elastic import ElasticGroup
 from atomo.training.average import without_average
 from atomo.training.checkpoint import Snapshot
 from atomo.training.contents import EXCHANGE, load_model, without_exchange
@@ -63,11 +63,15 @@ class Replica:
     """The training of one rank. Ranks 0..n-1 are the workers 1..n: seeds and images are theirs."""
 
     def __init__(
-        self, job: Job, transport: Transport, device: torch.device, crew: Crew | None = None
+        self,
+        job: Job,
+        transport: Transport,
+        device: torch.device,
+        group: ElasticGroup | None = None,
     ) -> None:
         self.step = 0  # done
         self.job = job
-        self.ways, self._crew = make_ways(job, transport, crew), crew
+        self.ways, self._group = make_ways(job, transport, group), group
         self._communicator, self._rank = self.ways.communicator, transport.rank
         push, rows = self._communicator.push, self.ways.rows
         self._passes = Passes(job, self._rank + 1, device, push, rows=rows)
@@ -87,8 +91,8 @@ class Replica:
         step, started = self.step + 1, time.perf_counter()
         self.ways.memory.at_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
-        if self._crew:
-            self._passes.share([1 + rank for rank in self._crew.division.sharers(step)])
+        if self._group:
+            self._passes.share([1 + rank for rank in self._group.sample_split.members_at(step)])
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
         told = done.loss, done.correct, done.samples, *times, done.square

@@ -21,7 +21,7 @@ from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, Taken, beginnings
 from atomo.training.watched import UNWATCHED, Watched
-from atomo.training.ways import cautions_of, make_crew
+from atomo.training.ways import cautions_of, make_elastic_group
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
@@ -53,8 +53,8 @@ class Replicated:
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
         self._watch, self._drifted = watch, False
-        self._crew = make_crew(job, transport)
-        self._replica = Replica(job, transport, device, self._crew)
+        self._group = make_elastic_group(job, transport)
+        self._replica = Replica(job, transport, device, self._group)
         self._progress = Progress(job)
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
@@ -64,7 +64,7 @@ class Replicated:
     @property
     def outlives(self) -> bool:
         """Whether the others go on where this rank dies."""
-        return self._crew is not None and self._transport.rank > 0
+        return self._group is not None and self._transport.rank > 0
 
     @property
     def step(self) -> int:
@@ -86,8 +86,8 @@ class Replicated:
 
     def _dealt(self) -> Dealt | None:
         """Where this rank begins; None: it has waited for a place until the run was over."""
-        if self._crew and self._crew.waits:
-            return self._crew.wait()
+        if self._group and self._group.is_spare:
+            return self._group.wait_for_slot()
         return take(self._transport, self._timeout_s)
 
     def _lead(self) -> str:
@@ -107,7 +107,7 @@ class Replicated:
                     keeper.save(self.step, lambda: parts)
 
             with keeper.logging(self.step) as done:
-                for caution in cautions_of(self._job, self._crew):
+                for caution in cautions_of(self._job, self._group):
                     self._tell(Caution(caution))
                 reason = self._train(done, write)
             keeper.end(self.step, reason)
@@ -122,8 +122,8 @@ class Replicated:
 
     def _begin(self, step: int, state: Mapping[str, Tensor]) -> None:
         self._replica.restore(step, state)
-        if self._crew:
-            self._crew.go_on_after(step)
+        if self._group:
+            self._group.resume_after(step)
         # What was continued from another folder is not in this one yet, and who has waited cannot
         # say what was.
         waited = self._transport.rank >= self._job.workers
@@ -164,15 +164,15 @@ class Replicated:
 
     def _leave(self) -> None:
         """After the last step."""
-        if self._crew and not self._crew.waits:
-            self._crew.end()
-        (self._crew.circle if self._crew else self._transport).drain(self._timeout_s)
+        if self._group and not self._group.is_spare:
+            self._group.finish()
+        (self._group.transport if self._group else self._transport).drain(self._timeout_s)
         self._replica.close()
         self._tell_notes()
 
     def _tell_notes(self) -> None:
         """Says at rank 0 what became of the others."""
-        notes = self._crew.take_notes() if self._crew else []
+        notes = self._group.take_notes() if self._group else []
         for note in notes if self._keeper else []:
             self._tell(Caution(note))
 
@@ -187,10 +187,10 @@ class Replicated:
 
     def _meet(self) -> None:
         """Before a step: those who wait take the places of the dead."""
-        joined = self._crew.meet(self.step + 1) if self._crew else ()
-        if self._crew and joined:
+        joined = self._group.admit_spares(self.step + 1) if self._group else ()
+        if self._group and joined:
             if self._keeper:
-                self._crew.give(joined, self._replica.snapshot(), self.step)
+                self._group.send_start(joined, self._replica.snapshot(), self.step)
             self._saved = self._compared = NEVER  # as for those who join, so that all do the same
             self._tell_notes()
 
@@ -203,14 +203,14 @@ class Replicated:
         taken = self._replica.take_step(ending=asks, saving=self._asks_to_save())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
-        crew, reports = self._crew, taken.exchanged.reports
-        books = crew.division.balances(self.step, reports) if crew else ()
+        group, reports = self._group, taken.exchanged.reports
+        books = group.sample_split.balances(self.step, reports) if group else ()
         dense = dense_bytes(self._job)
         step = self._progress.done(Step(self.step, *parts, sent, received, dense, *books))
         done(step)
         self._tell_notes()
         # All ranks must know before a step that it is the last one: so it is the one after this.
-        is_whole = crew is None or crew.is_whole
+        is_whole = group is None or group.is_complete
         self._drifted = is_whole and self._watch.drifts(step) and self._can_save()
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
@@ -245,8 +245,8 @@ class Replicated:
 
     def _collect(self, state: Mapping[str, Tensor], what: str) -> dict[int, dict[str, Tensor]]:
         """What every rank has, by rank, at rank 0; nothing at the others."""
-        if self._crew:
-            return self._crew.collect(state, self.step, what)
+        if self._group:
+            return self._group.gather_states(state, self.step, what)
         return dict(enumerate(collect(self._transport, state, self.step, self._timeout_s, what)))
 
 

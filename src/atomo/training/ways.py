@@ -10,7 +10,7 @@ from torch import Tensor
 from atomo.codecs.rows import RowGradient
 from atomo.comm_types import REDUCTIONS
 from atomo.communicators import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
-from atomo.communicators.crew import Crew, Surviving
+from atomo.communicators.elastic import ElasticCommunicator, ElasticGroup
 from atomo.communicators.hierarchical import Hierarchical, Place, giver
 from atomo.communicators.hosts import Hosts, find_hosts, lanes_of
 from atomo.communicators.inside import Inside
@@ -22,7 +22,7 @@ from atomo.training.job import Job
 from atomo.training.row_gradients import row_gradients
 from atomo.transports import Subgroup, Transport
 
-__all__ = ["Ways", "cautions_of", "make_crew", "make_ways"]
+__all__ = ["Ways", "cautions_of", "make_elastic_group", "make_ways"]
 
 
 @final
@@ -64,7 +64,7 @@ class Ways:
         }
 
 
-def make_crew(job: Job, transport: Transport) -> Crew | None:
+def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
     """Who takes part, where that may change, or where some wait; None: a death ends the job.
 
     What all ranks agree on before they encode is not agreed on anew by those who are left.
@@ -74,14 +74,14 @@ def make_crew(job: Job, transport: Transport) -> Crew | None:
     may_change = transport.fault_tolerant or s.spares > 0
     if agrees or not may_change or not outlives(s.comm_type, s.hierarchical):
         return None
-    return Crew(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
+    return ElasticGroup(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
 
 
-def cautions_of(job: Job, crew: Crew | None) -> list[str]:
+def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
     """What to say of a run that should go on where a worker dies, and does not."""
     s = job.settings
     fewer = s.min_workers and s.least_workers < job.workers
-    if (crew is not None and crew.circle.fault_tolerant) or not (fewer or s.spares):
+    if (group is not None and group.transport.fault_tolerant) or not (fewer or s.spares):
         return []
     asked = (
         f"--spares {s.spares}" if s.spares else f"--min-workers {s.min_workers} of {job.workers}"
@@ -93,26 +93,26 @@ def cautions_of(job: Job, crew: Crew | None) -> list[str]:
     ]
 
 
-def make_ways(job: Job, transport: Transport, crew: Crew | None = None) -> Ways:
+def make_ways(job: Job, transport: Transport, group: ElasticGroup | None = None) -> Ways:
     """The ways of this rank; all ranks make them together.
 
     Args:
         job: what is trained.
         transport: connects the ranks.
-        crew: who takes part, where that may change.
+        group: the members, where they may change.
 
     Raises:
         ConfigError: `--hierarchical`, and all are on one host.
         TransportError: another rank does not.
     """
     s = job.settings
-    everyone = Direct(crew.circle if crew else transport, s.timeout)
+    everyone = Direct(group.transport if group else transport, s.timeout)
     hosts = find_hosts(s.hierarchical, everyone)
     memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, hosts.count)
     if hosts.flat:
         rows = row_gradients(job)
         reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)
-        communicator = Surviving(crew, everyone, pipeline) if crew else pipeline
+        communicator = ElasticCommunicator(group, everyone, pipeline) if group else pipeline
         compressed = names_in(job, [0] * len(job.buckets), 0)
         return Ways(communicator, memory, reduction, hosts, compressed, rows)
     return inside_out(job, transport, everyone, hosts, memory)

@@ -24,7 +24,7 @@ from atomo.training.job import Job, make_job
 from atomo.training.rank import make_end
 from atomo.training.replica import Taken
 from atomo.training.replicated import Replicated
-from atomo.training.ways import cautions_of, make_crew
+from atomo.training.ways import cautions_of, make_elastic_group
 from atomo.transports import LocalTransport, Transport, network
 
 STEPS = 8
@@ -165,10 +165,12 @@ def test_a_run_that_nobody_outlives_says_so_where_fewer_should_go_on(tmp_path):
     asked = {"n": 4, "network": SMALL, "comm_type": "Allgather", "min_workers": 3}
     for changes, told in (({}, True), ({"min_workers": 0}, False), ({"min_workers": 4}, False)):
         job = make_job(settings(tmp_path, **(asked | changes)), 4)
-        assert make_crew(job, network(4)[1]) is not None
+        assert make_elastic_group(job, network(4)[1]) is not None
         found = cautions_of(job, None)
         assert any("the death of any process ends this run" in one for one in found) == told
     wire = network(5)[1]
     wire.fault_tolerant = False
     job = make_job(settings(tmp_path, **(asked | {"spares": 1})), 5)
-    assert cautions_of(job, make_crew(job, wire))[0].startswith("--spares 1: the death of any")
+    assert cautions_of(job, make_elastic_group(job, wire))[0].startswith(
+        "--spares 1: the death of any"
+    )

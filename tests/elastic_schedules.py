@@ -4,7 +4,7 @@ weights, bit for bit, with the same steps of the same ranks; what each of them c
 these steps or in its memory; each gradient and each image must be used or be lost with the dead;
 and no place stays free while a spare waits.
 
-    python tests/crew_schedules.py --schedules 5000 --seed 0
+    python tests/elastic_schedules.py --schedules 5000 --seed 0
 
 Of a seed the schedule is always the same; threads may take turns otherwise.
 """
@@ -26,7 +26,7 @@ from atomo.codecs import make_codec
 from atomo.communicators import Compressor, Direct, Pipeline, Report
 from atomo.communicators.allgather import Allgather
 from atomo.communicators.allreduce import Allreduce
-from atomo.communicators.crew import Crew, Surviving
+from atomo.communicators.elastic import ElasticCommunicator, ElasticGroup
 from atomo.communicators.sharing import part
 from atomo.errors import PeerLost, TooFewWorkers
 from atomo.fusion import plan
@@ -137,49 +137,51 @@ class Ship:
         return True
 
     def _is_dead(self, rank: int) -> bool:
-        return rank in self.wires[rank]._wires._dead
+        return rank in self.wires[rank]._network._dead
 
     def _sail(self, rank: int) -> None:
-        crew = Crew(self.ends[rank], self.ranks, self.least, IMAGES, self.patience_s)
-        direct = Direct(crew.circle, self.patience_s)
+        group = ElasticGroup(self.ends[rank], self.ranks, self.least, IMAGES, self.patience_s)
+        direct = Direct(group.transport, self.patience_s)
         log, memory = self.logs[rank], self.memories[rank]
         compressor = Compressor(memory, Compression(codec="none"), rank + 1, seed=0)
         pipeline = Pipeline(direct, compressor, self.kind(direct, compressor))
-        communicator = Surviving(crew, direct, pipeline)
-        if crew.waits and not self._begin(crew, log):
+        communicator = ElasticCommunicator(group, direct, pipeline)
+        if group.is_spare and not self._begin(group, log):
             return
         try:
             for step in range(log.before + 1, self.steps + 1):
-                self._meet(step, crew, log)
-                self._step(rank, step, crew, communicator)
-                log.notes += crew.take_notes()
+                self._meet(step, group, log)
+                self._step(rank, step, group, communicator)
+                log.notes += group.take_notes()
                 if step % 3 == 0:
-                    self._save(crew, step, log)
+                    self._save(group, step, log)
         except TooFewWorkers:
             log.too_few = True
-        self._save(crew, log.done, log)
-        crew.end()
-        log.notes += crew.take_notes()
+        self._save(group, log.done, log)
+        group.finish()
+        log.notes += group.take_notes()
         log.over = True
 
-    def _begin(self, crew: Crew, log: Log) -> bool:
+    def _begin(self, group: ElasticGroup, log: Log) -> bool:
         """Waits for a place; whether it came."""
-        dealt = crew.wait()
+        dealt = group.wait_for_slot()
         if dealt is None:
             log.waited = log.over = True
             return False
         log.before, log.weights = dealt.step, dealt.state["weights"].clone()
         return True
 
-    def _meet(self, step: int, crew: Crew, log: Log) -> None:
-        if crew.rank == 0:
+    def _meet(self, step: int, group: ElasticGroup, log: Log) -> None:
+        if group.rank == 0:
             for rank in (one for one, when in self.kills.items() if when == step):
                 self.wires[rank].exit_rank(137)
-        joined = crew.meet(step)
-        if joined and crew.rank == 0:
-            crew.give(joined, {"weights": log.weights}, step - 1)
+        joined = group.admit_spares(step)
+        if joined and group.rank == 0:
+            group.send_start(joined, {"weights": log.weights}, step - 1)
 
-    def _step(self, rank: int, step: int, crew: Crew, communicator: Surviving) -> None:
+    def _step(
+        self, rank: int, step: int, group: ElasticGroup, communicator: ElasticCommunicator
+    ) -> None:
         log, out = self.logs[rank], torch.empty(ENTRIES)
         communicator.begin(step, self.buckets, out)
         if self.deaths.get(rank) == step:
@@ -187,7 +189,7 @@ class Ship:
             raise PeerLost(rank, "dying, itself")
         if self.hangs.get(rank) == step:
             self._stop(rank)
-        sharing = crew.division.sharers(step)
+        sharing = group.sample_split.members_at(step)
         images = len(part(IMAGES, sharing.index(rank), len(sharing)))
         gradient = self.gradient(rank, step)
         log.computed += gradient
@@ -203,11 +205,11 @@ class Ship:
         log.shared.append(sharing)
         assert {*reports} <= {*sharing}, (self.seed, step)
         if rank == 0:
-            one, two = crew.division.balances(step, reports)
+            one, two = group.sample_split.balances(step, reports)
             self.books.append((one.asked, one.used, one.lost, two.asked, two.used, two.lost))
 
-    def _save(self, crew: Crew, step: int, log: Log) -> None:
-        self.states.append(crew.collect({"weights": log.weights.clone()}, step, "the state"))
+    def _save(self, group: ElasticGroup, step: int, log: Log) -> None:
+        self.states.append(group.gather_states({"weights": log.weights.clone()}, step, "the state"))
 
     def own(self, rank: int) -> Tensor:
         """1 in the entries of a rank."""

@@ -5,22 +5,27 @@ left take the same steps, of the same ranks, and each gradient counts once.
 from dataclasses import replace
 
 import pytest
-from crew_schedules import WAYS, Came, Ship, check, play
+from elastic_schedules import WAYS, Came, Ship, check, play
 from mortal import Mortal
 from selection import slow_but
 from support import together
 
 from atomo.comm_types import REDUCTIONS, REPEATING
 from atomo.communicators import Reduction, Report
-from atomo.communicators.crew.frames import (
-    bare,
-    read_standing,
+from atomo.communicators.elastic.frames import (
+    control_frame,
+    progress_frame,
+    read_progress,
     read_verdict,
-    standing_frame,
     verdict_frame,
 )
-from atomo.communicators.crew.notes import notes_of
-from atomo.communicators.crew.standing import Standing, Verdict, filled, judge
+from atomo.communicators.elastic.progress import (
+    RankProgress,
+    Verdict,
+    decide,
+    fill_slots,
+    membership_notes,
+)
 from atomo.errors import FrameError
 from atomo.wire import Kind
 
@@ -121,39 +126,39 @@ def test_nothing_is_sent_for_spares_while_nobody_dies():
     for ship in ships:
         play(ship)
     told = [[wire.sent_bytes for wire in ship.wires[:3]] for ship in ships]
-    end = bare(Kind.STOP, 3, 0).size
+    end = control_frame(Kind.STOP, 3, 0).size
     assert told[1] == [told[0][0] + 2 * end, *told[0][1:]]
     assert [wire.sent_bytes for wire in ships[1].wires[3:]] == [0, 0]
 
 
 def test_what_one_who_is_left_has_taken_all_take():
-    standings = {0: Standing(3, {}), 2: Standing(4, REPORTS), 3: Standing(3, {})}
-    verdict = judge(standings)
-    assert (verdict.step, verdict.members, verdict.edge) == (4, (0, 2, 3), 6)
+    standings = {0: RankProgress(3, {}), 2: RankProgress(4, REPORTS), 3: RankProgress(3, {})}
+    verdict = decide(standings)
+    assert (verdict.step, verdict.members, verdict.first_step) == (4, (0, 2, 3), 6)
     assert verdict.reports == REPORTS
 
 
 def test_those_who_wait_take_the_places_that_are_free_the_lowest_rank_first():
-    verdict = judge({0: Standing(4, {}), 2: Standing(4, {})}, waiting=[5, 6], edge=5)
-    assert (verdict.edge, verdict.waiting) == (5, (5, 6))
-    assert filled(verdict, places=3) == replace(verdict, members=(0, 2, 5), waiting=(6,))
-    assert filled(verdict, places=5) == replace(verdict, members=(0, 2, 5, 6), waiting=())
-    assert filled(verdict, places=2) == verdict
+    verdict = decide({0: RankProgress(4, {}), 2: RankProgress(4, {})}, waiting=[5, 6], first_step=5)
+    assert (verdict.first_step, verdict.waiting) == (5, (5, 6))
+    assert fill_slots(verdict, slots=3) == replace(verdict, members=(0, 2, 5), waiting=(6,))
+    assert fill_slots(verdict, slots=5) == replace(verdict, members=(0, 2, 5, 6), waiting=())
+    assert fill_slots(verdict, slots=2) == verdict
 
 
 def test_no_more_places_are_promised_than_spares_wait():
     verdict = Verdict(4, {}, (0,), 6, (3,))
-    assert [note.split(", and ")[1] for note in notes_of((0, 1, 2), verdict, 3)] == [
+    assert [note.split(", and ")[1] for note in membership_notes((0, 1, 2), verdict, 3)] == [
         "a spare takes its place from step 6 on",
         "share its part of each step from step 6 on",
     ]
 
 
 def test_standings_and_verdicts_travel():
-    standing, verdict = Standing(7, REPORTS), Verdict(7, REPORTS, (0, 2), 9, (3,))
-    assert read_standing(standing_frame(standing, 1, 2), 4) == standing
+    standing, verdict = RankProgress(7, REPORTS), Verdict(7, REPORTS, (0, 2), 9, (3,))
+    assert read_progress(progress_frame(standing, 1, 2), 4) == standing
     assert read_verdict(verdict_frame(verdict, 2), 4) == verdict
-    assert read_standing(standing_frame(Standing(0, {}), 0, 1), 4) == Standing(0, {})
+    assert read_progress(progress_frame(RankProgress(0, {}), 0, 1), 4) == RankProgress(0, {})
     with pytest.raises(FrameError):
         read_verdict(verdict_frame(verdict, 2), 3)
     with pytest.raises(FrameError, match=r"different ones in 0\.\.3 are due, in order"):

@@ -15,7 +15,7 @@ from atomo.communicators.scales import read_scales
 from atomo.communicators.state import read_state, state_tensor
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.transports import LocalTransport, network
 from atomo.wire import Compression, Header, Kind, pack, read_header, unpack
 
@@ -79,7 +79,7 @@ def make_roles(specs: Sequence[str]) -> tuple[Roles, list[bytes]]:
     wires, generator = network(2), Generator().manual_seed(0)
     frames = []
     for how in (Compression(codec="none"), Compression()):
-        compressor = Compressor(Forget(), how, 1, seed=0)
+        compressor = Compressor(NoMemory(), how, 1, seed=0)
         for bucket in buckets:
             flat = torch.randn(bucket.size, generator=generator)
             frames.append(compressor.compress(bucket, flat, 1).tobytes())
@@ -92,5 +92,5 @@ def make_roles(specs: Sequence[str]) -> tuple[Roles, list[bytes]]:
     }  # fmt: skip
     raw = Compression(codec="none")
     frames += [pack(Header(kind, 1, 1), parts, raw).tobytes() for kind, parts in sections.items()]
-    worker = Client(wires[1], entries, Compressor(Forget(), raw, 1, seed=0), PATIENCE_S)
+    worker = Client(wires[1], entries, Compressor(NoMemory(), raw, 1, seed=0), PATIENCE_S)
     return Roles(buckets, worker, wires[0]), frames

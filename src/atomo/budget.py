@@ -12,7 +12,7 @@ from typing import Any, Final, final
 from atomo.codecs import Codec, make_codec
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.memory import Forget, kind_of
+from atomo.memory import NoMemory, kind_of
 
 __all__ = ["LOSSLESS", "Family", "families"]
 
@@ -56,7 +56,7 @@ def family(settings: Settings, memory: str) -> Family:
     feeds_back = kind_of(memory).feeds_back
     default = FED_BACK_BUDGET if feeds_back else PLAIN_BUDGET
     budget = default if settings.error_budget is None else settings.error_budget
-    sums = SUMMED if settings.comm_type == "Allreduce" and kind_of(memory) is Forget else ()
+    sums = SUMMED if settings.comm_type == "Allreduce" and kind_of(memory) is NoMemory else ()
     specs = (LOSSLESS, *(FED_BACK if feeds_back else PLAIN), *sums)
     return Family(memory, tuple(fitting(settings, memory, specs)), budget)
 

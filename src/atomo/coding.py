@@ -11,7 +11,7 @@ from atomo.codecs import Codec, make_codec
 from atomo.codecs.by_name import ByName
 from atomo.comm_types import COMM_TYPES
 from atomo.errors import ConfigError
-from atomo.memory import Forget, check_fits, default_memory
+from atomo.memory import NoMemory, check_fits, default_memory
 from atomo.names import resolve
 from atomo.rates import RATES, VOTES_RATE
 from atomo.roles import fitted_codec, own_memory
@@ -230,10 +230,10 @@ def needed_memory(
     if own is not None:
         return own
     needed = {codec: default_memory(codec, momentum, optimizer) for codec in reversed(codecs)}
-    wanted = [(memory, codec) for codec, memory in needed.items() if memory != Forget.id]
+    wanted = [(memory, codec) for codec, memory in needed.items() if memory != NoMemory.id]
     wanted.sort(key=lambda pair: pair[1].near_lossless)  # what loses much comes first
-    borne = next((memory for memory, _ in wanted if all_bear(codecs, memory)), Forget.id)
-    if borne == Forget.id and (starved := [one for _, one in wanted if not one.near_lossless]):
+    borne = next((memory for memory, _ in wanted if all_bear(codecs, memory)), NoMemory.id)
+    if borne == NoMemory.id and (starved := [one for _, one in wanted if not one.near_lossless]):
         raise unborne(codecs, needed[starved[0]], starved[0])
     return borne
 

@@ -14,7 +14,7 @@ from atomo.communicators import Compressor
 from atomo.communicators.exchange import add_frame
 from atomo.fusion import plan
 from atomo.grouping import ONE
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.wire import Compression
 
 __all__ = ["Cluster", "EncodingErrors", "Layer", "clusters", "layers", "losses", "reconstruct"]
@@ -137,7 +137,7 @@ def reconstruct(
     """
     (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, ONE)
     wanted = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
-    compressor = Compressor(Forget(), Compression(), worker=1, seed=seed)
+    compressor = Compressor(NoMemory(), Compression(), worker=1, seed=seed)
     frame = compressor.compress(bucket, wanted.clone(), 1)
     sent = torch.zeros_like(wanted)
     add_frame(bucket, frame, sent, 1.0)

@@ -11,7 +11,7 @@ from atomo.coding import AUTO, begins_at_once
 from atomo.comm_types import PARAMETER_SERVER
 from atomo.config import Settings
 from atomo.effects import ALWAYS, Effect
-from atomo.memory import Forget, kind_of
+from atomo.memory import NoMemory, kind_of
 from atomo.names import resolve
 from atomo.rates import SCHEDULES
 from atomo.roles import fitted_codec, has_master
@@ -53,7 +53,7 @@ def applies_momentum(settings: Settings) -> bool:
 def may_damp(settings: Settings) -> bool:
     """True if steps are ones that noise of a codec may shorten."""
     run = resolved(settings)
-    return run.optimizer == "sgd" and (run.memory == AUTO or kind_of(run.memory) is Forget)
+    return run.optimizer == "sgd" and (run.memory == AUTO or kind_of(run.memory) is NoMemory)
 
 
 CODEC: Final = "--code {0.code} reads none of it; leave it out, or give a codec that does"

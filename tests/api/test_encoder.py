@@ -8,7 +8,7 @@ from draws import normal
 import atomo
 from atomo.codecs import CODECS
 from atomo.errors import AtomoError, CheckpointError, CodecError, ConfigError
-from atomo.memory import Forget, Residual
+from atomo.memory import NoMemory, Residual
 from atomo.wire import FrameBuffer, Header, Kind, pack, pack_bytes
 from atomo.wire.buffer import longest_head
 
@@ -146,7 +146,7 @@ def test_it_says_what_it_is_and_takes_objects_and_names():
     encoder.encode(normal(20))
     said = "Encoder('topk(ratio=0.1)', memory='residual', rank=3, seed=0, step=1)"
     assert repr(encoder) == said
-    assert isinstance(atomo.Encoder("qsgd").memory, Forget)
+    assert isinstance(atomo.Encoder("qsgd").memory, NoMemory)
     assert isinstance(atomo.Encoder("fp16").memory, Residual)
 
 
@@ -157,7 +157,7 @@ def test_it_says_what_it_is_and_takes_objects_and_names():
         ({"memory": Residual()}, "code randk with memory residual diverges"),
         ({"memory": "residual"}, "code randk with memory residual diverges"),
         ({"momentum": 0.9}, "memory none takes no momentum: leave 0.9 to the optimiser"),
-        ({"memory": Forget(), "momentum": 0.9}, "momentum belongs to the memory that was given"),
+        ({"memory": NoMemory(), "momentum": 0.9}, "momentum belongs to the memory that was given"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings, message):

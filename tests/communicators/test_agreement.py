@@ -14,7 +14,7 @@ from atomo.communicators import Client, Compressor, Report, Server
 from atomo.errors import CodecError
 from atomo.fusion import Bucket, plan
 from atomo.grouping import megabytes
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.training.events import Event, StepDone
 from atomo.transports import network
 from atomo.wire import Compression, Header, Kind, pack
@@ -34,7 +34,7 @@ class Cast:
         transports = network(4)
         self.transports = transports
         self.server = Server(transports[0], self.buckets, needed, TIMEOUT_S)
-        compressors = [Compressor(Forget(), RAW, t.rank, seed=0) for t in transports[1:]]
+        compressors = [Compressor(NoMemory(), RAW, t.rank, seed=0) for t in transports[1:]]
         self.clients = [
             Client(t, ENTRIES, c, TIMEOUT_S)
             for t, c in zip(transports[1:], compressors, strict=True)

@@ -14,7 +14,7 @@ from atomo.communicators.exchange import BATCH, Compressor, add_frame, batch_of
 from atomo.communicators.parameter_server.total import Total
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.wire import Bytes, Compression
 
 PARAMETERS = [("w", Size((64, 48))), ("c", Size((8, 6, 3, 3))), ("b", Size((8,)))]
@@ -54,7 +54,7 @@ def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
     frames = {}
     for worker in range(1, WORKERS + 1):
         flat = torch.randn(bucket.size, generator=torch.Generator().manual_seed(worker))
-        frames[worker] = {0: Compressor(Forget(), RAW, worker, seed=1).compress(bucket, flat, 1)}
+        frames[worker] = {0: Compressor(NoMemory(), RAW, worker, seed=1).compress(bucket, flat, 1)}
     return bucket, frames
 
 
@@ -85,7 +85,7 @@ def test_a_follower_and_a_rank_without_master_have_the_bits_of_the_master(code):
     Total([bucket], follower, WORKERS, [SHARE]).advance(bucket, frames, sorted(frames))
     assert follower.equal(master)
     gathered = Gathered([own[0] for own in frames.values()])
-    compressor = Compressor(Forget(), RAW, 1, seed=1)
+    compressor = Compressor(NoMemory(), RAW, 1, seed=1)
     rank = torch.zeros(bucket.size)
     Allgather(gathered, compressor).start(bucket, frames[1][0], 1)(rank)
     assert rank.equal(master)

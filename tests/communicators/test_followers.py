@@ -24,7 +24,7 @@ from atomo.communicators.parameter_server.messages import (
 from atomo.errors import FrameError
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE, megabytes
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
 from atomo.transports import network
@@ -72,7 +72,7 @@ class Cast:
         follower = Follower(
             mine.weights, lambda _: mine, lambda _: self.buckets, rank, len(self.replicas)
         )
-        compressor = Compressor(Forget(), RAW, rank, seed=0)
+        compressor = Compressor(NoMemory(), RAW, rank, seed=0)
         return Client(transport, ENTRIES, compressor, TIMEOUT_S, follower=follower)
 
     def open(self) -> None:

@@ -11,7 +11,7 @@ from atomo.communicators.state import read_state
 from atomo.errors import DeadlineExpired, FrameError
 from atomo.fusion import plan
 from atomo.grouping import ONE, megabytes
-from atomo.memory import Forget, Residual
+from atomo.memory import NoMemory, Residual
 from atomo.transports import network
 from atomo.wire import Bytes, Compression, Header, Kind, pack
 
@@ -185,7 +185,7 @@ def test_states_are_asked_for_once_everybody_is_done():
 
 
 def test_a_silent_master_is_named_with_the_step():
-    client = Client(network(2)[1], ENTRIES, Compressor(Forget(), RAW, 1, seed=0), 0.01)
+    client = Client(network(2)[1], ENTRIES, Compressor(NoMemory(), RAW, 1, seed=0), 0.01)
     with pytest.raises(DeadlineExpired, match=r"rank 1 .*the master's order after step 0"):
         client.pull()
 

@@ -13,7 +13,7 @@ from atomo.communicators.exchange import Compressor, add_frame
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
 from atomo.grouping import ONE, megabytes
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.wire import Compression
 
 SIZES = st.lists(st.lists(st.integers(1, 6), min_size=0, max_size=4), min_size=1, max_size=12)
@@ -82,7 +82,7 @@ def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
     sent = {}
     for scope in ("layer", "bucket"):
         (bucket,) = plan(parameters, make_codec(f"dgc(ratio=0.01, least=1, scope={scope})"), ONE)
-        frame = Compressor(Forget(), Compression(), 1, 0).compress(bucket, gradient.clone(), 1)
+        frame = Compressor(NoMemory(), Compression(), 1, 0).compress(bucket, gradient.clone(), 1)
         out = torch.zeros(4000)
         add_frame(bucket, frame, out, 1.0)
         sent[scope] = [int(part.count_nonzero()) for part in out.split(2000)]

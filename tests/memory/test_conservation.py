@@ -9,7 +9,7 @@ from atomo.communicators.exchange import Compressor, add_frame
 from atomo.errors import CheckpointError, CodecError
 from atomo.fusion import plan
 from atomo.grouping import ONE
-from atomo.memory import MEMORIES, Forget, Residual, default_memory
+from atomo.memory import MEMORIES, NoMemory, Residual, default_memory
 from atomo.wire import Compression
 
 PARAMETERS = [("conv.weight", Size((8, 3, 3, 3))), ("conv.bias", Size((8,))), ("fc", Size((5, 9)))]
@@ -105,7 +105,7 @@ def test_the_state_is_what_is_kept_where_there_is_no_room_for_a_copy(kind):
 
 def test_no_memory_refuses_a_state():
     with pytest.raises(CheckpointError, match="'none'"):
-        Forget().load_state_dict({"weight": torch.ones(2)})
+        NoMemory().load_state_dict({"weight": torch.ones(2)})
 
 
 def test_biased_codecs_get_a_residual_and_unbiased_ones_none():
@@ -133,7 +133,7 @@ def test_several_at_once_are_sent_and_kept_as_each_alone(make, code):
         assert together.state_dict()[name].equal(kept)
 
 
-@pytest.mark.parametrize("memory", [Forget, Residual])
+@pytest.mark.parametrize("memory", [NoMemory, Residual])
 def test_what_cannot_be_carried_is_named(memory):
     (bucket,) = plan([("a", Size((9, 5))), ("b", Size((9, 5)))], make_codec("svd"), ONE)
     flat = torch.ones(bucket.size)

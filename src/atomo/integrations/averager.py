@@ -23,7 +23,7 @@ from atomo.integrations.scales import agree
 from atomo.integrations.sent import Scratch, Sent
 from atomo.integrations.stats import Stats
 from atomo.integrations.way import Way, way_of
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.wire import Bytes
 
 __all__ = ["Averager"]
@@ -77,7 +77,7 @@ class Averager:
         self._at_first = way_of(Codecs(DENSE), compressor)
         later = [(0, codecs), *schedule]
         self._later = [(begin, way_of(one, compressor, method)) for begin, one in later]
-        self._snapshots = skips and type(self.memory) is not Forget
+        self._snapshots = skips and type(self.memory) is not NoMemory
         self._skips = skips
         self._before: Before | None = None
         self._looks: list[Tensor] = []  # whether averages of this step are finite

@@ -93,7 +93,7 @@ class Exchange:
 
     def at_rate(self, rate: float) -> None:
         """Tells the learning rate of the next step to a memory in units of the update."""
-        self._averager.memory.at_rate(rate)
+        self._averager.memory.set_learning_rate(rate)
 
     def submit(self, chunk: Chunk, scale: float, last: bool, done: Callable[[], None]) -> None:
         """Begins to average a chunk, in place; `done` is called when that is over, come what may.

@@ -14,7 +14,7 @@ from atomo.integrations.encoder import Encoder
 from atomo.integrations.means import sum_factors
 from atomo.integrations.sent import Sent
 from atomo.integrations.sums import sum_gradients, sum_payloads
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 
 __all__ = ["Way", "way_of"]
 
@@ -65,7 +65,7 @@ class Way:
 
 def way_of(codecs: Codecs, compressor: Compressor, method: PowerSGD | ACPSGD | None = None) -> Way:
     """How gradients with these codecs are averaged, with what this rank keeps back."""
-    laws, remembers = codecs.codec.laws, type(compressor.memory) is not Forget
+    laws, remembers = codecs.codec.laws, type(compressor.memory) is not NoMemory
     sums = Law.LOSSLESS in laws and not remembers
     adds = Law.SUMMABLE in laws and method is None and not sums
     encoder = Encoder(codecs, compressor, remembers)

@@ -14,18 +14,18 @@ from atomo.memory.adam import EfficientAdam
 from atomo.memory.base import Layout, Memory
 from atomo.memory.dgc import MomentumCorrection
 from atomo.memory.momentum import Momentum
-from atomo.memory.none import Forget
+from atomo.memory.none import NoMemory
 from atomo.memory.residual import Residual
 from atomo.names import described, nearest, resolve
 
 __all__ = [
     "MEMORIES",
     "EfficientAdam",
-    "Forget",
     "Layout",
     "Memory",
     "Momentum",
     "MomentumCorrection",
+    "NoMemory",
     "Residual",
     "canonical",
     "check_fits",
@@ -37,7 +37,7 @@ __all__ = [
 MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
     {
         memory.id: memory
-        for memory in (Forget, Residual, MomentumCorrection, Momentum, EfficientAdam)
+        for memory in (NoMemory, Residual, MomentumCorrection, Momentum, EfficientAdam)
     }
 )
 
@@ -74,7 +74,7 @@ def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: st
     if codec.memory is not None:
         return codec.memory
     if Law.UNBIASED in codec.laws:
-        return Forget.id
+        return NoMemory.id
     if adam:
         return EfficientAdam.id if codec.suits_adam else Residual.id
     # Blind draws overshoot wherever momentum is: what waits for them is as old as it is large.
@@ -98,7 +98,7 @@ def check_fits(codec: Codec[Any], memory: str | Memory) -> None:
         ConfigError: this memory would add to the gradients, or feed such an error back.
     """
     kind = kind_of(memory)
-    if shared_scale_codec(codec) and kind is not Forget:
+    if shared_scale_codec(codec) and kind is not NoMemory:
         raise ConfigError(f"code {codec!s} goes with memory none, not {kind.id}")
     if kind.feeds_back and codec.error_bound >= 1:
         raise ConfigError(

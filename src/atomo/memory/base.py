@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -92,12 +92,17 @@ class Memory(ABC):
         """
         del norm  # most have no use for it
 
-    def at_rate(self, rate: float) -> None:
-        """Announces the learning rate of the step to come.
+    def set_learning_rate(self, rate: float) -> None:
+        """Announces the learning rate of the next step.
 
-        Only a memory in units of the update has a use for it, and needs it before each `encode`.
+        Only a memory in units of the update uses the rate, and needs it before each `encode`.
         """
         del rate
+
+    @final
+    def at_rate(self, rate: float) -> None:
+        """Calls `set_learning_rate`; the name of earlier versions, which callers may still use."""
+        self.set_learning_rate(rate)
 
     @abstractmethod
     def encode(

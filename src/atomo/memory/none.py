@@ -13,11 +13,11 @@ from atomo.codecs.rows import RowGradient
 from atomo.errors import CheckpointError
 from atomo.memory.base import Layout, Memory
 
-__all__ = ["Forget"]
+__all__ = ["NoMemory"]
 
 
 @final
-class Forget(Memory):
+class NoMemory(Memory):
     """Keeps nothing."""
 
     id: ClassVar[str] = "none"

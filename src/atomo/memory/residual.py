@@ -56,7 +56,7 @@ class Residual(Memory):
             beta: the weight of what was kept; lower => it leaks.
             gamma: the weight of the gradient.
             units: what a residual is a part of, "gradient" or "update", the gradient times the
-                learning rate, which `at_rate` must then tell before each step.
+                learning rate, which `set_learning_rate` must then tell before each step.
 
         Raises:
             ConfigError: one of them is out of range.
@@ -71,7 +71,7 @@ class Residual(Memory):
         self._rate = 0.0  # of the step whose gradient the residual is held in units of
         self._kept = Store()
 
-    def at_rate(self, rate: float) -> None:
+    def set_learning_rate(self, rate: float) -> None:
         # Held over the rate of the moment: no pass over memory while the rate stays the same.
         if self._units != "update" or rate == self._rate or not rate > 0:
             return

@@ -17,7 +17,7 @@ from atomo.communicators import Compressor
 from atomo.communicators.exchange import gradient_of
 from atomo.fusion import Bucket, plan
 from atomo.grouping import Grouping
-from atomo.memory import Forget
+from atomo.memory import NoMemory
 from atomo.wire import Compression
 
 __all__ = ["CompressionErrors", "measure_compression_errors"]
@@ -61,7 +61,7 @@ def measure_compression_errors(
         CodecError: the codec cannot carry the gradient.
     """
     total = max(sum(float(tensor.norm()) ** 2 for tensor in gradient.values()), 1e-300)
-    compressor = Compressor(Forget(), Compression(), worker=1, seed=seed)
+    compressor = Compressor(NoMemory(), Compression(), worker=1, seed=seed)
     shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
     errors = [
         squared_error(compressor, bucket, gradient[bucket.slots[0].name].flatten()) / total

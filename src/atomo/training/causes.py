@@ -10,7 +10,7 @@ from typing import Final, final
 
 from atomo.codecs import Law
 from atomo.config import Settings
-from atomo.memory import Forget, Momentum, MomentumCorrection, Residual, kind_of
+from atomo.memory import Momentum, MomentumCorrection, NoMemory, Residual, kind_of
 from atomo.roles import own_memory
 
 __all__ = ["at_start", "likely"]
@@ -98,7 +98,7 @@ def long_signs(s: Settings) -> bool:
 
 def undamped_noise(s: Settings) -> bool:
     """Errors of few workers do not average out within a step."""
-    plain = s.memory == Forget.id and not (s.noise_damping and s.optimizer == "sgd")
+    plain = s.memory == NoMemory.id and not (s.noise_damping and s.optimizer == "sgd")
     return plain and any(one.amplifies_noise for one in s.codecs)
 
 

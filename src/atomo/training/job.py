@@ -16,7 +16,7 @@ from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, plan, shapes
 from atomo.grouping import Grouping
-from atomo.memory import Forget, kind_of
+from atomo.memory import NoMemory, kind_of
 from atomo.models.weights import load_weights
 from atomo.randomness import derive
 from atomo.schedule import phases
@@ -102,7 +102,7 @@ class Job:
         Adam divides by the length of its gradients already. What a memory keeps is no noise.
         """
         s = self.settings
-        plain = s.noise_damping and s.optimizer == "sgd" and s.memory == Forget.id
+        plain = s.noise_damping and s.optimizer == "sgd" and s.memory == NoMemory.id
         return plain and any(bucket.amplifies_noise for bucket in self.buckets_at(step))
 
     @property

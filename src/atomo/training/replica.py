@@ -89,7 +89,7 @@ class Replica:
             saving: whether it asks for a checkpoint.
         """
         step, started = self.step + 1, time.perf_counter()
-        self.ways.memory.at_rate(self.job.rate.at(step))
+        self.ways.memory.set_learning_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         if self._group:
             self._passes.share([1 + rank for rank in self._group.sample_split.members_at(step)])

@@ -92,12 +92,12 @@ class Worker:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._share(order.workers)
                     self._passes.weights.copy_(to_device(order.weights, device))
-                    self._memory.at_rate(self._job.rate.at(order.step))
+                    self._memory.set_learning_rate(self._job.rate.at(order.step))
                     wait_s = time.perf_counter() - self._client.asked_at - order.follow_s
                     self._take_step(order.step, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # Who was late saves in the same units as the others.
-                    self._memory.at_rate(self._job.rate.at(max(1, order.step)))
+                    self._memory.set_learning_rate(self._job.rate.at(max(1, order.step)))
                     self._client.send_state(worker_state(self._memory, self._passes.model))
                 case Kind.STATE if order.state is not None:
                     restore(order.state, self._memory, self._passes.model)

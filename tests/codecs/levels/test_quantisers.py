@@ -85,7 +85,7 @@ def test_terngrad_takes_the_scale_that_was_agreed_on():
         decoded = codec.decode(codec.encode(gradient, Generator()), gradient.shape)
         assert decoded.abs().unique().tolist() == pytest.approx([0.0, scale])
     exact = closed_form(gradient.flatten(), 2 * mine, 1)
-    measured = squared_errors(shared.at(2 * mine), gradient)
+    measured = squared_errors(shared.with_scale(2 * mine), gradient)
     assert float(measured.mean()) == pytest.approx(exact, rel=0.05)
 
 

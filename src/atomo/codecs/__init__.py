@@ -90,7 +90,7 @@ def make_codec(spec: str) -> Codec[Any]:
 if not TYPE_CHECKING:  # a checker would take any name for one that is there
 
     def __getattr__(name: str) -> Any:
-        """The class of a listed codec: `from atomo.codecs import TopK`."""
+        """Imports the class of a listed codec: `from atomo.codecs import TopK`."""
         for codec, place in CODECS.places.items():
             if place.endswith(f":{name}"):
                 return CODECS[codec]
@@ -98,5 +98,5 @@ if not TYPE_CHECKING:  # a checker would take any name for one that is there
 
 
 def __dir__() -> list[str]:
-    """The public names: those of all codecs' classes, too."""
+    """Lists the public names, which include the classes of all codecs."""
     return sorted([*__all__, *(place.partition(":")[2] for place in CODECS.places.values())])

@@ -31,7 +31,7 @@ class Rule:
     names: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Whether it is the codec of this parameter."""
+        """Returns True if this rule names the codec of a parameter."""
         return any(fnmatchcase(name, one) for one in self.names)
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class Rule:
 @final
 @dataclass(frozen=True)
 class ByName:
-    """Which parameters have a codec of their own."""
+    """Rules that give parameters codecs of their own; the first rule that matches applies."""
 
     rules: tuple[Rule, ...] = ()
 
     def codec(self, name: str, otherwise: Codec[Any]) -> Codec[Any]:
-        """The codec of a parameter."""
+        """Returns the codec of a parameter, or `otherwise` if no rule names the parameter."""
         return next((rule.codec for rule in self.rules if rule.covers(name)), otherwise)
 
     @property
@@ -55,7 +55,7 @@ class ByName:
         return tuple(rule.codec for rule in self.rules)
 
     def mapped(self, change: Callable[[Codec[Any]], Codec[Any]]) -> ByName:
-        """The same parameters with other codecs."""
+        """Returns the same rules with changed codecs."""
         return ByName(tuple(replace(rule, codec=change(rule.codec)) for rule in self.rules))
 
     def check_names(self, parameters: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class ByName:
                 )
 
     def __str__(self) -> str:
-        """What `parse_by_name` reads back."""
+        """Returns text from which `parse_by_name` makes equal rules."""
         return "; ".join(map(str, self.rules))
 
 
@@ -79,7 +79,7 @@ NONE: Final[ByName] = ByName()
 def dense_below(
     tensors: Iterable[tuple[str, torch.Size]], entries: int, others: ByName = NONE
 ) -> ByName:
-    """Dense for those of fewer entries, whatever `others` say of them.
+    """Adds a rule that sends tensors of fewer entries dense; it goes before all `others`.
 
     >>> str(dense_below([("a.weight", torch.Size((8, 8))), ("b", torch.Size((3, 3)))], 10))
     'sgd: b'
@@ -89,7 +89,7 @@ def dense_below(
 
 
 def parse_by_name(text: str) -> ByName:
-    """What `--code-for` says.
+    """Parses the value of `--code-for`.
 
     >>> str(parse_by_name("BF16: conv1.weight  fc*; sgd:head.*"))
     'bf16: conv1.weight fc*; sgd: head.*'
@@ -101,7 +101,7 @@ def parse_by_name(text: str) -> ByName:
 
 
 def parse_rule(entry: str) -> Rule:
-    """One `CODEC: NAME NAME`."""
+    """Parses one rule, `CODEC: NAME NAME`."""
     spec, colon, names = entry.partition(":")
     if not colon or not names.split():
         raise ConfigError(f"--code-for: cannot read {entry.strip()!r}; write 'CODEC: NAME NAME*'")

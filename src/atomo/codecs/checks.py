@@ -1,4 +1,4 @@
-"""What all codecs refuse in the same words."""
+"""Checks that all codecs share, so that their errors have the same wording."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def check_finite(codec: str, finite: bool) -> None:
 
 @contextmanager
 def as_codec_error(codec: str, about: str = "") -> Iterator[None]:
-    """Within it, a kernel's ValueError, or the error of an inner codec, becomes that of `codec`.
+    """Translates a kernel's ValueError, or the error of an inner codec, to a CodecError of `codec`.
 
     >>> with as_codec_error("topk", "values:"):
     ...     raise ValueError("3 norms")

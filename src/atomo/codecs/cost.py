@@ -1,4 +1,4 @@
-"""What decoding takes, so that a stranger's payload can be refused before any of it is done."""
+"""Upper bounds on the cost of decoding, for refusing an untrusted payload before it is decoded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FUSED: Final = 16  # multiply-adds of a matrix product in the time of a visit
 @final
 @dataclass(frozen=True)
 class Cost:
-    """What decoding one payload takes, at most."""
+    """An upper bound on the work and the memory that decoding one payload takes."""
 
     work: int = 0
     """Visits of an entry, each of about a nanosecond."""
@@ -29,5 +29,5 @@ class Cost:
 
 
 def number(counts: torch.Tensor, place: int = 0) -> int:
-    """A count that a payload claims: 0 where there is none, or a negative one."""
+    """Returns a count that a payload claims; 0 if the count is absent or negative."""
     return max(0, int(counts[place])) if place < len(counts) else 0

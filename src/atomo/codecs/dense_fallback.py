@@ -1,5 +1,5 @@
-"""What travels dense under any codec: vectors so small that a codec saves nothing and costs
-accuracy.
+"""Rule for parameters that travel dense under any codec: small vectors, where a codec saves nothing
+and costs accuracy.
 
 Biases and the scales and shifts of norms steer every entry of what they are added to or multiplied
 with, so that an error in one of them is an error in a whole channel, and a layer has so few of them
@@ -24,10 +24,10 @@ DENSE_BELOW: Final = 8192  # entries: 32 kB
 
 
 def goes_dense(shape: torch.Size, dense_below: int = DENSE_BELOW) -> bool:
-    """Whether a parameter of this shape travels as it is: a vector or scalar of fewer entries."""
+    """Returns True if a parameter travels dense: a vector or scalar below `dense_below` entries."""
     return len(shape) < 2 and shape.numel() < dense_below
 
 
 def codec_for(codec: Codec[Any], shape: torch.Size, dense_below: int = DENSE_BELOW) -> Codec[Any]:
-    """`codec`, or the dense one for what travels as it is."""
+    """Returns the dense codec for a parameter that travels dense, else `codec`."""
     return DENSE if goes_dense(shape, dense_below) else codec

@@ -15,7 +15,7 @@ __all__ = ["adding_to", "flat"]
 
 
 def flat(gradient: Float[torch.Tensor, "..."], codec: str) -> Float[torch.Tensor, " n"]:
-    """The entries of a gradient; a view where that is possible.
+    """Returns the entries of a gradient as one contiguous vector; a view where that is possible.
 
     Raises:
         CodecError: it has none.
@@ -27,7 +27,7 @@ def flat(gradient: Float[torch.Tensor, "..."], codec: str) -> Float[torch.Tensor
 
 @contextmanager
 def adding_to(out: Float[torch.Tensor, "..."], codec: str) -> Iterator[Float[torch.Tensor, " n"]]:
-    """The entries of `out`; what is done to them within this context is done to `out`.
+    """Gives a block the entries of `out` as a vector; changes of the vector are changes of `out`.
 
     Raises:
         CodecError: a ValueError was raised within: the payload does not fit.

@@ -23,7 +23,7 @@ class Momentum:
     """m; higher => longer memory of past gradients."""
     nesterov: bool
     masking: bool
-    """Whether what was sent loses the part of u that would be late."""
+    """True if entries that were sent lose the part of u that would arrive late."""
 
     def grow(self, gradient: Float[torch.Tensor, "*s"]) -> Float[torch.Tensor, "*s"]:
         """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
@@ -36,7 +36,13 @@ class Momentum:
     def in_time(
         self, grown: Float[torch.Tensor, "*s"], waiting: Float[torch.Tensor, "*s"]
     ) -> Float[torch.Tensor, "*s"]:
-        """What u keeps where all entries are sent: of each, |grown| / (|grown| + |waiting|).
+        """Returns the timely part of u for a codec that sends all entries: each entry of u times
+        |grown| / (|grown| + |waiting|).
+
+        The waiting part of an entry is sent late, and its momentum would push again in a direction
+        already taken. The new part is not late: clearing its momentum too would leave no momentum
+        at all. If nothing waits, u is unchanged, as in SGD on the average. This extends the paper,
+        whose codecs leave most entries unsent.
 
         What waits is sent late, and momentum would push once more where it went. What has just
         come is not: to clear its momentum too would leave none at all. Where nothing waits, u is

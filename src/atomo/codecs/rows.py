@@ -20,24 +20,26 @@ class RowGradient:
     """Some rows of a matrix; all others are zero."""
 
     rows: Int64[torch.Tensor, " r"]
-    """Which, increasing."""
+    """The indices of the present rows, in increasing order."""
     values: Float[torch.Tensor, "r w"]
     """Contiguous float32. Scratch space once it was encoded, as gradients are."""
     shape: torch.Size
-    """Of the whole matrix."""
+    """The shape of the whole matrix."""
 
     def numel(self) -> int:
         """Entries of the whole matrix."""
         return self.shape.numel()
 
     def places(self, indices: Int64[torch.Tensor, " k"]) -> Int64[torch.Tensor, " k"]:
-        """Where entries of `values` lie in the whole matrix, both flattened; in the same order."""
+        """Maps indices in the flattened `values` to indices in the flattened matrix, in the same
+        order.
+        """
         width = self.shape[1]
         further = self.rows - torch.arange(len(self.rows), device=self.rows.device)
         return indices + width * further[indices // width]
 
     def at(self, positions: Int64[torch.Tensor, " s"]) -> Float[torch.Tensor, " s"]:
-        """The entries at increasing positions of the whole matrix, flattened."""
+        """Returns the entries at increasing positions of the flattened matrix."""
         width = self.shape[1]
         found = self.values.new_zeros(len(positions))
         starts = torch.searchsorted(positions, self.rows * width)

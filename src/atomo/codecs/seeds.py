@@ -19,15 +19,15 @@ MARK: Final = 16  # bits
 
 
 def draw_seed(generator: torch.Generator) -> int:
-    """A seed, at least 0 and below 2^63 - 1."""
+    """Draws a seed, at least 0 and below 2^63 - 1."""
     return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
 
 
 def draw_marked_seed(generator: torch.Generator, entries: int) -> int:
-    """A seed for a gradient of so many entries."""
+    """Draws a seed that is marked with a number of entries."""
     return draw_seed(generator) >> MARK << MARK | entries % PRIME
 
 
 def is_marked(seeds: Sequence[int], entries: int) -> bool:
-    """Whether these are one seed, and one for a gradient of so many entries."""
+    """Returns True if `seeds` is a single seed that is marked with this number of entries."""
     return [seed % 2**MARK for seed in seeds] == [entries % PRIME] and seeds[0] >= 0

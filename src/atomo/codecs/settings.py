@@ -37,14 +37,14 @@ def check_types(codec: Any) -> None:
 
 @cache
 def plain_settings(codec: Any) -> Mapping[str, type]:
-    """The types of the settings that are no codecs, by name."""
+    """Returns the types of the settings that are not codecs, by name."""
     hints = get_type_hints(codec)
     named = {field.name: hints[field.name] for field in fields(codec)}
     return {name: kind for name, kind in named.items() if kind in PLAIN}
 
 
 def fitted(codec: str, name: str, value: object, kind: type) -> object:
-    """The value as the type that its setting declares."""
+    """Converts a value to the type that its setting declares."""
     if not isinstance(value, PLAIN[kind]) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{codec}: {name} must be of type {kind.__name__}, got {value!r}")
     return kind(value)

@@ -58,12 +58,12 @@ def parse(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]:
 
 
 def unbalanced(text: object) -> bool:
-    """True if brackets of a text of acceptable length do not match."""
+    """Returns True if the brackets of a text of acceptable length do not match."""
     return isinstance(text, str) and len(text) <= LONGEST and text.count("(") != text.count(")")
 
 
 def codec_named(name: str, codecs: Mapping[str, type[Codec[Any]]]) -> type[Codec[Any]]:
-    """The codec of this name.
+    """Returns the codec class with this name.
 
     Raises:
         ConfigError: no codec has it; where it is a method of several rounds, says who takes it.
@@ -79,7 +79,7 @@ def codec_named(name: str, codecs: Mapping[str, type[Codec[Any]]]) -> type[Codec
 
 
 def read_call(text: str) -> tuple[str, dict[str, object]]:
-    """The name and the settings, all of them plain values, of a specification.
+    """Parses a specification with plain values only into a name and settings.
 
     >>> read_call("residual(beta=0.9)")
     ('residual', {'beta': 0.9})
@@ -106,13 +106,13 @@ def read(text: object) -> ast.expr:
 
 
 def deepest(text: str) -> int:
-    """How many brackets are open at once."""
+    """Returns the depth of nested brackets."""
     steps = ((letter == "(") - (letter == ")") for letter in text)
     return max(accumulate(steps), default=0)
 
 
 def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
-    """The name and the settings of one parsed specification."""
+    """Splits a parsed specification into its name and its settings."""
     match tree:
         case ast.Name(id=name):
             return name, {}
@@ -131,7 +131,7 @@ def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> 
 
 
 def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> object:
-    """The value of one setting, which may be a codec."""
+    """Returns the value of a setting, which may be a codec."""
     match tree:
         case ast.Call():
             return build(tree, codecs, text)
@@ -150,7 +150,7 @@ def construct(codec: type[Codec[Any]], settings: dict[str, object]) -> Codec[Any
 
 
 def literal(tree: ast.expr, text: str) -> object:
-    """The value of one setting: a number, a truth value or a bare word."""
+    """Returns the plain value of a setting: a number, a truth value or a bare word."""
     match tree:
         case ast.Constant(value=bool() | str() as value):
             return value
@@ -166,7 +166,7 @@ def literal(tree: ast.expr, text: str) -> object:
 
 
 def bounded(number: int | float, text: str) -> int | float:
-    """A number that every setting can hold."""
+    """Returns a number after a check that every setting can hold it."""
     if (type(number) is int and number > LARGEST) or number == math.inf:
         digits = shown(str(number) if type(number) is int else "inf")
         raise ConfigError(f"the number {digits} in {shown(text)} is above {LARGEST} or infinite")
@@ -178,7 +178,7 @@ def shown(text: str) -> str:
 
 
 def malformed(text: str) -> ConfigError:
-    """The error for text that is no specification at all."""
+    """Builds the error for text that is not a specification."""
     brackets = ": its brackets do not match" if unbalanced(text) else ""
     return ConfigError(
         f"cannot read the specification {shown(text)}{brackets}; write it like 'svd(rank=3)'"

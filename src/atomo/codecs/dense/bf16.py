@@ -62,7 +62,7 @@ class BFloat16(Codec[Rounded]):
         return self.fitting(*cast.add_to_brain(flat(residual, self.id), flat(gradient, self.id)))
 
     def fitting(self, values: torch.Tensor, peak: float) -> Rounded:
-        """The payload, once its largest entry before rounding is seen to be within reach."""
+        """Returns the payload after a check that its largest entry does not round to infinity."""
         check_finite(self.id, math.isfinite(peak))
         if peak > torch.finfo(torch.bfloat16).max:
             raise CodecError(f"bf16: {peak:g} would round to infinity")

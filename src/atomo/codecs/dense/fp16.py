@@ -113,7 +113,7 @@ class Float16(Codec[Scaled]):
 def guessed_scale(
     entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
 ) -> float:
-    """A scale that likely has room for all entries, or for their sums: told by some of them."""
+    """Estimates from a sample a scale that fits all entries, or all sums of two vectors."""
     stride = max(1, len(entries) // SAMPLED)
     some = entries[::stride] if added is None else entries[::stride] + added[::stride]
     peak = float(some.abs().max())
@@ -121,13 +121,15 @@ def guessed_scale(
 
 
 def reaches(peak: float, scale: float) -> bool:
-    """Whether a scale has room for entries up to `peak`, and no more than it should."""
+    """Returns True if a scale fits entries up to `peak` and is at most ROOM times too large."""
     exact = power_of_two_below(peak)
     return exact <= scale <= ROOM * exact
 
 
 def power_of_two_below(peak: float) -> float:
-    """The scale that brings `peak` just under the largest float16. 1 where that says nothing."""
+    """Returns the scale that brings `peak` just under the largest float16; 1 if `peak` is 0 or
+    infinite.
+    """
     if not 0 < peak < math.inf:
         return 1.0
     _, exponent = math.frexp(peak)  # peak < 2**exponent

@@ -37,7 +37,7 @@ class Powers:
     """sign * 2^(exponent - 127 - shift); an exponent of 0 stands for 0."""
 
     words: Int32[torch.Tensor, " words"]
-    """What `kernels.entropy.compress` made of the exponents, a byte each."""
+    """The exponents, a byte each, after `kernels.entropy.compress`."""
     signs: Int32[torch.Tensor, " signs"]
     shift: Int32[torch.Tensor, " one"]
     """0 or 80."""
@@ -124,7 +124,7 @@ def add_powers(payloads: Sequence[Powers], out: Float[torch.Tensor, " n"], scale
 
 
 def shift_of(payload: Powers) -> int:
-    """The power of two that a payload is scaled up by."""
+    """Returns the exponent of the power of two that scaled a payload up."""
     shifts: list[int] = payload.shift.tolist()
     if shifts not in ([0], [SHIFT]):
         raise ValueError(f"shift {shifts[:4]}; 0 or {SHIFT} is expected")

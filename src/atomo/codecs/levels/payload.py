@@ -1,4 +1,4 @@
-"""What `qsgd` and `terngrad` send: signed levels, several to a byte, and the norms of buckets.
+"""Payload of `qsgd` and `terngrad`: signed levels, several to a byte, and the norms of buckets.
 
 How many levels fit a byte depends on how large they are: `kernels.quantise.FORMS` are bytes of so
 many digits of some base. A form whose digits hold nearly all levels of a gradient is small, and
@@ -33,9 +33,9 @@ class Levels:
 
     norms: Float[torch.Tensor, " buckets"]
     form: UInt8[torch.Tensor, " one"]
-    """Which of `kernels.quantise.FORMS` the levels are packed in."""
+    """The index in `kernels.quantise.FORMS` of the packing of the levels."""
     words: Int32[torch.Tensor, " words"]
-    """What `kernels.entropy.compress` made of the packed levels."""
+    """The packed levels after `kernels.entropy.compress`."""
     escapes: Int16[torch.Tensor, " escaped"]
     """The levels of those bytes that could not hold theirs."""
 
@@ -79,7 +79,7 @@ def to_levels(
 
 
 def level_fields(entries: int, buckets: int) -> tuple[Field, ...]:
-    """The bounds of `Levels` for so many entries and norms."""
+    """Returns the bounds of `Levels` for a number of entries and of norms."""
     words = entries // 4 + 1 + entropy.OVERHEAD
     return (
         Field(torch.float32, (buckets,)),
@@ -90,7 +90,7 @@ def level_fields(entries: int, buckets: int) -> tuple[Field, ...]:
 
 
 def level_cost(payload: Levels) -> Cost:
-    """What it takes to check the escaped levels, above what is usual for all."""
+    """Returns the cost of checking the escaped levels, above the usual cost."""
     return Cost(len(payload.escapes), CHECKED * len(payload.escapes))
 
 
@@ -112,7 +112,7 @@ def add_levels(
 
 
 def form_of(payload: Levels) -> int:
-    """Which of `kernels.quantise.FORMS` the levels are packed in."""
+    """Reads the index in `kernels.quantise.FORMS` of the packing of the levels."""
     forms: list[int] = payload.form.tolist()
     if len(forms) != 1 or forms[0] >= len(quantise.FORMS):
         raise ValueError(f"form {forms[:4]}; one below {len(quantise.FORMS)} is expected")

@@ -116,7 +116,7 @@ class QSGD(Codec[Levels]):
             )
 
     def bucket(self, entries: int) -> int:
-        """How many entries share a norm."""
+        """Returns the number of entries that share a norm."""
         return min(self.bucket_size or entries, entries)
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:

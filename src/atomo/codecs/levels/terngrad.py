@@ -90,7 +90,7 @@ class TernGrad(Codec[Levels]):
 
     @property
     def shares_scale(self) -> bool:
-        """Whether m is one for all workers."""
+        """True if m is the same for all workers."""
         return self.scale == "shared"
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
@@ -100,7 +100,7 @@ class TernGrad(Codec[Levels]):
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
     def requested_scale(self, gradient: Float[torch.Tensor, "..."]) -> float:
-        """The magnitude that stands for all others."""
+        """Returns m: the largest magnitude after clipping."""
         values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
         check_finite(self.id, math.isfinite(squares))
@@ -109,7 +109,7 @@ class TernGrad(Codec[Levels]):
         return min(largest, self.clip * math.sqrt(squares / len(values)))
 
     def with_scale(self, scale: float) -> TernGrad:
-        """With m as it was agreed on."""
+        """Returns this codec with the m that the workers agreed on."""
         return replace(self, given=scale)
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:

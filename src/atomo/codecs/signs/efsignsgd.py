@@ -63,7 +63,7 @@ class EFSignSGD(Codec[Signs]):
     def of(
         self, values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None = None
     ) -> Signs:
-        """The payload of `values`, once `added` is added to it, in place."""
+        """Adds `added` to `values`, in place, and returns the payload of the sum."""
         words, positive, negative, _ = sign.add_pack_sum(values, added)
         check_finite(self.id, math.isfinite(positive - negative))
         mean = (positive - negative) / len(values)

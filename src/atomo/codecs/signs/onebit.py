@@ -33,7 +33,8 @@ class Halves:
 
     words: Int32[torch.Tensor, " words"]
     means: Float[torch.Tensor, " means"]
-    """Of the entries whose bit is 0, and of those whose bit is 1; for each column, or once."""
+    """The mean of the entries with bit 0, then that of the entries with bit 1; a pair for each
+    column, or one pair."""
 
 
 @final
@@ -49,7 +50,7 @@ class OneBit(Codec[Halves]):
     """
 
     scope: str = "column"
-    """What shares two means: "column", as published, or "layer"."""
+    """The group of entries that shares two means: "column", as published, or "layer"."""
 
     id: ClassVar[str] = "onebit"
     default_payload_type: ClassVar[type[Halves]] = Halves
@@ -86,13 +87,13 @@ class OneBit(Codec[Halves]):
     def of(
         self, values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, row: int
     ) -> Halves:
-        """The payload of `values`, once `added` is added to it, in place."""
+        """Adds `added` to `values`, in place, and returns the payload of the sum."""
         words, means = sign.add_pack_means(values, added, row)
         check_finite(self.id, bool(means.isfinite().all()))
         return Halves(words, means)
 
     def row(self, shape: torch.Size) -> int:
-        """How many entries share two means."""
+        """Returns the number of entries that share two means."""
         columns = shape[0] if self.scope == "column" and len(shape) > 1 else 1
         return max(1, shape.numel() // max(1, columns))
 

@@ -1,4 +1,4 @@
-"""What signSGD and its kin send: a bit for each entry, and a scale for all of them."""
+"""Payload of sign codecs: a bit for each entry, and a scale for all of them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Signs:
 
 
 def sign_fields(shape: torch.Size) -> tuple[Field, ...]:
-    """The bounds of `Signs`."""
+    """Returns the bounds of `Signs`."""
     return Field(torch.int32, (sign.word_count(shape.numel()),)), Field(torch.float32, (1,))
 
 
 def scale_of(payload: Signs, codec: str) -> float:
-    """The scale of a payload of anybody.
+    """Returns the scale of an untrusted payload.
 
     Raises:
         CodecError: it has none, or several.

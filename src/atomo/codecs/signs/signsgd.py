@@ -30,7 +30,7 @@ __all__ = ["SignSGD", "Signum"]
 
 @dataclass(frozen=True)
 class Voting(Codec[Signs]):
-    """What SignSGD and Signum share: each worker has a vote on the sign of each entry."""
+    """The shared part of SignSGD and Signum: each worker votes on the sign of each entry."""
 
     default_payload_type: ClassVar[type[Signs]] = Signs
     default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
@@ -69,7 +69,9 @@ class Voting(Codec[Signs]):
             add_signs(payloads, [scale * one for one in scales], entries)
 
     def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
-        """The majority: its sign, or 0 on a tie, which rounding in the mean must not decide."""
+        """Replaces the mean by the majority: its sign, or 0 on a tie, which rounding must not
+        decide.
+        """
         # What is no tie is at least 1 / workers away from 0: four decimals keep that of thousands
         # of workers, and drop what rounding left of a tie.
         mean.round_(decimals=4).sign_()

@@ -80,7 +80,7 @@ class CountSketch(Codec[Cells]):
         return Cells(torch.tensor([seed]), sums)
 
     def cells(self, entries: int) -> int:
-        """How many cells there are for so many entries."""
+        """Returns the number of cells for a number of entries."""
         return min(max(1, int(self.ratio * entries)), MOST)
 
     @property

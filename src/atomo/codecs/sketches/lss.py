@@ -38,11 +38,11 @@ class Means:
     """A cluster for each entry, and a mean for each bucket of a cluster."""
 
     seed: Int64[torch.Tensor, " seeds"]
-    """Of the hash."""
+    """The seed of the hash."""
     sizes: Int32[torch.Tensor, " clusters"]
     """Buckets of each cluster, at least 1."""
     words: Int32[torch.Tensor, " words"]
-    """What `kernels.entropy.compress` made of the clusters, two to a byte."""
+    """The clusters, two to a byte, after `kernels.entropy.compress`."""
     means: Float[torch.Tensor, " buckets"]
 
 
@@ -64,8 +64,8 @@ class LSS(Codec[Means]):
     buckets: int = 4096
     """Over all clusters. Higher => less error, more bytes."""
     share: str = "centre"
-    """What buckets are shared by: "entropy" of a cluster, times its "centre", times its
-    "density" as well."""
+    """The weight by which clusters share the buckets: the "entropy" of a cluster, or this times its
+    "centre", or this times its "density" as well."""
 
     id: ClassVar[str] = "lss"
     default_payload_type: ClassVar[type[Means]] = Means
@@ -103,7 +103,7 @@ class LSS(Codec[Means]):
     def of(
         self, values: Float[torch.Tensor, " n"], generator: torch.Generator
     ) -> tuple[Means, UInt8[torch.Tensor, " symbols"]]:
-        """The payload, and the clusters before they were coded."""
+        """Returns the payload, and the clusters before entropy coding."""
         seed = draw_seed(generator)
         model = train(sample(values, generator), self.clusters, generator)
         sizes = share_buckets(model, min(self.buckets, len(values)), self.share)

@@ -36,16 +36,16 @@ class Clusters:
     thresholds: Float[torch.Tensor, " 15"]
     """Between them; infinite around clusters that are not used."""
     entropies: Float[torch.Tensor, " 16"]
-    """Of a histogram of what lies in the cluster, bits."""
+    """The entropy of a histogram of each cluster, bits."""
     centres: Float[torch.Tensor, " 16"]
     shares: Float[torch.Tensor, " 16"]
-    """Of all entries."""
+    """The share of each cluster in all entries."""
 
 
 def sample(
     values: Float[torch.Tensor, " n"], generator: torch.Generator
 ) -> Float[torch.Tensor, " s"]:
-    """Some entries, on the CPU: runs that start at random, or all of a short gradient."""
+    """Samples entries, on the CPU: runs with random starts, or all entries of a short gradient."""
     if len(values) <= SAMPLED:
         return values.cpu()
     starts = torch.randint(
@@ -56,7 +56,7 @@ def sample(
 
 
 def train(sampled: Float[torch.Tensor, " s"], count: int, generator: torch.Generator) -> Clusters:
-    """The clusters of a sample, `count` for each sign."""
+    """Trains the clusters on a sample, `count` for each sign."""
     finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
     draws = torch.Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
     # Zeros are in neither: they go with the positive cluster of least value.
@@ -76,7 +76,11 @@ def train(sampled: Float[torch.Tensor, " s"], count: int, generator: torch.Gener
 def thresholds_between(
     negative: Float[torch.Tensor, " a"], positive: Float[torch.Tensor, " b"]
 ) -> Float[torch.Tensor, " 15"]:
-    """The middles between centres, given by rising magnitude, and 0 between the signs.
+    """Returns the midpoints between centres, which are given by rising magnitude, and 0 between the
+    signs.
+
+    Clusters are ordered by value, the negative clusters first. Unused clusters are outermost,
+    behind infinite thresholds.
 
     Clusters lie by value, the negative ones first. Those that are not used lie outermost, behind
     infinite thresholds.
@@ -94,7 +98,8 @@ def thresholds_between(
 def centres(
     magnitudes: Float[torch.Tensor, " m"], count: int, generator: torch.Generator
 ) -> Float[torch.Tensor, " c"]:
-    """At most `count` increasing centres of one sign: k-means++, and the mean of the outliers.
+    """Finds at most `count` increasing centres of one sign: k-means++, and the mean of the
+    outliers.
 
     Args:
         magnitudes: in increasing order.
@@ -115,7 +120,9 @@ def centres(
 def plus_plus(
     values: Float[torch.Tensor, " m"], count: int, generator: torch.Generator
 ) -> Float[torch.Tensor, " c"]:
-    """First centres, far from each other by chance: each drawn by its squared distance."""
+    """Draws the first centres of k-means++: each with a probability proportional to its squared
+    distance.
+    """
     # Far from what is chosen is likely to be chosen, which keeps the expected error within
     # 8 (ln c + 2) of the least.
     first = torch.randint(len(values), (1,), generator=generator)
@@ -153,7 +160,7 @@ def lloyd(
 
 
 def spread(values: Float[torch.Tensor, " m"]) -> Float[torch.Tensor, ""]:
-    """The entropy of a histogram of ordered values, bits; 0 of fewer than two."""
+    """Returns the entropy of a histogram of ordered values, bits; 0 for fewer than two values."""
     if len(values) < 2 or values[0] == values[-1]:
         return torch.zeros(())
     counts = torch.histc(values, BINS, float(values[0]), float(values[-1]))
@@ -162,7 +169,9 @@ def spread(values: Float[torch.Tensor, " m"]) -> Float[torch.Tensor, ""]:
 
 
 def share_buckets(model: Clusters, buckets: int, share: str) -> Int64[torch.Tensor, " 16"]:
-    """How many buckets each cluster gets: at least 1, and at most 16 more than `buckets` in all."""
+    """Returns the number of buckets of each cluster: at least 1, and in all at most 16 above
+    `buckets`.
+    """
     weights = model.entropies.double()
     if share != "entropy":
         weights = weights * model.centres.double().abs()

@@ -43,18 +43,19 @@ QUANTILES: Final = quantiles.BUCKETS // 2  # of either sign
 
 @dataclass(frozen=True)
 class Sketched:
-    """Which entries are not zero, the groups of these, and a sketch of the rest."""
+    """The positions of the non-zero entries, their groups, and a sketch of their buckets."""
 
     head: Int64[torch.Tensor, " head"]
-    """How many entries are not zero, and the seed of the hashes."""
+    """The number of non-zero entries, and the seed of the hashes."""
     places: UInt8[torch.Tensor, " bytes"]
-    """What `kernels.rice` made of the fewer: the places of these, or those of the zeros."""
+    """The Rice-coded positions of the non-zero entries or of the zeros, whichever are fewer."""
     groups: Int32[torch.Tensor, " words"]
-    """What `kernels.entropy.compress` made of the groups; none without entries, as for `cells`."""
+    """The groups after `kernels.entropy.compress`; empty without entries, as `cells` is."""
     cells: Int32[torch.Tensor, " more_words"]
     cell_count: Int64[torch.Tensor, " counts"]
     means: Float[torch.Tensor, " buckets"]
-    """Of each bucket: 256 of negative entries by magnitude, then 256 of positive ones."""
+    """The mean of each bucket: 256 of negative entries by magnitude, then 256 of positive entries.
+    """
 
 
 @final
@@ -110,7 +111,9 @@ class SketchML(Codec[Sketched]):
         residual: Float[torch.Tensor, " n"] | None,
         seed: int,
     ) -> Sketched:
-        """The payload of `values`; what it decodes to is taken off `residual`, in place."""
+        """Returns the payload of `values`, and subtracts the decoded payload from `residual`, in
+        place.
+        """
         chosen, places = nonzero(values)
         held = values if chosen is None else values[chosen]
         table, means = train(held)
@@ -187,8 +190,8 @@ class SketchML(Codec[Sketched]):
 def nonzero(
     values: Float[torch.Tensor, " n"],
 ) -> tuple[Bool[torch.Tensor, " n"] | None, UInt8[torch.Tensor, " bytes"]]:
-    """Which entries have an upper half that is not zero, None where all have; and the Rice code of
-    these or of the others.
+    """Finds the entries whose upper half is not zero (None if all are), and the Rice code of their
+    positions or of the other positions.
 
     Raises:
         CodecError: NaN or infinity was found.
@@ -205,7 +208,7 @@ def nonzero(
 def places_of(
     data: UInt8[torch.Tensor, " bytes"], count: int, entries: int
 ) -> Int64[torch.Tensor, " count"] | None:
-    """Where the `count` entries belong; None: everywhere.
+    """Reads the positions of the `count` entries; None stands for all positions.
 
     Raises:
         NotIndices: the bytes are not what `nonzero` made.
@@ -225,7 +228,7 @@ def places_of(
 def train(
     values: Float[torch.Tensor, " k"],
 ) -> tuple[Int16[torch.Tensor, " halves"], Float[torch.Tensor, " 512"]]:
-    """The table of the halves' groups and buckets, and the mean of each bucket."""
+    """Builds the table of groups and buckets of the halves, and the mean of each bucket."""
     # One histogram over the upper halves of the floats serves twice: halves rise with magnitude, so
     # its running sum gives the quantiles and its sums the means, without sorting the gradient.
     counts, sums = quantiles.histogram(values)
@@ -241,7 +244,9 @@ def train(
 
 
 def quantile_of(seen: Int64[np.ndarray, " half"]) -> Int64[np.ndarray, " half"]:
-    """The number of the quantile that each upper half of one sign is in, by their counts."""
+    """Returns the number of the quantile of each upper half of one sign, from the counts of the
+    halves.
+    """
     before = np.cumsum(seen) - seen / 2  # entries below the middle of each half
     numbers: Any = (before * (QUANTILES / max(1, int(seen.sum())))).astype(np.int64)
     return np.asarray(numbers.clip(0, QUANTILES - 1))
@@ -252,7 +257,7 @@ def sizes_of(
     seen: Int64[np.ndarray, " half"],
     added: Float64[np.ndarray, " half"],
 ) -> tuple[Int64[np.ndarray, " used"], Float64[np.ndarray, " used"]]:
-    """The buckets that halves are in, and the magnitude that each decodes to.
+    """Returns the buckets of the halves, and the decoded magnitude of each bucket.
 
     A bucket whose only half is zero is left out: it is never read.
     """

@@ -88,19 +88,21 @@ class ChunkTopK(Codec[Sparse]):
     def choose(
         self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
     ) -> Int64[torch.Tensor, " k"]:
-        """The numbers of the chunks to send of the sum, which `entries` becomes; increasing."""
+        """Adds to `entries`, in place, and returns the increasing numbers of the chunks of the sum
+        to send.
+        """
         return self.largest(self.norms(entries, added), len(entries))
 
     def norms(
         self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
     ) -> Float[torch.Tensor, " chunks"]:
-        """The L1 norm of each chunk of the sum, which `entries` becomes."""
+        """Adds to `entries`, in place, and returns the L1 norm of each chunk of the sum."""
         return select.chunk_sums(entries, added, self.chunk)
 
     def largest(
         self, norms: Float[torch.Tensor, " chunks"], entries: int
     ) -> Int64[torch.Tensor, " k"]:
-        """The numbers of the chunks with the largest of these norms; increasing.
+        """Returns the increasing numbers of the chunks with the largest norms.
 
         Raises:
             CodecError: a norm is NaN or infinite.
@@ -113,21 +115,21 @@ class ChunkTopK(Codec[Sparse]):
     def take(
         self, entries: Float[torch.Tensor, " n"], numbers: Int64[torch.Tensor, " k"]
     ) -> Sparse:
-        """The payload of some chunks of a vector."""
+        """Returns the payload of the given chunks of a vector."""
         values = entries[self.positions(numbers, len(entries))].float()
         return self.packed(numbers, values, len(entries))
 
     def packed(
         self, numbers: Int64[torch.Tensor, " k"], values: Float[torch.Tensor, " v"], entries: int
     ) -> Sparse:
-        """The payload of some chunks."""
+        """Packs the entries of chunks into a payload."""
         count = torch.tensor([len(numbers)])
         return Sparse(count, rice.encode(numbers, self.chunks(entries)), values)
 
     def positions(
         self, numbers: Int64[torch.Tensor, " k"], entries: int
     ) -> Int64[torch.Tensor, " v"]:
-        """The indices of the entries in some chunks; the last chunk may be short."""
+        """Returns the indices of the entries of the given chunks; the last chunk may be short."""
         # A chunk longer than the gradient is as long as that: the rest of it is never made.
         offsets = torch.arange(min(self.chunk, entries), device=numbers.device)
         found = (numbers[:, None] * self.chunk + offsets).view(-1)
@@ -136,11 +138,11 @@ class ChunkTopK(Codec[Sparse]):
         return found[: len(found) - max(0, int(found[-1]) + 1 - entries)]
 
     def chunks(self, entries: int) -> int:
-        """How many chunks there are."""
+        """Returns the number of chunks."""
         return -(-entries // self.chunk)
 
     def most(self, entries: int) -> int:
-        """How many of them may be sent."""
+        """Returns the largest number of chunks that may be sent."""
         return count_for(self.ratio, self.chunks(entries))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
@@ -174,7 +176,7 @@ class ChunkTopK(Codec[Sparse]):
             select.add_sets(entries, torch.cat(sets), values, counts, scale)
 
     def carried(self, payload: Sparse, entries: int) -> Int64[torch.Tensor, " v"]:
-        """The indices of the entries in a payload, which may be a stranger's."""
+        """Returns the indices of the entries of an untrusted payload."""
         numbers = indices_of(payload, self.chunks(entries), self.most(entries))
         return self.positions(numbers, entries)
 

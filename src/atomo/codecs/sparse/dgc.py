@@ -42,7 +42,8 @@ LOWERINGS: Final = 10  # but no more often
 
 
 def warm_up(ratio: float, epochs: int) -> tuple[float, ...]:
-    """The ratios of the warm-up epochs and of the one behind them: they fall exponentially.
+    """Returns the ratios of the warm-up epochs and of the epoch after them: they fall
+    exponentially.
 
     >>> [round(value, 3) for value in warm_up(0.001, 2)]
     [0.1, 0.01, 0.001]
@@ -73,8 +74,8 @@ class DGC(Selector):
     values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the values."""
     scope: str = "layer"
-    """What `ratio` is a share of: "layer", as published, or "bucket", joined layers in which those
-    with larger entries get more of it."""
+    """The group of entries for `ratio`: "layer", as published, or "bucket", joined layers in which
+    layers with larger entries get a larger share."""
     least: int = 64
     """The fewest entries that are sent; 1, as published, lets small layers wait for so long that a
     run without warm-up diverges."""
@@ -103,7 +104,7 @@ class DGC(Selector):
         return self.adapt(search, self.sampled_threshold(search, generator))
 
     def sampled_threshold(self, search: Search, generator: torch.Generator) -> int:
-        """The bits of the smallest of the top `ratio` of every so manyth magnitude."""
+        """Returns the bits of the smallest magnitude in the top `ratio` of a strided sample."""
         n = len(search)
         share = max(self.ratio, self.wanted(n) / n)
         fewest = math.ceil(min(2 / share, n))  # which may be infinite
@@ -137,7 +138,7 @@ class DGC(Selector):
         return indices, found
 
     def wanted(self, entries: int) -> int:
-        """How many of so many entries are aimed at."""
+        """Returns the target number of entries to send."""
         return min(entries, max(self.least, count_for(self.ratio, entries)))
 
     def most(self, entries: int) -> int:
@@ -145,6 +146,6 @@ class DGC(Selector):
 
 
 def lowered(bits: int) -> int:
-    """The bits of 0.8 times the magnitude that has `bits`."""
+    """Returns the bits of 0.8 times the magnitude with the bits `bits`."""
     value = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
     return int((value * LOWERED_BY).view(torch.int32))

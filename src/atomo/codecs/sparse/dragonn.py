@@ -54,8 +54,8 @@ class Dragonn(Selector):
     threshold: int = 0
     """Gradients of no more entries than this are sent whole, all but their zeros."""
     scope: str = "layer"
-    """What both settings count: "layer", as published, or "bucket", joined layers in which those
-    with larger entries get more of it."""
+    """The group of entries for both settings: "layer", as published, or "bucket", joined layers in
+    which layers with larger entries get a larger share."""
     least: int = 64
     """The fewest entries that are aimed at; 1, as published, lets small layers wait for so long
     that a run of few workers diverges."""
@@ -104,15 +104,15 @@ class Dragonn(Selector):
         return max(1, select.kth_largest(sampled, above)[0])
 
     def share(self, entries: int) -> float:
-        """The ratio in force for so many entries."""
+        """Returns the ratio for a number of entries."""
         return SMALL_RATIO if entries <= SMALL else self.ratio
 
     def wanted(self, entries: int) -> int:
-        """How many of so many entries are aimed at."""
+        """Returns the target number of entries to send."""
         return min(entries, max(self.least, count_for(self.share(entries), entries)))
 
     def slots(self, entries: int) -> int:
-        """The size of the hash table."""
+        """Returns the size of the hash table."""
         return SLOTS * self.wanted(entries)
 
     def most(self, entries: int) -> int:

@@ -1,4 +1,4 @@
-"""What all sparsifiers send: a few values, and where they belong as Rice-coded gaps."""
+"""Payload of all sparsifiers: the values of few entries, and their indices as Rice-coded gaps."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ class Sparse:
 
     count: Int64[torch.Tensor, " 1"]
     indices: UInt8[torch.Tensor, " bytes"]
-    """What `kernels.rice` made of the increasing indices."""
+    """The increasing indices after `kernels.rice`."""
     values: Any
     """The payload of the codec that codes them, of one zero where count is 0; or float32."""
 
 
 def count_for(ratio: float, entries: int) -> int:
-    """How many of `entries` a ratio stands for, at least 1."""
+    """Returns the number of entries that a ratio stands for, at least 1."""
     return min(entries, max(1, round(ratio * entries)))
 
 
 def index_fields(entries: int, most: int) -> tuple[Field, Field]:
-    """The bounds of the count and of at most `most` of `entries` indices."""
+    """Returns the bounds of the count and of at most `most` of `entries` indices."""
     return Field(torch.int64, (1,)), Field(torch.uint8, (rice.most_bytes(entries, most),))
 
 
 def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, Cost]:
-    """How many indices there are at most, and what it takes to read them and to add their values.
+    """Returns an upper bound on the number of indices, and the cost of reading the indices and
+    adding their values.
 
     Args:
         payload: of anybody.
@@ -61,7 +62,7 @@ def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, Cost]:
 
 
 def indices_of(payload: Sparse, entries: int, most: int) -> Int64[torch.Tensor, " k"]:
-    """Where the values belong, on the CPU.
+    """Reads the indices of the values, on the CPU.
 
     Raises:
         NotIndices: the payload is not one of at most `most` of `entries` indices.
@@ -72,7 +73,7 @@ def indices_of(payload: Sparse, entries: int, most: int) -> Int64[torch.Tensor, 
 def all_indices_of(
     payloads: Sequence[Sparse], entries: int, most: int
 ) -> tuple[list[int], Int64[torch.Tensor, " total"]]:
-    """How many indices each payload has, and all of them one behind the other, on the CPU.
+    """Reads the number of indices of each payload, and all indices concatenated, on the CPU.
 
     Raises:
         NotIndices: one of the payloads is not one of at most `most` of `entries` indices.
@@ -82,7 +83,7 @@ def all_indices_of(
 
 
 def counts_of(payloads: Sequence[Sparse], entries: int, most: int) -> list[int]:
-    """How many indices each payload says that it has, at most `most`."""
+    """Reads the number of indices that each payload claims, at most `most`."""
     for payload in payloads:
         if payload.count.shape != (1,):
             raise rice.NotIndices(f"{len(payload.count)} counts")

@@ -54,7 +54,7 @@ class RandK(Codec[Drawn]):
     ratio: float = 0.01
     """The share of the entries that is sent. Lower => more compression."""
     unbiased: bool = True
-    """Whether values are scaled by n / k; if not, a memory keeps what was not sent."""
+    """True to scale values by n / k; otherwise the unsent entries are the memory's residual."""
 
     id: ClassVar[str] = "randk"
     default_payload_type: ClassVar[type[Drawn]] = Drawn
@@ -84,7 +84,7 @@ class RandK(Codec[Drawn]):
         return Drawn(torch.tensor([seed]), values)
 
     def count(self, entries: int) -> int:
-        """The number k of those sent."""
+        """Returns the number k of entries to send."""
         return count_for(self.ratio, entries)
 
     @property

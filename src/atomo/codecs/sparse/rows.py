@@ -111,7 +111,7 @@ class Rows(Codec[Sparse]):
     def decoded(
         self, coded: Any, rows: int, like: Float[torch.Tensor, "h w"]
     ) -> Float[torch.Tensor, "r w"]:
-        """So many rows, as what codes them has them."""
+        """Decodes a number of rows with the codec of the values."""
         size = rows * like.shape[1]
         if not rows:  # it does not matter what stands for none
             return like.new_empty(0, like.shape[1])
@@ -125,6 +125,6 @@ class Rows(Codec[Sparse]):
 
 
 def sides(shape: torch.Size) -> tuple[int, int]:
-    """The height and the width of a gradient as rows; a scalar is one row of one entry."""
+    """Returns the height and the width of a gradient as rows; a scalar is one row of one entry."""
     height = shape[0] if shape else 1
     return height, shape.numel() // height

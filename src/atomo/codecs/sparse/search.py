@@ -1,5 +1,6 @@
-"""What a selector searches for large entries: a whole gradient, as it is or as momentum makes it,
-or the rows of it that are there.
+"""Search for large entries in a gradient: whole, with momentum, or only its present rows.
+
+All searches find the same entries in the same order, so that a selector is the same for each.
 
 Each finds the same entries in the same order, so that a selector knows of no difference.
 """
@@ -30,7 +31,7 @@ class Search(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many entries there are, zeros included."""
+        """Returns the number of entries, zeros included."""
 
     @abstractmethod
     def above(
@@ -42,11 +43,11 @@ class Search(ABC):
 
     @abstractmethod
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """The k entries of largest magnitude, or all that are not zero where those are fewer."""
+        """Returns the k entries of largest magnitude, or all non-zero entries if these are fewer."""
 
     @abstractmethod
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
-        """The bits of the magnitudes at increasing positions."""
+        """Returns the bits of the magnitudes at increasing positions."""
 
 
 @final
@@ -74,7 +75,9 @@ class WholeSearch(Search):
         return select.magnitudes(self._entries, self._added, positions)
 
     def _take(self) -> Float[torch.Tensor, " n"] | None:
-        """What is still to be added: it is once."""
+        """Returns the vector that is still to be added; the first pass adds it, later passes do
+        not.
+        """
         added, self._added = self._added, None
         return added
 
@@ -117,12 +120,14 @@ class MomentumSearch(Search):
     def _given(
         self, gradient: Float[torch.Tensor, " n"]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
-        """What `kernels/momentum` asks for first."""
+        """Returns the first arguments of the functions of `kernels/momentum`."""
         velocity = self._how.velocity.view(-1)
         return self._entries, velocity, gradient, self._how.factor, self._how.nesterov
 
     def _grown(self) -> Float[torch.Tensor, " n"] | None:
-        """What is still to be added: it is once."""
+        """Returns the vector that is still to be added; the first pass adds it, later passes do
+        not.
+        """
         gradient, self._gradient = self._gradient, None
         if gradient is None:
             return None

@@ -1,4 +1,7 @@
-"""What the sparsifiers share that find entries by their size, one by one.
+"""Shared base of the sparsifiers that select single entries by magnitude.
+
+Another codec may code the values; the error of that codec counts as not sent. A selector is
+therefore a contraction, unless the codec of the values may have a larger error than zero has.
 
 Another codec may code the values; what it loses counts as not sent. A law of theirs follows: they
 contract, unless what codes the values may throw these farther off than zero is.
@@ -50,14 +53,14 @@ class Selector(Codec[Sparse]):
 
     @property
     def coded_by(self) -> Codec[Any]:
-        """What codes the values."""
+        """The codec of the values."""
         return DENSE
 
     @abstractmethod
     def find(
         self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """The entries to send: indices, increasing, and values.
+        """Finds the entries to send: increasing indices, and values.
 
         Raises:
             ValueError: NaN or infinity was found.
@@ -65,7 +68,7 @@ class Selector(Codec[Sparse]):
 
     @abstractmethod
     def most(self, entries: int) -> int:
-        """How many may be sent of so many."""
+        """Returns the largest number of entries that may be sent."""
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -129,13 +132,13 @@ class Selector(Codec[Sparse]):
     def sent(
         self, search: Search, generator: torch.Generator
     ) -> tuple[Sparse, Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """The payload of what is found; where that is, and what."""
+        """Selects and packs the entries; returns the payload, the indices and the values."""
         with as_codec_error(self.id, "the gradient holds"):
             indices, found = self.find(search, generator)
         return self.pack(indices, found, len(search), generator), indices, found
 
     def lost(self, payload: Sparse, found: Float[torch.Tensor, " k"]) -> Float[torch.Tensor, "..."]:
-        """What coding lost of the values that were found."""
+        """Returns the error that the coding of the values made."""
         if Law.LOSSLESS in self.coded_by.laws or not len(found):
             return found.new_zeros(())
         lost = found.clone()
@@ -149,7 +152,7 @@ class Selector(Codec[Sparse]):
         entries: int,
         generator: torch.Generator,
     ) -> Sparse:
-        """The payload of what was found among so many entries."""
+        """Packs the selected values of a gradient into a payload."""
         packed = rice.encode(indices, entries)
         return Sparse(torch.tensor([len(found)]), packed, self.coded(found, generator))
 
@@ -193,7 +196,7 @@ class Selector(Codec[Sparse]):
     def all_values(
         self, coded: Sequence[Any], counts: Sequence[int]
     ) -> Float[torch.Tensor, " total"]:
-        """The values of several payloads, which have so many each, one behind the other."""
+        """Decodes the values of several payloads into one vector, one payload after the other."""
         with as_codec_error("values"):
             if self.coded_by == DENSE and [len(one.values) for one in coded] == [*counts]:
                 return torch.cat([one.values for one in coded])

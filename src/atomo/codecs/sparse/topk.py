@@ -39,8 +39,8 @@ class TopK(Selector):
     values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the values."""
     scope: str = "bucket"
-    """What `ratio` is a share of: "layer", or "bucket", joined layers in which those with larger
-    entries get more of it."""
+    """The group of entries for `ratio`: "layer", or "bucket", joined layers in which layers with
+    larger entries get a larger share."""
 
     id: ClassVar[str] = "topk"
     suits_adam: ClassVar[bool] = True

@@ -87,11 +87,11 @@ class Atomo(Codec[Choice]):
         return frozenset({Law.UNBIASED})
 
     def codecs(self, shape: torch.Size) -> tuple[SVD, Entrywise, Fourier]:
-        """The three candidates for a parameter of `shape`, in the order of BASES."""
+        """Returns the three candidates for a parameter of `shape`, in the order of BASES."""
         return self.candidates(*matrix_shapes(shape, self.matricisation)[0])
 
     def candidates(self, m: int, n: int) -> tuple[SVD, Entrywise, Fourier]:
-        """The same for a parameter that is read as an m x n matrix."""
+        """Returns the three candidates for a parameter that is read as an m x n matrix."""
         budget = float(self.rank * (m + n))
         spectral = SVD(self.rank, self.matricisation)
         return spectral, Entrywise(budget), Fourier(budget, self.block)
@@ -106,7 +106,7 @@ class Atomo(Codec[Choice]):
         return Choice(basis, payload, sample) if chosen == 0 else Choice(basis, factors, payload)
 
     def choose(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> int:
-        """The place in BASES of the one to use."""
+        """Returns the index in BASES of the basis to use."""
         if self.basis != "auto":
             return BASES.index(self.basis)
         entries = flat(gradient, self.id)
@@ -149,7 +149,7 @@ class Atomo(Codec[Choice]):
 
 
 def nothing() -> tuple[Factors, Sample]:
-    """The payloads of the bases that were not chosen."""
+    """Returns empty payloads for the bases that were not chosen."""
     counts, octets = torch.zeros(3, dtype=torch.int32), torch.zeros(0, dtype=torch.uint8)
     one, none, empty = torch.zeros(1), torch.zeros(0), torch.zeros(0, 0)
     return Factors(empty, empty), Sample(counts, octets, octets, one, octets, none)

@@ -20,8 +20,8 @@ __all__ = ["draw", "probabilities", "relative_probabilities", "variance"]
 def probabilities(
     coefficients: Float[torch.Tensor, "*b r"], budget: float
 ) -> Float[torch.Tensor, "*b r"]:
-    """The probabilities of least variance among those whose sum is `budget` (Algorithm 1), of one
-    decomposition or of each of a batch.
+    """Computes the probabilities of least variance with the sum `budget` (Algorithm 1), for one
+    decomposition or each of a batch.
 
     With |c| in descending order and a budget s, Algorithm 1 makes the largest atom certain and
     takes 1 off s, again and again, until the others can share what is left in proportion to their
@@ -64,7 +64,9 @@ def probabilities(
 def relative_probabilities(
     coefficients: Float[torch.Tensor, "*b r"],
 ) -> Float[torch.Tensor, "*b r"]:
-    """|c_i| over the largest |c|, in float64: the largest atom is certain and no budget is set."""
+    """Computes |c_i| over the largest |c|, in float64: the largest atom is certain, and the budget
+    follows from the coefficients.
+    """
     sizes = coefficients.double().abs()
     if not sizes.numel():
         return sizes
@@ -74,7 +76,9 @@ def relative_probabilities(
 def variance(
     coefficients: Float[torch.Tensor, " r"], probabilities: Float[torch.Tensor, " r"]
 ) -> float:
-    """E||decoded - g||^2 for orthogonal atoms: sum_i c_i^2 (1 / p_i - 1) over the non-zero c_i."""
+    """Returns E||decoded - g||^2 for orthogonal atoms: sum_i c_i^2 (1 / p_i - 1) over the non-zero
+    c_i.
+    """
     squares = coefficients.double().square()
     return float(torch.where(squares > 0, squares * (1 / probabilities.double() - 1), 0.0).sum())
 
@@ -82,7 +86,9 @@ def variance(
 def draw(
     probabilities: Float[torch.Tensor, " r"], generator: torch.Generator
 ) -> Bool[torch.Tensor, " r"]:
-    """Which atoms to send: each on its own, atom i with probability p_i.
+    """Draws the atoms to send: each independently, atom i with probability p_i.
+
+    An empty draw is possible and stands for zero; a second draw would bias the gradient.
 
     None at all is a possible draw and stands for zero; to draw again would inflate the gradient.
     """

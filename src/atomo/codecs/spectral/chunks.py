@@ -14,7 +14,7 @@ CHUNK: Final = 2**20  # entries
 
 
 def chunks(matrix: Float[torch.Tensor, "m n"]) -> Iterator[Float[torch.Tensor, "_ n"]]:
-    """The rows of `matrix`, some at a time."""
+    """Yields the rows of `matrix`, in blocks of about a million entries."""
     step = max(1, CHUNK // matrix.shape[1])
     for start in range(0, len(matrix), step):
         yield matrix[start : start + step]

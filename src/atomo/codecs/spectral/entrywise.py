@@ -78,7 +78,7 @@ class Entrywise(Codec[Sample]):
         return draw_sample(entries, self.rate(entries), generator, self.id, len(entries))
 
     def rate(self, entries: Float[torch.Tensor, " n"]) -> float:
-        """The probability of an entry over its magnitude, where that is below 1."""
+        """Returns the probability of an entry divided by its magnitude, for probabilities below 1."""
         if self.mode == "budget":
             return best_rate(entries, atoms_for(self.budget, len(entries)))
         largest, squares = moments(entries)
@@ -118,5 +118,5 @@ def check_budget(codec: str, budget: float) -> None:
 
 
 def atoms_for(budget: float, atoms: int) -> float:
-    """The expected number of atoms sent that a budget stands for."""
+    """Returns the expected number of atoms that a budget stands for."""
     return max(1.0, budget * atoms) if budget < 1 else budget

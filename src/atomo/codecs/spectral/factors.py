@@ -45,7 +45,7 @@ def code_factors(atoms: Factors, codec: Codec[Any], generator: torch.Generator) 
 
 
 def at_least_one(factor: Float[torch.Tensor, "k m"]) -> Float[torch.Tensor, "_ m"]:
-    """The factor, or one row of zeros for none: no codec takes an empty vector."""
+    """Returns the factor, or a row of zeros for an empty factor: no codec takes an empty vector."""
     return factor if len(factor) else factor.new_zeros(1, factor.shape[1])
 
 
@@ -69,7 +69,7 @@ def plain_factors(
 def join(
     several: Sequence[tuple[Factors, float]],
 ) -> tuple[Float[torch.Tensor, "k m"], Float[torch.Tensor, "k n"]]:
-    """The left and right factors of a sum: each of `several` times its number."""
+    """Concatenates the factors of a weighted sum: each of `several` times its number."""
     lefts, rights = [atoms.left for atoms, _ in several], [atoms.right for atoms, _ in several]
     scales = [scale for _, scale in several]
     # Into the shorter side, where it costs less, and before anything is added up: a sum of many
@@ -82,7 +82,7 @@ def join(
 def scaled(
     factors: Sequence[Float[torch.Tensor, "_ m"]], scales: Sequence[float]
 ) -> Float[torch.Tensor, "k m"]:
-    """Each factor times its number, one below the other."""
+    """Concatenates factors, each times its number."""
     joined = torch.cat([*factors])
     if len(set(scales)) == 1:
         return joined.mul_(scales[0])
@@ -91,7 +91,9 @@ def scaled(
 
 
 def best_scale(atoms: Factors, matrix: Float[torch.Tensor, "m n"]) -> float:
-    """The multiple of the atoms nearest to `matrix`, which is never farther from it than zero."""
+    """Returns the factor that brings the atoms nearest to `matrix`; the result is never farther
+    than zero is.
+    """
     left, right = atoms.left.double(), atoms.right.double()
     # ||L^T R||^2 = sum_ij (L L^T)_ij (R R^T)_ij, and <L^T R, G> = <L, R G^T>: no m x n product.
     square = float(((left @ left.T) * (right @ right.T)).sum())

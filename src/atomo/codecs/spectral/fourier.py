@@ -95,12 +95,12 @@ class Fourier(Codec[Sample]):
 
 
 def padded(entries: int, block: int) -> int:
-    """The entries once the last block is full."""
+    """Pads the entries with zeros to whole blocks."""
     return -(-entries // block) * block
 
 
 def transform(entries: Float[torch.Tensor, " n"], block: int) -> Float[torch.Tensor, " padded"]:
-    """The cosine coefficients of each block."""
+    """Computes the cosine coefficients of each block."""
     waves = cosines(block).to(entries.device)
     whole = len(entries) // block * block
     found = entries.new_empty(padded(len(entries), block)).view(-1, block)
@@ -112,7 +112,7 @@ def transform(entries: Float[torch.Tensor, " n"], block: int) -> Float[torch.Ten
 
 @lru_cache(maxsize=8)
 def cosines(block: int) -> Float[torch.Tensor, "block block"]:
-    """The orthonormal functions of the DCT-II on `block` points, one a row."""
+    """Returns the orthonormal functions of the DCT-II on `block` points, one in each row."""
     place = torch.arange(block, dtype=torch.float64)
     waves = torch.cos(math.pi / block * place[:, None] * (place + 0.5)) * math.sqrt(2 / block)
     waves[0] /= math.sqrt(2)

@@ -34,7 +34,7 @@ POWER_ITERATIONS = 2  # more => closer to the singular vectors, two more passes 
 
 
 def leading(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
-    """The `atoms` largest atoms of a tall matrix, nearly; or more of them, where that is cheaper.
+    """Approximates the `atoms` largest atoms of a tall matrix, or more atoms where that is cheaper.
 
     Args:
         matrix: float32, at least as many rows as columns.
@@ -54,17 +54,17 @@ def leading(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Gen
 
 
 def is_wide(matrix: Float[torch.Tensor, "m n"], atoms: int) -> bool:
-    """Whether its first atoms alone take less than all of them."""
+    """Returns True if the first atoms alone cost less than all atoms."""
     return matrix.shape[1] > max(THIN, 4 * width_for(atoms))
 
 
 def width_for(atoms: int) -> int:
-    """The columns of the probe."""
+    """Returns the number of columns of the random probe."""
     return -(-(atoms + OVERSAMPLING) // LANES) * LANES
 
 
 def first(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
-    """The first atoms of a matrix whose squares do not leave its dtype; it never waits for the
+    """Computes the first atoms of a matrix whose squares stay within its dtype; never waits for the
     device.
     """
     basis = directions(matrix, width_for(atoms), generator)[:, :atoms]
@@ -75,7 +75,7 @@ def first(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Gener
 def directions(
     matrix: Float[torch.Tensor, "m n"], size: int, generator: torch.Generator
 ) -> Float[torch.Tensor, "n size"]:
-    """Orthonormal columns close to the first right singular vectors, the largest first."""
+    """Returns orthonormal columns close to the first right singular vectors, the largest first."""
     probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
     probe = to_device(probe, matrix.device).to(matrix.dtype)
     for _ in range(POWER_ITERATIONS):

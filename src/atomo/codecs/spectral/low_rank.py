@@ -33,7 +33,10 @@ SPANNED = 4 * ROUNDING  # what products in float32 cannot tell from nothing
 def low_rank(
     matrix: Float[torch.Tensor, "m n"], generator: torch.Generator
 ) -> tuple[Float[torch.Tensor, " k"], Float[torch.Tensor, "n k"]] | None:
-    """Singular values in rising order, float64, and right singular vectors; None: its rank is high.
+    """Computes singular values in rising order, float64, and right singular vectors; None for a
+    high rank.
+
+    The part of the matrix outside the span of the vectors is below SPANNED of its Frobenius norm.
 
     What the vectors do not span of the matrix is below SPANNED of its Frobenius norm.
 
@@ -49,15 +52,15 @@ def low_rank(
 
 
 def is_low(rank: int, columns: int) -> bool:
-    """Whether a matrix of this rank is worth the way of `spanned`."""
+    """Returns True if `spanned` pays for a matrix of this rank."""
     return rank <= MOST_RANK and rank + SPARE < columns
 
 
 def spanned(
     matrix: Float[torch.Tensor, "m n"], rank: int, generator: torch.Generator
 ) -> tuple[Float64[torch.Tensor, " k"], Float64[torch.Tensor, "n k"], Bool[torch.Tensor, ""]]:
-    """What `low_rank` finds, and whether the vectors span the matrix; it never waits for the
-    device.
+    """Computes the result of `low_rank`, and a flag that the vectors span the matrix; never waits
+    for the device.
     """
     # In float32, whose products take a third of the time. Where the numbers are too large or too
     # small for that, the witnesses do not agree.
@@ -80,7 +83,9 @@ def spanned(
 
 
 def sampled_rank(matrix: Float[torch.Tensor, "m n"]) -> Int64[torch.Tensor, ""]:
-    """The rank of some of its rows and columns, which is hardly ever less than that of all."""
+    """Returns the rank of a sample of rows and columns, which is rarely below the rank of the
+    matrix.
+    """
     m, n = matrix.shape
     sample = matrix[:: max(1, m // SIZE), :: max(1, n // SIZE)][:SIZE, :SIZE].double()
     sizes = torch.linalg.qr(sample, mode="r").R.diagonal().abs()
@@ -91,7 +96,7 @@ def sampled_rank(matrix: Float[torch.Tensor, "m n"]) -> Int64[torch.Tensor, ""]:
 def combinations(
     matrix: Float[torch.Tensor, "m n"], count: int, generator: torch.Generator
 ) -> Float[torch.Tensor, "n count"]:
-    """Random combinations of the rows, as columns."""
+    """Returns random combinations of the rows, as columns."""
     total = matrix.new_zeros(matrix.shape[1], count)
     for rows in chunks(matrix):
         weights = torch.randn(len(rows), count, generator=generator, device=generator.device)

@@ -1,4 +1,4 @@
-"""How a parameter is read as a matrix.
+"""Readings of a parameter as a matrix.
 
 The weight of a convolution, (a, b, kh, kw) with k = kh * kw > 1, has two natural readings:
 
@@ -45,7 +45,7 @@ MATRICISATIONS: Mapping[str, tuple[Callable[[int, int, int], tuple[int, int]], .
 
 @lru_cache(SHAPES)
 def matrix_shapes(shape: torch.Size, matricisation: str) -> tuple[tuple[int, int], ...]:
-    """The different (m, n) in which `matricisation` may read a parameter of `shape`."""
+    """Returns the different (m, n) in which `matricisation` may read a parameter of `shape`."""
     if len(shape) < 2:
         return (folded(shape.numel()),)
     a, b, k = shape[0], shape[1], prod(shape[2:])
@@ -55,7 +55,7 @@ def matrix_shapes(shape: torch.Size, matricisation: str) -> tuple[tuple[int, int
 
 
 def folded(entries: int) -> tuple[int, int]:
-    """The sides of a matrix with room for so many entries: the square, or a little less.
+    """Returns the sides of the smallest nearly square matrix that holds a number of entries.
 
     >>> folded(9), folded(10), folded(13)
     ((3, 3), (4, 3), (4, 4))
@@ -65,7 +65,7 @@ def folded(entries: int) -> tuple[int, int]:
 
 
 def as_matrix(gradient: Float[torch.Tensor, "..."], m: int, n: int) -> Float[torch.Tensor, "m n"]:
-    """The entries of a contiguous gradient as an m x n matrix: a view, unless zeros fill it up."""
+    """Reshapes a contiguous gradient to an m x n matrix: a view, unless zeros fill it up."""
     missing = m * n - gradient.numel()
     if missing:
         gradient = torch.nn.functional.pad(gradient.view(-1), (0, missing))

@@ -29,7 +29,7 @@ ROOM = 32  # bytes that an atom takes while it is read
 
 @dataclass(frozen=True)
 class Sample:
-    """Which atoms were drawn, and what each is worth."""
+    """The indices of the drawn atoms, and their coefficients."""
 
     counts: Int32[torch.Tensor, " counts"]
     """Entries of the gradient, modulo 2^31; atoms that chance chose; atoms that are always sent."""
@@ -38,7 +38,7 @@ class Sample:
     signs: UInt8[torch.Tensor, " signs"]
     """1 for a negative one of these; the first is the lowest bit of the first byte."""
     magnitude: Float[torch.Tensor, " magnitude"]
-    """Of each of these."""
+    """The magnitude of every drawn atom that is not certain."""
     certain: UInt8[torch.Tensor, " certain"]
     """The places of those that are always sent, under a Rice code."""
     values: Float[torch.Tensor, " k"]
@@ -81,7 +81,7 @@ def draw_sample(
 
 
 def sample_fields(atoms: int) -> tuple[Field, ...]:
-    """What the tensors of a sample among so many atoms may look like."""
+    """Returns the bounds of the tensors of a sample for a number of atoms."""
     places = Field(torch.uint8, (rice.most_bytes(atoms, atoms),))
     signs = Field(torch.uint8, (bytes_for(atoms),))
     one, values = (Field(torch.float32, (count,)) for count in (1, atoms))
@@ -89,7 +89,7 @@ def sample_fields(atoms: int) -> tuple[Field, ...]:
 
 
 def sample_cost(payload: Sample, atoms: int, each: int = 1) -> Cost:
-    """What reading a sample takes, and adding its atoms at `each` visits."""
+    """Returns the cost of reading a sample and adding its atoms at `each` visits."""
     claimed = number(payload.counts, 1) + number(payload.counts, 2)
     # More than there are, or than there are bits for, is refused before anything else.
     count = min(claimed, 2 * atoms, 8 * (len(payload.drawn) + len(payload.certain)))
@@ -99,7 +99,7 @@ def sample_cost(payload: Sample, atoms: int, each: int = 1) -> Cost:
 def read_sample(
     payload: Sample, atoms: int, codec: str, entries: int
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """The places and the coefficients of a sample among so many atoms, on the CPU.
+    """Reads the indices and the coefficients of a sample, on the CPU.
 
     Raises:
         CodecError: it is none of so many, or of a gradient with another number of entries.
@@ -138,7 +138,7 @@ def bytes_for(bits: int) -> int:
 
 
 def packed(bits: Bool[torch.Tensor, " n"]) -> UInt8[torch.Tensor, " bytes"]:
-    """Eight truth values a byte."""
+    """Packs truth values, eight to a byte."""
     return torch.from_numpy(np.packbits(bits.cpu().numpy(), bitorder="little"))
 
 

@@ -1,4 +1,4 @@
-"""Which atoms of a decomposition are sent, and what each is divided by."""
+"""Choice of the atoms of a decomposition to send, and of the divisor of each."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Selection:
     rank: int
     """Expected number of atoms, or of the largest; 0: p_i = c_i / c_1."""
     largest: bool
-    """Whether the largest are taken, and none by chance."""
+    """True to take the largest atoms, without chance."""
     unbiased: bool
-    """Whether atoms are divided by their probabilities. If not, a memory needs a step closer to the
-    gradient: atoms are sent at their own size, and at least one of them."""
+    """True to divide atoms by their probabilities. Otherwise atoms are sent at their own size, and
+    at least one of them, as a memory needs a step closer to the gradient."""
 
     def choose(
         self, coefficients: Float[torch.Tensor, "*b n"], uniform: Float64[torch.Tensor, "*b n"]
     ) -> tuple[Bool[torch.Tensor, "*b n"], Float[torch.Tensor, "*b n"]]:
-        """Which atoms to send, and what each is divided by.
+        """Chooses the atoms to send, and the divisor of each.
 
         Args:
             coefficients: at least 0.
@@ -44,7 +44,7 @@ class Selection:
         return drawn | alone, torch.ones_like(chances)
 
     def chances(self, coefficients: Float[torch.Tensor, "*b n"]) -> Float[torch.Tensor, "*b n"]:
-        """The probability of each atom."""
+        """Returns the probability of each atom."""
         if self.largest:
             first = coefficients.topk(min(self.rank, coefficients.shape[-1])).indices
             chosen = torch.zeros_like(coefficients).scatter_(-1, first, 1.0)

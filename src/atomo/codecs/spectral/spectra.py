@@ -36,7 +36,9 @@ STACKED: Final = 2**26  # entries that are copied at once to make one batch of e
 
 @dataclass(frozen=True)
 class Spectra:
-    """Of each of b matrices k coefficients, the vectors to them, and whether these are good."""
+    """The coefficients (k for each of b matrices), their vectors, and a flag that these are
+    accurate.
+    """
 
     coefficients: Float64[torch.Tensor, "b k"]
     sound: Bool[torch.Tensor, " b"]
@@ -45,7 +47,7 @@ class Spectra:
 
 
 def in_single(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Spectra:
-    """Of matrices of equal width, from Gram matrices of products in float32."""
+    """Decomposes matrices of equal width, by Gram matrices of products in float32."""
     gram = grams(matrices)
     total = gram.diagonal(dim1=1, dim2=2).sum(1)
     sound = (total >= LEAST) & (total <= MOST)
@@ -54,7 +56,7 @@ def in_single(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Spectra:
 
 
 def in_double(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Spectra:
-    """Of matrices of equal width, from Gram matrices in float64."""
+    """Decomposes matrices of equal width, by Gram matrices in float64."""
     gram = torch.stack([gram_in_double(matrix) for matrix in matrices])
     sound = gram.diagonal(dim1=1, dim2=2).sum(1) <= LARGE**2
     return from_grams(*eigenvectors(gram, sound), sound)
@@ -81,7 +83,7 @@ def from_grams(
 def of_low_rank(
     matrix: Float[torch.Tensor, "_ _"], rank: int, generator: torch.Generator
 ) -> Spectra:
-    """Of a matrix whose rank is low, if it is."""
+    """Decomposes a matrix of presumably low rank."""
     coefficients, basis, spans = spanned(matrix, rank, generator)
     sound = spans & (coefficients[-1] <= LARGE)
     found = without_rounding(coefficients)
@@ -91,14 +93,14 @@ def of_low_rank(
 def of_sketch(
     matrix: Float[torch.Tensor, "_ _"], atoms: int, generator: torch.Generator
 ) -> Spectra:
-    """Of a matrix of many columns."""
+    """Decomposes a matrix with many columns by a random sketch."""
     return of_one(matrix, sketch(matrix, atoms, generator))
 
 
 def of_leading(
     matrix: Float[torch.Tensor, "_ _"], atoms: int, generator: torch.Generator
 ) -> Spectra:
-    """The first atoms alone."""
+    """Computes the first atoms of a matrix only."""
     return of_one(matrix, first(matrix, atoms, generator))
 
 
@@ -108,7 +110,7 @@ def of_one(matrix: Float[torch.Tensor, "_ _"], found: Spectrum) -> Spectra:
 
 
 def grams(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Float64[torch.Tensor, "b n n"]:
-    """The Gram matrix of each, from products in float32."""
+    """Computes the Gram matrix of each matrix, from products in float32."""
     if matrices[0].device.type == "cpu":  # where to stack would be to copy for nothing
         return torch.stack([gram_in_blocks(matrix) for matrix in matrices])
     found: dict[int, torch.Tensor] = {}
@@ -121,7 +123,7 @@ def grams(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Float64[torch.Tenso
 
 
 def alike(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """The places of equal sizes together."""
+    """Groups the indices of equal sizes."""
     order = sorted(range(len(sizes)), key=lambda place: sizes[place])
     for _, same in groupby(order, lambda place: sizes[place]):
         yield [*same]

@@ -82,7 +82,7 @@ def decompose(
 
 
 def exact(matrix: Float[torch.Tensor, "m n"]) -> Spectrum:
-    """The singular vectors of `matrix`, from its Gram matrix."""
+    """Computes the singular vectors of `matrix` from its Gram matrix."""
     if matrix.shape[1] <= THIN:
         gram = gram_in_blocks(matrix)
         if LEAST <= float(gram.trace()) <= MOST:
@@ -96,7 +96,7 @@ def exact(matrix: Float[torch.Tensor, "m n"]) -> Spectrum:
 
 
 def from_gram(squares: Float[torch.Tensor, " n"], basis: Float[torch.Tensor, "n n"]) -> Spectrum:
-    """The spectrum whose Gram matrix has these eigenvalues, and eigenvectors as columns."""
+    """Builds the spectrum from the eigenvalues and the eigenvectors (columns) of a Gram matrix."""
     coefficients = squares.clamp(min=0).sqrt()
     return Spectrum(without_rounding(coefficients), lambda chosen: basis.T[chosen].float())
 
@@ -104,7 +104,7 @@ def from_gram(squares: Float[torch.Tensor, " n"], basis: Float[torch.Tensor, "n 
 def sketched(
     matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator
 ) -> Spectrum:
-    """The top singular vectors of `matrix`, nearly, and an arbitrary completion to a basis."""
+    """Approximates the top singular vectors of `matrix`, and completes them to a basis arbitrarily."""
     low, high = (float(end) for end in matrix.aminmax())
     check_finite(high - low)
     if not LEAST <= max(-low, high) ** 2 <= MOST:
@@ -113,7 +113,9 @@ def sketched(
 
 
 def sketch(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
-    """The same of a matrix whose squares do not leave its dtype; it never waits for the device."""
+    """Computes the result of `sketched` for a matrix whose squares stay within its dtype; never
+    waits for the device.
+    """
     reflectors, scales = torch.geqrf(top_vectors(matrix, atoms, generator))
     # ||G v_i||^2 for every i, those of the completion included.
     squares = matrix.new_zeros(matrix.shape[1], dtype=torch.float64)
@@ -131,7 +133,9 @@ def sketch(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Gene
 def top_vectors(
     matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator
 ) -> Float[torch.Tensor, "n size"]:
-    """Orthonormal columns close to the right singular vectors of the largest singular values."""
+    """Returns orthonormal columns close to the right singular vectors of the largest singular
+    values.
+    """
     size = min(max(SKETCH, atoms + OVERSAMPLING), matrix.shape[1])
     probe = torch.randn(matrix.shape[1], size, generator=generator, device=generator.device)
     probe = to_device(probe, matrix.device).to(matrix.dtype)
@@ -143,20 +147,24 @@ def top_vectors(
 
 
 def in_range(matrix: Float[torch.Tensor, "m n"]) -> Bool[torch.Tensor, ""]:
-    """Whether no square that counts leaves float32, on the device of the matrix."""
+    """Returns True, on the device of the matrix, if no square that matters leaves float32."""
     low, high = matrix.aminmax()
     square = torch.maximum(-low, high).double().square()
     return (square >= LEAST) & (square <= MOST)  # not where it is NaN
 
 
 def orthonormal(columns: Float[torch.Tensor, "m k"]) -> Float[torch.Tensor, "m k"]:
-    """A basis of what the columns span, without which all of them turn to the largest vector."""
+    """Returns an orthonormal basis of the span of the columns; without it all columns turn to the
+    largest vector.
+    """
     basis: torch.Tensor = torch.linalg.qr(columns).Q
     return basis
 
 
 def gram_in_blocks(matrix: Float[torch.Tensor, "*b m n"]) -> Float64[torch.Tensor, "*b n n"]:
-    """matrix^T matrix, float64 sums of products in float32, of one or of each of a batch."""
+    """Computes matrix^T matrix as float64 sums of products in float32, for one matrix or each of a
+    batch.
+    """
     if matrix.shape[-2] <= BLOCK:
         return (matrix.mT @ matrix).double()
     # Columns beyond the last full LANES go apart, and only their part of the product beside them.
@@ -169,7 +177,7 @@ def gram_in_blocks(matrix: Float[torch.Tensor, "*b m n"]) -> Float64[torch.Tenso
 def product_in_blocks(
     a: Float[torch.Tensor, "*b m k"], b: Float[torch.Tensor, "*b m n"]
 ) -> Float64[torch.Tensor, "*b k n"]:
-    """a^T b. Products of a million rows add up in float32 otherwise, with 1e-5 of error."""
+    """Computes a^T b in blocks of rows: a float32 sum over a million rows has an error of 1e-5."""
     count = a.shape[-2] // BLOCK
     whole = count * BLOCK
     left, right = (
@@ -180,7 +188,7 @@ def product_in_blocks(
 
 
 def gram_in_double(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n n"]:
-    """matrix^T matrix in float64, without a float64 copy of the whole matrix."""
+    """Computes matrix^T matrix in float64, without a float64 copy of the whole matrix."""
     total = matrix.new_zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64)
     for rows in chunks(matrix):
         wide = rows.double()
@@ -189,7 +197,7 @@ def gram_in_double(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "n
 
 
 def without_rounding(coefficients: Float[torch.Tensor, "*b n"]) -> Float[torch.Tensor, "*b n"]:
-    """Zero for every coefficient that the rounding of the float32 matrix explains."""
+    """Sets every coefficient to zero that rounding of the float32 matrix can explain."""
     largest = coefficients.amax(-1, keepdim=True)
     return coefficients.masked_fill(coefficients <= FLOOR * largest, 0.0)
 
@@ -202,12 +210,16 @@ def check_finite(value: float) -> None:
 
 
 def tall(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "..."]:
-    """The matrix or its transpose, with no fewer rows than columns."""
+    """Returns the matrix or its transpose, whichever has no fewer rows than columns."""
     return matrix if len(matrix) >= matrix.shape[1] else matrix.T
 
 
 def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
-    """What the error for a given number of bytes grows with."""
+    """Returns a figure that the error at a given number of bytes is proportional to."""
+    # s atoms with the probabilities of least variance have a variance of about (sum sigma)^2 / s.
+    # An atom of an m x n matrix takes m + n numbers, so that a budget of B numbers buys
+    # s = B / (m + n) atoms: the variance is (sum sigma)^2 (m + n) / B, and this is its root, less
+    # the factor that all readings of one parameter share.
     (m, n), spectrum = candidate
     return float(spectrum.coefficients.sum()) * math.sqrt(m + n)
 
@@ -215,7 +227,7 @@ def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
 def times(
     rows: Float[torch.Tensor, "k n"], matrix: Float[torch.Tensor, "m n"]
 ) -> Float[torch.Tensor, "k m"]:
-    """The product rows @ matrix^T, with rows of zeros added where that is faster."""
+    """Computes rows @ matrix^T, with rows of zeros appended where that is faster."""
     few = len(rows)
     if 1 < few < FEW_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, FEW_ROWS - few))

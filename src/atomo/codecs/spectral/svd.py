@@ -64,8 +64,8 @@ class SVD(Codec[Factors | CodedFactors]):
     rank: int = 3
     """Expected number of atoms; 0: p_i = sigma_i / sigma_1. Lower => more compression."""
     matricisation: str = "pairs"
-    """How to read a convolution: "pairs", "filters", or "auto" for the one whose nuclear norm times
-    sqrt(m + n) is the smaller, an estimate of error for a given number of bytes."""
+    """The reading of a convolution: "pairs", "filters", or "auto" for the reading with the smaller
+    nuclear norm times sqrt(m + n), an estimate of the error at a given number of bytes."""
     selection: str = "sample"
     """"sample" draws atoms, unbiased; "top" takes the `rank` largest, which needs a memory."""
     factors: Inner[Codec[Any] | None] = Inner(None)
@@ -95,7 +95,7 @@ class SVD(Codec[Factors | CodedFactors]):
 
     @property
     def unbiased(self) -> bool:
-        """Whether neither the choice of the atoms nor the coding of their factors is biased."""
+        """True if neither the choice of the atoms nor the coding of their factors is biased."""
         exact = self.factors is None or Law.UNBIASED in self.factors.laws
         return exact and self.selection == "sample"
 
@@ -144,16 +144,18 @@ class SVD(Codec[Factors | CodedFactors]):
 
     @property
     def split(self) -> Callable[[torch.Tensor, int, torch.Generator], Spectrum]:
-        """How a matrix that has one reading becomes atoms; of two, all atoms are compared."""
+        """The decomposition for a matrix with one reading; with two readings all atoms are
+        compared.
+        """
         return leading if self.selection == "top" else decompose
 
     @property
     def selected(self) -> Selection:
-        """Which atoms are sent."""
+        """The rule that selects the atoms to send."""
         return Selection(self.rank, self.selection == "top", self.unbiased)
 
     def select(self, spectrum: Spectrum, generator: torch.Generator) -> Drawn:
-        """The atoms to send of a matrix."""
+        """Selects the atoms to send of a matrix."""
         coefficients = spectrum.coefficients
         uniform = to_device(uniform_of(len(coefficients), generator), coefficients.device)
         drawn, chances = self.selected.choose(coefficients, uniform)
@@ -164,7 +166,9 @@ class SVD(Codec[Factors | CodedFactors]):
     def written(
         self, matrix: Float[torch.Tensor, "m n"], drawn: Drawn, generator: torch.Generator
     ) -> Factors | CodedFactors:
-        """The payload of atoms, weighted on the long side of the matrix, of norm 1 on the other."""
+        """Builds the payload of atoms: weighted on the long side of the matrix, of norm 1 on the
+        other.
+        """
         weighted = times(drawn.basis / drawn.chances[:, None].float(), tall(matrix))
         if drawn.large and not weighted.isfinite().all():
             raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
@@ -230,7 +234,7 @@ class SVD(Codec[Factors | CodedFactors]):
     def plain(
         self, payload: Factors | CodedFactors, out: Float[torch.Tensor, "..."], scale: float
     ) -> tuple[Factors, float]:
-        """The factors of a payload where `out` is, and what to multiply them with.
+        """Returns the factors of a payload on the device of `out`, and their scale.
 
         Raises:
             CodecError: they do not fit `out`.
@@ -246,7 +250,7 @@ class SVD(Codec[Factors | CodedFactors]):
         return Factors(left, right), scale
 
     def uncoded(self, payload: CodedFactors, out: Float[torch.Tensor, "..."]) -> Factors:
-        """The decoded factors, once their sizes are seen to be ones that `out` allows."""
+        """Decodes the factors, after a check that `out` allows their sizes."""
         if self.factors is not None and payload.sizes.shape == (2,) and payload.scale.shape == (1,):
             k, m = payload.sizes.tolist()
             sides = dict(matrix_shapes(out.shape, self.matricisation))
@@ -271,5 +275,5 @@ class SVD(Codec[Factors | CodedFactors]):
 
 
 def product(atoms: int, shape: torch.Size) -> int:
-    """The visits that adding up so many atoms of `shape` is worth."""
+    """Returns the visits that correspond to a sum of `atoms` atoms of `shape`."""
     return atoms * shape.numel() // FUSED

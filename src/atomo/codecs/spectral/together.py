@@ -46,9 +46,9 @@ class Drawn:
     basis: Float[torch.Tensor, "k n"]
     """Unit vectors, as rows in float32."""
     chances: Float[torch.Tensor, " k"]
-    """What each is divided by."""
+    """The divisor of each atom."""
     large: bool = False
-    """Whether an atom may leave float32."""
+    """True if an atom may overflow float32."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Batch:
 
     entries: Sequence[Entry]
     states: Sequence[torch.Tensor]
-    """Of their generators, just before the draw."""
+    """The states of their generators, just before the draw."""
     spectra: Spectra
     chances: Float[torch.Tensor, "b n"]
     told: Bool[torch.Tensor, "b told"]
-    """Which of the atoms were drawn, and whether the numbers before that were good enough."""
+    """Flags of the drawn atoms, and a last flag that the earlier numbers were accurate."""
 
 
 def draw_together(
@@ -83,8 +83,8 @@ def draw_together(
     generators: Sequence[torch.Generator],
     selection: Selection,
 ) -> list[Drawn | None]:
-    """What is sent of each matrix. None for one that must be looked at on its own, as it holds NaN,
-    say, or very large numbers; its generator is as it was.
+    """Draws the atoms of each matrix. None for a matrix that needs individual treatment, for
+    example with NaN or very large numbers; its generator is then unchanged.
 
     Args:
         matrices: float32, no fewer rows than columns.
@@ -108,7 +108,7 @@ Way = tuple[Sequence[Entry], Spectra]
 
 
 def first_ways(entries: Sequence[Entry], selection: Selection) -> Iterator[Way]:
-    """Each matrix on the way that it takes first on its own."""
+    """Applies to each matrix the first method that the matrix would use on its own."""
     atoms = selection.rank
     yield from exactly([one for one in entries if one.columns <= THIN], in_single)
     wide = [one for one in entries if one.columns > THIN]
@@ -128,12 +128,12 @@ def first_ways(entries: Sequence[Entry], selection: Selection) -> Iterator[Way]:
 
 
 def is_led(one: Entry, selection: Selection) -> bool:
-    """Whether its first atoms alone are looked for."""
+    """Returns True if only the first atoms of a matrix are needed."""
     return selection.largest and is_wide(one.matrix, selection.rank)
 
 
 def ranks_of(entries: Sequence[Entry]) -> Mapping[int, int]:
-    """The rank of a sample of each, by place: one wait."""
+    """Returns the rank of a sample of each matrix, by place, with one wait for the device."""
     if not entries:
         return {}
     ranks = torch.stack([sampled_rank(one.matrix) for one in entries]).tolist()
@@ -143,7 +143,7 @@ def ranks_of(entries: Sequence[Entry]) -> Mapping[int, int]:
 def exactly(
     entries: Sequence[Entry], way: Callable[[list[torch.Tensor]], Spectra]
 ) -> Iterator[Way]:
-    """Those of equal width in one batch."""
+    """Decomposes matrices of equal width in one batch."""
     for places in alike([one.columns for one in entries]):
         some = [entries[place] for place in places]
         yield some, way([one.matrix for one in some])
@@ -161,12 +161,14 @@ def drawing(entries: Sequence[Entry], spectra: Spectra, selection: Selection) ->
 
 
 def uniform_of(count: int, generator: torch.Generator) -> Float64[torch.Tensor, " n"]:
-    """Uniform numbers, where the generator is."""
+    """Draws uniform numbers on the device of the generator."""
     return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
 
 
 def chosen(batches: Sequence[Batch]) -> dict[int, Drawn]:
-    """What was drawn, by place, where it is good; else the generator is as it was before that."""
+    """Returns the drawn atoms by place, where they are accurate; else resets the generator to its
+    state before the draw.
+    """
     if not batches:
         return {}
     told = torch.cat([batch.told.flatten() for batch in batches]).cpu().numpy()  # the one wait

@@ -43,7 +43,7 @@ class Search(ABC):
 
     @abstractmethod
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """Returns the k entries of largest magnitude, or all non-zero entries if these are fewer."""
+        """Returns the k entries of largest magnitude, or all non-zero ones if they are fewer."""
 
     @abstractmethod
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:

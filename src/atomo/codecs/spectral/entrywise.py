@@ -78,7 +78,7 @@ class Entrywise(Codec[Sample]):
         return draw_sample(entries, self.rate(entries), generator, self.id, len(entries))
 
     def rate(self, entries: Float[torch.Tensor, " n"]) -> float:
-        """Returns the probability of an entry divided by its magnitude, for probabilities below 1."""
+        """Returns the probability of an entry over its magnitude, for probabilities below 1."""
         if self.mode == "budget":
             return best_rate(entries, atoms_for(self.budget, len(entries)))
         largest, squares = moments(entries)

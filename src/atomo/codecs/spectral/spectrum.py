@@ -104,7 +104,7 @@ def from_gram(squares: Float[torch.Tensor, " n"], basis: Float[torch.Tensor, "n 
 def sketched(
     matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator
 ) -> Spectrum:
-    """Approximates the top singular vectors of `matrix`, and completes them to a basis arbitrarily."""
+    """Approximates the top singular vectors of `matrix`, and completes them to some basis."""
     low, high = (float(end) for end in matrix.aminmax())
     check_finite(high - low)
     if not LEAST <= max(-low, high) ** 2 <= MOST:

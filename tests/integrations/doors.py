@@ -54,6 +54,8 @@ def refused() -> None:
         ({"seed": None}, "seed must be a whole number, got None"),
         ({"memory": atomo.memory.Residual}, "memory must be one of atomo.make_memory, or a name"),
         ({"process_group": "gloo"}, "process_group must be a torch.distributed.ProcessGroup"),
+        ({"noise_damping": "yes"}, "noise_damping must be True, False or None, got 'yes'"),
+        ({"noise_damping": True}, "noise_damping=True: topk is not unbiased"),
         ({"timeout_s": -1}, "timeout_s must be above 0 and finite, got -1"),
         ({"dense_steps": True}, "dense_steps must be a whole number from 0, got True"),
     ):

@@ -23,7 +23,7 @@ RAN = __name__ == "__main__"
 RANK, SIZE, FOLDER = (
     (int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])) if RAN else (0, 1, Path())
 )
-CODE = "topk(ratio=0.1)"
+CODE, NOISY = "topk(ratio=0.1)", "qsgd(bits=1)"
 STEPS, HALF, BATCH = 8, 4, 8
 IMAGES = torch.randn(STEPS * SIZE * BATCH, 16, generator=torch.Generator().manual_seed(3))
 LABELS = (IMAGES[:, :5] * 2 + IMAGES[:, 5:10]).argmax(1)
@@ -104,6 +104,12 @@ def accelerate_run(
     return flat(accelerator.unwrap_model(model)), plug and plug.exchanges[0]
 
 
+def factor(exchange: Any) -> float:
+    """The factor of the noise on the learning rate, which all ranks have alike."""
+    flat(nn.ParameterList([torch.tensor([exchange.damping])]))
+    return float(exchange.damping)
+
+
 def accelerate() -> None:
     """Without compression it is DDP; with it, a run that continues is one that never stopped."""
     options: dict[str, Any] = {"gradient_accumulation_steps": 2, "mixed_precision": "bf16"}
@@ -111,6 +117,11 @@ def accelerate() -> None:
     same, exchange = accelerate_run("sgd", clip=0.1, **options)
     assert plain.equal(same)
     assert exchange.stats.steps == STEPS // 2  # one exchange for two batches
+
+    noisy, exchange = accelerate_run(NOISY, save=FOLDER / "noisy", **options)
+    assert 0 < factor(exchange) < 0.9
+    again, _ = accelerate_run(NOISY, resume=FOLDER / "noisy", **options)
+    assert noisy.equal(again)
 
     place = FOLDER / "accelerate"
     whole, exchange = accelerate_run(CODE, save=place)
@@ -194,6 +205,8 @@ def trainer() -> None:
     plain, _ = trainer_run(FOLDER / "trainer-plain", None)
     same, _ = trainer_run(FOLDER / "trainer-sgd", "sgd")
     assert plain.equal(same)
+    _, exchange = trainer_run(FOLDER / "trainer-noisy", NOISY)
+    assert 0 < factor(exchange) < 0.9
     folder = FOLDER / "trainer"
     whole, exchange = trainer_run(folder, CODE)
     again, resumed = trainer_run(folder, CODE, resume=True)
@@ -248,6 +261,10 @@ def lightning() -> None:
     same, exchange = lightning_run("sgd", **options)
     assert plain.equal(same)
     assert exchange.stats.steps == STEPS // 2
+    noisy, exchange = lightning_run(NOISY, save=FOLDER / "noisy")
+    assert 0 < factor(exchange) < 0.9
+    again, _ = lightning_run(NOISY, resume=FOLDER / "noisy" / "epoch=0.ckpt")
+    assert noisy.equal(again)
     whole, exchange = lightning_run(CODE, save=FOLDER / "lightning")
     assert exchange.stats.ratio > 2
     saved = FOLDER / "lightning" / "epoch=0.ckpt"

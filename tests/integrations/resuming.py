@@ -63,6 +63,8 @@ class Run:
         if settings.get("scaler"):
             settings = {**settings, "scaler": torch.amp.GradScaler("cpu", init_scale=64.0)}
             self.scaler = settings["scaler"]
+        if settings.get("optimizer"):
+            settings = {**settings, "optimizer": self.sgd}
         self.state, hook = atomo.ddp_hook(ddp, code, **settings)
         ddp.register_comm_hook(self.state, hook)
         self.called = ddp
@@ -110,6 +112,8 @@ def settings() -> None:
     check("qsgd", {"static_graph": True})
     check("qsgd", {"find_unused_parameters": True})
     check("fp16", scaler=True)
+    check("qsgd(bits=2)", optimizer=True, scaler=True)  # whose noise damps steps
+    check("qsgd(bits=2)", optimizer=True, hierarchical=2)
     check("chunked(ratio=0.1, chunk=16)", dense_below=1000, dense_steps=4)
     for code in ("topk", "fp16", "sgd"):
         check(code, hierarchical=2)

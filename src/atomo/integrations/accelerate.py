@@ -37,6 +37,7 @@ def accelerate_hook(
     steps_per_epoch: int = 0,
     warmup_steps: int = 0,
     hierarchical: str | int = "no",
+    noise_damping: bool | None = None,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -71,6 +72,7 @@ def accelerate_hook(
         warmup_steps: as of `ddp_hook`.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
+        noise_damping: as of `ddp_hook`.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -92,6 +94,7 @@ def accelerate_hook(
         compression=compression,
         dense=dense,
         hierarchical=hosts,
+        noise_damping=noise_damping,
     )
     plug = Plug(choice, timeout_s, optimizer)
     plug_in(accelerator, plug, lambda: [*accelerator._optimizers])

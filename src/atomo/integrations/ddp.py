@@ -1,6 +1,7 @@
 """Compressed gradients in PyTorch's DistributedDataParallel: a communication hook."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
 
@@ -26,6 +27,7 @@ from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.meeting import SOON_S
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import given_optimizers, move_momentum
+from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.option_checks import (
     check_group,
     check_model,
@@ -60,6 +62,7 @@ def ddp_hook(
     steps_per_epoch: int = 0,
     warmup_steps: int = 0,
     hierarchical: str | int = "no",
+    noise_damping: bool | None = None,
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
@@ -112,6 +115,9 @@ def ddp_hook(
         warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
+        noise_damping: shorten steps of SGD by the measured noise of an unbiased codec, without
+            memory, as runs do: the learning rate is scaled inside the optimiser's `step`. None:
+            where that can be.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
@@ -138,6 +144,7 @@ def ddp_hook(
         skips=skips,
         dense=dense,
         hierarchical=hosts,
+        noise_damping=noise_damping,
     )
     enabled, optimizers = scaler if skips else None, given_optimizers(choice, optimizer)
     warn_of_adam(choice, optimizers, ddp.process_group.rank())
@@ -172,13 +179,23 @@ def hook_of(
     check_timeout(timeout_s)
     parameters = averaged_by(ddp)
     choice, moved = move_momentum(choice, optimizers, parameters.values())
+    choice, damped = resolve_damping(choice, optimizers, parameters.values())
+    choice = replace(choice, bucket_cap_mb=caps_of(ddp))
     group = ddp.process_group if process_group is None else process_group
     layout = BucketLayout(parameters)
     collective = TorchCollective(group, timeout_s, come_s=SOON_S)  # DDP has met just now
     exchange = make_exchange(choice, collective, parameters, layout, moved.decay(parameters))
     moved.take()
+    release(optimizers)
+    damp(damped, exchange.meter)
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), advice)
     return exchange, Averaging(exchange, scaler, layout, watch).average
+
+
+def caps_of(ddp: DistributedDataParallel) -> str:
+    """The sizes of DDP's buckets in MiB, which divide gradients alike on ranks that agree."""
+    caps = [ddp.bucket_bytes_cap, *getattr(ddp, "bucket_bytes_cap_list", [])]
+    return ", ".join(f"{cap / 2**20:g}" for cap in caps[len(caps) > 1 :])
 
 
 def averaged_by(ddp: DistributedDataParallel) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.host_averager import HostAverager
 from atomo.integrations.inside import Inside
 from atomo.integrations.memories import add_up, blank, claimed, filled
+from atomo.integrations.noise_meter import NoiseMeter
 from atomo.integrations.seat import Seat
 from atomo.integrations.stats import Stats
 
@@ -42,6 +43,7 @@ class Exchange:
         inside: Inside | None = None,
         layout: BucketLayout | None = None,
         about: str = "",
+        meter: NoiseMeter | None = None,
     ) -> None:
         """An exchange.
 
@@ -52,7 +54,9 @@ class Exchange:
             inside: the host of which the averager is for one rank; None: it is for all ranks.
             layout: the buckets of whoever submits, if they change over a resume.
             about: the codec and the memory, as `repr` has them.
+            meter: of the codec's noise, where that damps steps.
         """
+        self.meter = meter
         self._layout, self._about = layout, about
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.seat = averager, dict(parameters), seat
@@ -91,6 +95,11 @@ class Exchange:
         sent = f"{stats.ratio:.1f}x fewer bytes in {stats.steps} steps"
         return f"Exchange({self._about}, {sent}, rank {self.rank} of {self.size})"
 
+    @property
+    def damping(self) -> float:
+        """The factor of the last step on the learning rate, by the noise of the codec."""
+        return 1.0 if self.meter is None else self.meter.factor
+
     def at_rate(self, rate: float) -> None:
         """Tells the learning rate of the next step to a memory in units of the update."""
         self._averager.memory.set_learning_rate(rate)
@@ -107,10 +116,13 @@ class Exchange:
         if not self._begun:
             self._begin()
         device = next(iter(chunk.gradients.values())).device
-        stages, place = self._stages, self._streams.after_current_stream(device)
+        stages, meter = self._stages, self.meter
+        place = self._streams.after_current_stream(device)
 
         def encode() -> Any:
             with place():
+                if meter:
+                    meter.before(chunk, scale, self._averager.step)
                 return stages.encode(chunk, scale, last, partial(self._belt.within, ON_LINKS))
 
         def exchange(sent: Any) -> Any:
@@ -120,6 +132,10 @@ class Exchange:
         def decode(sent: Any) -> None:
             with place():
                 stages.decode(sent, last)
+                if meter:
+                    meter.after(chunk, scale)
+                if meter and last:
+                    self._belt.within(ON_LINKS, meter.close)
 
         def over() -> None:
             with place():
@@ -185,6 +201,8 @@ class Exchange:
         about |= {"memory": averager.memory.id}
         if self._layout is not None:
             about |= self._layout.state_dict()
+        if self.meter is not None:
+            about |= self.meter.state_dict()
         # Nothing stands in for what others know: checkpoints take it from any rank that has it.
         return about | self._factors() | {"memories": memories} if self.seat.keeps else about
 
@@ -255,6 +273,8 @@ class Exchange:
         averager.step = state["step"]
         if self._layout is not None:
             self._layout.load_state_dict(state)
+        if self.meter is not None:
+            self.meter.load_state_dict(state)
         if averager.method and FACTORS in state:
             averager.method.load_state_dict(state[FACTORS])
 

@@ -23,10 +23,19 @@ from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
 from atomo.integrations.methods import Meant, Method, read_code
+from atomo.integrations.noise_meter import NoiseMeter
 from atomo.integrations.option_checks import check_options
 from atomo.integrations.own_memory import check_fresh, take
 from atomo.integrations.seat import seat_in
-from atomo.memory import Memory, canonical, check_fits, default_memory, kind_of, make_memory
+from atomo.memory import (
+    Forget,
+    Memory,
+    canonical,
+    check_fits,
+    default_memory,
+    kind_of,
+    make_memory,
+)
 from atomo.schedule import Phase, step_phases
 from atomo.wire import Compression
 
@@ -59,10 +68,18 @@ class Choice:
     """True if the optimizer only subtracts the average times its rate."""
     recipe: str = ""
     """The one of which code, memory and schedule are; "": none."""
+    noise_damping: bool | None = None
+    """True if the learning rate is scaled by the noise of the codec; None: not known yet."""
+    bucket_cap_mb: str = ""
+    """The sizes of the caller's buckets, MiB, in words; "": the caller has none."""
 
     def __post_init__(self) -> None:
         _ = self.meant  # an unknown code is an error where it is given
         check_options(self.memory, self.momentum, self.nesterov, self.seed, self.compression)
+        if not isinstance(self.noise_damping, bool | None):
+            raise ConfigError(
+                f"noise_damping must be True, False or None, got {self.noise_damping!r}"
+            )
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -78,6 +95,11 @@ class Choice:
     def meant(self) -> Meant:
         """What the code stands for."""
         return read_code(self.code)
+
+    def is_noisy(self, step: int) -> bool:
+        """True if the codec of a step is unbiased and makes gradients longer."""
+        phases = [phase.codec for phase in self.phases if phase.epoch <= step]
+        return not self.dense.covers(step) and [self.codec, *phases][-1].noisy
 
     @property
     def method(self) -> Method | None:
@@ -118,6 +140,18 @@ class Choice:
         kind = self.memory_kind
         return bool(self.momentum) if kind.takes_momentum else kind.has_momentum
 
+    @property
+    def undamped_by(self) -> str:
+        """The reason why the codec or the memory has no noise to damp; empty: it has."""
+        if self.method or not any(codec.noisy for codec in self.codecs):
+            return f"{self.meant} is not unbiased, and makes no gradient longer; leave it out"
+        if self.memory_kind is not Forget:
+            return (
+                f"memory {self.memory_spec} sends later what the codec has left out, which is no "
+                "noise; give memory='none', or leave it out"
+            )
+        return ""
+
     def check(self) -> None:
         """Raises ConfigError for settings that contradict each other; all doors call it."""
         self._check_schedule()
@@ -130,6 +164,8 @@ class Choice:
                 "and here the optimizer would step by it as by a gradient: use "
                 "atomo.wrap_optimizer with torch.optim.AdamW or Adam, or give another memory"
             )
+        if self.noise_damping and self.undamped_by:
+            raise ConfigError(f"noise_damping=True: {self.undamped_by}")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.nesterov and not self.momentum:
@@ -189,6 +225,8 @@ class Choice:
             "dense_steps": str(self.dense.dense_steps),
             "hierarchical": self.hierarchical or "no",
             "bucket_mb": f"{self.bucket_mb:g}",
+            "bucket_cap_mb": self.bucket_cap_mb or "none",
+            "noise_damping": str(bool(self.noise_damping)),
         }
 
 
@@ -220,13 +258,14 @@ def make_exchange(
     choice.check()
     check_alike(choice.settings, parameters, collective)
     hosts = find_hosts(choice.hierarchical, collective)
+    meter = NoiseMeter(collective, choice.is_noisy) if choice.noise_damping else None
     seat = seat_in(hosts, collective.rank)
     if hosts.flat:
         averager, inside = make_averager(choice, collective, parameters, decay), None
     else:
         inside, between = enter(hosts, collective)
         averager = make_averager(choice, between, parameters, decay)
-    return Exchange(averager, parameters, seat, inside, layout, choice.about)
+    return Exchange(averager, parameters, seat, inside, layout, choice.about, meter)
 
 
 def make_averager(

@@ -22,6 +22,7 @@ from atomo.integrations.job import join_job
 from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import inner_optimizer, move_momentum
+from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.option_checks import (
     check_optimizer,
     check_scaler,
@@ -53,6 +54,7 @@ def wrap_optimizer(
     steps_per_epoch: int = 0,
     warmup_steps: int = 0,
     hierarchical: str | int = "no",
+    noise_damping: bool | None = None,
     seed: int = 0,
     compression: Compression | None = None,
     collective: Collective | None = None,
@@ -96,6 +98,9 @@ def wrap_optimizer(
         warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
         hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
             name), "no", or how many ranks count as one host.
+        noise_damping: shorten steps of SGD by the measured noise of an unbiased codec, without
+            memory, as runs do: the learning rate is scaled inside the optimiser's `step`. None:
+            where that can be.
         seed: of what codecs draw.
         compression: blosc's settings for the frames.
         collective: the ranks; None: those of the job.
@@ -121,15 +126,19 @@ def wrap_optimizer(
         skips=skips,
         dense=dense,
         hierarchical=hosts,
+        noise_damping=noise_damping,
         bucket_mb=bucket_mb,
     )
     inner = inner_optimizer(optimizer)
     choice, plain = move_adam(choice, inner, scaled=skips)
     choice, moved = move_momentum(choice, [inner], parameters.values())
+    choice, damped = resolve_damping(choice, [inner], parameters.values())
     ranks = join_job(timeout_s) if collective is None else collective
     decay = moved.decay(parameters) if plain is None else plain.decay(parameters)
     exchange = make_exchange(choice, ranks, parameters, decay=decay)
     moved.take()
+    release([inner])
+    damp(damped, exchange.meter)
     replicate(model, ranks)
     buckets = grouped(parameters, choice.codec, bucket_mb)
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), ADVICE)

@@ -82,6 +82,9 @@ def differ() -> None:
     words = "rank 1 has code topk(ratio=0.1), rank 0 topk: model and settings must be the same"
     code = f"topk(ratio={0.1 if RANK == 1 else 0.01})"
     expect(ConfigError, words, lambda: atomo.ddp_hook(ddp, code))
+    caps = DistributedDataParallel(nn.Linear(4, 3), bucket_cap_mb=1 + RANK)
+    words = "rank 1 has bucket_cap_mb 2, rank 0 1: model and settings must be the same"
+    expect(ConfigError, words, lambda: atomo.ddp_hook(caps, "topk"))
 
 
 def absent() -> None:

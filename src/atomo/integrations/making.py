@@ -99,7 +99,7 @@ class Choice:
     def is_noisy(self, step: int) -> bool:
         """True if the codec of a step is unbiased and makes gradients longer."""
         phases = [phase.codec for phase in self.phases if phase.epoch <= step]
-        return not self.dense.covers(step) and [self.codec, *phases][-1].noisy
+        return not self.dense.covers(step) and [self.codec, *phases][-1].amplifies_noise
 
     @property
     def method(self) -> Method | None:
@@ -143,7 +143,7 @@ class Choice:
     @property
     def undamped_by(self) -> str:
         """The reason why the codec or the memory has no noise to damp; empty: it has."""
-        if self.method or not any(codec.noisy for codec in self.codecs):
+        if self.method or not any(codec.amplifies_noise for codec in self.codecs):
             return f"{self.meant} is not unbiased, and makes no gradient longer; leave it out"
         if self.memory_kind is not Forget:
             return (

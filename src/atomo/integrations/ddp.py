@@ -193,7 +193,7 @@ def hook_of(
 
 
 def caps_of(ddp: DistributedDataParallel) -> str:
-    """The sizes of DDP's buckets in MiB, which divide gradients alike on ranks that agree."""
+    """Returns the sizes of DDP's buckets in MiB; equal sizes divide gradients alike."""
     caps = [ddp.bucket_bytes_cap, *getattr(ddp, "bucket_bytes_cap_list", [])]
     return ", ".join(f"{cap / 2**20:g}" for cap in caps[len(caps) > 1 :])
 

@@ -97,7 +97,7 @@ class Exchange:
 
     @property
     def damping(self) -> float:
-        """The factor of the last step on the learning rate, by the noise of the codec."""
+        """Returns the factor of the last step on the learning rate, by the noise of the codec."""
         return 1.0 if self.meter is None else self.meter.factor
 
     def at_rate(self, rate: float) -> None:

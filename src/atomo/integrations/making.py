@@ -142,7 +142,7 @@ class Choice:
 
     @property
     def undamped_by(self) -> str:
-        """The reason why the codec or the memory has no noise to damp; empty: it has."""
+        """Returns the reason why the codec or the memory has no noise to damp; empty: it has."""
         if self.method or not any(codec.amplifies_noise for codec in self.codecs):
             return f"{self.meant} is not unbiased, and makes no gradient longer; leave it out"
         if self.memory_kind is not Forget:

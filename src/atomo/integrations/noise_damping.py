@@ -22,15 +22,15 @@ __all__ = ["damp", "release", "resolve_damping"]
 def resolve_damping(
     choice: Choice, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
 ) -> tuple[Choice, list[Optimizer]]:
-    """The choice with noise damping on or off, and the optimisers whose steps it shortens.
+    """Returns the choice with damping on or off, and the optimisers whose steps it shortens.
 
     Args:
-        choice: how gradients are averaged; a `noise_damping` of None means where it can be.
-        optimizers: those that are known to step the parameters.
+        choice: how gradients are averaged; a `noise_damping` of None: on where possible.
+        optimizers: step the parameters, as far as is known.
         parameters: whose gradients are averaged.
 
     Raises:
-        ConfigError: it was asked for, and cannot be.
+        ConfigError: `noise_damping` is True, and damping is impossible.
     """
     reason = choice.undamped_by or optimizer_reason(optimizers, parameters, choice.noise_damping)
     if choice.noise_damping and reason:
@@ -43,7 +43,7 @@ def resolve_damping(
 def optimizer_reason(
     optimizers: Sequence[Optimizer], parameters: Iterable[Tensor], asked: bool | None
 ) -> str:
-    """The reason why no step of these optimisers can be shortened; empty: they can."""
+    """Returns the reason why no step of these optimisers can be shortened; empty: they can."""
     plain = [one for one in optimizers if isinstance(one, SGD)]
     others = [one for one in optimizers if not isinstance(one, SGD)]
     if not optimizers:
@@ -69,7 +69,7 @@ def damp(optimizers: Iterable[Optimizer], meter: NoiseMeter | None) -> None:
 
 
 def release(optimizers: Iterable[Optimizer]) -> None:
-    """Ends the scaling by former hooks, with whose averages these optimisers step no more."""
+    """Ends the scaling by former hooks of these optimisers."""
     for optimizer in optimizers:
         if former := dampers.pop(optimizer, None):
             former.remove()
@@ -77,7 +77,7 @@ def release(optimizers: Iterable[Optimizer]) -> None:
 
 @final
 class Damper:
-    """The step hooks of one optimiser."""
+    """Step hooks of one optimiser, which scale its learning rates in `step` alone."""
 
     def __init__(self, optimizer: Optimizer, meter: NoiseMeter) -> None:
         self._meter = ref(meter)  # the optimiser may outlive the hook
@@ -102,7 +102,7 @@ class Damper:
         return (optimizer, self._scaling(optimizer, closure)), {}
 
     def _scaling(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure that averages, and so comes to the factor of this very step."""
+        """Returns a closure that averages, and then scales by the factor of this step."""
 
         def evaluate() -> Any:
             loss = closure()

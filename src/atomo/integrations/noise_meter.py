@@ -20,14 +20,14 @@ __all__ = ["NoiseMeter"]
 
 @final
 class NoiseMeter:
-    """The factor on the learning rate, the same on all ranks.
+    """Factor on the learning rate, the same on all ranks.
 
     Ranks gather two numbers a step, since the squared norm of one gradient has other bits on ranks
     with another number of threads.
     """
 
     def __init__(self, collective: Collective, is_noisy: Callable[[int], bool]) -> None:
-        """A meter at a factor of 1.
+        """Begins at a factor of 1.
 
         Args:
             collective: all ranks.
@@ -53,7 +53,7 @@ class NoiseMeter:
             self._estimate.append(norm_of(chunk) / scale)
 
     def close(self) -> None:
-        """Ends a step: all ranks come to its factor."""
+        """Ends a step: ranks agree on its factor."""
         if not self._measures:
             self.factor = 1.0
             return
@@ -67,7 +67,7 @@ class NoiseMeter:
             self.factor = self._damping.factor(gradient, estimate)
 
     def state_dict(self) -> dict[str, Any]:
-        """The two means, also before the first step: some checkpoints fill in what is there."""
+        """Returns the two means, also before the first step, for checkpoints that load in place."""
         own = self._damping.state_dict().get(KEY, torch.zeros(2))
         return {KEY: own.tolist()}
 
@@ -86,7 +86,7 @@ class NoiseMeter:
 
 
 def norm_of(chunk: Chunk) -> Tensor:
-    """The norm of a chunk's gradients, on their device."""
+    """Returns the norm of a chunk's gradients, on their device."""
     gradients = chunk.gradients.values()
     norms = [torch.linalg.vector_norm(one, dtype=torch.float32) for one in gradients]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
@@ -94,11 +94,11 @@ def norm_of(chunk: Chunk) -> Tensor:
 
 
 def square(norms: Sequence[Tensor]) -> float:
-    """The squared norm of all chunks together."""
+    """Returns the squared norm of all chunks together."""
     return sum(float(norm) ** 2 for norm in to_host(norms))
 
 
 def pair(data: Bytes) -> tuple[float, float]:
-    """The two numbers of a rank."""
+    """Returns the two numbers of a rank."""
     gradient, estimate = np.frombuffer(data.tobytes(), np.float64)
     return float(gradient), float(estimate)

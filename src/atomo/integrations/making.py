@@ -28,8 +28,8 @@ from atomo.integrations.option_checks import check_options
 from atomo.integrations.own_memory import check_fresh, take
 from atomo.integrations.seat import seat_in
 from atomo.memory import (
-    Forget,
     Memory,
+    NoMemory,
     canonical,
     check_fits,
     default_memory,
@@ -145,7 +145,7 @@ class Choice:
         """Returns the reason why the codec or the memory has no noise to damp; empty: it has."""
         if self.method or not any(codec.amplifies_noise for codec in self.codecs):
             return f"{self.meant} is not unbiased, and makes no gradient longer; leave it out"
-        if self.memory_kind is not Forget:
+        if self.memory_kind is not NoMemory:
             return (
                 f"memory {self.memory_spec} sends later what the codec has left out, which is no "
                 "noise; give memory='none', or leave it out"

@@ -51,6 +51,10 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
             "averages gradients, and Adam does so again.*leave --memory out",
         ),
         ({"code": "signsgd", "lr": 0.02}, "every weight moves by --lr .*, and 0.02 is long"),
+        (
+            {"code": "dgc", "memory": "none", "optimizer": "adam"},
+            "the few entries that dgc sends, and Adam .*; leave --memory out",
+        ),
     ],
 )
 def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, words, tmp_path):
@@ -86,6 +90,9 @@ def test_momentum_after_factors_that_are_late_is_told_before_the_first_step(chan
         {"code": "signsgd"},
         {"code": "signum", "optimizer": "adam"},
         {"optimizer": "adam"},
+        {"code": "dgc", "optimizer": "adam"},
+        {"code": "dgc", "memory": "none"},
+        {"code": "topk", "memory": "none", "optimizer": "adam"},
     ],
     ids=str,
 )

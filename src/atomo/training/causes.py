@@ -16,6 +16,7 @@ from atomo.roles import own_memory
 __all__ = ["at_start", "likely"]
 
 LARGE_FOR_SIGNS: Final = 0.002  # learning rates above it move weights further than they are large
+FEW: Final = 0.002  # of the entries; below it Adam was measured to lose accuracy without a memory
 
 
 @final
@@ -65,6 +66,12 @@ def blind_feedback_with_momentum(s: Settings) -> bool:
 def blind_feedback_with_adam(s: Settings) -> bool:
     """Adam divides it by its own length, so that all that waited moves a weight by one step."""
     return blind_feedback(s) and s.optimizer == "adam" and not kind_of(s.memory).makes_update
+
+
+def few_entries_with_adam(s: Settings) -> bool:
+    """True if nearly every entry is dropped for good. At 1 % Adam ends as with a memory."""
+    few = any(getattr(one, "ratio", 1.0) < FEW and not one.amplifies_noise for one in s.codecs)
+    return s.memory == Forget.id and s.optimizer == "adam" and few
 
 
 def momentum_after_feedback(s: Settings) -> bool:
@@ -124,6 +131,12 @@ CAUSES: Final = (
         blind_feedback_with_momentum,
         "{code} sends an entry when it is drawn, with all that waited there, and --momentum "
         "{momentum:g} goes on pushing it; give --momentum 0",
+        known=True,
+    ),
+    Cause(
+        few_entries_with_adam,
+        "--memory none forgets all but the few entries that {code} sends, and Adam trains worse "
+        "for it; leave --memory out",
         known=True,
     ),
     Cause(

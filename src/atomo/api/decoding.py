@@ -19,7 +19,7 @@ __all__ = ["average", "decode"]
 Frame = bytes | bytearray | memoryview
 Out = TypeVar("Out", bound=Tensor | Iterable[Tensor])
 Opened = tuple[Description, Bytes, Limits]
-"""What a frame says of its tensors, itself, and what it may ask for."""
+"""The description of a frame, the frame, and the limits on its cost."""
 
 
 @overload
@@ -110,7 +110,7 @@ def average(
 
 
 def mean_of(frames: Sequence[Opened], out: Any, finish: bool = False) -> Any:
-    """The mean of some frames, in `out` where that is given; aggregated where it is asked for."""
+    """Computes the mean of frames, in `out` if given, and aggregates it on request."""
     about = frames[0][0]
     for other, _, _ in frames:
         check_same(about, other)
@@ -132,7 +132,7 @@ def mean_of(frames: Sequence[Opened], out: Any, finish: bool = False) -> Any:
 
 
 def given_out(about: Description, out: Any) -> list[Tensor] | None:
-    """The tensors to write into, apart from their gradients' history; None: there are none."""
+    """Returns the tensors to write into, detached; None if there are none."""
     if out is None:
         return None
     given = [tensor.detach() for tensor in as_tensors(out, "out")]
@@ -173,7 +173,7 @@ def check_same(about: Description, other: Description) -> None:
 
 
 def opened(frame: Bytes, most_entries: int, most_bytes: int) -> Opened:
-    """A frame whose description was read."""
+    """Opens a frame: reads its description."""
     if read_header(frame).kind is not Kind.TENSORS:
         raise FrameError("this frame does not stand alone: it belongs to a training step")
     entries, size = whole("most_entries", most_entries), whole("most_bytes", most_bytes)
@@ -182,7 +182,10 @@ def opened(frame: Bytes, most_entries: int, most_bytes: int) -> Opened:
 
 
 def fit(decoded: Tensor, about: Description, place: int) -> Tensor:
-    """A decoded tensor in the dtype that was encoded.
+    """Converts a decoded tensor to the dtype that was encoded.
+
+    Random rounding may exceed the largest number of that dtype. Such an entry becomes the largest
+    number, the nearest to the decoded one: infinity would end a training run.
 
     What rounding at random put beyond the largest number of that dtype becomes that number: the
     nearest to what was decoded, and of use where infinity would end a training run.
@@ -195,7 +198,7 @@ def fit(decoded: Tensor, about: Description, place: int) -> Tensor:
 
 
 def parts_of(opened: Opened) -> list[tuple[Codec[Any], Any]]:
-    """The codec and the payload of each tensor of a frame that is what its description says."""
+    """Returns the codec and the payload of each tensor, checked against the description."""
     about, frame, limits = opened
     left = limits.left_for_sections(about.tensors)
     coders = [(about.coder(shape), shape) for _, shape in about.tensors]

@@ -1,4 +1,4 @@
-"""What a frame of kind TENSORS says of its tensors, as bytes and back."""
+"""Description of the tensors in a frame of kind TENSORS, to bytes and back."""
 
 import math
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Description:
     a codec for matrices could not take then, whatever their size."""
 
     def coder(self, shape: Size) -> Codec[Any]:
-        """What codes a tensor of this shape."""
+        """Returns the codec for a tensor of this shape."""
         if self.dense_below is not None:
             return codec_for(self.codec, shape, self.dense_below)
         return (
@@ -48,7 +48,7 @@ class Description:
 
 
 def write(about: Description) -> bytes:
-    """The bytes of a description."""
+    """Encodes a description."""
     bounded = Form.BOUNDED if about.dense_below is not None else Form(0)
     out = string(str(about.codec)) + bytes([bounded | Form(about.single)])
     out += varint(about.dense_below) if about.dense_below is not None else b""
@@ -59,7 +59,7 @@ def write(about: Description) -> bytes:
 
 
 def read(cursor: Cursor, most_tensors: int) -> Description:
-    """A description from bytes that a stranger may have written.
+    """Decodes a description from untrusted bytes.
 
     Raises:
         FrameError: it is none, or one of more tensors.

@@ -67,7 +67,7 @@ class Encoder:
         compression: Compression | None = None,
         dense_below: int | None = None,
     ) -> None:
-        """An encoder before its first step.
+        """Builds an encoder before its first step.
 
         Args:
             code: a codec, or its specification.
@@ -84,7 +84,7 @@ class Encoder:
         """
         self.codec = as_codec(code)
         self.memory: Memory = memory_for(self.codec, memory, momentum)
-        """What this worker keeps back."""
+        """The memory of this worker."""
         self.rank, self.seed = whole("rank", rank), whole("seed", seed)
         self._compression = as_compression(compression)
         self._dense_below = dense_below
@@ -99,7 +99,7 @@ class Encoder:
         return self._step
 
     def seed_of(self, step: int) -> int:
-        """The seed of a step: of this rank, or of all ranks where the codec shares its draws."""
+        """Returns the seed of a step; all ranks have the same if the codec shares its draws."""
         rank = 0 if self.codec.shared_seed else self.rank
         return derive(self.seed, "encode", rank, step)
 
@@ -173,7 +173,7 @@ class Encoder:
                 )
 
     def _encoded(self, codec: Codec[Any], name: str, tensor: Tensor) -> Any:
-        """The payload of one tensor, which may be a view of it, or of the scratch room."""
+        """Encodes one tensor; the payload may be a view of it, or of the scratch tensor."""
         if not self.memory.vectors:  # nothing is kept, and nothing changes the tensor
             return codec.encode(self._scratch.readable(tensor), self._generator)
         own, layout = self._scratch.copy_of(tensor), {name: tensor.shape}
@@ -181,7 +181,7 @@ class Encoder:
 
 
 def memory_for(codec: Codec[Any], memory: object, momentum: float) -> Memory:
-    """The memory of an encoder."""
+    """Returns the memory of an encoder."""
     if isinstance(memory, Memory):
         if momentum:
             raise ConfigError("momentum belongs to the memory that was given: leave it out here")
@@ -197,7 +197,7 @@ def memory_for(codec: Codec[Any], memory: object, momentum: float) -> Memory:
 
 
 def check_state(state: Mapping[str, Any]) -> int:
-    """The step of a state.
+    """Checks a state, and returns its step.
 
     Raises:
         CheckpointError: it is no state of an encoder.
@@ -215,7 +215,7 @@ def check_state(state: Mapping[str, Any]) -> int:
 
 
 def shapes_in(kept: Mapping[str, Tensor], memory: Memory) -> dict[str, Size]:
-    """The shapes of the tensors that a memory holds something of, by name."""
+    """Returns the shapes of the tensors for which a memory holds something, by name."""
     return {
         name.removeprefix(prefix): entry.shape
         for prefix in memory.vectors

@@ -77,7 +77,7 @@ def encode(
 def description_of(
     codec: Codec[Any], batch: Sequence[Tensor], single: bool, dense_below: int | None
 ) -> Description:
-    """A description of the frame of some tensors."""
+    """Builds the description of the frame of tensors."""
     most = 0 if single else DENSE_BELOW
     below = most if dense_below is None else max(0, whole("dense_below", dense_below))
     return Description(codec, single, tuple((one.dtype, one.shape) for one in batch), below)
@@ -97,7 +97,7 @@ def encoded(
     memory: Memory | None,
     generator: Generator,
 ) -> Any:
-    """The payload of one tensor, with what the memory kept of those of its name."""
+    """Encodes one tensor, with the residual of its name."""
     if memory is None:
         return codec.encode(gradient, generator)
     # What memories are given is theirs to change, and here it may still be the caller's.

@@ -1,4 +1,4 @@
-"""What `atomo.decode` does for a stranger: so much memory, and so much work, and no more.
+"""Limits on the memory and the work that `atomo.decode` spends on an untrusted frame.
 
 A frame of a hundred bytes may rightly stand for millions of entries: that of a gradient of zeros
 does. So what may be allocated is the caller's to say, and work is bounded by that and by the bytes
@@ -30,7 +30,7 @@ Declared = tuple[torch.dtype, Size]
 @final
 @dataclass(frozen=True)
 class Limits:
-    """What one frame may ask for. Each check raises FrameError with the figures of either side."""
+    """The limits for one frame. Each check raises FrameError with the figures of either side."""
 
     entries: int
     """Over all tensors."""
@@ -41,7 +41,7 @@ class Limits:
 
     @property
     def tensors(self) -> int:
-        """How many there may be."""
+        """The largest number of tensors."""
         return self.bytes // PER_TENSOR.room
 
     @property
@@ -50,7 +50,7 @@ class Limits:
         return WORK_PER_ENTRY * self.entries + WORK_PER_BYTE * self.came
 
     def left_for_sections(self, tensors: Iterable[Declared]) -> int:
-        """The bytes that are left once all tensors are decoded."""
+        """Returns the bytes that are left after all tensors are decoded."""
         shapes = [(dtype, shape.numel()) for dtype, shape in tensors]
         entries = sum(count for _, count in shapes)
         if entries > self.entries:
@@ -62,7 +62,9 @@ class Limits:
         return self.within_bytes(decoded)
 
     def check_costs(self, costs: Iterable[Cost], left: int) -> None:
-        """Whether tensors of these costs may be decoded, one after the other, in what is left."""
+        """Checks that decoding tensors of these costs, one after the other, stays within the
+        limits.
+        """
         found = list(costs)
         self.within_bytes(self.bytes - left + max((cost.room for cost in found), default=0))
         work = sum(cost.work + PER_TENSOR.work for cost in found)
@@ -73,7 +75,7 @@ class Limits:
             )
 
     def within_bytes(self, needed: int) -> int:
-        """What is left of the bytes beside those needed."""
+        """Checks that `needed` bytes are within the limit, and returns the rest."""
         if needed > self.bytes:
             raise FrameError(
                 f"decoding takes up to {needed} bytes of memory; at most {self.bytes} accepted "

@@ -18,7 +18,7 @@ class ScratchTensor:
         self._room = torch.empty(0)
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """A copy that may be changed; valid until the next one.
+        """Copies a tensor to float32; the copy may be changed, and is valid until the next call.
 
         Raises:
             CodecError: an entry is finite, and is not so as float32.
@@ -30,7 +30,7 @@ class ScratchTensor:
         return own
 
     def readable(self, tensor: Tensor) -> Tensor:
-        """The tensor itself where it is float32 on the CPU, else a copy."""
+        """Returns a float32 tensor on the CPU itself, and a copy of any other tensor."""
         if tensor.dtype is torch.float32 and tensor.device.type == "cpu":
             return tensor.detach()
         return self.copy_of(tensor)

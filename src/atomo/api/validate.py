@@ -1,4 +1,4 @@
-"""What a caller gave to the functions of this room, checked: every refusal names what it was."""
+"""Checks of the arguments of this package; each error names the value."""
 
 from collections.abc import Iterable, Mapping
 from operator import index
@@ -33,7 +33,7 @@ LOWEST_SEED, HIGHEST_SEED = -(2**63), 2**64 - 1  # what a generator takes
 
 
 def as_codec(code: object) -> Codec[Any]:
-    """The codec that was given, or the one of its specification.
+    """Returns the given codec, or builds it from its specification.
 
     Raises:
         ConfigError: it is neither.
@@ -51,7 +51,7 @@ def as_codec(code: object) -> Codec[Any]:
 
 
 def as_compression(given: object) -> Compression:
-    """The compression of sections, or the default of it.
+    """Returns the compression of sections, or the default.
 
     Raises:
         ConfigError: something else was given.
@@ -66,7 +66,7 @@ def as_compression(given: object) -> Compression:
 
 
 def as_memory(given: object) -> Memory | None:
-    """The memory of several calls, if there is one.
+    """Returns the memory that serves several calls, if there is one.
 
     Raises:
         ConfigError: something else was given, such as the name of a memory.
@@ -85,7 +85,7 @@ def as_memory(given: object) -> Memory | None:
 
 
 def whole(name: str, given: object) -> int:
-    """A whole number.
+    """Returns an argument as a whole number.
 
     Raises:
         ConfigError: something else was given.
@@ -99,7 +99,7 @@ def whole(name: str, given: object) -> int:
 
 
 def as_frame(data: object) -> Bytes:
-    """The bytes of one frame.
+    """Returns the bytes of one frame.
 
     Raises:
         CodecError: something else was given.
@@ -117,7 +117,7 @@ def as_frame(data: object) -> Bytes:
 
 
 def as_frames(frames: object) -> list[Bytes]:
-    """The bytes of several frames.
+    """Returns the bytes of several frames.
 
     Raises:
         CodecError: something else was given, one frame, or none.
@@ -135,7 +135,7 @@ def as_frames(frames: object) -> list[Bytes]:
 
 
 def seeded(seed: object) -> Generator:
-    """A generator of this seed.
+    """Returns a generator with this seed.
 
     Raises:
         CodecError: it is no whole number, or out of range.
@@ -150,7 +150,7 @@ def seeded(seed: object) -> Generator:
 
 
 def as_tensors(given: object, what: str = "tensors") -> list[Tensor]:
-    """One tensor, or several, each of which can be encoded, or decoded into.
+    """Returns one tensor or several, after a check that each can be encoded or decoded into.
 
     Args:
         given: anything.
@@ -183,7 +183,7 @@ def named(given: object) -> dict[str, Tensor]:
 
 
 def hint_of(given: object) -> str:
-    """How to encode what is no tensor, as the end of an error."""
+    """Returns the hint for encoding an argument that is not a tensor, as the end of an error."""
     if isinstance(given, Mapping):
         return "; give its values(), or name tensors with atomo.Encoder"
     if isinstance(given, torch.nn.Module):
@@ -192,7 +192,7 @@ def hint_of(given: object) -> str:
 
 
 def checked(one: object, what: str) -> Tensor:
-    """A tensor that can be encoded."""
+    """Returns a tensor after a check that it can be encoded."""
     if not isinstance(one, Tensor):
         raise CodecError(f"{what} must be a tensor, got {value_text(one)}")
     if one.dtype not in DTYPES or not one.is_floating_point():
@@ -209,7 +209,7 @@ def checked(one: object, what: str) -> Tensor:
 
 
 def as_float32(tensor: Tensor) -> Tensor:
-    """A tensor's entries on the CPU, as codecs want them.
+    """Converts the entries of a tensor to float32 on the CPU.
 
     Raises:
         CodecError: one that is finite is not so in float32.

@@ -1,4 +1,4 @@
-"""How the parameters of a model are divided into buckets, one message each.
+"""Division of a model's parameters into buckets, one message each.
 
 Parameters are taken in reverse order, which is about the order in which a backward pass finishes
 their gradients, so that the first bucket can travel while the rest is still computed. Which of them
@@ -31,7 +31,7 @@ MOST: Final = 2**31 - 1  # entries of a bucket: kernels and payloads count in 31
 @final
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter lies in the flat gradient of its bucket."""
+    """The position of one parameter in the flat gradient of its bucket."""
 
     name: str
     shape: Size
@@ -46,7 +46,9 @@ class Slot:
 @final
 @dataclass(frozen=True)
 class Part:
-    """What a codec sees at once: one parameter in its shape, or several, flattened and joined."""
+    """The input of one `encode`: one parameter in its shape, or several, flattened and
+    concatenated.
+    """
 
     codec: Codec[Any]
     shape: Size
@@ -64,12 +66,12 @@ class Part:
 
     @cached_property
     def scale_codec(self) -> SharedScaleCodec | None:
-        """The codec, where it wants one scale for all workers."""
+        """The codec, if it uses one scale for all workers."""
         return shared_scale_codec(self.codec)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """What a payload of this part may look like."""
+        """The bounds of the payload tensors of this part."""
         return self.codec.fields(self.shape)
 
 
@@ -100,12 +102,12 @@ class Bucket:
 
     @cached_property
     def amplifies_noise(self) -> bool:
-        """Whether any part of it comes out longer than it went in."""
+        """True if random errors lengthen the decoded gradient of any part."""
         return any(part.codec.amplifies_noise for part in self.parts)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """What a message of this bucket may look like."""
+        """The bounds of the tensors in a message of this bucket."""
         return tuple(field for part in self.parts for field in part.fields)
 
     @cached_property
@@ -172,7 +174,7 @@ def check_size(group: Sequence[tuple[str, Size]]) -> None:
 def divide(
     group: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName = NONE
 ) -> tuple[Part, ...]:
-    """The parts of one bucket: first what codecs compress, then what travels dense."""
+    """Divides a bucket into parts: first the compressed parameters, then the dense ones."""
     coded = [(name, shape) for name, shape in group if not goes_dense(shape)]
     dense = [(name, shape) for name, shape in group if goes_dense(shape)]
     parts: list[Part] = []
@@ -184,7 +186,7 @@ def divide(
 def runs(
     coded: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName
 ) -> Iterator[tuple[Codec[Any], list[tuple[str, Size]]]]:
-    """What a codec sees at once: neighbours that have the same, or one parameter."""
+    """Groups neighbours with one codec into inputs of `encode`."""
     for own, neighbours in groupby(coded, lambda one: by_name.codec(one[0], codec)):
         if own.granularity is Granularity.PARAMETER:
             yield from ((own, [one]) for one in neighbours)
@@ -193,7 +195,7 @@ def runs(
 
 
 def part(run: Sequence[tuple[str, Size]], codec: Codec[Any], start: int) -> Part:
-    """One part, whose first entry is `start`."""
+    """Builds the part whose first entry is `start`."""
     slots: list[Slot] = []
     for name, shape in run:
         slots.append(Slot(name, shape, slots[-1].stop if slots else start))

@@ -13,7 +13,8 @@ __all__ = ["apart", "rows_of"]
 
 
 def apart(model: Module, buckets: Sequence[Bucket]) -> frozenset[str]:
-    """The parameters with such gradients, by name, that codecs see by themselves.
+    """Returns the names of the parameters with row gradients that are a part of a bucket on their
+    own.
 
     Those are the weights of embeddings with `sparse=True`, as long as nothing else in the network
     uses the same weights.
@@ -23,7 +24,7 @@ def apart(model: Module, buckets: Sequence[Bucket]) -> frozenset[str]:
 
 
 def sparse_parameters(model: Module) -> Iterator[str]:
-    """The weights of sparse embeddings that no second module has."""
+    """Returns the weights of sparse embeddings that no other module shares."""
     holders: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -35,7 +36,7 @@ def sparse_parameters(model: Module) -> Iterator[str]:
 
 
 def rows_of(parameter: Tensor) -> RowGradient:
-    """The gradient of a parameter, of which no row is there where the loss did not depend on it."""
+    """Returns the gradient of a parameter as rows; no rows if the loss did not depend on it."""
     gradient = parameter.grad
     if gradient is None:
         rows = torch.empty(0, dtype=torch.int64, device=parameter.device)

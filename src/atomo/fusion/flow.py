@@ -1,4 +1,4 @@
-"""When an exchange is done: encoding, sending and decoding as three machines of a flow shop.
+"""Completion time of an exchange: encoding, sending and decoding as a flow shop of three machines.
 
 Tensors become ready one after another while the backward pass runs. A group of consecutive tensors
 is one message, which each machine works on in its turn, one message at a time:
@@ -37,22 +37,22 @@ class Flow:
     """The costs of an exchange of tensors, in the order in which a backward pass makes them."""
 
     ready: tuple[float, ...]
-    """When each gradient is there, seconds from the begin of the backward pass."""
+    """The time at which each gradient is ready, seconds from the start of the backward pass."""
     each: tuple[Times, ...]
-    """What each tensor adds to the message that it is in."""
+    """The times that each tensor adds to its message."""
     message: Times
-    """What a message takes beside: its headers, its latency."""
+    """The times that a message takes beside its tensors: headers, latency."""
     slowing: float = 0.0
     """Seconds by which a second of encoding delays the backward pass, 0..1."""
 
     @cached_property
     def whole(self) -> tuple[float, ...]:
-        """When each gradient and all before it are there."""
+        """The time at which each gradient and all gradients before it are ready."""
         return tuple(accumulate(self.ready, max))
 
     @cached_property
     def totals(self) -> tuple[Times, ...]:
-        """Of the first 0, 1, 2, ... tensors."""
+        """The total times of the first 0, 1, 2, ... tensors."""
         sums = accumulate(
             self.each,
             lambda total, more: Times(*map(sum, zip(total, more, strict=True))),
@@ -61,12 +61,12 @@ class Flow:
         return tuple(sums)
 
     def group(self, start: int, stop: int) -> Times:
-        """What a message of the tensors start..stop-1 takes."""
+        """Returns the times of a message with the tensors start..stop-1."""
         first, last = self.totals[start], self.totals[stop]
         return Times(*(m + b - a for m, a, b in zip(self.message, first, last, strict=True)))
 
     def worked(self, cuts: Sequence[int]) -> float:
-        """Before which a rank's cores cannot have done all that they have to do.
+        """Returns a lower bound on the time at which a rank's cores have finished all work.
 
         A second of encoding or decoding delays the backward pass by `slowing`, whichever of them it
         runs beside: what cores are busy with at once takes them longer. If none is spare, passes,
@@ -80,7 +80,7 @@ class Flow:
         return self.whole[-1] + self.slowing * coding
 
     def done(self, cuts: Sequence[int]) -> float:
-        """When everything is decoded.
+        """Returns the time at which everything is decoded.
 
         Args:
             cuts: the tensors behind the last of each group, increasing; the last is all tensors.

@@ -92,13 +92,13 @@ class Gradients:
             hook.remove()
 
     def are_finite(self) -> bool:
-        """Whether neither NaN nor infinity is in what lies there."""
+        """Returns True if the gradients hold neither NaN nor infinity."""
         parts = [*self._dense, *(found.values for found in self._rows.values())]
         # One look for all of them: each at a device would wait for it.
         return all(bool(one) for one in to_host([part.isfinite().all() for part in parts]))
 
     def _spans(self, bucket: Bucket) -> list[tuple[int, int]]:
-        """Where the flat gradient is used, joined where that is possible."""
+        """Returns the used ranges of the flat gradient, merged where they touch."""
         spans: list[tuple[int, int]] = []
         for slot in bucket.slots:
             if slot.name in self._apart:
@@ -124,5 +124,5 @@ class Gradients:
 
 
 def place(slot: Slot, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
-    """Where the gradient of a parameter lies in that of its bucket."""
+    """Returns the range of a parameter's gradient in the gradient of its bucket."""
     return flat[slot.start : slot.stop].view(slot.shape)

@@ -1,13 +1,14 @@
-"""What the tensors behind a prefix take at least, for each number of messages that they may be in.
+"""Lower bounds on the time that the tensors behind a prefix take, for each number of messages.
 
-Of a given partition of them, all is decoded at
+Everything in a given partition of these tensors is decoded at
 
     max(E + a, S + b, D + c, delay + r)
 
-where E, S and D are when encoder, link and decoder are free: the longest ways through the flow shop
-that begin at the encoder, the link, the decoder, and with a gradient that is there. Each of a, b,
-c and r is made as small as it can be by itself, for each number of messages: more messages cost
-more, and overlap better, so that the least over all numbers would promise what none can keep.
+where E, S and D are the times at which encoder, link and decoder are free. a, b, c and r are the
+longest paths through the flow shop that start at the encoder, the link, the decoder, and at a
+gradient that becomes ready. Each is minimised by itself, which keeps the maximum a lower bound. The
+minimum is taken for each number of messages: more messages cost more and overlap better, so that a
+minimum over all numbers would be a bound that no partition comes near.
 """
 
 from typing import Final
@@ -25,9 +26,10 @@ MOST_GROUPS: Final = 64  # that are told apart; the last stands for so many or m
 
 @jit
 def least_rests(totals: Table, whole: Table, message: Table, slowing: float) -> NDArray[np.float64]:
-    """a, b, c and r of the tensors from each on, [n + 1, groups + 1, 4]; infinite: in no partition.
+    """Computes a, b, c and r of the tensors from each index on, [n + 1, groups + 1, 4]; infinite
+    where no partition exists.
 
-    Args: those of `states.extended`.
+    The arguments are those of `pareto_states.extended`.
     """
     tensors = len(whole)
     groups = min(tensors, MOST_GROUPS)
@@ -53,7 +55,7 @@ def least_rests(totals: Table, whole: Table, message: Table, slowing: float) -> 
 
 @jit
 def promised(states: Table, rests: Table) -> NDArray[np.float64]:
-    """When all could be decoded at the earliest, from each state [m, 4 or more]: never too late.
+    """Returns a lower bound on the completion time from each state [m, 4 or more].
 
     Args:
         states: of one prefix.

@@ -32,7 +32,7 @@ class States:
         self._prefixes = 1
 
     def add(self, found: Table) -> None:
-        """Those of the next prefix."""
+        """Adds the states of the next prefix."""
         begin = self.offsets[self._prefixes]
         end = begin + len(found)
         while end > len(self.values):
@@ -42,7 +42,7 @@ class States:
         self.offsets[self._prefixes] = end
 
     def traced(self) -> tuple[int, ...]:
-        """The cuts on the way to the best state of all tensors; of none, none."""
+        """Returns the cuts of the best state of all tensors; empty without such a state."""
         stop = self._prefixes - 1
         begin, end = self.offsets[stop], self.offsets[stop + 1]
         if begin == end:
@@ -106,7 +106,7 @@ def extended(
 def after(
     state: State, encode: float, send: float, decode: float, ready: float, slowing: float
 ) -> State:
-    """With one message more, as `Flow.done` has it."""
+    """Returns the states after one more message, as `Flow.done` computes it."""
     encoded = max(state[0], ready + state[3]) + encode
     sent = max(state[1], encoded) + send
     return encoded, sent, max(state[2], sent) + decode, state[3] + slowing * encode
@@ -114,7 +114,8 @@ def after(
 
 @jit
 def awaiting(state: State, totals: Table, whole: Table, message: Table, stop: int) -> State:
-    """When each machine can have the next message at the earliest; of all tensors, the end alone.
+    """Returns the earliest time at which each machine can take the next message; for all tensors,
+    the end alone.
 
     That one has tensor `stop` at least, and is encoded when that is there.
     """
@@ -128,7 +129,7 @@ def awaiting(state: State, totals: Table, whole: Table, message: Table, stop: in
 
 @jit
 def too_late(state: State, least: Table, known: float) -> bool:
-    """Whether even the best of all rests ends after `known`."""
+    """Returns True if even the best continuation ends after `known`."""
     late: bool = (
         state[0] + least[0] > known
         or state[1] + least[1] > known
@@ -140,7 +141,9 @@ def too_late(state: State, least: Table, known: float) -> bool:
 
 @jit
 def beaten(found: Table, size: int, state: State) -> bool:
-    """Whether one of the first `size` is at least as good in everything; it then moves ahead."""
+    """Returns True if one of the first `size` states is at least as good in everything; that state
+    then moves ahead.
+    """
     for row in range(size):
         if (
             found[row, 0] <= state[0]

@@ -50,12 +50,12 @@ class Shop:
 
     @property
     def bound(self) -> float:
-        """When everything could be decoded at the earliest."""
+        """A lower bound on the completion time."""
         return float(promised(np.zeros((1, 4)), self.rests[0])[0])
 
 
 def best_partition(flow: Flow) -> tuple[int, ...]:
-    """The cuts (as `Flow.done` takes them) by which all is decoded first."""
+    """Finds the cuts (as `Flow.done` takes them) with the earliest completion time."""
     shop, sizes = Shop.of(flow), range(len(flow.each))  # which none of these ways looks at
     ways = [Grouping(way).cuts(sizes) for way in ("layer", "one")]
     best = min(ways, key=flow.done)
@@ -73,7 +73,7 @@ def bound(flow: Flow) -> float:
 
 
 def grown(shop: Shop, known: float, most: int) -> tuple[int, ...]:
-    """The best cuts of those that keep the `most` states of each prefix that promise most.
+    """Searches with at most `most` promising states for each prefix, and returns the best cuts.
 
     Empty where none is done by `known`.
     """

@@ -19,7 +19,7 @@ __all__ = ["SEARCHES", "merged_in_two", "within"]
 
 
 def merged_in_two(flow: Flow) -> tuple[int, ...]:
-    """The cuts of MergeComp; one message of a single tensor."""
+    """Computes the cuts of MergeComp; one message of a single tensor."""
     tensors = len(flow.each)
     if tensors < 2:
         return (tensors,)
@@ -43,7 +43,7 @@ SEARCHES: Final[Mapping[str, Search]] = MappingProxyType(
 
 
 def within(cuts: tuple[int, ...], sizes: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """The same cuts, and more where a group has more than `most` of what `sizes` counts."""
+    """Adds cuts to groups with more than `most` of the quantity that `sizes` counts."""
     found: list[int] = []
     for start, stop in pairwise((0, *cuts)):
         filled = 0

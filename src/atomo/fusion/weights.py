@@ -15,7 +15,7 @@ __all__ = ["flatten", "named_slices", "shapes"]
 
 
 def shapes(model: nn.Module) -> list[tuple[str, Size]]:
-    """Name and shape of each parameter, in forward order."""
+    """Returns the name and the shape of each parameter, in forward order."""
     return [(name, parameter.shape) for name, parameter in model.named_parameters()]
 
 
@@ -32,7 +32,7 @@ def flatten(model: nn.Module, buckets: Sequence[Bucket]) -> Float[Tensor, " n"]:
 def named_slices(
     flat: Float[Tensor, " n"], buckets: Sequence[Bucket]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter's name and its view of a flat tensor, in its own shape."""
+    """Yields each parameter's name and its view of a flat tensor, in the parameter's shape."""
     for bucket in buckets:
         for slot in bucket.slots:
             start, stop = bucket.offset + slot.start, bucket.offset + slot.stop

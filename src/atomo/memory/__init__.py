@@ -1,4 +1,4 @@
-"""What a worker keeps back, by name. To add one: write its module, then list it in MEMORIES."""
+"""Memories by name. To add a memory: write its module, then list it in MEMORIES."""
 
 import math
 from collections.abc import Mapping
@@ -46,7 +46,12 @@ OPTIMIZERS: Final = ("sgd", "adam")
 
 
 def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: str = "sgd") -> str:
-    """The memory that `codec` names, or else: none where it is unbiased, a residual elsewhere.
+    """Returns the memory that `codec` names, or else `none` for an unbiased codec and a residual
+    for others.
+
+    Optimizer momentum on top of error feedback can diverge, at rates where plain SGD does not: it
+    repeats updates that the residual has already delivered. With momentum and a codec that leaves
+    much unsent, the default is therefore the memory that applies momentum before the codec.
 
     Momentum on top of sums that error feedback has delayed goes on pushing where there is nothing
     left to feed back, and diverges at rates that plain SGD bears. So with momentum and a codec that
@@ -109,22 +114,24 @@ def check_fits(codec: Codec[Any], memory: str | Memory) -> None:
 
 
 def times(bound: float) -> str:
-    """The size of an error in words."""
+    """Describes the size of an error in words."""
     return f"{bound:.3g} times" if bound < math.inf else "any multiple of"
 
 
 def other(codec: Codec[Any]) -> str:
-    """The setting of a codec that makes it one whose errors may be fed back, as a way out."""
+    """Returns the hint to the codec setting with which error feedback works; empty if there is
+    none.
+    """
     return f", or code {codec.id}({codec.contraction_setting})" if codec.contraction_setting else ""
 
 
 def kind_of(memory: str | Memory) -> type[Memory]:
-    """The kind of a memory, or the one that a specification names."""
+    """Returns the class of a memory, or the class that a specification names."""
     return type(memory) if isinstance(memory, Memory) else read_memory(memory)[0]
 
 
 def canonical(spec: str) -> str:
-    """The same specification as Atomo spells it.
+    """Returns a specification in Atomo's own spelling.
 
     >>> canonical("Residual(beta=0.9, gamma=1)")
     'residual(beta=0.9, gamma=1.0)'
@@ -141,7 +148,7 @@ def canonical(spec: str) -> str:
 def make_memory(
     spec: str, momentum: float = 0.9, nesterov: bool = False, workers: int = 1
 ) -> Memory:
-    """An empty memory.
+    """Builds an empty memory.
 
     >>> make_memory("residual(beta=0.9)").state_dict()
     {}
@@ -166,7 +173,7 @@ def make_memory(
 
 
 def read_memory(spec: object) -> tuple[type[Memory], dict[str, Any]]:
-    """The kind of memory, and its settings with the types that they must have."""
+    """Parses a specification into the memory class and its settings, with the declared types."""
     if not isinstance(spec, str):
         raise ConfigError(
             f"a memory is named here, such as 'residual(beta=0.9)', got {described(spec)}"

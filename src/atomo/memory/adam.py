@@ -46,7 +46,7 @@ class EfficientAdam(Memory):
     )
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
-        """An empty memory.
+        """Builds an empty memory.
 
         Args:
             beta1: the weight of the past in the mean of gradients; higher => longer memory.

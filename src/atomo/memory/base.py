@@ -33,26 +33,27 @@ class Memory(ABC):
     feeds_back: ClassVar[bool]
     """Error feedback: whether it sends later what was not sent, or did not count."""
     has_momentum: ClassVar[bool] = False
-    """Whether it applies momentum before encoding, so that the optimiser must not do so again."""
+    """True if momentum is applied before encoding, so that the optimiser must not apply it again.
+    """
     takes_momentum: ClassVar[bool] = False
     """True if it applies the momentum that `make_memory` is given, and not one of its own."""
     decay_has_momentum: ClassVar[bool] = False
-    """Whether the optimiser gives weight decay the momentum that it does not give the gradient."""
+    """True if the optimiser gives momentum to weight decay, though not to the gradient."""
     makes_update: ClassVar[bool] = False
     """True if it sends the update of an adaptive optimiser, so that the optimiser at the other end
     only subtracts the average times the learning rate."""
     vectors: ClassVar[tuple[str, ...]] = ("",)
-    """What its state has of each parameter: a vector for each of these, which goes before the
-    parameter's name."""
+    """The vectors that the state holds for each parameter: their prefixes to the parameter's name.
+    """
     numbers: ClassVar[tuple[str, ...]] = ()
     """The prefixes of entries of its state that are one float64 of each parameter."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """The prefixes of entries that are means over steps or counts of them, and nothing unsent: a
     worker that takes over several memories has the mean of these, and the sum of the others."""
     scalars: ClassVar[frozenset[str]] = frozenset()
-    """What its state has beside vectors of parameters: these, one float64 each."""
+    """The scalars of the state beside vectors of parameters, one float64 each."""
     encodes_rows: ClassVar[bool] = False
-    """Whether `encode_rows` takes less than `encode` where few rows are there."""
+    """True if `encode_rows` costs less than `encode` where few rows are present."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
     """The settings that its specification takes, and their types. Each has an attribute of its name
     behind an underscore."""
@@ -76,12 +77,14 @@ class Memory(ABC):
 
     @property
     def accepts_half(self) -> bool:
-        """Whether `encode` takes gradients in half precision as they are, of codecs that do."""
+        """True if `encode` takes half-precision gradients without a copy, for codecs that accept
+        them.
+        """
         return False
 
     @property
     def needs_norm(self) -> bool:
-        """Whether `begin` must be told the norm of the whole gradient before any part of it."""
+        """True if `begin` needs the norm of the whole gradient before any part is encoded."""
         return False
 
     def begin(self, norm: float) -> None:
@@ -112,7 +115,10 @@ class Memory(ABC):
         layout: Layout,
         generator: torch.Generator,
     ) -> Any:
-        """The payload of a gradient together with what was kept of these parameters.
+        """Encodes the sum of a gradient and the residual of its parameters, and updates the
+        residual.
+
+        The call is one step, so that a codec may do all of it in one pass over memory.
 
         Keeps what the payload does not carry. One call, so that a codec may do it all in one pass.
 
@@ -134,7 +140,7 @@ class Memory(ABC):
         layouts: Sequence[Layout],
         generators: Sequence[torch.Generator],
     ) -> Iterator[Any]:
-        """What `encode` makes of each of several gradients, in their order.
+        """Encodes several gradients, and yields the payloads in their order.
 
         Args:
             codec: what encodes all of them.
@@ -155,7 +161,7 @@ class Memory(ABC):
         layout: Layout,
         generator: torch.Generator,
     ) -> Any:
-        """What `encode` makes of the whole matrix, of which only some rows are there.
+        """Encodes a matrix with few non-zero rows, as `encode` encodes the whole matrix.
 
         Args:
             codec: what encodes.
@@ -176,7 +182,7 @@ class Memory(ABC):
 
     @abstractmethod
     def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold for training to resume exactly, by parameter name.
+        """Returns the state that lets training resume exactly, by parameter name.
 
         Args:
             copy: whether vectors are copies; else they are what is kept, and change as it does. A

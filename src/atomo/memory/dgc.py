@@ -53,7 +53,7 @@ class MomentumCorrection(Memory):
         clip: float = 0.0,
         workers: int = 1,
     ) -> None:
-        """An empty memory.
+        """Builds an empty memory.
 
         Args:
             momentum: m; higher => longer memory of past gradients.
@@ -139,7 +139,7 @@ class MomentumCorrection(Memory):
     def _whole(
         self, gradient: Float[torch.Tensor, "*s"], layout: Layout
     ) -> Float[torch.Tensor, "*s"]:
-        """All that waits, for a codec that leaves nothing behind."""
+        """Returns all waiting values, for a codec that leaves nothing unsent."""
         if self._unsent.holds(layout):
             unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
             gradient.add_(unsent)
@@ -149,7 +149,12 @@ class MomentumCorrection(Memory):
     def hold(
         self, gradient: Float[torch.Tensor, "..."], layout: Layout
     ) -> Float[torch.Tensor, "..."]:
-        """The gradient with momentum, together with what was kept of these parameters.
+        """Returns the gradient with momentum plus the residual of these parameters, as a view of
+        the memory.
+
+        For reductions that learn only later what they send: values that they subtract from the view
+        count as sent. They send a part of every entry, so that u keeps the timely share of each
+        entry.
 
         For reductions that know only later what they send: what they subtract counts as sent. They
         send a part of every entry, so u keeps of each entry the share that has not waited.

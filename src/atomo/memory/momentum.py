@@ -33,7 +33,7 @@ class Momentum(Memory):
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({"beta": float})
 
     def __init__(self, beta: float = 0.9) -> None:
-        """An empty memory.
+        """Builds an empty memory.
 
         Args:
             beta: the weight of the past; higher => longer memory.

@@ -50,7 +50,7 @@ class Residual(Memory):
     )
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0, units: str = "gradient") -> None:
-        """An empty memory.
+        """Builds an empty memory.
 
         Args:
             beta: the weight of what was kept; lower => it leaks.
@@ -146,7 +146,10 @@ class Residual(Memory):
     def hold(
         self, gradient: Float[torch.Tensor, "..."], layout: Layout
     ) -> Float[torch.Tensor, "..."]:
-        """The gradient together with what was kept of these parameters, where it is kept.
+        """Returns the gradient plus the residual of these parameters, as a view of the memory.
+
+        For reductions that learn only later what they send: values that they subtract from the view
+        count as sent.
 
         For those who know only later what they send: what they subtract from it counts as sent.
         """

@@ -27,11 +27,13 @@ class Store:
         self._parts: dict[str, torch.Tensor] = {}
 
     def holds(self, layout: Layout) -> bool:
-        """Whether there is anything for one of these parameters."""
+        """Returns True if there is a vector for one of these parameters."""
         return any(name in self._parts for name in layout)
 
     def vector(self, layout: Layout, like: torch.Tensor) -> Float[torch.Tensor, " n"]:
-        """What is held of these parameters, joined; zeros where nothing was. Change it in place."""
+        """Returns the joined vectors of these parameters, zeros where there were none; change it in
+        place.
+        """
         names = tuple(layout)
         with self._regrouping:
             if names not in self._vectors:
@@ -44,7 +46,7 @@ class Store:
             part.mul_(factor)
 
     def state_dict(self, copy: bool = True) -> dict[str, torch.Tensor]:
-        """All that is held, by name: copies, or what changes with it."""
+        """Returns all vectors by name: copies, or the vectors themselves."""
         return {name: part.clone() if copy else part for name, part in self._parts.items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

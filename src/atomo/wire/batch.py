@@ -29,12 +29,12 @@ LONGEST: Final = 9  # bytes of an integer
 @final
 @dataclass(frozen=True)
 class Sections:
-    """What is expected of the sections of each of many frames."""
+    """The expected sections of each of many frames."""
 
     fields: tuple[Field, ...]
 
     def unpack_all(self, frames: Sequence[Bytes]) -> list[list[Tensor]]:
-        """What `unpack` has of each frame.
+        """Unpacks many frames, each with the result of `unpack`.
 
         Raises:
             FrameError: as `unpack` does.
@@ -67,7 +67,7 @@ class Sections:
         compressed: Sequence[bool],
         sides: Sequence[int],
     ) -> list[Tensor]:
-        """The tensors of a frame whose table is believed."""
+        """Returns the tensors of a frame whose section table was checked."""
         whole = torch.from_numpy(frame)
         bodies = whole.split_with_sizes([start, *stored])[1:]
         aligned = whole.data_ptr() % ALIGNMENT == 0
@@ -89,7 +89,7 @@ class Sections:
 
     @cached_property
     def _kinds(self) -> list[tuple[torch.dtype, int, int]]:
-        """Of each section the type of an entry, its bytes, and how many dimensions there are."""
+        """The dtype, the bytes of an entry, and the number of dimensions of each section."""
         return [(field.dtype, field.dtype.itemsize, len(field.most)) for field in self.fields]
 
     @cached_property
@@ -120,6 +120,6 @@ class Sections:
 
 
 def decompressed(dtype: torch.dtype, shape: Sequence[int], body: Tensor, stored: int) -> Tensor:
-    """The tensor of a section that is compressed."""
+    """Decompresses the tensor of a section."""
     section = Section(dtype, tuple(shape), math.prod(shape) * dtype.itemsize, stored, True)
     return restore(section, body.numpy().data)

@@ -23,7 +23,7 @@ SPARE: Final = 8  # one part in so many, beyond what is needed, whenever there m
 
 
 def longest_head(description: bytes, fields: Sequence[Field]) -> int:
-    """The most bytes that may lie before the sections of a frame."""
+    """Returns the largest number of bytes before the sections of a frame."""
     rows = sum(3 + LONGEST_VARINT * (1 + len(field.most)) for field in fields)
     return FIXED.size + 2 * LONGEST_VARINT + len(description) + rows + ALIGNMENT
 
@@ -55,7 +55,7 @@ class FrameBuffer:
             self._end += body.size
 
     def seal(self, header: Header, description: bytes) -> memoryview:
-        """The whole frame, as `pack` makes it; valid until the next `begin`."""
+        """Completes the frame, with the bytes of `pack`; valid until the next `begin`."""
         self._reserve(self._end)
         table = table_of(self._rows, description)
         head = head_of(header, table, [self._room[self._start : self._end]])

@@ -28,7 +28,7 @@ MOST_GAIN = 2**15  # raw over compressed; zstd makes zeros 18,400 times smaller,
 
 
 def compress(raw: Bytes, item_size: int, how: Compression) -> Bytes | None:
-    """`raw` compressed, or None where storing it as it is serves better."""
+    """Compresses `raw`; returns None where storing it uncompressed is better."""
     if how.codec == "none" or not SMALLEST <= raw.size <= blosc.MAX_BUFFERSIZE:
         return None
     if raw.size > 2 * PROBES * PROBE and not promising(raw, item_size, how):
@@ -37,7 +37,7 @@ def compress(raw: Bytes, item_size: int, how: Compression) -> Bytes | None:
 
 
 def promising(raw: Bytes, item_size: int, how: Compression) -> bool:
-    """Whether pieces from the start, the middle and the end become smaller, most of them."""
+    """Returns True if most samples from the start, the middle and the end become smaller."""
     starts = np.linspace(0, raw.size - PROBE, PROBES).astype(np.int64) // item_size * item_size
     pieces = (raw[start : start + PROBE] for start in starts)
     tried = [pays(piece, item_size, how, PROBE_GAIN) is not None for piece in pieces]
@@ -45,7 +45,7 @@ def promising(raw: Bytes, item_size: int, how: Compression) -> bool:
 
 
 def pays(raw: Bytes, item_size: int, how: Compression, gain: float) -> Bytes | None:
-    """`raw` compressed, if that made it smaller by enough."""
+    """Compresses `raw`; returns None unless the result is smaller by enough."""
     single_thread()
     items, shuffle = raw.size // item_size, FILTERS[how.shuffle]
     packed = blosc.compress_ptr(raw.ctypes.data, items, item_size, how.level, shuffle, how.codec)

@@ -13,7 +13,7 @@ LONGEST_VARINT = 9  # bytes: 63 bits
 
 
 def varint(value: int) -> bytes:
-    """The bytes of a non-negative integer.
+    """Encodes a non-negative integer.
 
     >>> varint(300).hex()
     'ac02'
@@ -27,7 +27,7 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """The bytes of a string: its length, then UTF-8."""
+    """Encodes a string: its length, then UTF-8."""
     data = text.encode()
     return varint(len(data)) + data
 
@@ -44,7 +44,7 @@ class Cursor:
         self.position = 0
 
     def byte(self) -> int:
-        """One byte, as a number."""
+        """Reads one byte, as a number."""
         # Not by way of `take`: a header is read byte by byte, and each slice is an object.
         if self.position >= len(self._data):
             raise FrameError("the frame ends early: 1 more bytes expected, 0 left")
@@ -52,7 +52,7 @@ class Cursor:
         return self._data[self.position - 1]
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes, not copied."""
+        """Reads the next `count` bytes, without a copy."""
         left = len(self._data) - self.position
         if count > left:
             raise FrameError(f"the frame ends early: {count} more bytes expected, {left} left")
@@ -60,7 +60,7 @@ class Cursor:
         return self._data[self.position - count : self.position]
 
     def varint(self) -> int:
-        """One integer."""
+        """Reads one integer."""
         value = self.byte()
         if value < 0x80:
             return value
@@ -73,7 +73,7 @@ class Cursor:
         raise FrameError(f"an integer in the header is longer than {LONGEST_VARINT} bytes")
 
     def string(self) -> str:
-        """One string."""
+        """Reads one string."""
         try:
             return bytes(self.take(self.varint())).decode()
         except UnicodeDecodeError as error:

@@ -65,7 +65,7 @@ NUMBERS: Final = dict(
 
 
 class Kind(IntEnum):
-    """What a frame is for."""
+    """The purpose of a frame."""
 
     TENSORS = 1  # stands alone: its description says how to decode it
     WEIGHTS = 2  # master to worker: compute the gradient of this step at these weights
@@ -93,7 +93,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """What a frame says beside its kind."""
+    """A modifier of a frame's kind."""
 
     NONE = 0
     LATE = 1  # the worker's last gradient came too late and was discarded
@@ -115,7 +115,7 @@ class Header:
 def pack(
     header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
 ) -> Bytes:
-    """The frame of `tensors`, which may be on any device."""
+    """Packs `tensors`, which may be on any device, into a frame."""
     rows, bodies = sections_of(tensors, how)
     return seal(header, table_of(rows, description), bodies, sum(body.size for body in bodies))
 
@@ -123,7 +123,7 @@ def pack(
 def pack_bytes(
     header: Header, tensors: Sequence[Tensor], how: Compression, description: bytes = b""
 ) -> bytes:
-    """The frame that `pack` makes, as bytes that nobody can change."""
+    """Packs the frame of `pack` as immutable bytes."""
     rows, bodies = sections_of(tensors, how)
     # Hashed where they lie: `bytes` are written once, when all of them are known.
     head = head_of(header, table_of(rows, description), bodies)
@@ -160,7 +160,7 @@ def write_fixed(header: Header, frame: Bytes) -> None:
 
 
 def pack_pieces(header: Header, pieces: Iterable[Bytes], size: int) -> Bytes:
-    """The frame of one section of bytes, stored as they are, of which pieces follow each other.
+    """Packs a frame with one uncompressed section of bytes, which is given in pieces.
 
     Each is copied once: who makes them one by one needs no room for all of them.
     """
@@ -169,7 +169,7 @@ def pack_pieces(header: Header, pieces: Iterable[Bytes], size: int) -> Bytes:
 
 
 def table_of(rows: Sequence[bytes], description: bytes) -> bytes:
-    """What lies between the fixed part of a frame and its sections."""
+    """Returns the bytes between the fixed part of a frame and its sections."""
     table = varint(len(description)) + description + varint(len(rows)) + b"".join(rows)
     # The first section begins at a multiple of 8: where it is stored as it is, the reader's tensor
     # is a view of the frame. Others begin where the one before ends, and may have to be copied.
@@ -192,7 +192,7 @@ def seal(header: Header, table: bytes, bodies: Iterable[Bytes], size: int) -> By
 
 
 def checksum(frame: Bytes, *rest: Bytes) -> int:
-    """The hash of everything but the checksum itself, of a frame that may be in several parts."""
+    """Hashes all bytes of a frame but the checksum itself; the frame may be in several parts."""
     digest = xxhash.xxh3_64(frame[:CHECKSUM_AT].data)
     digest.update(frame[CHECKSUM_AT + 8 :].data)
     for part in rest:
@@ -201,7 +201,7 @@ def checksum(frame: Bytes, *rest: Bytes) -> int:
 
 
 def read_header(frame: Bytes) -> Header:
-    """The fixed part of a frame whose checksum holds.
+    """Reads the fixed part of a frame, after a check of the checksum.
 
     Raises:
         FrameError: these bytes are no frame, are of another version, or were damaged on the way.
@@ -231,12 +231,14 @@ def read_header(frame: Bytes) -> Header:
 
 
 def claimed_kind(frame: Bytes) -> int:
-    """What a frame says that it is for, unchecked; 0: nothing. Costs no pass over it."""
+    """Returns the kind that a frame claims, unchecked, without a pass over the frame; 0 for no
+    kind.
+    """
     return int(frame[KIND_AT]) if frame.size >= FIXED.size else 0
 
 
 def unpack(frame: Bytes, fields: Sequence[Field], most_bytes: int | None = None) -> list[Tensor]:
-    """The tensors of a frame that `read_header` accepted. They may share its memory.
+    """Unpacks the tensors of a frame that `read_header` accepted. They may share its memory.
 
     Args:
         frame: the whole of it.
@@ -261,7 +263,7 @@ def unpack(frame: Bytes, fields: Sequence[Field], most_bytes: int | None = None)
 
 
 def read_description(frame: Bytes) -> tuple[Cursor, Cursor]:
-    """One cursor on the description of a frame, one on the section table behind it."""
+    """Returns a cursor on the description of a frame and a cursor on the section table after it."""
     cursor = Cursor(frame.data)
     cursor.take(FIXED.size)
     description = cursor.take(cursor.varint())
@@ -269,7 +271,7 @@ def read_description(frame: Bytes) -> tuple[Cursor, Cursor]:
 
 
 def restore(section: Section, body: memoryview) -> Tensor:
-    """The tensor of one section, only to be read; a view of the frame where that is possible."""
+    """Returns the tensor of one section, read-only; a view of the frame where that is possible."""
     if not section.size:
         return torch.empty(section.shape, dtype=section.dtype)
     tensor = torch.from_numpy(entries_of(section, body))
@@ -302,7 +304,7 @@ class Shared:
 
 
 def as_bytes(tensor: Tensor) -> Bytes:
-    """The bytes of a tensor, without a copy where it is contiguous and on the CPU."""
+    """Returns the bytes of a tensor, without a copy if it is contiguous and on the CPU."""
     flat = tensor.detach().cpu().contiguous().flatten()
     array: Bytes = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     return array

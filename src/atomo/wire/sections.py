@@ -45,13 +45,13 @@ class Section(NamedTuple):
 
 
 def write_row(dtype: torch.dtype, shape: Sequence[int], stored: int, compressed: bool) -> bytes:
-    """The bytes of one row."""
+    """Encodes one row of the section table."""
     head = bytes([DTYPES.index(dtype), compressed, len(shape)])
     return head + b"".join(map(varint, shape)) + varint(stored)
 
 
 def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:
-    """The section table, once it is seen to be what `fields` declares."""
+    """Reads the section table, and checks it against `fields`."""
     count = cursor.varint()
     if count != len(fields):
         raise FrameError(f"{count} sections; {len(fields)} expected")
@@ -59,7 +59,9 @@ def read_table(cursor: Cursor, fields: Sequence[Field]) -> list[Section]:
 
 
 def read_row(cursor: Cursor, number: int, field: Field) -> Section:
-    """One row; a master reads thousands of them a step, most of which take their path in C."""
+    """Reads one row; a master reads thousands of rows a step, most of them with the faster loop in
+    C.
+    """
     code, storage, ndim = cursor.take(3)
     if code >= len(DTYPES) or DTYPES[code] != field.dtype:
         raise FrameError(f"section {number}: dtype code {code}; {field.dtype} expected")

@@ -57,14 +57,14 @@ class TensorFile:
         return len(self.head) + sum(tensor.nbytes for tensor in self.tensors)
 
     def pieces(self) -> Iterator[Bytes]:
-        """All of it, in order: views of the tensors where they are contiguous and on the CPU."""
+        """Yields the file in order: views of the tensors that are contiguous and on the CPU."""
         yield np.frombuffer(self.head, np.uint8)
         for tensor in self.tensors:
             yield as_bytes(tensor)
 
 
 def tensor_file(tensors: Mapping[str, Tensor]) -> TensorFile:
-    """The file of these tensors.
+    """Builds the file of tensors.
 
     Raises:
         CodecError: one is of a dtype that is not kept.
@@ -85,7 +85,7 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> TensorFile:
 
 @final
 class Row(NamedTuple):
-    """What the head says of a tensor."""
+    """The entry of a tensor in the header of a file."""
 
     start: int  # bytes, from the end of the head
     stop: int
@@ -95,7 +95,7 @@ class Row(NamedTuple):
 
 
 def read_tensor_file(data: Bytes) -> dict[str, Tensor]:
-    """The tensors of a file: views of it, as long as they are aligned and it may be written to.
+    """Reads the tensors of a file: views of its bytes, if these are aligned and writable.
 
     Raises:
         FrameError: it is no such file, or has a dtype unknown here; nothing was allocated.
@@ -110,7 +110,7 @@ def read_tensor_file(data: Bytes) -> dict[str, Tensor]:
 
 
 def divided(data: Bytes) -> tuple[dict[str, Any], Bytes]:
-    """What the head of a file says, and the rest of it."""
+    """Splits a file into its parsed header and the rest."""
     size = LENGTH.unpack_from(data.data)[0] if data.size >= LENGTH.size else 0
     end = LENGTH.size + size
     if not size or end > data.size:
@@ -125,7 +125,7 @@ def divided(data: Bytes) -> tuple[dict[str, Any], Bytes]:
 
 
 def row_of(name: str, said: object) -> Row:
-    """What the head says of a tensor, which its shape and its dtype must agree with."""
+    """Reads the header's entry of a tensor, and checks its size against its shape and dtype."""
     match said:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(stop)]}:
             whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= MOST_DIMENSIONS
@@ -137,7 +137,7 @@ def row_of(name: str, said: object) -> Row:
 
 
 def tensor_of(row: Row, body: Bytes) -> Tensor:
-    """One tensor of a file."""
+    """Reads one tensor of a file."""
     if not body.size:
         return torch.empty(row.shape, dtype=row.dtype)
     shared = body.flags.writeable and body.ctypes.data % row.dtype.itemsize == 0

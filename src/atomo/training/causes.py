@@ -71,7 +71,7 @@ def blind_feedback_with_adam(s: Settings) -> bool:
 def few_entries_with_adam(s: Settings) -> bool:
     """True if nearly every entry is dropped for good. At 1 % Adam ends as with a memory."""
     few = any(getattr(one, "ratio", 1.0) < FEW and not one.amplifies_noise for one in s.codecs)
-    return s.memory == Forget.id and s.optimizer == "adam" and few
+    return s.memory == NoMemory.id and s.optimizer == "adam" and few
 
 
 def momentum_after_feedback(s: Settings) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.ec2.clients import Remembering
-from cluster.ec2.cloud import Cloud, Moto, write_cluster
-from cluster.ec2.lab import Lab
-from cluster.ec2.sshd import why_not
+from cluster.ec2.support.clients import Remembering
+from cluster.ec2.support.cloud import Cloud, Moto, write_cluster
+from cluster.ec2.support.lab import Lab
+from cluster.ec2.support.sshd import why_not
 
 from atomo_cluster.ec2.cli import main
 

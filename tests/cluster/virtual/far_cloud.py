@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from cluster.ec2.cloud import OWN, Cloud, Forward, Moto, Reply
+from cluster.ec2.support.cloud import OWN, Cloud, Forward, Moto, Reply
 
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 CHUNK = re.compile(r"<instanceId>(i-\w+)</instanceId>(?:(?!<instanceId>).)*", re.DOTALL)

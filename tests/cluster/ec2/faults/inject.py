@@ -1,0 +1,233 @@
+"""Every call to AWS fails once in every command: what the command then says, and what still runs.
+
+    python tests/cluster/ec2/faults/inject.py  # of all commands: many minutes
+    python tests/cluster/ec2/faults/inject.py launch shutdown  # of some
+    python tests/cluster/ec2/faults/inject.py --write  # puts all into the page
+    python tests/cluster/ec2/faults/inject.py --each launch  # at every one of its calls
+
+A fault is one of three: `refused`, where AWS does nothing; `lost`, where AWS does what was asked
+and the answer never arrives; `again`, where it does not arrive either, and boto3 asks once more.
+What only looks is refused; what changes something meets all three. A call that a command makes
+several times fails at the first of them, and in a case of its own at the last. With --keep FOLDER
+cases are kept there, and not tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from cluster.ec2.faults.page import BEGIN, END, PAGE, page_of
+from cluster.ec2.faults.rig import COMMANDS, MAX_USD, Ec2, most_usd, ready, rig
+from cluster.ec2.support.cloud import Cloud, Forward, Reply, everything, refusal
+
+from atomo_cluster.ec2.aws.tags import IMAGE
+from atomo_cluster.ec2.images.baked import named_in
+
+__all__ = ["Case", "Outcome", "cases", "outcome"]
+
+LOOKS: Final = ("Describe", "Get", "List", "Simulate")
+MESSAGE: Final = "You are not authorized to do this"
+# Codes that botocore does not ask again for: the fault reaches the command.
+REFUSED: Final = refusal("UnauthorizedOperation", MESSAGE)
+LOST: Final = refusal("IncompleteSignature", "the answer was lost on the way")
+AGAIN: Final = Reply(500, refusal("InternalError", "an internal error has occurred").body)
+SPOKEN: Final = {  # by services that do not speak as EC2 does
+    **dict.fromkeys(("ListObjectsV2", "GetObject"), (
+        f"<Error><Code>AccessDenied</Code><Message>{MESSAGE}</Message></Error>", "text/xml")),
+    **dict.fromkeys(("GetProducts", "ListServiceQuotas", "GetParameters"), (
+        json.dumps({"__type": "AccessDeniedException", "message": MESSAGE}),
+        "application/x-amz-json-1.1")),
+    **dict.fromkeys(("DescribeMountTargets", "DescribeFileSystems",
+                     "DescribeMountTargetSecurityGroups"), (
+        json.dumps({"code": "AccessDeniedException", "message": MESSAGE}), "application/json")),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault in one command."""
+
+    command: str
+    call: str
+    occurrence: int  # the first is 1
+    kind: str  # refused, lost or again
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command: its exit code, and what is wrong with it."""
+
+    code: int
+    untold: frozenset[str]  # what runs and was not named
+    usd: float  # that all hosts cost until their fuses
+    limit: float  # `max_usd`
+    said: str
+    names: bool  # whether an error names the call that failed
+
+    @property
+    def wrong(self) -> str:
+        """What there is to mend; empty: nothing."""
+        return "; ".join(
+            [f"NOT TOLD OF: {', '.join(sorted(self.untold)[:9])}"] * bool(self.untold)
+            + [f"MAY COST {self.usd:.2f} OF {self.limit:.2f} USD"] * (self.usd > self.limit)
+            + ["DOES NOT NAME THE CALL"] * (not self.names)
+            + ["A DEFECT"] * (self.code == 1)
+        )
+
+
+def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool = False) -> list[Case]:
+    """The faults that a command can meet: those of the calls that it makes without any."""
+    ready(ec2, cloud, folder, command)
+    done = ec2(*COMMANDS[command].words)
+    assert done.code == 0, f"{command} without a fault: {done.out}{done.err}"
+    return [
+        Case(command, call, number, kind)
+        for call, count in sorted(Counter(cloud.calls).items())
+        for number in (range(1, count + 1) if each else sorted({1, count}))
+        for kind in (("refused",) if call.startswith(LOOKS) else ("refused", "lost", "again"))
+    ]
+
+
+def fault(case: Case) -> Reply | object:
+    """What AWS does in place of an answer."""
+    if case.kind == "refused":
+        told = SPOKEN.get(case.call)
+        return Reply(403, told[0].encode(), told[1]) if told else REFUSED
+    reply = LOST if case.kind == "lost" else AGAIN
+
+    def done(words: dict[str, str], forward: Forward) -> Reply:
+        given[words.get("ClientToken", "")] = forward()
+        return reply
+
+    return done
+
+
+given: Final[dict[str, Reply]] = {}  # what AWS has done already, by the token of who asked
+
+
+def once(words: dict[str, str], forward: Forward) -> Reply | None:
+    """AWS does a thing once that is asked for twice with one token, and moto does not."""
+    return given.get(words["ClientToken"]) if words.get("ClientToken") else None
+
+
+def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
+    """What a command comes to with a fault. The account is ready for it."""
+    tried = COMMANDS[case.command]
+    before = costing(cloud)
+    cloud.acts.clear()
+    cloud.on(case.call, lambda *_: None, times=case.occurrence - 1)
+    cloud.on(case.call, fault(case))  # type: ignore[arg-type]
+    cloud.on(case.call, once)
+    done = ec2(*tried.words)
+    cloud.acts.clear()
+    said, after = done.out + done.err, costing(cloud)
+    # What ran before was told of before, unless the command says that it has ended it.
+    acted = not done.code or after != before
+    known = {one for one in before if not (acted and one.startswith(tried.ends))}
+    return Outcome(
+        done.code, frozenset(one for one in after - known if one not in said),
+        most_usd(cloud, folder), limit(tried.words), said, not done.code or named(case.call, said),
+    )  # fmt: skip
+
+
+def named(call: str, said: str) -> bool:
+    """Whether a message names a call: `ec2.run_instances` is RunInstances."""
+    return call.lower() in re.sub(r"[_\W]", "", said.lower())
+
+
+def limit(words: tuple[str, ...]) -> float:
+    """`max_usd`, of the settings or of a command."""
+    return float(words[words.index("--max-usd") + 1]) if "--max-usd" in words else MAX_USD
+
+
+def costing(cloud: Cloud) -> frozenset[str]:
+    """What the account pays for, and requests that may yet bring it a host.
+
+    What ends with a host or an image is told of with it, and so are requests that brought a host.
+    """
+    client, ours = cloud.moto.client(), [{"Name": "tag-key", "Values": [IMAGE]}]  # moto has more
+    loose = {one["VolumeId"] for one in client.describe_volumes()["Volumes"]
+             if not one["Attachments"]}  # fmt: skip
+    requests = client.describe_spot_instance_requests()["SpotInstanceRequests"]
+    loose |= {one["SpotInstanceRequestId"] for one in requests if one["State"] == "open"}
+    baked = {one["ImageId"] for one in client.describe_images(Filters=ours)["Images"]}
+    baked |= {one["SnapshotId"] for one in client.describe_snapshots(Filters=ours)["Snapshots"]
+              if named_in(one) not in baked}  # fmt: skip
+    return frozenset(everything(cloud)["instances"] | loose | baked)
+
+
+def every(
+    ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool
+) -> Iterator[tuple[Case, Outcome]]:
+    """What comes of every fault in a command."""
+    found = cases(ec2, cloud, folder, command, each)
+    ready(ec2, cloud, folder, command)
+    for case in found:
+        if COMMANDS[command].changes:
+            ready(ec2, cloud, folder, command)
+        yield case, outcome(ec2, cloud, folder, case)
+
+
+def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Outcome]]:
+    """Every fault in some commands, with a line for each."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder, rig(Path(folder)) as (ec2, cloud):
+        for name in names:
+            ours = kept(keep, name) or [*told(every(ec2, cloud, Path(folder), name, each))]
+            found += ours
+            if keep is not None:
+                lines = [{"case": asdict(case), "outcome": asdict(result) | {
+                          "untold": sorted(result.untold)}} for case, result in ours]  # fmt: skip
+                (keep / f"{name}.json").write_text(json.dumps(lines))
+    return found
+
+
+def told(found: Iterator[tuple[Case, Outcome]]) -> Iterator[tuple[Case, Outcome]]:
+    """The same, with a line for each as it goes on."""
+    for case, result in found:
+        what = f"{case.command:24} {case.call:36} {case.occurrence} {case.kind:8}"
+        sys.stderr.write(f"{what} {result.code}  {result.wrong}".rstrip() + "\n")
+        yield case, result
+
+
+def kept(keep: Path | None, name: str) -> list[tuple[Case, Outcome]]:
+    """What an earlier run has found of a command, where all was as it should be."""
+    path = keep and keep / f"{name}.json"
+    if not path or not path.exists():
+        return []
+    lines = json.loads(path.read_text())
+    found = [
+        (Case(**one["case"]),
+         Outcome(**one["outcome"] | {"untold": frozenset(one["outcome"]["untold"])}))
+        for one in lines
+    ]  # fmt: skip
+    return [] if any(result.wrong for _, result in found) else found
+
+
+def command(words: list[str]) -> int:
+    """Runs some commands or all; --write puts the table of them into the page."""
+    keep = Path(words.pop(words.index("--keep") + 1)) if "--keep" in words else None
+    names = [word for word in words if not word.startswith("--")]
+    found = run(names or list(COMMANDS), keep, "--each" in words)
+    text = page_of([(case.command, case.call, result.code) for case, result in found])
+    if "--write" not in words:
+        sys.stdout.write(text)
+    else:
+        head, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(head + BEGIN + text + END + rest.partition(END)[2])
+    return int(any(result.wrong for _, result in found))
+
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1:]))

@@ -1,0 +1,256 @@
+"""What faults are tried on: an account, commands, and hosts that take whatever they are told."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from cluster.ec2.faults.supervised import night
+from cluster.ec2.support.clients import Remembering
+from cluster.ec2.support.cloud import Cloud, Moto, write_cluster
+from cluster.ec2.support.lab import banner
+from cluster.ec2.support.sshd import make_key
+
+from atomo_cluster.ec2.aws.tags import HOURS
+from atomo_cluster.errors import INTERRUPTED
+
+__all__ = ["COMMANDS", "MAX_USD", "Ec2", "Result", "Tried", "most_usd", "patches", "ready", "rig"]
+
+UP: Final = (("launch", "--yes"),)
+SPOT: Final = (("launch", "--yes", "--method", "spot"),)
+KEPT: Final = ("--supervise", "yes", "--results", "s3://results-of-tests/one")
+SUPERVISED: Final = (("launch", "--yes", *KEPT),)
+ASLEEP: Final = (*UP, ("stop_hosts", "--yes"))
+BAKED: Final = (*UP, ("bake", "--yes"))
+HOSTS, IMAGES = ("i-", "sir-", "vol-"), ("ami-", "snap-")
+PRICES: Final = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
+HOUR: Final = 0.096 + 100 * 0.08 / 730 + 0.005  # of a host, USD
+MAX_USD: Final = 3 * 9.2 * HOUR  # three hosts until fuses of nine hours, and not four of eight
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A command, and what was done before. Each fault of one that changes something is done to an
+    account that is made anew."""
+
+    words: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+    changes: bool = False
+    ends: tuple[str, ...] = ()  # how what begins that it is to end: it tells of what it could not
+
+
+COMMANDS: Final[dict[str, Tried]] = {
+    "iam --check": Tried(("iam", "--check")),
+    "cheapest": Tried(("cheapest", "--vcpus", "64", "--limit", "3")),
+    "plan": Tried(("plan",)),
+    "validate": Tried(("validate",)),
+    "validate (EFS)": Tried(("validate", "--nfs-ip-address", "10.1.2.3")),
+    "launch --dry-run": Tried(("launch", "--dry-run")),
+    "launch": Tried(("launch", "--yes"), changes=True),
+    "launch (spot)": Tried(("launch", "--yes", "--method", "spot"), changes=True),
+    "launch (supervised)": Tried(
+        ("launch", "--yes", *KEPT, "--placement-group", "yes"), changes=True
+    ),
+    "get_hosts": Tried(("get_hosts",), UP),
+    "status": Tried(("status",), UP),
+    "status (results on S3)": Tried(("status", *KEPT)),
+    "cost": Tried(("cost",), UP),
+    "extend": Tried(("extend", "8.9"), UP, changes=True),
+    "resize (more)": Tried(
+        ("resize", "3", "--yes", "--max-usd", f"{MAX_USD + 8.2 * HOUR}"), UP, changes=True
+    ),
+    "resize (fewer)": Tried(("resize", "1", "--yes"), UP, changes=True),
+    "stop_hosts": Tried(("stop_hosts", "--yes"), UP, changes=True),
+    "start_hosts": Tried(("start_hosts", "--yes"), ASLEEP, changes=True),
+    "bake": Tried(("bake", "--yes"), UP, changes=True),
+    "delete_images": Tried(("delete_images", "--yes"), BAKED, changes=True, ends=IMAGES),
+    "list_running_instances": Tried(("list_running_instances",), UP),
+    "list_idle_instances": Tried(("list_idle_instances",), UP),
+    "run_command": Tried(("run_command", "all", "true"), UP),
+    "kill_python": Tried(("kill_python", "--wait", "0"), UP),
+    "kill_all_python": Tried(("kill_all_python", "--wait", "0", "--yes"), UP),
+    "setup_nfs": Tried(("setup_nfs", "--nfs-ip-address", "10.1.2.3"), UP),
+    "bootstrap": Tried(("bootstrap", "--wait", "0"), UP),
+    "train": Tried(("train", "--", "--epochs", "2"), UP),
+    "train (supervised)": Tried(("train", *KEPT), SUPERVISED),
+    "jobs": Tried(("jobs",), UP),
+    "logs": Tried(("logs", "1"), UP),
+    "attach": Tried(("attach", "1"), UP),
+    "stop": Tried(("stop", "1"), UP),
+    "fetch": Tried(("fetch",), UP),
+    "fetch (S3)": Tried(("fetch", *KEPT)),
+    "upload": Tried(("upload", "cluster.yaml", "data"), UP),
+    "ssh": Tried(("ssh", "--", "true"), UP),
+    "clean_launch_and_run": Tried(
+        ("clean_launch_and_run", "--yes", "--wait", "0"), UP, changes=True, ends=HOSTS
+    ),
+    "clean_launch_and_run --then-shutdown": Tried(
+        ("clean_launch_and_run", "--yes", "--wait", "0", "--then-shutdown"),
+        changes=True, ends=HOSTS,
+    ),
+    "supervise": Tried(("supervise",), (("launch", "--yes"),), changes=True, ends=HOSTS),
+    "shutdown": Tried(("shutdown", "--yes"), UP, changes=True, ends=HOSTS),
+    "shutdown (spot)": Tried(("shutdown", "--yes"), SPOT, changes=True, ends=HOSTS),
+    "shutdown (supervised)": Tried(("shutdown", "--yes"), SUPERVISED, changes=True, ends=HOSTS),
+}  # fmt: skip
+
+# What a host does that is told this over ssh: $1 is which host, $2 the command.
+HOST: Final = """
+case $2 in
+  *"sudo -n bash -s -- "[0-9]*) echo "${2##* }" >"$HOME/fuse-$1" ;;
+  *"sudo -n bash -s -- pause") echo 18000 ;;
+  *"job list"*) printf '1\\tdone\\t0\\t10\\t11\\t19\\t--epochs 2\\n' ;;
+  *"job start"*) echo 2 ;;
+  *"remote_script.sh key"*) echo KEY ;;
+  *"date +%s.%N && "*) date +%s.%N; printf '0 1.5 train/model\\0' ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+Ec2 = Callable[..., Result]
+
+
+def prepare(cloud: Cloud, folder: Path) -> None:
+    """An account and a folder in which every command has what it asks for."""
+    cloud.reset()
+    cloud.prices, cloud.quotas, cloud.denied = PRICES, {}, set()
+    if not (folder / "host.sh").exists():
+        make_key(folder / "host_key")
+        (folder / "host.sh").write_text(HOST)
+        write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"),
+                      max_usd=MAX_USD, master_method="on-demand")  # fmt: skip
+    cloud.console = banner((folder / "host_key.pub").read_text())
+    for left in folder.glob("fuse-*"):
+        left.unlink()
+
+
+def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:
+    """What stands before a command."""
+    prepare(cloud, folder)
+    for words in COMMANDS[command].before:
+        done = ec2(*words)
+        assert done.code == 0, f"{words}: {done.code} {done.out[-500:]}{done.err}"
+    store(cloud, COMMANDS[command].words)
+    cloud.calls.clear()
+
+
+def store(cloud: Cloud, words: tuple[str, ...]) -> None:
+    """The bucket that a command names, with a result and a story."""
+    if "--results" in words:
+        client = cloud.moto.client("s3")
+        client.create_bucket(Bucket="results-of-tests")
+        for name in ("model", "story.jsonl"):
+            client.put_object(Bucket="results-of-tests", Key=f"one/{name}", Body=b"{}\n")
+
+
+def most_usd(cloud: Cloud, folder: Path) -> float:
+    """What the hosts that run cost until their own fuses end them, whoever looks or not."""
+    client = cloud.moto.client()
+    batches = client.describe_instances(
+        Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    )["Reservations"]
+    return sum(
+        HOUR * fuse_h(client, folder, one) for batch in batches for one in batch["Instances"]
+    )
+
+
+def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
+    """The hours that a host lives: what it was told last, else what its first boot sets."""
+    moved = folder / f"fuse-{instance['InstanceId']}"
+    if moved.exists():
+        return (float(moved.read_text()) - instance["LaunchTime"].timestamp()) / 3600
+    about = {"InstanceId": instance["InstanceId"], "Attribute": "userData"}
+    told = client.describe_instance_attribute(**about)["UserData"].get("Value", "")
+    script = base64.b64decode(told).decode()
+    if found := re.search(r"shutdown -h \+(\d+)", script):
+        return int(found[1]) / 60
+    tags = {one["Key"]: one["Value"] for one in instance["Tags"]}  # moto's fleets have no script
+    return float(tags[HOURS])
+
+
+@contextmanager
+def patches(folder: Path) -> Iterator[None]:
+    """Hosts are played, clients of AWS are made once, and nobody waits."""
+    clients = Remembering()
+
+    def words(ssh: object, host: Any, *command: str, terminal: bool = False) -> list[str]:
+        return ["bash", str(folder / "host.sh"), host.id, *command]
+
+    def scan(name: str, port: str) -> set[str]:
+        return {" ".join((folder / "host_key.pub").read_text().split()[:2])}
+
+    with ExitStack() as stack:
+        for name, value in {
+            "atomo_cluster.ec2.hosts.ssh.Ssh.words": words,
+            "atomo_cluster.ec2.aws.client.session": lambda: clients,
+            "atomo_cluster.ec2.hosts.host_keys.scan": scan,
+            "atomo_cluster.ec2.hosts.host_keys.resolved": lambda *_: ("", ""),
+            "atomo_cluster.ec2.aws.deletion.BETWEEN_S": 0.0,
+            "atomo_cluster.ec2.launch.launching.SETTLE_S": 0.0,
+            "atomo_cluster.ec2.hosts.setup.BETWEEN_S": 0.0,
+            "atomo_cluster.ec2.launch.fleet.PROFILE_S": 0.0,
+            "botocore.endpoint.time": Clock(),
+            "atomo_cluster.ec2.commands.hosts.bootstrap.archive": lambda root: b"",
+        }.items():
+            stack.enter_context(patch(name, value))
+        yield
+
+
+class Clock:
+    """Botocore's clock, between two attempts at a call."""
+
+    def sleep(self, seconds_s: float) -> None:
+        """Goes on at once."""
+
+
+@contextmanager
+def rig(folder: Path) -> Iterator[tuple[Ec2, Cloud]]:
+    """Moto's server with the proxy, and commands that run against it in this process."""
+    from atomo_cluster.ec2.cli import main
+
+    server = Moto()
+    cloud = Cloud(server)
+    names = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
+    around = dict.fromkeys(names, "/nowhere") | {
+        "AWS_ENDPOINT_URL": cloud.url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "HOME": str(folder),
+        "PATH": os.environ["PATH"],
+    }
+
+    def ec2(*words: str) -> Result:
+        if words == ("supervise",):
+            return Result(*night(cloud, folder), "")
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(list(words))
+        if code == INTERRUPTED:  # which was meant for all of this
+            raise KeyboardInterrupt
+        return Result(code, out.getvalue(), err.getvalue())
+
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        stack.callback(cloud.stop)
+        stack.callback(os.chdir, Path.cwd())
+        os.chdir(folder)
+        stack.enter_context(patch.dict(os.environ, around, clear=True))
+        stack.enter_context(patches(folder))
+        yield ec2, cloud

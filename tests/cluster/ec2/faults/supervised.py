@@ -1,0 +1,103 @@
+"""A supervisor that loses a worker, replaces it, and ends all hosts once the job is done."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from cluster.ec2.support.cloud import Cloud
+
+from atomo_cluster.ec2.aws.tags import ROLE, as_dict
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.settings.yaml_file import load
+from atomo_cluster.ec2.supervisor.crew import Crew
+from atomo_cluster.ec2.supervisor.decision import Rules
+from atomo_cluster.ec2.supervisor.handover import handed
+from atomo_cluster.ec2.supervisor.loop import Supervisor
+from atomo_cluster.ec2.supervisor.story import STARTED, Story
+
+__all__ = ["Played", "crew_of", "night", "now"]
+
+LOOKS = 8  # after which a fault that comes once must have been overcome
+PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
+
+
+class Played:
+    """A job that goes on until it is told that it is done, and results that are safe."""
+
+    def __init__(self) -> None:
+        self.running, self.code, self.safe = False, None, True
+
+    def start(self, hosts: int, network: str) -> None:
+        self.running, self.code = True, None
+
+    def stop(self, told: bool = False) -> None:
+        self.running = False
+
+    def forget(self) -> None:
+        self.code = None
+
+    def sync(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(timezone.utc)
+
+
+def crew_of(folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True) -> Crew:
+    """The hosts of a cluster that was launched, as its supervisor sees them."""
+    memory = folder / "master"
+    memory.mkdir(exist_ok=True)
+    settings = handed(load(folder / "cluster.yaml", {}), "user/moto", "")
+    settings = replace(settings, state_dir=str(memory), path_to_keyfile="")
+    listed = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    (folder / "handed.yaml").write_text(json.dumps(listed))
+    options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
+    return Crew(Run(options, Document(wanted=False)), memory, PUBLIC, site, reachable)
+
+
+def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
+    """Loses a worker, goes on until it is replaced, and until all have ended: 0, and what is told.
+
+    1: it was not replaced, or hosts were left.
+    """
+    for left in (folder / "master").glob("**/*"):
+        if left.is_file():
+            left.unlink()
+    crew, job = crew_of(folder, sshless), Played()
+    cloud.moto.client().terminate_instances(InstanceIds=[living(cloud)["worker"]])
+    story = Story(folder / "master" / "story.jsonl", now)
+    rules = Rules(max_usd=1e6, max_restarts=100, autostop=timedelta(minutes=30))
+    supervisor = Supervisor(rules, job, crew, job, story, lambda: "", now)
+    with patch("atomo_cluster.ec2.supervisor.crew.bootstrap", lambda *_: None):
+        for _ in range(LOOKS):
+            supervisor.step()
+        whole = job.running and len(crew.hosts) == 3 and story.events[-1].kind == STARTED
+        job.running, job.code = False, 0
+        for _ in range(LOOKS):
+            supervisor.step()
+    told = "\n".join(event.text for event in story.events)
+    return int(not whole or bool(living(cloud))), told
+
+
+def sshless(run: Run, hosts: Any) -> Any:
+    """Hosts that do whatever they are told."""
+    return SimpleNamespace(ssh=SimpleNamespace(run=lambda *_: SimpleNamespace(code=0)))
+
+
+def living(cloud: Cloud) -> dict[str, str]:
+    """A host of each role that runs."""
+    wanted = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    batches = cloud.moto.client().describe_instances(Filters=wanted)["Reservations"]
+    found = [one for batch in batches for one in batch["Instances"]]
+    return {as_dict(one)[ROLE]: one["InstanceId"] for one in found}

@@ -1,0 +1,95 @@
+"""A call to AWS that fails: the command says so, and nothing runs that nobody was told of."""
+
+import pytest
+from cluster.ec2.faults.inject import Case, named, outcome
+from cluster.ec2.faults.page import PAGE, has, in_page, page_of
+from cluster.ec2.faults.rig import COMMANDS, patches, ready
+from cluster.ec2.support.cloud import refusal
+from cluster.ec2.support.lab import start
+
+from atomo_cluster.ec2.cli import COMMANDS as VERBS
+
+pytestmark = pytest.mark.slow
+
+CASES = [
+    Case("launch", "RunInstances", 2, "lost"),
+    Case("launch", "ImportKeyPair", 1, "refused"),
+    Case("shutdown", "TerminateInstances", 1, "refused"),
+]
+ASK_NOTHING = {"init"}
+
+
+def test_every_command_that_asks_aws_is_tried():
+    assert {name.split()[0] for name in COMMANDS} == set(VERBS) - ASK_NOTHING
+
+
+def test_the_page_has_every_command():
+    assert f" faults in {len(COMMANDS)} uses of " in PAGE.read_text()
+
+
+def test_the_page_has_what_these_commands_change():
+    changes = {"RunInstances", "TerminateInstances", "CreateSecurityGroup", "ImportKeyPair"}
+    assert changes <= set(in_page())
+
+
+def test_a_table_has_each_command_once_where_it_belongs():
+    seen = [(name, "GetRole", 10) for name in ("plan", "cost", "jobs", "logs", "stop")]
+    seen += [("status", "GetRole", 0), ("plan", "GetUser", 10)]
+    text = page_of(seen)
+    assert "| GetRole | `status` | all that ask but `status` |" in text
+    assert "| GetUser |  | `plan` |" in text
+    cells = ("`status`", "all that ask but `status`")
+    assert [has(cell, "status") for cell in cells] == [True, False]
+    assert [has(cell, "jobs") for cell in cells] == [False, True]
+
+
+@pytest.fixture
+def tried(ec2, cloud, folder):
+    """What a fault comes to."""
+    (folder / "cluster.yaml").unlink()
+
+    def once(case):
+        ready(ec2, cloud, folder, case.command)
+        return outcome(ec2, cloud, folder, case)
+
+    with patches(folder):
+        yield once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.command}-{case.call}-{case.kind}")
+def test_what_a_fault_comes_to_is_what_the_page_says(tried, case):
+    found = tried(case)
+    assert not found.wrong
+    assert has(in_page()[case.call][found.code], case.command)
+
+
+@pytest.mark.slow
+def test_hosts_that_nobody_was_told_of_are_seen(tried, monkeypatch):
+    """A launch that does not clean up after a lost answer."""
+    monkeypatch.setattr("atomo_cluster.ec2.launch.launching.roll_back", lambda *_: None)
+    found = tried(CASES[0])
+    assert found.code == 10
+    assert len(found.untold) == 3
+    assert "NOT TOLD OF" in found.wrong
+
+
+def test_status_shows_the_hosts_whatever_else_aws_refuses(ec2, cloud):
+    id = start(cloud, "master")
+    cloud.on("DescribeTags", refusal("UnauthorizedOperation"))
+    cloud.on("DescribeImages", refusal("UnauthorizedOperation"))
+    done = ec2("status", "--json")
+    assert done.code == 10
+    assert [host["id"] for host in done.record["hosts"]] == [id]
+    assert len(done.record["unsaid"]) == 2
+    assert "AWS does not say all: ec2.describe_images" in done.err
+
+
+def test_a_wait_that_fails_names_the_call(ec2, cloud, folder):
+    start(cloud, "master"), start(cloud, "worker"), start(cloud, "worker")
+    cloud.on("DescribeInstances", lambda *_: None)
+    cloud.on("DescribeInstances", refusal("UnauthorizedOperation"))
+    done = ec2("resize", "1", "--yes")
+    assert done.code == 14
+    assert named("DescribeInstances", done.err)
+    assert "(instance_terminated)" in done.err

@@ -1,0 +1,67 @@
+"""The end of a cluster, whatever AWS refuses on the way."""
+
+import pytest
+from cluster.ec2.support.cloud import everything, refusal
+from selection import slow_but
+
+pytestmark = pytest.mark.slow
+
+DENIED = refusal("UnauthorizedOperation", "You may not")
+CALLS = [
+    ("ec2.cancel_spot_instance_requests", "CancelSpotInstanceRequests"),
+    ("ec2.delete_fleets", "DeleteFleets"),
+    ("ec2.describe_fleets", "DescribeFleets"),
+    ("ec2.describe_tags", "DescribeTags"),
+    ("ec2.describe_volumes", "DescribeVolumes"),
+    ("ec2.describe_spot_instance_requests", "DescribeSpotInstanceRequests"),
+    ("ec2.delete_security_group", "DeleteSecurityGroup"),
+]
+
+
+@pytest.fixture
+def running(ec2, cloud):
+    """A cluster of spot hosts."""
+    assert ec2("launch", "--yes", "--method", "spot").code == 0
+    return everything(cloud)["instances"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("refused", slow_but(CALLS[::4], CALLS), ids=lambda pair: pair[1])
+def test_instances_end_whatever_else_aws_refuses(ec2, cloud, running, refused):
+    call, action = refused
+    cloud.on(action, DENIED, times=99)
+    done = ec2("shutdown", "--yes")
+    assert not everything(cloud)["instances"]
+    assert done.code == 14
+    assert f"AWS: {call}: UnauthorizedOperation: You may not" in done.err
+    assert "verified" not in done.out
+
+
+def test_a_protected_instance_does_not_save_the_others(ec2, cloud):
+    """EC2 refuses a whole call for one instance in it."""
+    assert ec2("launch", "--yes").code == 0
+    protected = min(everything(cloud)["instances"])
+
+    def refuse(words, forward):
+        named = {value for key, value in words.items() if key.startswith("InstanceId.")}
+        return refusal("OperationNotPermitted", "protected") if protected in named else None
+
+    cloud.on("TerminateInstances", refuse, times=99)
+    done = ec2("shutdown", "--yes", "--json")
+    assert everything(cloud)["instances"] == {protected}
+    assert done.code == 14
+    assert f"still there, and costing: instance {protected} running" in done.err
+    assert "OperationNotPermitted: protected" in done.err
+    assert [thing["id"] for thing in done.record["left"] if thing["kind"] == "instance"] == [
+        protected
+    ]
+    cloud.acts.clear()
+    assert ec2("shutdown", "--yes").code == 0
+
+
+def test_instances_that_aws_does_not_describe_are_ended_by_their_tags(ec2, cloud, running):
+    cloud.on("DescribeInstances", DENIED, times=99)
+    done = ec2("shutdown", "--yes")
+    assert done.code == 14
+    assert not everything(cloud)["instances"]
+    assert "AWS: ec2.describe_instances: UnauthorizedOperation" in done.err

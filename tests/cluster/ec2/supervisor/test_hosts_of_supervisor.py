@@ -1,0 +1,152 @@
+"""The supervisor's hosts, on an AWS that answers: replaced, counted, ended."""
+
+import base64
+import json
+from argparse import Namespace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cluster.ec2.support.cloud import everything, refusal, write_cluster
+
+from atomo_cluster.ec2.aws.policy import master_policy
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.yaml_file import load
+from atomo_cluster.ec2.supervisor.crew import Crew
+from atomo_cluster.ec2.supervisor.handover import handed
+from atomo_cluster.errors import CloudError, NotReady
+
+pytestmark = pytest.mark.long
+
+PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
+HOUR = 0.096 + 100 * 0.08 / 730
+PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
+
+
+@pytest.fixture
+def crew(ec2, cloud, folder, monkeypatch):
+    """A cluster that was launched, as its supervisor sees it."""
+    cloud.prices = PRICES
+    write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), supervise=True,
+                  max_usd=3.0)  # fmt: skip
+    assert ec2("launch", "--yes").code == 0
+    (folder / "master").mkdir()
+    settings = handed(load(folder / "cluster.yaml", {}), "user/moto", "atomo-key")
+    listed = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    listed |= {"state_dir": str(folder / "master"), "key_name": ""}
+    (folder / "handed.yaml").write_text(json.dumps(listed | {"path_to_keyfile": ""}))
+    options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
+    for name in ("bootstrap", "own_commands"):
+        monkeypatch.setattr(f"atomo_cluster.ec2.supervisor.crew.{name}", lambda *_: None)
+    made = Crew(Run(options, Document(wanted=False)), folder / "master", PUBLIC,
+                lambda run, hosts: None, lambda host: True)  # fmt: skip
+    assert made.look(now()) == ()
+    return made
+
+
+def now():
+    return datetime.now(timezone.utc)
+
+
+def lose(cloud, crew):
+    """Ends a worker as EC2 does."""
+    gone = crew.hosts[-1].id
+    cloud.moto.client().terminate_instances(InstanceIds=[gone])
+    return gone
+
+
+def test_a_worker_that_is_gone_is_replaced_with_the_fuse_of_the_master(crew, cloud):
+    gone, asked = lose(cloud, crew), []
+    cloud.on("RunInstances", lambda words, forward: asked.append(words))
+    later = now() + timedelta(hours=3)
+    assert crew.look(now()) == ("1 of the workers",)
+    hosts = crew.replace(("1 of the workers",), later)
+    assert len(hosts) == 3
+    assert gone not in {host.id for host in hosts}
+    fresh = crew.hosts[-1]
+    assert fresh.max_hours == pytest.approx(5.0, abs=0.01)  # of the master's eight
+    script = base64.b64decode(asked[0]["UserData"]).decode()
+    assert PUBLIC.strip() in script
+    assert "shutdown -h +300" in script
+    assert "IamInstanceProfile.Name" not in asked[0]  # workers ask AWS nothing
+    assert crew.look(now()) == ()
+
+
+def test_hosts_with_a_notice_silent_ones_and_those_not_set_up_are_replaced(crew, monkeypatch):
+    first, second = (host.id for host in crew.hosts[1:])
+    (crew._notices).write_text(f"i-other\n{first}\n")
+    assert crew.look(now()) == (first,)
+    crew._reachable = lambda host: host.id != second
+    assert crew.look(now()) == (first,)
+    assert crew.look(now() + timedelta(seconds=61)) == (first, second)
+    assert len(crew.replace((first, second), now())) == 3
+    assert crew.look(now()) == ()
+    crew._unready.write_text(crew.hosts[1].id)
+    assert crew.look(now()) == (crew.hosts[1].id,)
+
+
+def test_money_counts_hosts_that_have_ended_and_no_host_is_launched_beyond_it(crew, cloud):
+    lose(cloud, crew)
+    later = now() + timedelta(hours=2)
+    spent = crew.bill(later)
+    assert spent.usd == pytest.approx(4 * (HOUR + 0.005), rel=0.05)  # and a moment of the third
+    assert spent.usd_per_hour == pytest.approx(2 * (HOUR + 0.005), rel=0.01)
+    cloud.on("DescribeInstances", refusal("RequestLimitExceeded"), times=20)
+    assert crew.bill(later).usd == spent.usd  # as it was written down
+    cloud.acts.clear()
+    crew._run.__dict__["cluster"] = Cluster(**{**vars(crew._run.cluster), "max_usd": 2.0})
+    crew.look(now())
+    with pytest.raises(NotReady, match=r"may cost \$2\.\d+ until the fuse, and max_usd is \$2"):
+        crew.replace(("1 of the workers",), now())
+    with pytest.raises(NotReady, match="minutes are left until the fuse"):
+        crew.replace(("1 of the workers",), now() + timedelta(hours=7.9))
+
+
+def test_what_the_master_made_is_gone_where_aws_refuses_half_way(crew, cloud):
+    lose(cloud, crew)
+    crew.look(now())
+    before = everything(cloud)
+    cloud.on("RunInstances", refusal("InsufficientInstanceCapacity"), times=9)
+    with pytest.raises(CloudError, match="InsufficientInstanceCapacity"):
+        crew.replace(("1 of the workers",), now())
+    assert everything(cloud) == before
+
+
+def test_all_hosts_end_the_master_last(crew, cloud):
+    asked = []
+    cloud.on("TerminateInstances", lambda words, forward: asked.append(words))
+    crew.end(("worker", "master"))
+    assert asked[0]["InstanceId.3"] == crew.hosts[0].id
+    assert not everything(cloud)["instances"]
+
+
+def test_the_profile_comes_and_goes_with_the_cluster(crew, cloud, ec2):
+    iam = cloud.moto.client("iam")
+    (profile,) = iam.list_instance_profiles()["InstanceProfiles"]
+    (role,) = profile["Roles"]
+    (name,) = iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]
+    document = iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name)["PolicyDocument"]
+    assert document == json.loads(json.dumps(master_policy(crew._run.cluster)))
+    assert "instance-profile" in ec2("status").out
+    assert ec2("shutdown", "--yes").code == 0
+    assert not iam.list_instance_profiles()["InstanceProfiles"]
+    assert not iam.list_roles()["Roles"]
+
+
+def test_the_profile_goes_with_a_launch_that_fails(ec2, cloud):
+    cloud.on("RunInstances", refusal("VcpuLimitExceeded"))
+    words = ("--supervise", "yes", "--master-method", "on-demand")
+    assert ec2("launch", "--yes", *words).code == 10
+    iam = cloud.moto.client("iam")
+    assert not iam.list_instance_profiles()["InstanceProfiles"]
+    assert not iam.list_roles()["Roles"]
+
+
+def test_the_masters_policy_reaches_its_own_results_alone():
+    allowed = master_policy(Cluster(supervise=True, results="s3://box/runs/x"))["Statement"]
+    resources = {one["Sid"]: one["Resource"] for one in allowed}
+    assert resources["Results"] == ["arn:aws:s3:::box/runs/x/*"]
+    assert resources["ListResults"] == ["arn:aws:s3:::box"]
+    ended = next(one for one in allowed if one["Sid"] == "End")
+    assert ended["Condition"] == {"StringEquals": {"aws:ResourceTag/atomo:cluster": "atomo"}}

@@ -1,4 +1,4 @@
-"""docs/wire.md says what every codec sends: these parts of it are made from the code.
+"""docs/wire.md is a page about frames and payloads; its tables are made from the code.
 
 After a change, `python tests/wire/test_document.py` writes them anew.
 """
@@ -19,7 +19,8 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import CODECS, Codec, make_codec
-from atomo.wire import compression
+from atomo.communicators.report import Report
+from atomo.wire import Kind, compression
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 SHAPE = Size((32, 16, 3, 3))
@@ -34,7 +35,7 @@ def payload_of(codec: Codec[Any]) -> Any:
 
 
 def walk(payload: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The sections of a payload, by their names within it."""
+    """Yields the sections of a payload, by their names within it."""
     for field in fields(payload):
         value = getattr(payload, field.name)
         if is_dataclass(value):
@@ -48,7 +49,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def sections() -> str:
-    """One row a codec."""
+    """Makes one row for each codec."""
     rows = ["| codec | payload | sections, in order |", "| --- | --- | --- |"]
     for spec in SPECS:
         codec = make_codec(spec)
@@ -62,8 +63,26 @@ def sections() -> str:
     return "\n".join(rows) + "\n"
 
 
+def field_meanings(record: type[Any]) -> Iterator[str]:
+    """Yields the name of each field of a record, and the comment beside it."""
+    comments = dict(re.findall(r"^    (\w+): [^#\n]*#\s*(.*)$", inspect.getsource(record), re.M))
+    for field in fields(record):
+        yield f"`{field.name}`" + (f" ({comments[field.name]})" if field.name in comments else "")
+
+
+def kinds() -> str:
+    """Makes one row for each kind of frame, from its docstring and the fields of reports."""
+    rows = ["| kind | name | direction | sections |", "| --- | --- | --- | --- |"]
+    docstrings = dict(field_docstrings(Kind))
+    report = {"report": len(fields(Report)), "report_fields": ", ".join(field_meanings(Report))}
+    for kind in Kind:
+        direction, layout = joined(docstrings[kind.name]).format(**report).split(" | ")
+        rows.append(f"| {kind.value} | {kind.name} | {direction} | {layout} |")
+    return "\n".join(rows) + "\n"
+
+
 def payload_types() -> list[type[Any]]:
-    """All that are on the wire, those within others included; in the order of the codecs."""
+    """Returns all payload classes, nested ones included, in the order of the codecs."""
     found: dict[type[Any], None] = {}
 
     def visit(payload: Any) -> None:
@@ -77,13 +96,16 @@ def payload_types() -> list[type[Any]]:
     return list(found)
 
 
-def said_of_fields(payload: type[Any]) -> Iterator[tuple[str, str]]:
-    """What the docstrings below its fields say."""
-    [body] = ast.parse(textwrap.dedent(inspect.getsource(payload))).body
+def field_docstrings(record: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yields the fields of a class with the docstrings below them."""
+    [body] = ast.parse(textwrap.dedent(inspect.getsource(record))).body
     assert isinstance(body, ast.ClassDef)
     for field, said in zip(body.body, body.body[1:], strict=False):
         match field, said:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(ast.Constant(str(text))),
+            ):
                 yield name, text
 
 
@@ -92,10 +114,10 @@ def joined(text: str) -> str:
 
 
 def payloads() -> str:
-    """One item a payload, with what is said of its sections."""
+    """Makes one item for each payload, with the docstrings of its fields."""
     items = []
     for payload in payload_types():
-        said = [f"`{name}`: {joined(text)}" for name, text in said_of_fields(payload)]
+        said = [f"`{name}`: {joined(text)}" for name, text in field_docstrings(payload)]
         items.append(
             " ".join([f"- **{payload.__name__}**. {joined(payload.__doc__ or '')}", *said])
         )
@@ -103,7 +125,7 @@ def payloads() -> str:
 
 
 def codes() -> str:
-    """What the rooms of the kernels promise of bits."""
+    """Makes one item for each kernel whose docstring defines a format."""
     items = []
     for name in CODES:
         text = importlib.import_module(f"atomo.kernels.{name}").__doc__ or ""
@@ -114,14 +136,14 @@ def codes() -> str:
 
 
 def made(text: str) -> str:
-    """The document with every part that is made from the code as it is made."""
-    makers = {"sections": sections, "payloads": payloads, "codes": codes}
+    """Returns the page with every generated part made anew."""
+    makers = {"kinds": kinds, "sections": sections, "payloads": payloads, "codes": codes}
     return REGION.sub(lambda found: found[1] + makers[found[2]]() + found[3], text)
 
 
 def test_the_document_says_what_the_code_does():
     text = DOCUMENT.read_text()
-    assert len(REGION.findall(text)) == 3
+    assert len(REGION.findall(text)) == 4
     assert made(text) == text, "write it anew: python tests/wire/test_document.py"
 
 

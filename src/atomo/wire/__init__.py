@@ -4,9 +4,7 @@ from atomo.wire.batch import Sections
 from atomo.wire.buffer import FrameBuffer
 from atomo.wire.compression import Bytes, Compression
 from atomo.wire.frame import (
-    Flag,
     Header,
-    Kind,
     claimed_kind,
     pack,
     pack_bytes,
@@ -14,6 +12,7 @@ from atomo.wire.frame import (
     read_header,
     unpack,
 )
+from atomo.wire.kinds import Flag, Kind
 from atomo.wire.tensor_file import TensorFile, read_tensor_file, tensor_file
 
 __all__ = [

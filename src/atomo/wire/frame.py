@@ -1,4 +1,4 @@
-"""Frames: the only bytes that travel between ranks, or leave the house through `atomo.encode`.
+"""Frames: the only bytes that ranks exchange, and that `atomo.encode` returns.
 
     offset  bytes
     0       4      magic "ATMO"
@@ -16,14 +16,13 @@
             0..7   zeros, up to a multiple of 8
             ...    sections, one after the other
 
-Fixed integers are little-endian, the others varints. `unpack` treats the bytes as a stranger's:
-everything is checked against what the caller expects before anything is allocated.
+Fixed integers are little-endian, the others varints. `unpack` trusts no byte: it checks
+everything against the layout that the caller expects before it allocates anything.
 """
 
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
 from typing import Any, Final, final
 
 import numpy as np
@@ -37,12 +36,11 @@ from atomo.devices import to_host
 from atomo.errors import FrameError, FrameFault
 from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint
+from atomo.wire.kinds import Flag, Kind
 from atomo.wire.sections import DTYPES, Section, read_table, write_row
 
 __all__ = [
-    "Flag",
     "Header",
-    "Kind",
     "as_bytes",
     "claimed_kind",
     "pack",
@@ -62,41 +60,6 @@ ALIGNMENT: Final = 8
 NUMBERS: Final = dict(
     zip(DTYPES, ("f4", "f2", "i2", "f8", "u1", "i1", "i2", "i4", "i8"), strict=True)
 )
-
-
-class Kind(IntEnum):
-    """The purpose of a frame."""
-
-    TENSORS = 1  # stands alone: its description says how to decode it
-    WEIGHTS = 2  # master to worker: compute the gradient of this step at these weights
-    GRADIENT = 3  # worker to master: one bucket; master to worker: one of another that counted
-    REPORT = 4  # worker to master: loss and times; its gradient of this step is complete
-    SAVE = 5  # master to worker: send your state
-    STATE = 6  # either way: what a checkpoint keeps of a worker
-    STOP = 7  # master to worker: the run is over
-    SCALES = 8  # worker to master: what its gradient asks for; back: what all encode with
-    PIECE = 9  # rank to rank: a part of a sum, of one rank or of all
-    BEGIN = 10  # master to worker: compute the gradient of this step at the weights that you have
-    UPDATE = 11  # master to worker: take this step, with the gradients that came before
-    SNAPSHOT = 12  # master to worker: weights and optimiser, after so many steps
-    HASH = 13  # master to worker: say the hash of your weights; back: the hash
-    DELTA = 14  # master to worker: move a bucket of the weights, from the version before
-    RELAY = 15  # master to worker: as WEIGHTS, which come from this rank and go on to that one
-    PART = 16  # rank to rank: a piece of the weights
-    CHAIN = 17  # master to worker: so many of my frames come from this rank and go on to that one
-    MEMBERS = 18  # master to worker: from this step on, these workers share the samples of a step
-    BROKEN = 19  # rank to rank and to the master: what was to come down a chain does not come
-    RECALL = 20  # rank 0 to a rank: who takes part changes; say where you stand
-    STANDING = 21  # rank to rank 0: what it has of the last step and of the open one
-    VERDICT = 22  # rank 0 to a rank: which steps count, and who takes part, and who waits
-    EPOCH = 23  # rank to rank: what follows is of this epoch
-
-
-class Flag(IntFlag):
-    """A modifier of a frame's kind."""
-
-    NONE = 0
-    LATE = 1  # the worker's last gradient came too late and was discarded
 
 
 @final

@@ -31,9 +31,9 @@ from atomo.probing import (
 from atomo.probing.probe_file import costs_from
 from atomo.roles import has_master
 from atomo.training.job import Job, make_job
+from atomo.training.job_probe import JobDryRun
 from atomo.training.leader import Leader
 from atomo.training.replica import Replica
-from atomo.training.trial import JobDryRun
 from atomo.training.worker import Worker
 from atomo.transports import Transport, connect
 

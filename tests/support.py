@@ -13,8 +13,8 @@ from atomo.data import load_dataset
 from atomo.models import build_model
 from atomo.randomness import derive
 from atomo.training.events import Event
-from atomo.training.fused import fused
 from atomo.training.job import make_job
+from atomo.training.planner import PlanGroup, plan_messages
 from atomo.training.rank import make_end
 from atomo.training.shard import Shard
 from atomo.transports import LocalTransport, network
@@ -64,9 +64,12 @@ def run_threads(
 
     def body(transport: LocalTransport) -> Callable[[], None]:
         job, cpu = make_job(chosen, transport.size), torch.device("cpu")
-        if not chosen.grouping.searched:
-            return make_end(job, transport, cpu, tell, interrupted).run
-        return lambda: make_end(fused(job, transport, cpu), transport, cpu, tell, interrupted).run()
+        group = PlanGroup(transport, cpu, chosen.timeout)
+
+        def run() -> None:
+            make_end(plan_messages(job, group), transport, cpu, tell, interrupted).run()
+
+        return run
 
     transports = network(chosen.n)
     together([body(transport) for transport in transports], lambda: transports[0].abort(1))

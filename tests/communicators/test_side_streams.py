@@ -62,7 +62,7 @@ def assert_beside(module: Module, seen: list[Any], times: int) -> None:
 
 
 @final
-class Watched(Reduction[str]):
+class RunControl(Reduction[str]):
     """Tells on which stream it does what."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class Watched(Reduction[str]):
 def test_ranks_without_a_master_encode_and_decode_there(module):
     seen: list[Any] = []
     collective = Direct(network(1)[0], 60.0)
-    reduction = Watched(lambda: seen.append(module.current_stream()))
+    reduction = RunControl(lambda: seen.append(module.current_stream()))
     pipeline = Pipeline(collective, compressor(), reduction)
     size = sum(bucket.size for bucket in BUCKETS)
     with Device():

@@ -18,19 +18,25 @@ from atomo.planning import Costs, Link, Profile, Scenario
 from atomo.planning.compression_errors import CompressionErrors
 from atomo.planning.costs import Cost
 from atomo.probing import SynchronizedTimer
-from atomo.training import choosing, fused, rehearsal
+from atomo.training import plan_trials, planner
 from atomo.training.allowance import LEAST_S, LEAST_STEPS, LONGEST_S, Allowance, TimeLeft
-from atomo.training.choosing import choose_codecs, measured_of
-from atomo.training.chosen import Chosen, keep_chosen, kept_chosen
+from atomo.training.codec_proposals import (
+    CodecProposal,
+    best_codecs,
+    codecs_of,
+    measured_families,
+    propose_codecs,
+)
 from atomo.training.events import Event, Measuring, Started, from_json, to_json
-from atomo.training.found import Found
 from atomo.training.job import make_job
-from atomo.training.measuring import Measured
-from atomo.training.proposals import Proposal, codecs_of, proposed
-from atomo.training.rehearsal import Contender, rehearse, worth_trying
-from atomo.training.trial import in_time
-from atomo.training.trials import Turns
+from atomo.training.job_probe import JobMeasurements, in_time
+from atomo.training.plan import CodecPlan, MessagePlan, Plan
+from atomo.training.plan_records import keep_plan, kept_codecs
+from atomo.training.plan_trials import PlanCandidate, Turns, try_plans, worth_trying
+from atomo.training.planner import PlanGroup, plan_codecs
 from atomo.transports import network
+
+CPU = torch.device("cpu")
 
 
 class Clock:
@@ -95,9 +101,9 @@ def test_no_codec_is_begun_that_may_not_end_in_time() -> None:
     assert len([*in_time(alone, range(5), None)]) == 5
 
 
-def plan(name: str, predicted_s: float = 0.1, **changes: str) -> Contender:
+def plan(name: str, predicted_s: float = 0.1, **changes: str) -> PlanCandidate:
     words = {"code": name, "code_for": "", "memory": "none", "fusion": "layer", **changes}
-    return Contender(name, **words, predicted_s=predicted_s)
+    return PlanCandidate(name, **words, predicted_s=predicted_s)
 
 
 def test_plans_that_change_the_same_are_one_plan() -> None:
@@ -116,19 +122,21 @@ def test_plans_are_tried_in_the_time_that_is_left(tmp_path: Path, monkeypatch) -
     plans = [plan("sgd"), plan("qsgd", 0.08)]
     taken: dict[str, list[float]] = {"sgd": [0.1] * 3, "qsgd": [0.05] * 3}
 
-    def played(draft: object, transport: object, device: object, some, steps: int) -> list[Turns]:
+    def play_turn(
+        draft: object, transport: object, device: object, some, steps: int
+    ) -> list[Turns]:
         rounds.append(len(some))
         clock.now += 2.0
         return [[taken[one.name]] for one in some]
 
-    monkeypatch.setattr(rehearsal, "played", played)
-    monkeypatch.setattr(rehearsal, "ended", lambda draft, transport: None)
+    monkeypatch.setattr(plan_trials, "play_turn", play_turn)
+    monkeypatch.setattr(plan_trials, "end_trials", lambda draft, transport: None)
     job, (transport,) = make_job(settings(tmp_path, n=1, comm_type="Allgather"), 1), network(1)
 
     def tried(limit_s: float) -> list[str]:
         rounds.clear()
         left = TimeLeft(limit_s, clock)
-        found = rehearse(job, transport, torch.device("cpu"), plans, left)
+        found = try_plans(job, transport, torch.device("cpu"), plans, left)
         return [one.name for one in found]
 
     assert tried(100.0) == ["qsgd", "sgd"]
@@ -140,7 +148,7 @@ def test_plans_are_tried_in_the_time_that_is_left(tmp_path: Path, monkeypatch) -
     assert not rounds
 
 
-def measured(run: Settings, codecs: int | None = None) -> Measured:
+def measured(run: Settings, codecs: int | None = None) -> JobMeasurements:
     """Every codec costs what the first does, so that nothing gains on dense gradients."""
     some = families(run, "auto")
     job = make_job(replace(run, code="sgd", memory="none").resolved(), run.n)
@@ -149,55 +157,52 @@ def measured(run: Settings, codecs: int | None = None) -> Measured:
     count, known = len(gradient), codecs_of(some)[:codecs]
     profile = Profile(0.005, tuple(0.005 * n / count for n in range(1, count + 1)), 0.005, gradient)
     costs = [Costs(str(one), (Cost(0.01, 0.01, 1e6),) * count, Cost(), 1, False) for one in known]
-    losses = [CompressionErrors.of(one, (0.0,) * count) for one in known]
-    return Measured(Scenario(profile, 2, Link(1e6, 0.0)), (*costs,), (*losses,))
+    errors = [CompressionErrors.of(one, (0.0,) * count) for one in known]
+    return JobMeasurements(Scenario(profile, 2, Link(1e6, 0.0)), (*costs,), (*errors,))
 
 
 def test_a_choice_that_is_dense_throughout_is_the_dense_one(tmp_path: Path) -> None:
     run = settings(tmp_path, code="auto")
-    found = proposed(run, families(run, "auto"), measured(run))
-    plans = [one.plan(run) for one in found]
+    found = propose_codecs(run, families(run, "auto"), measured(run))
+    plans = [one.candidate(run) for one in found]
     assert found[0].name == "dense"
     assert len({one.changes for one in plans}) == len(plans)
-    assert [one.name for one in found if set(one.chosen.codes.values()) == {"sgd"}] == ["dense"]
+    assert [one.name for one in found if set(one.codecs.codes.values()) == {"sgd"}] == ["dense"]
 
 
 def test_codecs_that_there_was_no_time_for_are_not_chosen(tmp_path: Path) -> None:
     run = settings(tmp_path, code="auto")
     some, found = families(run, "auto"), measured(run, 4)
-    kept = measured_of(some, found)
+    kept = measured_families(some, found)
     assert [one.memory for one in kept] == ["none", "dgc"]  # each family has its share of four
     assert {str(codec) for one in kept for codec in one.codecs} == {
         costs.spec for costs in found.costs
     }
-    names = {code for one in proposed(run, kept, found) for code in one.chosen.codes.values()}
+    names = {code for one in propose_codecs(run, kept, found) for code in one.codecs.codes.values()}
     assert names <= {costs.spec for costs in found.costs}
 
 
-def test_what_was_not_tried_must_gain_more_than_predictions_are_off(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(choosing, "rehearse", lambda *words: ())
-    run = settings(tmp_path, code="auto")
+def test_what_was_not_tried_must_gain_more_than_predictions_are_off() -> None:
     dense, other = (
-        Proposal(name, Chosen({"a": code}, "none", 0.0, 0.1, step_s, 0.1, 0.0, {}), "layer")
+        CodecProposal(name, CodecPlan({"a": code}, "none", 0.0, 0.1, step_s, 0.1, 0.0, {}), "layer")
         for name, code, step_s in (("dense", "sgd", 0.1), ("qsgd", "qsgd", 0.09))
     )
-    job = make_job(settings(tmp_path, n=1, comm_type="Allgather"), 1)
-    (transport,) = network(1)
 
-    def taken(step_s: float) -> dict[str, str]:
-        some = [dense, replace(other, chosen=replace(other.chosen, step_s=step_s))]
-        return choosing.tried(run, job, transport, some, TimeLeft(0.0), 0.0).codes
+    def best(step_s: float) -> dict[str, str]:
+        faster = replace(other, codecs=replace(other.codecs, step_s=step_s))
+        return best_codecs([dense, faster], ()).codes
 
-    assert taken(0.09) == {"a": "sgd"}
-    assert taken(0.07) == {"a": "qsgd"}
+    assert best(0.09) == {"a": "sgd"}
+    assert best(0.07) == {"a": "qsgd"}
 
 
-def chosen_by(run: Settings) -> tuple[list[Chosen | None], list[str]]:
+def chosen_by(run: Settings) -> tuple[list[CodecPlan | None], list[str]]:
     """What each rank comes to, and what rank 0 says before."""
     transports, found, notes = network(run.n), [None] * run.n, list[str]()
 
     def body(rank: int) -> None:
-        found[rank] = choose_codecs(run, transports[rank], note=notes.append)
+        group = PlanGroup(transports[rank], CPU, run.timeout, note=notes.append)
+        found[rank] = plan_codecs(run, group)
 
     bodies = [lambda rank=rank: body(rank) for rank in range(run.n)]
     together(bodies, lambda: transports[0].abort(1))
@@ -205,8 +210,8 @@ def chosen_by(run: Settings) -> tuple[list[Chosen | None], list[str]]:
 
 
 def test_all_ranks_of_a_short_run_take_dense_gradients_unmeasured(tmp_path, monkeypatch) -> None:
-    for name in ("measure", "rehearse"):
-        monkeypatch.setattr(choosing, name, None)  # what is called fails
+    for name in ("measure_job", "try_plans"):
+        monkeypatch.setattr(planner, name, None)  # what is called fails
     run = settings(tmp_path, code="auto", auto_share=0.1, n=2, comm_type="Allgather")
     (first, other), notes = chosen_by(run)
     assert first == other
@@ -217,15 +222,15 @@ def test_all_ranks_of_a_short_run_take_dense_gradients_unmeasured(tmp_path, monk
     assert not notes
     event = Measuring("auto: measures codecs for at most 12 s, 5 % of some 4 min")
     assert from_json(to_json(event)) == event
-    keep_chosen(tmp_path, first)
-    assert kept_chosen(run) == first
+    keep_plan(tmp_path, Plan(first))
+    assert kept_codecs(run) == first
     told: list[str] = []
-    assert kept_chosen(replace(run, max_steps=10**6), (), told.append) is None  # now it may pay
+    assert kept_codecs(replace(run, max_steps=10**6), (), told.append) is None  # now it may pay
     assert "it is of --max-steps 20, and not 1000000" in told[0]
 
 
 def test_messages_of_a_short_run_are_those_of_the_default(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(fused, "probe_job", None)
+    monkeypatch.setattr(planner, "measure_job", None)
     told: list[Event] = []
     short = {"network": "FC", "n": 2, "comm_type": "Allgather", "code": "sgd", "max_steps": 2}
     run = settings(tmp_path, fusion="auto", auto_share=0.1, **short)
@@ -240,10 +245,10 @@ def test_messages_of_a_short_run_are_those_of_the_default(tmp_path, monkeypatch)
 
 
 def test_a_record_keeps_why_nothing_was_measured() -> None:
-    found = Found("auto", (1, 3), "of this", 0.0, 0.0, 0.0, 1.0, (), why="too short")
-    assert Found.read(found.record()) == found
-    chosen = Chosen({"a": "sgd"}, "none", 0.0, 0.1, 0.0, 0.1, 1.0, {}, why="too short")
-    assert Chosen.read(asdict(chosen)) == chosen
+    found = MessagePlan("auto", (1, 3), "of this", 0.0, 0.0, 0.0, 1.0, (), why="too short")
+    assert MessagePlan.read(asdict(found)) == found
+    chosen = CodecPlan({"a": "sgd"}, "none", 0.0, 0.1, 0.0, 0.1, 1.0, {}, why="too short")
+    assert CodecPlan.read(asdict(chosen)) == chosen
     assert make_codec(chosen.codes["a"]).id == "sgd"
     with pytest.raises(ConfigError, match="--auto-share must be at least 0"):
         Settings(auto_share=-1.0)

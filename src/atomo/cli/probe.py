@@ -15,7 +15,7 @@ from atomo.launch.place import canonical
 from atomo.launch.probes import subject_of
 from atomo.probing import Probe, write_probe
 from atomo.training.job import make_job
-from atomo.training.trial import probe_job
+from atomo.training.job_probe import probe_job
 from atomo.transports import Transport, connect
 
 __all__ = ["main"]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
@@ -14,7 +14,8 @@ from atomo.codecs.dense_fallback import DENSE
 from atomo.config import Settings
 from atomo.downlink import delta_codec
 from atomo.errors import ConfigError
-from atomo.fusion import Bucket, plan, shapes
+from atomo.fusion import Bucket, shapes
+from atomo.fusion import plan as plan_buckets
 from atomo.grouping import Grouping
 from atomo.memory import NoMemory, kind_of
 from atomo.models.weights import load_weights
@@ -22,13 +23,11 @@ from atomo.randomness import derive
 from atomo.schedule import phases
 from atomo.setting_bounds import FLOAT
 from atomo.tasks import Task, Workload, make_task
-from atomo.training.chosen import Chosen
 from atomo.training.compiling import compile_kernels
 from atomo.training.events import ProbedAgain
-from atomo.training.found import Found
 from atomo.training.learning_rate import LearningRate
+from atomo.training.plan import Plan
 from atomo.training.shard import Shard, steps_per_epoch
-from atomo.training.trials import expected
 
 __all__ = ["Job", "make_job", "make_stages", "own_codecs"]
 
@@ -56,28 +55,15 @@ class Job:
     stages: tuple[Stage, ...]
     workers: int
     steps_per_epoch: int
-    chosen: Chosen | None = None
-    """What `--code auto` came to."""
-    found: Found | None = None
-    """The partition into messages, where rank 0 had it searched for."""
+    plan: Plan = field(default_factory=Plan)
+    """The codecs and messages of `--code auto` and `--fusion auto`."""
     again: ProbedAgain | None = None
-    """What the last probe of this run came to, where that was not before its first step."""
+    """Result of the run's last probe, if that was after its first step."""
 
     @property
     def resume(self) -> str:
         """Where it begins: after a probe, where it was."""
         return "auto" if self.again else self.settings.resume
-
-    @property
-    def plan_since(self) -> int:
-        """The first step with these codecs and messages."""
-        return max(one.since if one else 1 for one in (self.chosen, self.found))
-
-    @property
-    def expected_s(self) -> float:
-        """What a step took when it was tried, or else is predicted to take; 0: nobody knows."""
-        known = [expected(one.trials, one.step_s) for one in (self.found, self.chosen) if one]
-        return next(filter(None, known), 0.0)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -94,7 +80,7 @@ class Job:
         codec = delta_codec(self.settings.down)
         if codec is None:
             return ()
-        return plan(shapes(self.model), codec, self.settings.grouping)
+        return plan_buckets(shapes(self.model), codec, self.settings.grouping)
 
     def damps_at(self, step: int) -> bool:
         """Whether `step` is shortened by as much as its codec's noise makes gradients longer.
@@ -212,12 +198,12 @@ def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage
     stages = [
         Stage(
             max(first, 1 + math.ceil(phase.epoch * steps)),
-            plan(tensors, phase.codec, grouping, by_name),
+            plan_buckets(tensors, phase.codec, grouping, by_name),
         )
         for phase in phases(settings.code, settings.code_schedule)
     ]
     if first > 1:
-        stages.insert(0, Stage(1, plan(tensors, DENSE, grouping)))
+        stages.insert(0, Stage(1, plan_buckets(tensors, DENSE, grouping)))
     return tuple(stages)
 
 

@@ -17,15 +17,14 @@ from atomo.identity import record
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, prune, sweep, unfinish, write
-from atomo.training.chosen import keep_chosen
 from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
 from atomo.training.events import DRIFTED, Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
-from atomo.training.kept_fusion import keep_found
 from atomo.training.kept_settings import keep_settings
 from atomo.training.manifest import manifest_name
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import RUN, Ownership, own
+from atomo.training.plan_records import keep_plan
 from atomo.training.resume import find_snapshot, mean, snapshot_of
 from atomo.training.run_folder import probe
 from atomo.training.storage import Outage
@@ -159,10 +158,7 @@ class Keeper:
         """Writes what the run is."""
         unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
         keep_settings(self._folder, self._job.settings)
-        if self._job.chosen:
-            keep_chosen(self._folder, self._job.chosen)
-        if self._job.found:
-            keep_found(self._folder, self._job.found)
+        keep_plan(self._folder, self._job.plan)
 
     @property
     def tries_again(self) -> bool:
@@ -260,11 +256,11 @@ class Keeper:
             self._tell(Caution(self._caution))
 
     def _started(self, first_step: int) -> Started:
-        job, s = self._job, self._job.settings
+        job, s, plan = self._job, self._job.settings, self._job.plan
         return Started(
             network=s.network,
             dataset=s.dataset,
-            code=AUTO if job.chosen else codecs_text(s.code, s.code_schedule, s.code_for),
+            code=AUTO if plan.codecs else codecs_text(s.code, s.code_schedule, s.code_for),
             memory=s.memory,
             workers=job.workers,
             parameters=job.entries,
@@ -275,7 +271,7 @@ class Keeper:
             train_dir=str(self._folder),
             comm_type=s.comm_type,
             samples=job.task.samples,
-            chosen=job.chosen.text if job.chosen else "",
-            fusion=job.found.text if job.found else "",
+            chosen=plan.codecs.text if plan.codecs else "",
+            fusion=plan.messages.text if plan.messages else "",
             spares=s.spares,
         )

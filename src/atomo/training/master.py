@@ -26,7 +26,7 @@ from atomo.training.master_weights import MasterWeights, on_host
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.progress import Progress, Step
 from atomo.training.resume import counts_in, hosts_in, spread
-from atomo.training.watched import UNWATCHED, Watched
+from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.training.worker_state import buffers_in
 from atomo.transports import Transport
 
@@ -49,7 +49,7 @@ class Master:
         transport: Transport,
         tell: Callable[[Event], None],
         interrupted: Callable[[], bool],
-        watch: Watched = UNWATCHED,
+        control: RunControl = NO_CONTROL,
         device: torch.device = CPU,
     ) -> None:
         """A master.
@@ -59,13 +59,13 @@ class Master:
             transport: connects it with the workers.
             tell: gets its events.
             interrupted: whether to have a checkpoint written, and to end.
-            watch: looks whether steps drift.
+            control: says whether steps drift.
             device: where gradients are added up and steps are taken.
         """
         self.step = 0  # for who reports an error
         self._job, self._transport, self._tell = job, transport, tell
-        self._interrupted, self._watch = interrupted, watch
-        self._keeper, self._progress = Keeper(job, tell, watch.owner), Progress(job)
+        self._interrupted, self._control = interrupted, control
+        self._keeper, self._progress = Keeper(job, tell, control.owner), Progress(job)
         self._weights = MasterWeights(job.model, job.buckets, device)
         self._optimizer = FlatOptimizer(self._weights.flat, job.buckets, job.settings, job.rate)
         self._server = Server(
@@ -131,7 +131,7 @@ class Master:
                 return INTERRUPTED
             # All ranks measure together: some of them alone cannot. The next leg goes on from a
             # checkpoint.
-            if self._are_all_there() and self._watch.drifts(step) and self._save():
+            if self._are_all_there() and self._control.drifts(step) and self._save():
                 return DRIFTED
             if self._cadence.due(self.step) or self._is_old() or self._keeper.tries_again:
                 self._save()

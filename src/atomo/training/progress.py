@@ -76,7 +76,7 @@ class Progress:
             hidden_s=exchanged.hidden_s,
             damping=taken.factor,
             follow_s=average(lambda report: report.follow_s),
-            plan_since=job.plan_since,
+            plan_since=job.plan.since,
             asked=gradients.asked,
             late=gradients.late,
             lost=gradients.lost,

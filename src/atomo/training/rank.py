@@ -4,7 +4,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import NoReturn
 
 import torch
@@ -13,16 +12,14 @@ from atomo.config import Settings, wants_gpu
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.roles import has_master
 from atomo.setting_checks import AUTO, CPU
-from atomo.training.choosing import choose_codecs
 from atomo.training.cores import share_of_cores
 from atomo.training.events import Caution, Event, Measuring
-from atomo.training.fused import fused
-from atomo.training.job import Job, make_job
-from atomo.training.legs import Legs
+from atomo.training.job import Job
 from atomo.training.master import Master
+from atomo.training.planner import PlanGroup, plan_job, plan_with_spares
+from atomo.training.replan_loop import ReplanLoop
 from atomo.training.replicated import Replicated
-from atomo.training.spared import spared
-from atomo.training.watched import UNWATCHED, Watched
+from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.training.worker import Worker
 from atomo.transports import Transport
 from atomo.visible import cut, visible
@@ -60,39 +57,38 @@ def run_rank(
             transport.open_device_channels(settings.timeout)
         if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
             tell(Caution(transport.staging))
-        first = spared(settings, transport, lambda s, t: planned(s, t, device, tell))
-        legs = Legs(settings, first, transport, device, tell)
-        with legs.watching() as watch:
+        first = plan_with_spares(
+            settings, transport, lambda s, t: plan_job(s, plan_group(s, t, device, tell))
+        )
+        loop = ReplanLoop(settings, first, transport, device, tell)
+        with loop.watching() as control:
             job: Job | None = first
             while job is not None:
-                end = make_end(job, transport, device, tell, interrupted, watch)
+                end = make_end(job, transport, device, tell, interrupted, control)
                 reason, step = end.run(), end.step
-                end = None  # what it held is in a checkpoint, and a probe needs the room
-                job = legs.after(job, step, reason)
+                end = None  # its state is in a checkpoint, and a probe needs the memory
+                job = loop.after(job, step, reason)
         transport.drain(settings.timeout)
     except BaseException as error:
         place = where(settings, transport.rank, step if end is None else end.step)
         fail(error, transport, place, failed, alone=concerns_one(error, end, transport.rank))
 
 
-def planned(
+def plan_group(
     settings: Settings,
     transport: Transport,
     device: torch.device,
     tell: Callable[[Event], None],
-) -> Job:
-    """The job with the codecs and messages that the settings name, or ask to have measured."""
+) -> PlanGroup:
+    """Returns the ranks that plan the job; rank 0 tells what a plan lacks and how long it takes."""
 
-    def say(why: str) -> None:
+    def warn(why: str) -> None:
         tell(Caution(why))
 
     def note(text: str) -> None:
         tell(Measuring(text))
 
-    chosen = choose_codecs(settings, transport, say, note)
-    settings = chosen.applied(settings) if chosen else settings
-    draft = replace(make_job(settings, transport.size), chosen=chosen)
-    return fused(draft, transport, device, say, note)
+    return PlanGroup(transport, device, settings.timeout, warn, note)
 
 
 def make_end(
@@ -101,13 +97,13 @@ def make_end(
     device: torch.device,
     tell: Callable[[Event], None],
     interrupted: Callable[[], bool],
-    watch: Watched = UNWATCHED,
+    control: RunControl = NO_CONTROL,
 ) -> Master | Worker | Replicated:
     """What this rank is: of a run without a master, all are alike."""
     if not has_master(job.settings.comm_type):
-        return Replicated(job, transport, device, tell, interrupted, watch)
+        return Replicated(job, transport, device, tell, interrupted, control)
     if transport.rank == 0:
-        return Master(job, transport, tell, interrupted, watch, device)
+        return Master(job, transport, tell, interrupted, control, device)
     return Worker(job, transport, device)
 
 

@@ -20,7 +20,7 @@ from atomo.training.job import Job
 from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, Taken, beginnings
-from atomo.training.watched import UNWATCHED, Watched
+from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.training.ways import cautions_of, make_elastic_group
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
@@ -48,11 +48,11 @@ class Replicated:
         device: torch.device,
         tell: Callable[[Event], None],
         interrupted: Callable[[], bool],
-        watch: Watched = UNWATCHED,
+        control: RunControl = NO_CONTROL,
     ) -> None:
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
-        self._watch, self._drifted = watch, False
+        self._control, self._drifted = control, False
         self._group = make_elastic_group(job, transport)
         self._replica = Replica(job, transport, device, self._group)
         self._progress = Progress(job)
@@ -92,7 +92,7 @@ class Replicated:
 
     def _lead(self) -> str:
         """Trains, and keeps the folder."""
-        keeper, replica = Keeper(self._job, self._tell, self._watch.owner), self._replica
+        keeper, replica = Keeper(self._job, self._tell, self._control.owner), self._replica
         self._keeper = keeper
         with keeper.owning():
             self._deal(keeper.snapshot())

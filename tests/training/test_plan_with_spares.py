@@ -10,10 +10,11 @@ import pytest
 from support import PATIENCE_S, settings, together
 
 from atomo.fusion import shapes
-from atomo.training import rank, spared
-from atomo.training.chosen import Chosen, keep_chosen, said
+from atomo.training import planner
 from atomo.training.events import Caution, Ended, Event, StepDone
 from atomo.training.job import Job, make_job
+from atomo.training.plan import CodecPlan, Plan, planned_settings
+from atomo.training.plan_records import keep_plan
 from atomo.training.rank import run_rank
 from atomo.training.worker import Worker
 from atomo.transports import LocalTransport, network
@@ -35,13 +36,14 @@ def built(monkeypatch) -> dict[str, Job]:
             job = jobs[threading.current_thread().name] = make_job(*words)
         return job
 
-    def build_together(*words: Any) -> Job:
+    def build_by_role(*words: Any) -> Job:
         job = build(*words)
-        planned.wait(PATIENCE_S)
+        # The spare waits for nobody: its weights are the master's before it steps.
+        if threading.current_thread().name != "rank 3":
+            planned.wait(PATIENCE_S)
         return job
 
-    monkeypatch.setattr(rank, "make_job", build_together)
-    monkeypatch.setattr(spared, "make_job", build)  # its weights are the master's before it steps
+    monkeypatch.setattr(planner, "make_job", build_by_role)
     return jobs
 
 
@@ -66,7 +68,9 @@ def test_a_spare_serves_with_the_codecs_that_the_others_chose(
     dense = settings(tmp_path, code="sgd", network="FC", n=3, memory="none")
     tensors = shapes(make_job(dense, dense.n).model)
     codes = {name: CODEC for name, shape in reversed(tensors) if len(shape) > 1}
-    keep_chosen(tmp_path, Chosen(codes, "dgc", 0.1, 0.5, 1.0, 1.0, 0.0, said(run)))
+    keep_plan(
+        tmp_path, Plan(CodecPlan(codes, "dgc", 0.1, 0.5, 1.0, 1.0, 0.0, planned_settings(run)))
+    )
     told, transports = list[Event](), network(run.processes)
 
     def body(transport: LocalTransport) -> None:

@@ -6,30 +6,35 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from support import largest_difference, run_threads, settings, together
 
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.training.checkpoint import load
-from atomo.training.choosing import choose_codecs
-from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, kept_chosen
 from atomo.training.job import make_job
-from atomo.training.plan_records import moved
+from atomo.training.plan import CodecPlan, Plan
+from atomo.training.plan_records import CODECS_FILE, keep_plan, kept_codecs, moved
+from atomo.training.planner import PlanGroup, plan_codecs
 from atomo.transports import network
 
 pytestmark = pytest.mark.usefixtures("short_trials")
 CODES = {"fc2.weight": "qsgd", "fc1.weight": "svd(rank=8)", "conv2.weight": "qsgd"}
 SAID = {"network": "LeNet", "dataset": "Digits", "comm_type": "Bcast", "n": 3, "batch_size": 32,
         "error_budget": None}  # fmt: skip
-CHOSEN = Chosen(CODES, "none", 0.05, 0.1, 0.0041, 0.0123, 2.5, SAID)
+CPU = torch.device("cpu")
+CHOSEN = CodecPlan(CODES, "none", 0.05, 0.1, 0.0041, 0.0123, 2.5, SAID)
 
 
-def choose(run: Settings, note: Callable[[str], object] = lambda text: None) -> list[Chosen | None]:
+def choose(
+    run: Settings, note: Callable[[str], object] = lambda text: None
+) -> list[CodecPlan | None]:
     """What each rank comes to."""
     transports, found = network(run.n), [None] * run.n
 
     def body(rank: int) -> None:
-        found[rank] = choose_codecs(run, transports[rank], note=note)
+        group = PlanGroup(transports[rank], CPU, run.timeout, note=note)
+        found[rank] = plan_codecs(run, group)
 
     ranks = range(run.n)
     together([lambda rank=rank: body(rank) for rank in ranks], lambda: transports[0].abort(1))
@@ -63,14 +68,14 @@ def test_all_ranks_come_to_the_same_codecs_within_the_budget(
 
 def test_a_run_that_continues_has_the_codecs_that_it_began_with(tmp_path: Path) -> None:
     run = settings(tmp_path, code="auto")
-    keep_chosen(tmp_path, CHOSEN)
+    keep_plan(tmp_path, Plan(CHOSEN))
     assert choose(run) == [CHOSEN] * run.n
 
 
 def test_another_question_has_another_answer(tmp_path: Path) -> None:
-    assert not CHOSEN.differs(settings(tmp_path, code="auto"), ("a", "a", "a"))
+    assert not CHOSEN.mismatch(settings(tmp_path, code="auto"))
     for changes in ({"error_budget": 0.5}, {"n": 4}, {"memory": "dgc"}, {"network": "FC"}):
-        told = CHOSEN.differs(settings(tmp_path, code="auto", **changes), ())
+        told = CHOSEN.mismatch(settings(tmp_path, code="auto", **changes))
         (name,) = changes
         assert f"--{name.replace('_', '-')} " in told
 
@@ -78,14 +83,14 @@ def test_another_question_has_another_answer(tmp_path: Path) -> None:
 def test_what_was_measured_on_other_hosts_does_not_serve_and_a_line_says_so(tmp_path: Path) -> None:
     run, told = settings(tmp_path, code="auto"), list[str]()
     there = replace(CHOSEN, hosts=("a", "b", "b"))
-    keep_chosen(tmp_path, there)
+    keep_plan(tmp_path, Plan(there))
     for hosts in (("a", "b", "b"), ()):
-        assert kept_chosen(run, hosts, told.append) == there
-    assert kept_chosen(replace(run, resume="never"), ("c", "b", "b"), told.append) is None
+        assert kept_codecs(run, hosts, told.append) == there
+    assert kept_codecs(replace(run, resume="never"), ("c", "b", "b"), told.append) is None
     assert not told
-    assert kept_chosen(run, ("c", "b", "b"), told.append) is None
+    assert kept_codecs(run, ("c", "b", "b"), told.append) is None
     assert told == [
-        f"{tmp_path / CHOSEN_FILE} does not serve this job: it was measured on a (1), b (2), and "
+        f"{tmp_path / CODECS_FILE} does not serve this job: it was measured on a (1), b (2), and "
         "the ranks are on c (1), b (2) now; codecs are measured and chosen anew"
     ]
 
@@ -128,7 +133,7 @@ def test_a_run_with_several_codecs_that_stops_and_goes_on_has_the_same_bits(tmp_
 
 
 def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / CHOSEN_FILE).write_text(json.dumps(asdict(CHOSEN) | {"more": 1}))
+    (tmp_path / CODECS_FILE).write_text(json.dumps(asdict(CHOSEN) | {"more": 1}))
     with pytest.raises(CheckpointError, match="remove it"):
         choose(settings(tmp_path, code="auto", n=2))
 

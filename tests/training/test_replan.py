@@ -25,30 +25,27 @@ from atomo.planning import Costs, Link, Profile, Scenario
 from atomo.planning.compression_errors import CompressionErrors
 from atomo.planning.costs import Cost
 from atomo.settings_file import read_settings
-from atomo.training import rank, replanning
+from atomo.training import planner, rank, replan
 from atomo.training.checkpoint import Snapshot, load, save
-from atomo.training.chosen import CHOSEN_FILE, Chosen, keep_chosen, read_chosen, said
-from atomo.training.drift import Rules
+from atomo.training.codec_proposals import codecs_of
 from atomo.training.events import Caution, Event, ProbedAgain, Started, StepDone
-from atomo.training.found import Found
-from atomo.training.fused import tensor_codecs
 from atomo.training.job import Job, make_job
+from atomo.training.job_probe import JobMeasurements
 from atomo.training.keeper import Keeper
-from atomo.training.kept_fusion import FUSION_FILE, job_hash, keep_found
-from atomo.training.legs import Legs
-from atomo.training.measuring import Measured
-from atomo.training.proposals import codecs_of
+from atomo.training.message_proposals import tensor_codecs
+from atomo.training.plan import CodecPlan, MessagePlan, Plan, TrialResult, planned_settings
+from atomo.training.plan_records import CODECS_FILE, MESSAGES_FILE, job_hash, keep_plan, read_codecs
+from atomo.training.plan_trials import try_plans
 from atomo.training.rank import run_rank
-from atomo.training.rehearsal import rehearse
-from atomo.training.replanning import weighed
-from atomo.training.trials import Trial
+from atomo.training.replan import weigh_plans
+from atomo.training.replan_loop import DriftRules, ReplanLoop
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import network
 
 BEFORE, AFTER = "topk(ratio=0.1)", "efsignsgd"
 pytestmark = pytest.mark.usefixtures("short_trials")
 PAUSE = 4  # the step after which ranks measure again
-RULES = Rules(window=2, steps=2, distance=PAUSE, share=1e12)
+RULES = DriftRules(window=2, steps=2, distance=PAUSE, share=1e12)
 PASS_S = 0.01
 STEP = StepDone(
     step=1, epoch=0.05, loss=2.5, accuracy=0.25, lr=0.02, workers=2, images_per_s=1.0, up_bytes=1,
@@ -58,14 +55,14 @@ STEP = StepDone(
 CASES = [{"comm_type": "Bcast", "n": 3}, {"comm_type": "Allgather", "n": 2}]
 
 
-def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., Measured]:
+def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., JobMeasurements]:
     """What ranks find where one codec sends next to nothing, and others so much for each tensor,
     over links of 1 MB/s.
     """
 
     def measure(
         job: Job, transport: object, device: object, codecs: Sequence[Codec[Any]], **rest: object
-    ) -> Measured:
+    ) -> JobMeasurements:
         tensors = shapes(job.model)
         count = len(tensors)
         gradient = {name: torch.zeros(shape) for name, shape in tensors}
@@ -75,8 +72,8 @@ def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., Meas
             Costs(str(c), (cost_of(c, best, others_bytes),) * count, Cost(), 1, False)
             for c in codecs
         ]
-        losses = tuple(CompressionErrors.of(c, (0.0,) * count) for c in codecs)
-        return Measured(Scenario(profile, job.workers, Link(1e6, 0.0)), tuple(costs), losses)
+        errors = tuple(CompressionErrors.of(c, (0.0,) * count) for c in codecs)
+        return JobMeasurements(Scenario(profile, job.workers, Link(1e6, 0.0)), tuple(costs), errors)
 
     return measure
 
@@ -89,21 +86,23 @@ def auto(folder: Path, **changes: Any) -> Settings:
     """A run whose codecs are known, with a prediction that no step can hold."""
     short = {"code": "auto", "network": "FC", "threads": 1, "max_steps": 8, **CASES[1]}
     run = settings(folder, **{**short, **changes})
-    if run.code == "auto" and not (folder / CHOSEN_FILE).exists():
+    if run.code == "auto" and not (folder / CODECS_FILE).exists():
         tensors = shapes(make_job(replace(run, code="sgd", memory="none"), run.n).model)
         codes = {name: BEFORE for name, shape in reversed(tensors) if len(shape) > 1}
-        keep_chosen(folder, Chosen(codes, "dgc", 0.1, 0.5, 1e-9, 1e-9, 0.5, said(run)))
+        keep_plan(
+            folder, Plan(CodecPlan(codes, "dgc", 0.1, 0.5, 1e-9, 1e-9, 0.5, planned_settings(run)))
+        )
     return run
 
 
-def as_predicted(*words: Any) -> tuple[Trial, ...]:
+def as_predicted(*words: Any) -> tuple[TrialResult, ...]:
     """Plans are tried in real steps, which are then said to have taken what was predicted."""
-    trials = [replace(one, taken_s=one.predicted_s) for one in rehearse(*words)]
+    trials = [replace(trial, taken_s=trial.predicted_s) for trial in try_plans(*words)]
     return tuple(sorted(trials, key=lambda one: one.taken_s))
 
 
 def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    """The whole job with all that ranks do before, between and after legs; what rank 0 tells."""
+    """The whole job with all that ranks do before, between and after plans; what rank 0 tells."""
     lock, built, told = threading.Lock(), threading.Barrier(run.n), list[Event]()
 
     def one_by_one(settings: Settings, ranks: int) -> Job:
@@ -113,8 +112,8 @@ def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
         built.wait(PATIENCE_S)
         return job
 
-    monkeypatch.setattr(rank, "make_job", one_by_one)
-    monkeypatch.setattr(replanning, "rehearse", as_predicted)
+    monkeypatch.setattr(planner, "make_job", one_by_one)
+    monkeypatch.setattr(planner, "try_plans", as_predicted)
     transports = network(run.n)
     bodies = [partial(run_rank, run, one, told.append, lambda: False) for one in transports]
     together(bodies, lambda: transports[0].abort(1))
@@ -141,8 +140,8 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     monkeypatch.setattr(
         f"atomo.training.{'worker' if case['n'] == 3 else 'replica'}.restore", spied
     )
-    monkeypatch.setattr(replanning, "measure", measured())
-    monkeypatch.setattr(rank, "Legs", partial(Legs, rules=RULES))
+    monkeypatch.setattr(replan, "measure_job", measured())
+    monkeypatch.setattr(rank, "ReplanLoop", partial(ReplanLoop, rules=RULES))
     run = auto(tmp_path, **case)
     told = run_ranks(run, monkeypatch)
     # Without a master all must know of an end one step ahead.
@@ -162,7 +161,7 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     for mine in kept:
         assert any(same(mine, one) for one in held)
         assert any(bool(tensor.any()) for tensor in mine.values())
-    kept_as = json.loads((tmp_path / CHOSEN_FILE).read_text())
+    kept_as = json.loads((tmp_path / CODECS_FILE).read_text())
     assert (kept_as["since"], {*kept_as["codes"].values()}) == (pause + 1, {AFTER})
     assert [{*one["codes"].values()} for one in kept_as["earlier"]] == [{BEFORE}]
     assert read_settings([tmp_path / "settings.toml"])["code"] == AFTER
@@ -176,8 +175,8 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
 def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replanning, "measure", measured())
-    monkeypatch.setattr(Legs, "_drifts", lambda self, done: done.step == PAUSE)
+    monkeypatch.setattr(replan, "measure_job", measured())
+    monkeypatch.setattr(ReplanLoop, "_drifts", lambda self, done: done.step == PAUSE)
     folders = [tmp_path / "once", tmp_path / "twice"]
     for folder, ends in zip(folders, ([8], [6, 8]), strict=True):
         for end in ends:
@@ -200,18 +199,20 @@ def test_other_messages_carry_on_what_was_kept(
     """A codec that sees each entry by itself makes no difference between messages, and a memory
     that lost anything would.
     """
-    monkeypatch.setattr(replanning, "measure", measured(others_bytes=4000.0))
-    monkeypatch.setattr(Legs, "_drifts", lambda self, done: done.step == PAUSE)
+    monkeypatch.setattr(replan, "measure_job", measured(others_bytes=4000.0))
+    monkeypatch.setattr(ReplanLoop, "_drifts", lambda self, done: done.step == PAUSE)
     plain = {"code": "bf16", "memory": "residual", "fusion": "auto", **case}
     run = auto(tmp_path / "changed", **plain)
     job = make_job(run, run.n)
     tensors = len(shapes(job.model))
-    one = Found("auto", (tensors,), job_hash(job, "auto"), 1.0, 1.0, 1.0, 0.5, (), step_s=1e-9)
-    keep_found(tmp_path / "changed", one)
+    one = MessagePlan(
+        "auto", (tensors,), job_hash(job, "auto"), 1.0, 1.0, 1.0, 0.5, (), step_s=1e-9
+    )
+    keep_plan(tmp_path / "changed", Plan(messages=one))
     told = run_ranks(run, monkeypatch)
     (again,) = (event for event in told if isinstance(event, ProbedAgain))
     assert again.changed
-    kept_as = json.loads((tmp_path / "changed" / FUSION_FILE).read_text())
+    kept_as = json.loads((tmp_path / "changed" / MESSAGES_FILE).read_text())
     assert len(kept_as["cuts"]) > 1
     assert [before["cuts"] for before in kept_as["earlier"]] == [[tensors]]
     assert read_settings([tmp_path / "changed" / "settings.toml"])["fusion"] == again_as(kept_as)
@@ -230,13 +231,13 @@ def again_as(kept_as: Mapping[str, Any]) -> str:
 def test_who_finds_a_new_prediction_off_as_well_says_so_once(tmp_path: Path) -> None:
     told: list[Event] = []
     run = auto(tmp_path)
-    chosen = read_chosen(tmp_path / CHOSEN_FILE, 0)
+    chosen = read_codecs(tmp_path / CODECS_FILE, 0)
     assert chosen is not None
-    job = replace(make_job(chosen.applied(run), run.n), chosen=chosen)
-    legs = Legs(run, job, network(run.n)[0], torch.device("cpu"), told.append, RULES)
-    legs._drift.probed(0.5, 0.1)
+    job = replace(make_job(chosen.applied(run), run.n), plan=Plan(chosen))
+    loop = ReplanLoop(run, job, network(run.n)[0], torch.device("cpu"), told.append, RULES)
+    loop._drift.probed(0.5, 0.1)
     for step in range(1, 20):
-        legs._drifts(replace(STEP, step=step, step_s=0.9))
+        loop._drifts(replace(STEP, step=step, step_s=0.9))
     (caution,) = told
     assert isinstance(caution, Caution)
     assert caution.text.startswith("steps take 900.0 ms where 500.0 were predicted from what was")
@@ -257,31 +258,43 @@ def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> N
 
 def test_who_goes_back_to_before_a_switch_has_the_codecs_of_then(tmp_path: Path) -> None:
     said_then = {"network": "FC"}
-    first = Chosen({"a": BEFORE}, "dgc", 0.1, 0.5, 1.0, 1.0, 1.0, said_then)
+    first = CodecPlan({"a": BEFORE}, "dgc", 0.1, 0.5, 1.0, 1.0, 1.0, said_then)
     later = [
         replace(first, codes={"a": code}, since=since) for code, since in ((AFTER, 5), ("bf16", 9))
     ]
     for one in (first, *later):
-        keep_chosen(tmp_path, one)
-    path = tmp_path / CHOSEN_FILE
-    found = [read_chosen(path, step) for step in (0, 3, 4, 7, 8, 100)]
+        keep_plan(tmp_path, Plan(one))
+    path = tmp_path / CODECS_FILE
+    found = [read_codecs(path, step) for step in (0, 3, 4, 7, 8, 100)]
     assert found == [first, first, later[0], later[0], later[1], later[1]]
-    keep_chosen(tmp_path, later[0])  # a run went back there: what came later is another's
-    assert read_chosen(path, 100) == later[0]
-    assert read_chosen(path, 0) == first
+    keep_plan(tmp_path, Plan(later[0]))  # a run went back there: what came later is another's
+    assert read_codecs(path, 100) == later[0]
+    assert read_codecs(path, 0) == first
 
 
 def test_what_gains_next_to_nothing_is_left_alone(tmp_path: Path) -> None:
     run = auto(tmp_path)
-    chosen = read_chosen(tmp_path / CHOSEN_FILE, 0)
+    chosen = read_codecs(tmp_path / CODECS_FILE, 0)
     assert chosen is not None
-    before = replace(chosen, trials=(Trial("dense", 1.0, 9.0),))  # of which nothing holds any more
-    job = replace(make_job(chosen.applied(run), run.n), chosen=before)
+    before = replace(chosen, trials=(TrialResult("dense", 1.0, 9.0),))
+    job = replace(make_job(chosen.applied(run), run.n), plan=Plan(before))
     some = families(run, "dgc")
     codecs = codecs_of(some)
     for others_bytes, better in ((1.0, False), (4000.0, True)):
         found = measured(others_bytes=others_bytes)(job, None, None, codecs)
-        stays, best = weighed(run, job, some, codecs, found)
+        stays, best = weigh_plans(run, job, some, codecs, found)
         assert (best.step_s * 1.02 < stays.step_s) == better
-        assert stays.chosen == replace(chosen, step_s=stays.step_s)
+        assert stays.plan.codecs == replace(chosen, step_s=stays.step_s)
     assert {*map(str, tensor_codecs(job))} == {BEFORE}
+
+
+def test_ranks_go_on_if_the_new_plan_is_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No plan is tried then, and the ranks that wait for trials learn so."""
+    monkeypatch.setattr(replan, "measure_job", measured(best=BEFORE))
+    monkeypatch.setattr(ReplanLoop, "_drifts", lambda self, done: done.step == PAUSE)
+    told = run_ranks(auto(tmp_path, max_steps=6), monkeypatch)
+    (again,) = (event for event in told if isinstance(event, ProbedAgain))
+    assert not again.changed
+    assert sum(isinstance(event, StepDone) for event in told) == 6

@@ -9,17 +9,17 @@ from selection import slow_but
 from support import settings, together
 
 from atomo.fusion.flow import Flow, Times
-from atomo.training.found import Found
-from atomo.training.fused import after_trials
 from atomo.training.job import make_job
-from atomo.training.rehearsal import (
-    Contender,
+from atomo.training.message_proposals import after_trials
+from atomo.training.plan import MessagePlan, TrialResult, expected, trials_text
+from atomo.training.plan_trials import (
+    PlanCandidate,
     finalists,
-    join_rehearsal,
-    rehearse,
+    join_trials,
+    try_plans,
+    winner_first,
     worth_trying,
 )
-from atomo.training.trials import Trial, expected, listed, winner_first
 from atomo.transports import network
 
 CASES = [{"n": 3, "comm_type": "Bcast"}, *({"n": n, "comm_type": "Allgather"} for n in (2, 1))]
@@ -30,12 +30,12 @@ def called(case: dict[str, object]) -> str:
     return f"{case['comm_type']}-{case['n']}"
 
 
-def plan(name: str, predicted_s: float, **changes: str) -> Contender:
+def plan(name: str, predicted_s: float, **changes: str) -> PlanCandidate:
     words = {"code": "sgd", "code_for": "", "memory": "none", "fusion": "layer", **changes}
-    return Contender(name, **words, predicted_s=predicted_s)
+    return PlanCandidate(name, **words, predicted_s=predicted_s)
 
 
-def names(plans: list[Contender]) -> str:
+def names(plans: list[PlanCandidate]) -> str:
     return "".join(one.name for one in plans)
 
 
@@ -80,20 +80,20 @@ def test_a_line_says_what_became_of_plans() -> None:
     assert [one.name for one in trials] == ["b", "a"]
     assert expected(trials, 7.0) == 0.5
     assert expected((), 7.0) == 7.0
-    assert listed(trials) == "; 500.0 in trial steps (a 1000.0)"
-    assert listed(winner_first([], [])) == ""
-    assert Trial.read(asdict(trials[0])) == trials[0]
+    assert trials_text(trials) == "; 500.0 in trial steps (a 1000.0)"
+    assert trials_text(winner_first([], [])) == ""
+    assert TrialResult.read(asdict(trials[0])) == trials[0]
 
 
 def test_messages_are_those_that_steps_were_shortest_with() -> None:
     flow = Flow((0.1, 0.2), (Times(0.0, 1.0, 0.0),) * 2, Times(0.0, 0.5, 0.0), 0.0)
-    found = Found("auto", (1, 2), "of this", flow.done((1, 2)), 3.0, 2.0, 1.0, ())
+    found = MessagePlan("auto", (1, 2), "of this", flow.done((1, 2)), 3.0, 2.0, 1.0, ())
     plans = {(1, 2): plan("auto", 1.0), (2,): plan("one", 1.5)}
-    trials = (Trial("one", 1.5, 1.0), Trial("auto", 1.0, 2.0))
+    trials = (TrialResult("one", 1.5, 1.0), TrialResult("auto", 1.0, 2.0))
     best = after_trials(found, plans, trials, flow)
     assert (best.cuts, best.step_s, best.trials) == ((2,), 1.5, trials)
     assert best.exchange_s == flow.done((2,))
-    assert Found.read(best.record()) == best
+    assert MessagePlan.read(asdict(best)) == best
     assert after_trials(found, plans, (), flow).cuts == (1, 2)
 
 
@@ -113,11 +113,11 @@ def test_trials_leave_no_trace(case: dict[str, object], tmp_path: Path) -> None:
         plan("topk", 1e-3, code="topk(ratio=0.1)", memory="dgc", fusion="one"),
         plan("mixed", 1e-3, code="qsgd", code_for="svd(rank=2): 4.weight"),
     ]
-    drawn, trials = torch.random.get_rng_state(), list[Trial]()
+    drawn, trials = torch.random.get_rng_state(), list[TrialResult]()
     there = {path.name for path in tmp_path.iterdir()}
-    parts = [lambda: trials.extend(rehearse(jobs[0], transports[0], CPU, plans))]
+    parts = [lambda: trials.extend(try_plans(jobs[0], transports[0], CPU, plans))]
     parts += [
-        lambda job=job, one=one: join_rehearsal(job, one, CPU)
+        lambda job=job, one=one: join_trials(job, one, CPU)
         for job, one in zip(jobs[1:], transports[1:], strict=True)
     ]
     together(parts, lambda: transports[0].abort(1))

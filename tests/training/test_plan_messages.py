@@ -12,8 +12,8 @@ from atomo.errors import CheckpointError
 from atomo.settings_file import read_settings
 from atomo.training.checkpoint import load
 from atomo.training.events import Event, Started
-from atomo.training.found import Found
-from atomo.training.kept_fusion import FUSION_FILE, find_kept, keep_found
+from atomo.training.plan import MessagePlan, Plan
+from atomo.training.plan_records import MESSAGES_FILE, keep_plan, kept_messages
 
 pytestmark = pytest.mark.usefixtures("short_trials")
 CASES = [
@@ -69,31 +69,31 @@ def test_a_run_that_measured_first_is_bit_for_bit_one_that_was_told(case, tmp_pa
 def test_a_run_that_goes_on_keeps_its_messages(tmp_path, monkeypatch) -> None:
     short = {**SHORT, "n": 2, "comm_type": "Allgather", "max_steps": 1}
     told = found_by(settings(tmp_path, **short))
-    monkeypatch.setattr("atomo.training.fused.Rank.found", None)  # nothing is measured again
+    monkeypatch.setattr("atomo.training.planner.search_messages", None)  # nothing is measured again
     assert found_by(settings(tmp_path, **{**short, "max_steps": 2})) == told
 
 
-FOUND = Found("auto", (1, 3), "of this", 0.5, 0.75, 1.0, 2.0, (1.0, 2.0))
+FOUND = MessagePlan("auto", (1, 3), "of this", 0.5, 0.75, 1.0, 2.0, (1.0, 2.0))
 
 
 def test_messages_of_another_job_are_not_taken_over(tmp_path) -> None:
-    keep_found(tmp_path, FOUND)
+    keep_plan(tmp_path, Plan(messages=FOUND))
     chosen = settings(tmp_path, fusion="auto")
-    assert find_kept(chosen, "of this") == FOUND
-    assert find_kept(chosen, "of that") is None
-    assert find_kept(replace(chosen, resume="never"), "of this") is None
-    assert find_kept(replace(chosen, train_dir=str(tmp_path / "new")), "of this") is None
+    assert kept_messages(chosen, "of this") == FOUND
+    assert kept_messages(chosen, "of that") is None
+    assert kept_messages(replace(chosen, resume="never"), "of this") is None
+    assert kept_messages(replace(chosen, train_dir=str(tmp_path / "new")), "of this") is None
 
 
 def test_messages_of_other_hosts_are_not_taken_over_and_a_line_says_so(tmp_path) -> None:
     told: list[str] = []
-    keep_found(tmp_path, replace(FOUND, hosts=("a", "b"), step_s=0.25))
+    keep_plan(tmp_path, Plan(messages=replace(FOUND, hosts=("a", "b"), step_s=0.25)))
     chosen = settings(tmp_path, fusion="auto")
-    kept = find_kept(chosen, "of this", ("a", "b"), told.append)
+    kept = kept_messages(chosen, "of this", ("a", "b"), told.append)
     assert kept == replace(FOUND, hosts=("a", "b"), step_s=0.25)
     assert not told
-    assert find_kept(chosen, "of this", ("a", "c"), told.append) is None
-    assert find_kept(chosen, "of that", ("a", "b"), told.append) is None
+    assert kept_messages(chosen, "of this", ("a", "c"), told.append) is None
+    assert kept_messages(chosen, "of that", ("a", "b"), told.append) is None
     assert "it was measured on a (1), b (1), and the ranks are on a (1), c (1) now" in told[0]
     assert "it is of other codecs, another network or other settings" in told[1]
 
@@ -112,6 +112,6 @@ def test_messages_of_other_hosts_are_not_taken_over_and_a_line_says_so(tmp_path)
     ],
 )
 def test_a_file_that_is_no_such_thing_is_refused(text, tmp_path) -> None:
-    (tmp_path / FUSION_FILE).write_text(text)
+    (tmp_path / MESSAGES_FILE).write_text(text)
     with pytest.raises(CheckpointError, match="take it away, and they are found anew"):
-        find_kept(settings(tmp_path, fusion="auto"), "of this")
+        kept_messages(settings(tmp_path, fusion="auto"), "of this")

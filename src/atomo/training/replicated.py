@@ -211,7 +211,7 @@ class Replicated:
         self._tell_notes()
         # All ranks must know before a step that it is the last one: so it is the one after this.
         is_whole = group is None or group.is_complete
-        self._drifted = is_whole and self._watch.drifts(step) and self._can_save()
+        self._drifted = is_whole and self._control.drifts(step) and self._can_save()
         self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()

@@ -20,12 +20,14 @@ from safetensors.torch import save_file
 from tasks.test_detection_files import GOOD
 
 from atomo.cli import main
+from atomo.cli.explain_run import read_steps
 from atomo.cli.gradient_file import gradient_in
 from atomo.data.files import decode, header_size
 from atomo.data.idx import read_idx
-from atomo.errors import AtomoError, ConfigError, DataError
+from atomo.errors import AtomoError, CheckpointError, ConfigError, DataError
 from atomo.launch.hosts import read_hosts
 from atomo.launch.summary import nearby
+from atomo.launch.sweep import measured, past, results_table
 from atomo.models.npz import read_npz
 from atomo.models.tensor_files import read_tensors
 from atomo.plain_file import read_pipe, read_text
@@ -34,16 +36,29 @@ from atomo.settings_file import read_settings
 from atomo.tasks.audio.clips import read_genders
 from atomo.tasks.audio.prompts import read_prompts
 from atomo.tasks.audio.waves import coefficients
+from atomo.tasks.classes import TOP1
 from atomo.tasks.detection.annotations import read_annotations
 from atomo.tasks.detection.pretrained import read as read_body
 from atomo.tasks.labels.repository import read_split_file, read_table
 from atomo.tasks.language.corpus import read_corpus
+from atomo.tasks.text.tokens import splitter
 from atomo.tasks.text.vectors import read_vectors
 
 MUTANTS = 60  # of each file
 TABLE = "2 3 4\n0,3 0:1.5 2:2\n 1:0.25\n"
 VECTORS = "2 3\nword 0.5 1 2\nother 1 2 3e1\n"
 SETTINGS = 'network = "ResNet20"\nlr = 0.1\nn = 3\nnesterov = true\nlr_milestones = "1,2"\n'
+STEP = '{"step": 3, "loss": 0.5, "accuracy": 0.75, "step_s": 0.125, "up_bytes": 10}\n'
+TRIAL = (
+    '{"name": "lr=1", "settings": "lr = 1", "steps": 3, "loss": 0.5, "accuracy": 0.75, '
+    '"step_s": 0.125, "sent_bytes": 10.0, "tested": 0.5}\n'
+)
+TOKENISER = (
+    '{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], '
+    '"normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, '
+    '"decoder": null, "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1}, '
+    '"unk_token": "<unk>"}}'
+)
 HOSTS = "10.0.0.1\nworker-1.example slots=4 # four\nuser@other\n"
 
 
@@ -90,6 +105,25 @@ def corpus(path: Path) -> object:
     return read_corpus(path.parent, str.split, 1)
 
 
+def swept(path: Path) -> object:
+    return results_table([*past(path.parent).values()], TOP1)
+
+
+def trial_of(path: Path) -> object:
+    read_steps(path.parent)
+    return results_table([measured("lr=1", "", path.parent, False, TOP1)], TOP1)
+
+
+def evaluated(path: Path) -> object:
+    (path.parent / "metrics.jsonl").write_text(STEP)
+    return trial_of(path)
+
+
+def tokenised(path: Path) -> object:
+    pytest.importorskip("tokenizers")
+    return splitter(path)("a b")
+
+
 def both(path: Path) -> object:
     return header_size(str(path)), decode(str(path))
 
@@ -115,7 +149,12 @@ FAMILIES: dict[str, tuple[Callable[[Path], None], Read]] = {
     "vectors.txt": (text(VECTORS), lambda path: read_vectors(path, {"word"})),
     "instances.json": (text(json.dumps(GOOD)), read_annotations),
     "probe.json": (lambda path: write_probe(path, SUBJECT, FOUND), read_probe),
+    "sweep.jsonl": (text(TRIAL), swept),
+    "metrics.jsonl": (text(STEP), trial_of),
+    "evaluations.jsonl": (text('{"step": 3, "top1": 0.5}\n'), evaluated),
+    "tokens.json": (text(TOKENISER), tokenised),
 }
+DOCUMENTS = tuple(name for name in FAMILIES if name.endswith((".json", ".jsonl")))
 
 
 def read_or_refuse(read: Read, path: Path, content: bytes) -> None:
@@ -142,13 +181,13 @@ def test_damaged_bytes_are_read_or_refused(name, tmp_path):
         read_or_refuse(read, path, content)
 
 
-@pytest.mark.parametrize("name", ["instances.json", "probe.json"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_absurd_values_are_read_or_refused(name, tmp_path):
     make, read = FAMILIES[name]
     path = tmp_path / name
     make(path)
     for content in documents(json.loads(path.read_bytes())):
-        read_or_refuse(read, path, content)
+        read_or_refuse(read, path, content + b"\n")  # a line without its end is cut off
 
 
 def zeros(path: Path) -> None:
@@ -171,7 +210,7 @@ def test_what_is_no_file_or_has_no_end_is_not_read(name, make, tmp_path, monkeyp
         return  # a line of it is too long after 1 GiB: the next test has the bound
     else:
         make(path)
-    with pytest.raises((ConfigError, DataError)) as error:
+    with pytest.raises((CheckpointError, ConfigError, DataError)) as error:
         FAMILIES[name][1](path)
     assert name in str(error.value)
 

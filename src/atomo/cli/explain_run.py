@@ -24,7 +24,7 @@ from atomo.planning.rails import HIERARCHICAL
 from atomo.roles import has_master
 from atomo.settings_file import SETTINGS_FILE, read_settings
 from atomo.training.evaluator import refuse_foreign
-from atomo.training.json_lines import lines
+from atomo.training.step_lines import step_lines
 from atomo.visible import visible
 
 __all__ = ["asked", "by_last_plan", "explain_run", "like_run_beside"]
@@ -66,9 +66,7 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
         ConfigError: its settings are none.
     """
     settings = settings_of(folder)
-    steps = by_last_plan(
-        [line for line in lines(folder / "metrics.jsonl") if line["step"] >= FIRST]
-    )
+    steps = by_last_plan([step for step in read_steps(folder) if step["step"] >= FIRST])
     if not steps:
         raise CheckpointError(f"{folder} has no step from {FIRST} on to explain: let it run longer")
     like_it = asked(settings, options)
@@ -82,6 +80,12 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
     report_console().print(table(folder, settings, parts))
     sys.stdout.write(visible(sentence(parts, options)))
     return 0
+
+
+def read_steps(folder: Path) -> list[Mapping[str, Any]]:
+    """Reads the steps of a run. Raises CheckpointError where a line is none."""
+    times = [name for names in PARTS.values() for name in names]
+    return step_lines(folder, ["step_s"], [*times, "plan_since"])
 
 
 def by_last_plan(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -183,19 +187,24 @@ def table(folder: Path, settings: Settings, parts: Sequence[Part]) -> Table:
         out.add_column(column, justify="right" if column else "left")
     whole_s = parts[0].measured_s
     for part in parts:
-        cells = [part.name, f"{1e3 * part.measured_s:.1f}", f"{part.measured_s / whole_s:.0%}"]
+        cells = [part.name, f"{1e3 * part.measured_s:.1f}", share_text(part.measured_s, whole_s)]
         if part.predicted_s is not None:
-            off = part.predicted_s / part.measured_s - 1
-            cells += [f"{1e3 * part.predicted_s:.1f}", f"{off:+.0%}"]
+            off = share_text(part.predicted_s - part.measured_s, part.measured_s, "+")
+            cells += [f"{1e3 * part.predicted_s:.1f}", off]
         out.add_row(*cells)
     return out
+
+
+def share_text(seconds: float, of_s: float, sign: str = "-") -> str:
+    """Formats a share of a time; "+" shows its sign always. A time of 0 has no shares."""
+    return f"{seconds / of_s:{sign}.0%}" if of_s > 0 else "-"
 
 
 def sentence(parts: Sequence[Part], options: ExplainOptions) -> str:
     """Names the part that took most of the time."""
     largest = max(parts[1:], key=lambda part: part.measured_s)
-    share = largest.measured_s / parts[0].measured_s
+    share = share_text(largest.measured_s, parts[0].measured_s)
     return (
-        f"Most of a step is {largest.name}: {share:.0%}. Predicted for links of "
+        f"Most of a step is {largest.name}: {share}. Predicted for links of "
         f"{options.bandwidth} and {options.latency}, from what this machine takes now.\n"
     )

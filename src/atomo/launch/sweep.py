@@ -1,6 +1,6 @@
 """The results of a sweep: one line a trial in a file, so that it goes on where it stopped."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
@@ -12,6 +12,7 @@ from atomo.launch.text import bytes_text
 from atomo.tasks import Metric
 from atomo.training.evaluation_log import EVALUATIONS
 from atomo.training.json_lines import append_line, lines
+from atomo.training.step_lines import LAST_STEP, number_in, step_lines, whole_in
 
 __all__ = ["SweepTrial", "best", "measured", "past", "remember", "results_table"]
 
@@ -47,7 +48,8 @@ def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Met
     Raises:
         CheckpointError: they cannot be read.
     """
-    steps = lines(folder / "metrics.jsonl")
+    numbers = ["accuracy", "step_s", "up_bytes", *([] if diverged else ["loss"])]
+    steps = step_lines(folder, numbers)
     if not steps:
         return SweepTrial(name, settings, 0, None, 0.0, 0.0, 0.0)
     last = steps[-max(1, round(LAST * len(steps))) :]
@@ -55,9 +57,20 @@ def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Met
     accuracy = mean([step["accuracy"] for step in last])
     seconds = mean([step["step_s"] for step in steps])
     sent = mean([step["up_bytes"] for step in steps])
-    evaluated = lines(folder / EVALUATIONS)
-    tested = evaluated[-1].get(metric.key) if evaluated else None
+    tested = last_result(folder / EVALUATIONS, metric)
     return SweepTrial(name, settings, steps[-1]["step"], loss, accuracy, seconds, sent, tested)
+
+
+def last_result(log: Path, metric: Metric) -> float | None:
+    """Returns the last result of an evaluator; None: there is none.
+
+    Raises:
+        CheckpointError: the log cannot be read, or its last line is no result.
+    """
+    try:
+        return next((maybe_number(record, metric.key) for record in lines(log)[-1:]), None)
+    except ValueError as error:
+        raise CheckpointError(f"{log}: the last line is no result ({error}); remove it") from error
 
 
 def past(folder: Path) -> dict[str, SweepTrial]:
@@ -66,11 +79,39 @@ def past(folder: Path) -> dict[str, SweepTrial]:
     Raises:
         CheckpointError: its results cannot be read.
     """
-    try:
-        found = [SweepTrial(**record) for record in lines(folder / RESULTS)]
-    except TypeError as error:
-        raise CheckpointError(f"{folder / RESULTS} is not that of a sweep: {error}") from error
+    path, found = folder / RESULTS, list[SweepTrial]()
+    for place, record in enumerate(lines(path), 1):
+        try:
+            found.append(trial_from(record))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path} is not that of a sweep: line {place}: {error}; remove it"
+            ) from error
     return {trial.settings: trial for trial in found}
+
+
+def trial_from(record: object) -> SweepTrial:
+    """Returns the trial of a record. Raises ValueError where it is that of none."""
+    if not isinstance(record, Mapping):
+        raise ValueError("not a JSON object")
+    for name in ("name", "settings"):
+        if not isinstance(record.get(name), str):
+            raise ValueError(f"{name} is {record.get(name)!r:.60}, not a text")
+    return SweepTrial(
+        record["name"],
+        record["settings"],
+        steps=whole_in(record, "steps", LAST_STEP),
+        loss=maybe_number(record, "loss"),
+        tested=maybe_number(record, "tested"),
+        **{name: number_in(record, name) for name in ("accuracy", "step_s", "sent_bytes")},
+    )
+
+
+def maybe_number(record: object, name: str) -> float | None:
+    """Returns a number of a record, None where it has none. Raises ValueError for other values."""
+    if not isinstance(record, Mapping):
+        raise ValueError("not a JSON object")
+    return None if record.get(name) is None else number_in(record, name)
 
 
 def remember(folder: Path, trial: SweepTrial) -> None:

@@ -1,12 +1,14 @@
 """Lines to tokens: what white space divides, or what a tokeniser of one's own makes of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
+from atomo.plain_file import MOST, read_text
 
 __all__ = ["Tokenise", "splitter"]
 
@@ -35,18 +37,31 @@ def tokeniser(path: Path) -> Tokenise:
     made = loaded(path)
     made.no_truncation()
     made.no_padding()
-    return lambda line: list(made.encode(line, add_special_tokens=False).tokens)
+
+    def divide(line: str) -> list[str]:
+        with explained(path):
+            return list(made.encode(line, add_special_tokens=False).tokens)
+
+    return divide
 
 
 def loaded(path: Path) -> Any:
+    """Reads a tokeniser."""
     try:
         package: Any = import_module("tokenizers")
     except ImportError as error:
         raise ConfigError(
             f"{path} needs the package tokenizers ({error}); `{install_command('text')}` brings it"
         ) from error
+    with explained(path):
+        return package.Tokenizer.from_str(read_text(path, MOST))
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Translates errors of the package, also those of a line that a tokeniser cannot divide."""
     try:
-        return package.Tokenizer.from_file(str(path))
+        yield
     except Exception as error:  # the package raises nothing more special
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} is no tokeniser of `tokenizers`: {reason}") from error

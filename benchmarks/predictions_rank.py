@@ -32,7 +32,7 @@ from atomo.probing.probe_file import costs_from
 from atomo.roles import has_master
 from atomo.training.job import Job, make_job
 from atomo.training.job_probe import JobDryRun
-from atomo.training.leader import Leader
+from atomo.training.master_stepper import MasterStepper
 from atomo.training.replica import Replica
 from atomo.training.worker import Worker
 from atomo.transports import Transport, connect
@@ -242,9 +242,10 @@ def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]
 
 def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Returns the master's steps, without its folder."""
-    leader = Leader(job, transport, CPU)
-    led = [leader.take_step() for _ in range(job.last_step)]
-    leader.stop()
+    stepper = MasterStepper(job, transport, CPU, trial=True)
+    stepper.server.meet(stepper.weights.flat)
+    led = [stepper.take_step(1 + step) for step in range(job.last_step)]
+    stepper.server.stop()
     counted = [one for step in led[WARM_UP:] for one in step.reports.values()]
     parts = {
         name: statistics.median(getattr(one, name) for one in counted)

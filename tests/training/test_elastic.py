@@ -22,7 +22,7 @@ from atomo.training.checkpoint import load, steps
 from atomo.training.events import Caution, Ended, Event, Started
 from atomo.training.job import Job, make_job
 from atomo.training.rank import make_end
-from atomo.training.replica import Taken
+from atomo.training.replica import ReplicaStep
 from atomo.training.replicated import Replicated
 from atomo.training.ways import cautions_of, make_elastic_group
 from atomo.transports import LocalTransport, Transport, network
@@ -35,7 +35,7 @@ def dies_at(end: object, step: int, wire: LocalTransport) -> None:
     assert isinstance(end, Replicated)
     replica, plain = end._replica, end._replica.take_step
 
-    def planted(**asks: Any) -> Taken:
+    def planted(**asks: Any) -> ReplicaStep:
         if replica.step + 1 == step:
             wire.exit_rank(137)
             raise PeerLost(wire.rank, "dying, itself")

@@ -1,33 +1,28 @@
 """The master: owns weights and optimiser, takes the steps, writes the checkpoints."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, final
 
 import torch
 
-from atomo.communicators import Coder, Exchanged, Limits, Report, Server, Source, make_down
-from atomo.downlink import weights_dtype
+from atomo.communicators import Exchanged
 from atomo.errors import TooFewWorkers
-from atomo.training.average import without_average
 from atomo.training.cadence import Cadence
 from atomo.training.contents import (
     COUNTS,
     EXCHANGE,
-    kept_buffers,
     load_model,
     without_exchange,
 )
-from atomo.training.damping import Damping, without_damping
+from atomo.training.damping import without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper, Parts
-from atomo.training.master_weights import MasterWeights, on_host
-from atomo.training.optimizer import FlatOptimizer
+from atomo.training.master_stepper import MasterStepper
+from atomo.training.master_weights import on_host
 from atomo.training.progress import Progress, Step
 from atomo.training.resume import counts_in, hosts_in, spread
 from atomo.training.run_control import NO_CONTROL, RunControl
-from atomo.training.worker_state import buffers_in
 from atomo.transports import Transport
 
 __all__ = ["Master"]
@@ -66,35 +61,10 @@ class Master:
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._control = interrupted, control
         self._keeper, self._progress = Keeper(job, tell, control.owner), Progress(job)
-        self._weights = MasterWeights(job.model, job.buckets, device)
-        self._optimizer = FlatOptimizer(self._weights.flat, job.buckets, job.settings, job.rate)
-        self._server = Server(
-            transport,
-            job.buckets,
-            job.settings.num_aggregate,
-            job.settings.timeout,
-            make_down(job.settings.down, self._source()),
-            late_counts=job.late_counts,
-            least=job.settings.least_workers,
-            spares=job.settings.spares,
-            images=job.images_of_step,
-            lent=buffers_in if kept_buffers(job.model) else None,
-            most_strikes=job.settings.max_strikes,
-            limits=Limits(job.settings.step_timeout, job.settings.grace),
-        )
-        self._damping = Damping()
+        self._stepper = MasterStepper(job, transport, device)
+        self._server, self._weights = self._stepper.server, self._stepper.weights
         self._saved = -1
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
-
-    def _source(self) -> Source:
-        """What the ways down are made of."""
-        return Source(
-            self._transport.local_size == self._transport.size,
-            lambda: without_average(self._optimizer.state_dict()),
-            self._job.down_buckets,
-            Coder(self._job.settings.compression, self._job.settings.seed),
-            weights_dtype(self._job.settings.down),
-        )
 
     def run(self) -> str:
         """Trains to the end, until interrupted, or until steps have drifted; says which."""
@@ -189,8 +159,10 @@ class Master:
             return 0
         load_model(self._job.model, snapshot.model)
         self._weights.from_model()
-        self._damping.load_state_dict(snapshot.optimizer)
-        self._optimizer.load_state_dict(without_exchange(without_damping(snapshot.optimizer)))
+        self._stepper.damping.load_state_dict(snapshot.optimizer)
+        self._stepper.optimizer.load_state_dict(
+            without_exchange(without_damping(snapshot.optimizer))
+        )
         if snapshot.workers:
             self._server.restore(
                 spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
@@ -202,32 +174,17 @@ class Master:
 
     def _take_step(self, step: int) -> StepDone:
         transport, server = self._transport, self._server
-        before = transport.received_bytes, transport.sent_bytes, server.decode_s
-        started = time.perf_counter()
-        server.expect(self._job.buckets_at(step))
-        server.broadcast(step, self._weights.flat)
-        reports = server.collect(self._optimizer.gradient)
-        collected = time.perf_counter()
-        factor = self._factor(step, reports)
-        self._optimizer.step(step, factor)
-        server.took(factor)
-        self.step = step
-        ended = time.perf_counter()
-        exchanged = Exchanged(reports, server.decode_s - before[2], exchange_s=0.0, hidden_s=0.0)
-        times = ended - collected, ended - started
+        before = transport.received_bytes, transport.sent_bytes
+        result = self._stepper.take_step(step)
+        self.step, reports = step, result.reports
+        exchanged = Exchanged(reports, result.decode_s, exchange_s=0.0, hidden_s=0.0)
+        times = result.update_s, result.step_s
         up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
         dense = 4 * self._job.entries * len(reports)
         balances = server.balance(), server.image_balance()
         lags = server.slowest()
-        done = Step(step, exchanged, factor, *times, up, down, dense, *balances, *lags)
+        done = Step(step, exchanged, result.factor, *times, up, down, dense, *balances, *lags)
         return self._progress.done(done)
-
-    def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
-        """What the noise of the codec leaves of the learning rate."""
-        if not self._job.damps_at(step):
-            return 1.0
-        square = sum(report.square for report in reports.values()) / len(reports)
-        return self._damping.factor(square, float(self._optimizer.gradient.norm()) ** 2)
 
     def _save(self) -> bool:
         """Writes a checkpoint, if it can and there is none of this step; whether there is one."""
@@ -239,7 +196,9 @@ class Master:
 
     def _parts(self) -> Parts:
         states = self._server.save()
-        optimizer = on_host(self._optimizer.state_dict()) | self._damping.state_dict()
+        optimizer = (
+            on_host(self._stepper.optimizer.state_dict()) | self._stepper.damping.state_dict()
+        )
         if any(map(any, counts := self._server.counts)):
             optimizer[EXCHANGE + COUNTS] = torch.tensor(counts)
         self._weights.to_model()

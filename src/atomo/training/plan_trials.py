@@ -21,7 +21,7 @@ from atomo.probing import preserved_state
 from atomo.roles import has_master
 from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job, make_stages
-from atomo.training.leader import Leader
+from atomo.training.master_stepper import MasterStepper
 from atomo.training.plan import Plan, TrialResult
 from atomo.training.replica import Replica
 from atomo.training.telling import hear, tell
@@ -232,9 +232,10 @@ def step_times(job: Job, transport: Transport, device: torch.device, steps: int)
     elif transport.rank:
         Worker(job, transport, device).run()
     else:
-        leader = Leader(job, transport, device)
-        yield from [leader.take_step().step_s for _ in range(steps)]
-        leader.stop()
+        stepper = MasterStepper(job, transport, device, trial=True)
+        stepper.server.meet(stepper.weights.flat)
+        yield from [stepper.take_step(1 + step).step_s for step in range(steps)]
+        stepper.server.stop()
 
 
 def winner_first(

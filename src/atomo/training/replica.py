@@ -28,7 +28,7 @@ from atomo.training.ways import make_ways
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
 
-__all__ = ["Replica", "Taken", "beginnings"]
+__all__ = ["Replica", "ReplicaStep", "beginnings"]
 
 REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # in reports as their numbers; the last goes first
 MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
@@ -36,8 +36,8 @@ MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a 
 
 @final
 @dataclass(frozen=True)
-class Taken:
-    """What a step came to."""
+class ReplicaStep:
+    """Reports and times of a step, and the wishes of all ranks after it."""
 
     exchanged: Exchanged
     report: Report  # its own
@@ -48,13 +48,13 @@ class Taken:
 
     @property
     def ending(self) -> str:
-        """Why any rank asked for an end after it."""
+        """The reason why any rank asks for the end of steps."""
         asked = max(report.ending for report in self.exchanged.reports.values())
         return REASONS[int(asked)] if asked in range(len(REASONS)) else INTERRUPTED
 
     @property
     def saving(self) -> bool:
-        """Whether any rank asked for a checkpoint after it."""
+        """True if any rank asks for a checkpoint."""
         return any(report.saving for report in self.exchanged.reports.values())
 
 
@@ -81,7 +81,7 @@ class Replica:
         )
         self._damping = Damping()
 
-    def take_step(self, *, ending: str = DONE, saving: bool = False) -> Taken:
+    def take_step(self, *, ending: str = DONE, saving: bool = False) -> ReplicaStep:
         """Takes the next step, with all others.
 
         Args:
@@ -104,7 +104,9 @@ class Replica:
         self._optimizer.step(step, factor)
         self.step = step
         ended = time.perf_counter()
-        return Taken(exchanged, report, done.metrics, factor, ended - averaged, ended - started)
+        return ReplicaStep(
+            exchanged, report, done.metrics, factor, ended - averaged, ended - started
+        )
 
     def close(self) -> None:
         """After the last of them, so that memory is freed."""

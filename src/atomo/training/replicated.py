@@ -19,7 +19,7 @@ from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, St
 from atomo.training.job import Job
 from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
-from atomo.training.replica import Replica, Taken, beginnings
+from atomo.training.replica import Replica, ReplicaStep, beginnings
 from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.training.ways import cautions_of, make_elastic_group
 from atomo.training.worker_lines import WorkerLines
@@ -157,7 +157,7 @@ class Replicated:
                 self._save(write, last=self.step == self._job.last_step)
         return DONE
 
-    def _ending(self, taken: Taken) -> str:
+    def _ending(self, taken: ReplicaStep) -> str:
         """Why there is no further step. All ranks measure together: some of them alone cannot."""
         is_whole = len(taken.exchanged.reports) == self._job.workers
         return taken.ending if is_whole or taken.ending != DRIFTED else DONE
@@ -194,7 +194,7 @@ class Replicated:
             self._saved = self._compared = NEVER  # as for those who join, so that all do the same
             self._tell_notes()
 
-    def _take_step(self, done: Done) -> Taken:
+    def _take_step(self, done: Done) -> ReplicaStep:
         """Takes a step."""
         self._meet()
         transport = self._transport

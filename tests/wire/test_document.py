@@ -130,7 +130,7 @@ def codes() -> str:
     for name in CODES:
         text = importlib.import_module(f"atomo.kernels.{name}").__doc__ or ""
         first, *others = inspect.cleandoc(text).split("\n\n")
-        first = first.replace(" What all ways promise.", "")
+        first = first.replace(" The contract of all backends.", "")
         items.append(f"- **`{name}`**. {joined(' '.join([first, *others]))}")
     return "\n".join(textwrap.fill(item, 139, subsequent_indent="  ") for item in items) + "\n"
 

@@ -32,7 +32,7 @@ def backend_for(kernel: str, *backends: str) -> Callable[[torch.Tensor], Any]:
 
 
 def copies_half(device: torch.device) -> bool:
-    """True if the backends for a device copy half-precision tensors to float32.
+    """Returns True if the backends for a device copy half-precision tensors to float32.
 
     numba has no bfloat16. A caller with a float32 buffer at hand converts there and saves the copy.
     """

@@ -22,7 +22,7 @@ def jit(loop: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def jit_sum(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for one that only sums: its additions may be reordered, and so be vectorised.
+    """Compiles a loop that only sums: additions may be reordered, and so vectorised.
 
     The last bits of a sum then depend on the processor.
     """
@@ -42,7 +42,7 @@ class Lazy(ABC):
     @cached_property
     @abstractmethod
     def compiled(self) -> Callable[..., Any]:
-        """What numba makes of it."""
+        """The function that numba compiled."""
 
 
 @final
@@ -103,7 +103,7 @@ class Instruction(Lazy):
     def __init__(
         self, name: str, argument: str, result: str, build: Callable[[Any, Any, Any], Any]
     ) -> None:
-        """An instruction.
+        """Builds an instruction.
 
         Args:
             name: in the code that is made.
@@ -155,14 +155,14 @@ from_half_bits: Any = Instruction("from_half_bits", "uint16", "float32", widen_h
 
 @cache
 def has_halves() -> bool:
-    """Whether this processor converts halves: else LLVM would call a library that is not there."""
+    """Returns True if this processor converts halves; LLVM would else call a missing library."""
     from llvmlite import binding
 
     return machine() in ("aarch64", "arm64") or bool(binding.get_host_cpu_features().get("f16c"))
 
 
 def put_in_place(names: dict[str, Any]) -> None:
-    """Compiled loops for all in a module, and in the modules that these come from."""
+    """Replaces lazy loops by compiled ones in a module, and in the modules that define them."""
     for name, value in list(names.items()):
         if isinstance(value, Lazy):
             names[name] = value.compiled

@@ -1,4 +1,4 @@
-"""Triton's compiler for the ways of kernels, which run on CUDA tensors.
+"""Triton's compiler for the backends of kernels, which run on CUDA tensors.
 
 With TRITON_INTERPRET=1 in the environment when Triton is first imported they run on the CPU
 instead, slowly: so they are tested without a GPU.
@@ -12,11 +12,11 @@ import triton
 
 __all__ = ["EXACT", "device_code"]
 
-# a * b + c must round twice, as it does on the CPU, or levels differ from those of other ways.
+# a * b + c must round twice, as it does on the CPU, or levels differ from those of other backends.
 EXACT: Final = {"enable_fp_fusion": False}
 
 
 def device_code(function: Callable[..., Any]) -> Any:
-    """A kernel, or what kernels call; compiled at its first launch."""
+    """Declares a kernel, or a function that kernels call; compiled at its first launch."""
     # The tests wrap every annotated function, which Triton cannot read.
     return triton.jit(inspect.unwrap(function))

@@ -1,4 +1,4 @@
-"""Sampling the entries of a vector, each with a probability of its own. What all ways promise.
+"""Sampling of entries, each with its own probability. The contract of all backends.
 
 The entries of each tile that starts at entry s, of 1024, draw from key mix(seed ^ mix(s)) of
 `kernels/random`: the upper 24 bits of the word of an entry's place i in its tile, followed by the
@@ -23,7 +23,7 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def best_rate(values: Float[torch.Tensor, " n"], budget: float) -> float:
-    """The rate t for which the probabilities min(1, |v_i| t) add up to `budget`.
+    """Computes the rate t for which the probabilities min(1, |v_i| t) add up to `budget`.
 
     That is Algorithm 1 of ATOMO without its sort: of all probabilities with this sum, these make
     the variance least.
@@ -42,7 +42,7 @@ def best_rate(values: Float[torch.Tensor, " n"], budget: float) -> float:
 def sample_entries(
     values: Float[torch.Tensor, " n"], rate: float, seed: int
 ) -> Int64[torch.Tensor, " k"]:
-    """Each entry on its own, entry i with probability min(1, |v_i| rate) and never where it is 0.
+    """Draws each entry independently: entry i with probability min(1, |v_i| rate), and never a 0.
 
     Args:
         values: contiguous and finite.

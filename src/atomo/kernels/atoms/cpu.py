@@ -39,7 +39,7 @@ def add_cosines(out: Tensor, indices: Tensor, values: Tensor, waves: Tensor) -> 
 
 @jit
 def below(values: Floats, rate: float) -> tuple[float, int]:
-    """The sum of the magnitudes with |v| rate < 1, and the number of all others."""
+    """Returns the sum of the magnitudes with |v| rate < 1, and the number of all others."""
     sums, counts = np.zeros(LANES), np.zeros(LANES, np.int32)
     for start in range(0, values.size, LANES):
         part = values[start : start + LANES]
@@ -53,7 +53,7 @@ def below(values: Floats, rate: float) -> tuple[float, int]:
 
 @jit
 def newton(values: Floats, budget: float) -> Any:
-    """The t with sum_i min(1, |v_i| t) = budget: Algorithm 1 of ATOMO, whose s is the budget."""
+    """Solves sum_i min(1, |v_i| t) = budget for t: Algorithm 1 of ATOMO, whose s is the budget."""
     # sum_i min(1, |v_i| t) is concave in t, so that Newton's method approaches the budget from
     # below and every rate on the way is a valid one.
     total, certain = below(values, 0.0)

@@ -43,8 +43,8 @@ def best_rate(values: Tensor, budget: float) -> float:
 
 @device_code
 def sum_below(values, entries, state, parts, FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum of the magnitudes with |v| rate < 1, and the number of all others; first of all
-    magnitudes, and the number of those that are not 0.
+    """Sums the magnitudes with |v| rate < 1, and counts all others; in the first pass sums all
+    magnitudes, and counts those that are not 0.
     """
     rate = tl.load(state)
     total, count = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.float64)
@@ -66,7 +66,7 @@ def sum_below(values, entries, state, parts, FIRST: tl.constexpr, BLOCK: tl.cons
 
 @device_code
 def advance(state, parts, programs, FIRST: tl.constexpr, PARTS: tl.constexpr):
-    """One step of Newton's method, as `cpu` explains it."""
+    """Takes one step of Newton's method, as `cpu` explains it."""
     place = tl.arange(0, PARTS)
     total = tl.sum(tl.load(parts + place, mask=place < programs, other=0.0))
     count = tl.sum(tl.load(parts + programs + place, mask=place < programs, other=0.0))

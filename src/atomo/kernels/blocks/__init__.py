@@ -1,4 +1,4 @@
-"""What Triton's ways share: a vector, a block a program, and sets of what was found in it.
+"""Blocks shared by the Triton backends: a vector, one block for each program, and sets of results.
 
 A block that is whole is read and written without a mask, 16 bytes at a time. What programs of one
 launch find is put in order by the next: each has counted its own, and the sum of the counts before

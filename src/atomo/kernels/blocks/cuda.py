@@ -14,7 +14,7 @@ __all__ = ["filled", "magnitudes_of", "put", "put_bits", "starts_of", "take", "t
 
 @device_code
 def take(vector, start, entries, BLOCK: tl.constexpr):
-    """A block of a vector from `start` on, zero behind its end."""
+    """Loads a block of a vector from `start` on, with zeros behind its end."""
     places = start + tl.arange(0, BLOCK)
     # Of one branch only: a mask that is not known at compile time makes loads 4 bytes wide.
     if start + BLOCK <= entries:
@@ -26,7 +26,7 @@ def take(vector, start, entries, BLOCK: tl.constexpr):
 
 @device_code
 def take_floats(vector, start, entries, BLOCK: tl.constexpr):
-    """The same as float32, whatever floats they are: halves widen in registers, not in memory."""
+    """Loads a block of any float dtype as float32: halves widen in registers, not in memory."""
     return take(vector, start, entries, BLOCK).to(tl.float32)
 
 
@@ -55,15 +55,17 @@ def put_bits(words, at, value, inside):
 
 @device_code
 def magnitudes_of(entry):
-    """The bits of magnitudes of float32, whose order is theirs, with NaN above all."""
+    """Returns the bits of float32 magnitudes: they are ordered as the magnitudes, with NaN above
+    all.
+    """
     return entry.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 def starts_of(counts: Tensor) -> Tensor:
-    """The sums of the counts before each, in the last dimension, and at its end of all."""
+    """Returns the exclusive sums of the counts in the last dimension, and the total at its end."""
     return torch.nn.functional.pad(counts.cumsum(-1), (1, 0))
 
 
 def filled(values: Sequence[float], beside: Tensor) -> Tensor:
-    """A few numbers as float32 on the device of a tensor, for which the host does not wait."""
+    """Makes a float32 tensor of a few numbers on a device, without a wait of the host."""
     return to_device(torch.tensor(values, dtype=torch.float32), beside.device)

@@ -1,4 +1,4 @@
-"""Rounding float32 to sixteen bits, and the residual in the same pass. What all ways promise.
+"""Rounding of float32 to 16 bits, with the residual in one pass. The contract of all backends.
 
 Entries are rounded to the nearest, of two as near to the even one, as PyTorch casts them. All
 functions also return the largest magnitude of what was rounded, which is NaN or infinity where one
@@ -29,7 +29,7 @@ def to_half(
 def add_to_half(
     kept: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"], scale: float
 ) -> tuple[Float16[torch.Tensor, " n"], float]:
-    """The same of kept + added; `kept` becomes what rounding lost of it, in place.
+    """Rounds kept + added as `to_half` does; `kept` becomes the rounding error, in place.
 
     Where all sums are within reach, the halves times the scale and what is in `kept` afterwards add
     up to them without an error.
@@ -45,5 +45,5 @@ def to_brain(values: Float[torch.Tensor, " n"]) -> tuple[BFloat16[torch.Tensor, 
 def add_to_brain(
     kept: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"]
 ) -> tuple[BFloat16[torch.Tensor, " n"], float]:
-    """The same of kept + added; `kept` becomes what rounding lost of it, in place."""
+    """Rounds kept + added as `to_brain` does; `kept` becomes the rounding error, in place."""
     return backend(kept).add_to_brain(kept, added)

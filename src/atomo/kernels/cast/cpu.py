@@ -57,7 +57,7 @@ def add_to_brain(kept: Tensor, added: Tensor) -> tuple[Tensor, float]:
 
 
 def magnitude(bits: int) -> float:
-    """The number that has these bits."""
+    """Returns the number with these bits."""
     return float(np.array([bits], np.int32).view(np.float32)[0])
 
 
@@ -118,7 +118,7 @@ def add_brains(kept: Floats, added: Floats, out: Shorts) -> np.int32:
 
 @jit
 def brain_of(bits: np.uint32) -> np.uint32:
-    """A float32 whose lower half is zero, as bits."""
+    """Rounds a float32 to a number whose lower half is zero, as bits."""
     # Half of the last place less one, plus the last bit that stays: a carry rounds up, of two as
     # near only where that makes the last bit even.
     return np.uint32(bits + BELOW_UPPER + ((bits >> SIXTEEN) & ONE)) & UPPER

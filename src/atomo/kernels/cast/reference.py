@@ -46,12 +46,12 @@ def add_to_brain(kept: Tensor, added: Tensor) -> tuple[Tensor, float]:
 
 
 def blocks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same stretch of all of them, one after another."""
+    """Yields the same range of all vectors, one range after another."""
     size = BLOCK if vectors[0].device.type == "cpu" else DEVICE_BLOCK
     return zip(*(torch.split(vector, size) for vector in vectors), strict=True)
 
 
 def largest(values: Tensor) -> Tensor:
-    """The largest magnitude; NaN where one is."""
+    """Returns the largest magnitude; NaN if there is one."""
     low, high = values.aminmax()
     return torch.maximum(-low, high)

@@ -1,4 +1,4 @@
-"""Entries by cluster, and the means of hashed buckets. What all ways promise.
+"""Entries by cluster, and the means of hashed buckets. The contract of all backends.
 
 Up to 16 clusters, of which a byte holds two: entries are split into tiles of two rows of 512 (a
 last tile has shorter rows), and byte j of a tile holds the clusters of entry j of the first row, in
@@ -37,7 +37,7 @@ backend = backend_for(__name__, "cpu", "reference")
 
 
 def symbol_count(entries: int) -> int:
-    """How many bytes hold the clusters of so many entries."""
+    """Returns the number of bytes that hold the clusters of a number of entries."""
     tiles, rest = divmod(entries, TILE)
     return tiles * ROW + (rest + 1) // 2
 
@@ -45,7 +45,8 @@ def symbol_count(entries: int) -> int:
 def assign(
     values: Float[torch.Tensor, " n"], thresholds: Float[torch.Tensor, " t"]
 ) -> UInt8[torch.Tensor, " symbols"]:
-    """The clusters, packed: of each entry the number of thresholds that it is not below.
+    """Assigns each entry its cluster, the number of thresholds at or below it, and packs the
+    clusters.
 
     Args:
         values: contiguous.
@@ -60,7 +61,7 @@ def mean_of_buckets(
     sizes: Int64[torch.Tensor, " 16"],
     seed: int,
 ) -> Float[torch.Tensor, " buckets"]:
-    """The mean of each bucket, 0 where it is empty; not finite where one of its entries is not.
+    """Computes the mean of each bucket: 0 for an empty bucket, not finite if an entry is not.
 
     Args:
         values: contiguous.

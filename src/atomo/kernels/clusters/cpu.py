@@ -53,7 +53,7 @@ def add_means(
 
 @jit
 def pack_clusters(values: Floats, thresholds: Floats, packed: Bytes) -> None:
-    """The cluster of an entry is the number of thresholds that it is not below."""
+    """Packs the cluster of each entry, which is the number of thresholds at or below the entry."""
     ids = np.empty(TILE, np.uint8)
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]
@@ -71,7 +71,7 @@ def pack_clusters(values: Floats, thresholds: Floats, packed: Bytes) -> None:
 
 @jit
 def unpack(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
-    """The clusters of a tile."""
+    """Unpacks the clusters of a tile."""
     half = (size + 1) // 2
     part, high = packed[start // 2 : start // 2 + half], ids[half:]
     for j in range(half):
@@ -82,7 +82,7 @@ def unpack(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
 
 @jit
 def hash_tile(start: int, key: np.uint32, words: Words) -> None:
-    """Random bits of a tile's entries: the same on every machine."""
+    """Hashes the entries of a tile to random bits, the same on every machine."""
     first = np.uint32(np.uint32(start) * STRIDE)
     for i in range(words.size):
         # start + i would be 64 bits wide, and half as many would fit in a vector.
@@ -93,7 +93,7 @@ def hash_tile(start: int, key: np.uint32, words: Words) -> None:
 
 @jit
 def bucket_of(word: np.uint32, cluster: np.uint8, starts: Indices, sizes: Indices) -> np.uint64:
-    """Which bucket of its cluster a word chooses, numbered through all clusters."""
+    """Returns the bucket that a word chooses in its cluster, numbered through all clusters."""
     # A word to a number below `size` by a product and a shift: no division (Lemire, "Fast Random
     # Integer Generation in an Interval", 2019).
     place = np.uint64(word) * np.uint64(sizes[cluster]) >> S32

@@ -14,7 +14,8 @@ ROWS: Final = 4  # runs of a program
 
 
 def counted(symbols: Tensor, code: int, run: int) -> tuple[Tensor, Tensor]:
-    """The largest symbol, and how many equal `code`, above 0, of each run of each row.
+    """Finds the largest symbol, and counts the symbols equal to `code`, above 0, in each run of
+    each row.
 
     Args:
         symbols: a row a frame.

@@ -1,4 +1,4 @@
-"""Entries chosen by a hash, the same on every machine. What all ways promise.
+"""Entries chosen by a hash, the same on every machine. The contract of all backends.
 
 Index i claims slot (w * slots) >> 32 of a hash table, where w is the upper half of
 `scramble(i + seed)` of `kernels/random`.
@@ -28,12 +28,13 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 def survivors(
     indices: Int64[torch.Tensor, " k"], seed: int, slots: int
 ) -> Bool[torch.Tensor, " k"]:
-    """Which indices keep their slot of a hash table where the last to claim one gets it."""
+    """Returns the indices that keep their slot of a hash table where the last claim wins."""
     return backend(indices).survivors(indices, seed, slots)
 
 
 def draw(seed: int, k: int, entries: int, where: torch.device) -> Int64[torch.Tensor, " k"]:
-    """Distinct indices below `entries`, each as likely as any other; the same everywhere.
+    """Draws distinct indices below `entries`, each with equal probability; the same on every
+    device.
 
     Args:
         seed: a 64-bit integer, which chooses the permutation.

@@ -42,7 +42,7 @@ def mark_survivors(indices: Indices, seed: int, slots: int, kept: NDArray[np.boo
 
 @jit
 def permutation(seed: int) -> Indices:
-    """The keys and the odd factors of the rounds of a permutation, then one key more."""
+    """Returns the keys and the odd factors of a permutation's rounds, then one more key."""
     words = np.empty(2 * ROUNDS + 1, np.int64)
     for i in range(words.size):
         words[i] = np.int64(mix(np.uint64(seed) + np.uint64(i) * GOLDEN) >> U2)

@@ -36,7 +36,7 @@ def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
 
 @device_code
 def word_of(seed, number: tl.constexpr):
-    """A word of the permutation."""
+    """Computes a word of the permutation."""
     place = number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     return mix(tl.zeros([], tl.uint64) + seed + place) >> 2
 
@@ -62,7 +62,7 @@ def permute(found, k, seed, entries, mask, half, ROUNDS: tl.constexpr, BLOCK: tl
 
 @device_code
 def slots_of(indices, count, seed, slots, BLOCK: tl.constexpr):
-    """The slot that each index claims, and its place behind 0."""
+    """Stores the slot that each index claims, and the place of each index counted from 1."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     index = tl.load(indices + place, mask=inside, other=0)

@@ -36,7 +36,7 @@ def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
 
 
 def permutation(seed: int, where: torch.device) -> Tensor:
-    """The keys and the odd factors of the rounds of a permutation, then one key more."""
+    """Returns the keys and the odd factors of a permutation's rounds, then one more key."""
     steps = torch.arange(2 * ROUNDS + 1, device=where)
     words = shifted(mix(signed(seed) + steps * GOLDEN), 2)
     words[ROUNDS : 2 * ROUNDS] |= 1

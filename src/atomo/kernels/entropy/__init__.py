@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 DAMAGED: Final = 255
-"""The first symbol of what was on the way to a device when its streams turned out damaged."""
+"""The first symbol of a message for a device, if its streams are damaged."""
 
 backend = backend_for(__name__, "cpu", "reference", "cuda")
 
@@ -42,7 +42,9 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 def compress(
     symbols: UInt8[torch.Tensor, " n"], coded: bool = True, trits: bool = False
 ) -> Int32[torch.Tensor, " words"]:
-    """The words of a message of at least one symbol, the same whatever device it is on.
+    """Encodes a message of at least one symbol to words, the same on every device.
+
+    The words are on the device of the symbols or on the CPU.
 
     They are there or on the CPU.
 
@@ -55,7 +57,7 @@ def compress(
 
 
 def decompress(words: Int32[torch.Tensor, " words"], count: int) -> UInt8[torch.Tensor, " n"]:
-    """The `count` symbols of a message, which may come from anyone, on the CPU.
+    """Decodes the `count` symbols of an untrusted message, on the CPU.
 
     Raises:
         ValueError: these words are no message of as many symbols.
@@ -66,7 +68,7 @@ def decompress(words: Int32[torch.Tensor, " words"], count: int) -> UInt8[torch.
 def decompress_all(
     words: Sequence[Int32[torch.Tensor, " _"]], count: int, where: torch.device
 ) -> list[UInt8[torch.Tensor, " n"]]:
-    """The symbols of several messages on a device, for readers who refuse DAMAGED as a symbol.
+    """Decodes several messages on a device, for readers that refuse DAMAGED as a symbol.
 
     A device may still be reading the streams when this returns. It says that they are damaged by
     DAMAGED in the place of the first symbol, so that nobody waits for it alone.

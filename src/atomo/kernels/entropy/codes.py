@@ -1,4 +1,4 @@
-"""Which code a message gets: lengths from how often symbols occur, codes from lengths, tables.
+"""Codes of messages: code lengths from symbol counts, codes from lengths, and tables.
 
 D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952. Codes are
 canonical: their lengths alone tell them, and only these travel.
@@ -39,7 +39,7 @@ def code_lengths(counts: Counts) -> Counts:
 
 @jit
 def tree_depths(rising: Counts) -> Counts:
-    """The depth of each leaf of Huffman's tree over two or more leaves of rising weights."""
+    """Returns the depth of each leaf of Huffman's tree over 2 or more leaves of rising weights."""
     leaves = rising.size
     weights = np.zeros(2 * leaves, np.int64)
     weights[:leaves] = rising
@@ -91,7 +91,7 @@ def fill_slots(depths: Counts) -> None:
 
 @jit
 def canonical(lengths: Counts) -> Counts:
-    """The code of each symbol, first bit lowest. -1s where the lengths make no complete code."""
+    """Returns each symbol's code, first bit lowest; -1s if the lengths make no complete code."""
     codes = np.zeros(SYMBOLS, np.int64)
     used = 0
     for length in range(1, LONGEST + 1):
@@ -112,7 +112,7 @@ def canonical(lengths: Counts) -> Counts:
 
 @jit
 def decode_table(lengths: Counts) -> Words:
-    """What the next LONGEST bits stand for, for each value of them; empty for a bad code.
+    """Returns the symbols for each value of the next LONGEST bits; empty for a bad code.
 
     A slot has one or two symbols in its lowest bytes; from bit 16 on what they cost together, from
     bit 21 on what the first one costs, and from bit 25 on how many symbols are meant.
@@ -141,7 +141,7 @@ def decode_table(lengths: Counts) -> Words:
 
 @jit
 def pair_table(codes: Counts, lengths: Counts) -> Words:
-    """The joined codes of any two symbols that occur, and from bit 24 on their length."""
+    """Returns the joined codes of any two symbols that occur, and from bit 24 on their length."""
     table = np.zeros(SYMBOLS * SYMBOLS, np.uint32)
     used = np.nonzero(lengths)[0]
     for second in used:

@@ -1,4 +1,4 @@
-"""How often each byte occurs, in numba. What for: `kernels/entropy`."""
+"""Counts of each byte of a message, in numba. Contract: `kernels/entropy`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ SYMBOLS = 256
 
 @jit
 def histogram(symbols: Bytes, block: int, stride: int) -> Counts:
-    """How often each byte occurs in the first `block` of every `stride` bytes."""
+    """Counts each byte in the first `block` of every `stride` bytes."""
     counts = np.zeros((4, SYMBOLS), np.int64)
     start = 0
     while start < symbols.size:
@@ -35,7 +35,7 @@ def histogram(symbols: Bytes, block: int, stride: int) -> Counts:
 
 @jit
 def present(symbols: Bytes) -> Counts:
-    """1 for each byte that occurs, else 0."""
+    """Returns 1 for each byte that occurs, else 0."""
     pairs = np.zeros(SYMBOLS * SYMBOLS, np.bool_)  # half as many writes as there are bytes
     for i in range(0, symbols.size - 1, 2):
         at = np.uint64(i)

@@ -28,7 +28,7 @@ def compress(symbols: torch.Tensor, coded: bool = True, trits: bool = False) -> 
 
 
 def frequencies(symbols: UInt8[np.ndarray, " n"]) -> Int64[np.ndarray, " 256"]:
-    """How often each symbol occurs, or about so in a long message."""
+    """Counts each symbol; in a long message approximately."""
     if symbols.size < layout.SAMPLED:
         return np.asarray(counting.histogram(symbols, symbols.size, symbols.size))
     sampled = counting.histogram(symbols, layout.BLOCK, layout.EACH * layout.BLOCK)
@@ -36,7 +36,7 @@ def frequencies(symbols: UInt8[np.ndarray, " n"]) -> Int64[np.ndarray, " 256"]:
 
 
 def stored(symbols: UInt8[np.ndarray, " n"]) -> Int32[np.ndarray, " words"]:
-    """The plain form."""
+    """Builds the plain form."""
     words = np.zeros(layout.HEADER + (symbols.size + 3) // 4, np.int32)
     words[:2] = symbols.size, layout.PLAIN
     words[layout.HEADER :].view(np.uint8)[: symbols.size] = symbols
@@ -46,7 +46,7 @@ def stored(symbols: UInt8[np.ndarray, " n"]) -> Int32[np.ndarray, " words"]:
 def encoded(
     tokens: UInt8[np.ndarray, " n"], lengths: Int64[np.ndarray, " 256"], form: int
 ) -> Int32[np.ndarray, " words"]:
-    """The coded form."""
+    """Builds the coded form."""
     room = layout.quarter_of(tokens.size) * codes.LONGEST // 32 + 2
     streams = np.empty(layout.STREAMS * room, np.uint32)
     sizes = huffman.encode_words(tokens, lengths, streams)

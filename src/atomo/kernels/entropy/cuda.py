@@ -53,7 +53,7 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
 
 
 def stored(symbols: Tensor) -> Tensor:
-    """The plain form."""
+    """Builds the plain form."""
     count = len(symbols)
     words = symbols.new_zeros(layout.HEADER + (count + 3) // 4, dtype=torch.int32)
     words[:2] = to_device(torch.tensor([count, layout.PLAIN], dtype=torch.int32), symbols.device)
@@ -62,13 +62,13 @@ def stored(symbols: Tensor) -> Tensor:
 
 
 def frequencies(tally: Int64[np.ndarray, "5 256"], size: int) -> Int64[np.ndarray, " 256"]:
-    """How often each symbol occurs, or about so in a long message: to the CPU's numbers."""
+    """Counts each symbol, in a long message approximately, with the numbers of the CPU backend."""
     whole: Int64[np.ndarray, " 256"] = tally[:STREAMS].sum(0)
     return whole if size < layout.SAMPLED else tally[STREAMS] * layout.EACH + (whole > 0)
 
 
 def tally(symbols: Tensor, size: Tensor) -> Tensor:
-    """How often each symbol occurs in each stream, and in those blocks that stand for all.
+    """Counts each symbol in each stream, and in the blocks that are the sample.
 
     Args:
         symbols: at least one.
@@ -104,7 +104,7 @@ def count_symbols(
 
 
 def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tensor:
-    """The coded form.
+    """Builds the coded form.
 
     Args:
         tokens: what is coded.
@@ -132,7 +132,7 @@ def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tenso
 def joined_codes(
     tokens, entries, known, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
 ):
-    """The codes of the neighbours that a lane has as one, and their bits."""
+    """Returns the codes of the neighbours that a lane handles as one, and their bits."""
     stream, quarter = tl.program_id(1), (tl.zeros([], tl.int64) + entries + 3) // 4
     stop = tl.minimum((stream + 1) * quarter, entries)
     start = stream * quarter + tl.program_id(0).to(tl.int64) * (LANES * EACH)
@@ -178,7 +178,7 @@ def decompress_all(words: Sequence[Tensor], count: int, where: torch.device) -> 
 
 
 def read(messages: Sequence[Streams], count: int, where: torch.device) -> list[Tensor]:
-    """The symbols of coded messages, all of which are read in one go."""
+    """Decodes the symbols of coded messages, all in one pass."""
     streams, places, first, out = list[Stream](), list[int](), 0, 0
     for number, one in enumerate(messages):
         quarter, places = layout.quarter_of(one.tokens), [*places, out]
@@ -200,7 +200,7 @@ def read(messages: Sequence[Streams], count: int, where: torch.device) -> list[T
 
 
 def symbols_of(tokens: Tensor, form: int, count: int, sound: Tensor) -> Tensor:
-    """What tokens stand for, DAMAGED in front if they are not sound."""
+    """Expands tokens to symbols, with DAMAGED in front if they are invalid."""
     symbols = tokens
     if form == layout.GAPS:
         symbols = tokens.new_empty(-(-count // ALIGNED) * ALIGNED)

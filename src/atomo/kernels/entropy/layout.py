@@ -1,4 +1,4 @@
-"""A coded message as words: what they say, and which of them no coder makes. All ways use it."""
+"""The words of a coded message: their meaning and their checks. All backends use it."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class Streams:
 
 
 def quarter_of(tokens: int) -> int:
-    """How many symbols each stream has, but for the last ones, which may have fewer or none."""
+    """Returns the symbols in each stream; the last streams may have fewer, or none."""
     return (tokens + STREAMS - 1) // STREAMS
 
 
 def prefers_gaps(counts: Int64[np.ndarray, " 256"]) -> bool:
-    """Whether so many bytes are five zeros that gaps are the smaller."""
+    """Returns True if so many bytes are five zeros that gaps are smaller."""
     return bool(counts[ZEROS] > OFTEN * counts.sum())
 
 
 def lengths_for(
     counts: Int64[np.ndarray, " 256"], tokens: int, symbols: int
 ) -> Int64[np.ndarray, " 256"] | None:
-    """The lengths of codes for tokens that occur so often; None where the plain form serves.
+    """Returns the code lengths for tokens with these counts; None where the plain form is better.
 
     Args:
         counts: how often each occurs, or about so.
@@ -85,7 +85,7 @@ def lengths_for(
 def head_of(
     tokens: int, form: int, sizes: Int64[np.ndarray, " 4"], lengths: Int64[np.ndarray, " 256"]
 ) -> Int32[np.ndarray, " head"]:
-    """The words before the streams."""
+    """Returns the words before the streams."""
     words = np.empty(OVERHEAD, np.int32)
     words[:HEADER] = tokens, form, *sizes[:3]
     pairs = lengths.astype(np.uint8).reshape(-1, 2)
@@ -96,7 +96,7 @@ def head_of(
 def checked(
     array: Int32[np.ndarray, " words"], count: int
 ) -> Streams | UInt8[np.ndarray, " count"]:
-    """The symbols of a plain message, or the streams of one that is coded.
+    """Returns the symbols of a plain message, or the streams of a coded message.
 
     Raises:
         ValueError: these words are no message of as many symbols.
@@ -113,7 +113,7 @@ def checked(
 
 
 def streams_of(array: Int32[np.ndarray, " words"], tokens: int, form: int) -> Streams:
-    """The parts of the coded form."""
+    """Splits the coded form into its parts."""
     body = array[OVERHEAD:].view(np.uint32)
     first = [int(size) for size in array[2:HEADER]]
     sizes = np.array([*first, body.size - sum(first)], np.int64)

@@ -1,4 +1,4 @@
-"""Huffman codes for messages elsewhere, by way of the host. Contracts: `kernels/entropy`."""
+"""Huffman codes for messages on other devices, through the host. Contracts: `kernels/entropy`."""
 
 from collections.abc import Sequence
 

@@ -15,8 +15,8 @@ ROW = 8  # bytes in a word
 
 @jit
 def trit_tables() -> tuple[NDArray[np.uint64], Bytes, Bytes, Bytes]:
-    """Of each five trits: the bytes for those that are not 0, were nothing before them, as one
-    word; how many these are; the zeros before the first; and those behind the last.
+    """Builds tables over five trits: the bytes of the gaps of the non-zero trits, as one word;
+    their number; the zeros before the first; and the zeros behind the last.
     """
     tokens = np.zeros(SYMBOLS, np.uint64)
     counts, first = np.zeros(SYMBOLS, np.uint8), np.zeros(SYMBOLS, np.uint8)
@@ -40,7 +40,7 @@ def trit_tables() -> tuple[NDArray[np.uint64], Bytes, Bytes, Bytes]:
 
 @jit
 def trits_to_gaps(symbols: Bytes) -> Bytes:
-    """The gaps; none at all where a byte is no five trits."""
+    """Converts trits to gaps; returns none if a byte is not five trits."""
     tokens, counts, first, last = trit_tables()
     gaps = np.empty(5 * symbols.size + ROW, np.uint8)
     made, gap = 0, 0
@@ -68,7 +68,7 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
 
 @jit
 def gaps_to_trits(gaps: Bytes, symbols: Bytes) -> bool:
-    """The inverse of `trits_to_gaps`. Returns whether all gaps fit."""
+    """Converts gaps to trits, the inverse of `trits_to_gaps`; returns True if all gaps fit."""
     symbols[:] = ZEROS
     place = 0
     powers = np.array([1, 3, 9, 27, 81])

@@ -21,7 +21,7 @@ FORMAT: Final = {"FAR": FAR, "LONGEST": LONGEST_GAP}
 
 
 def trits_to_gaps(symbols: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the gaps, with those in front, and how many they are; of bytes of five trits.
+    """Converts bytes of five trits to gaps: returns the buffer of the gaps, and their number.
 
     Args:
         symbols: of other bytes something, and no error.
@@ -51,7 +51,7 @@ def trit_of(byte, digit: tl.constexpr):
 
 @device_code
 def last_of(byte, place):
-    """The place of the last trit of a byte that is not a zero, or -2."""
+    """Returns the place of the last non-zero trit of a byte, or -2."""
     last = tl.zeros_like(place) - 2
     for digit in tl.static_range(5):
         last = tl.where(trit_of(byte, digit) != 1, place * 5 + digit, last)
@@ -60,8 +60,8 @@ def last_of(byte, place):
 
 @device_code
 def bytes_of(symbols, entries, before, LONGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """The bytes of a block, their places, the last trit before each that is not a zero, and how
-    many gaps each makes, without those before the first of all where `before` is -2.
+    """Loads the bytes of a block: their places, the last non-zero trit before each, and the gaps of
+    each, without those before the first of all where `before` is -2.
     """
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     byte = tl.load(symbols + place, mask=place < entries, other=121).to(tl.int32)
@@ -130,7 +130,7 @@ def gaps_to_trits(gaps: Tensor, count: int, symbols: Tensor) -> Tensor:
 
 @device_code
 def steps_of(gaps, count, FAR: tl.constexpr, LONGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """The gaps of a block, and how many trits each stands for."""
+    """Returns the gaps of a block, and the trits that each stands for."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     gap = tl.load(gaps + place, mask=place < count, other=255).to(tl.int32)
     step = tl.where(gap >= FAR, LONGEST, gap // 2 + 1)

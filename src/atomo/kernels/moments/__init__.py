@@ -1,1 +1,1 @@
-"""The largest magnitude and the sum of squares of each run of entries, for Triton's ways."""
+"""The largest magnitude and the sum of squares of each run of entries, for the Triton backends."""

@@ -14,7 +14,8 @@ PIECE: Final = 16 * BLOCK  # entries of a run that one program looks at
 
 
 def run_moments(values: Tensor, row: int) -> tuple[Tensor, Tensor]:
-    """Of each run of `row` entries the largest magnitude, NaN where one is, and the sum of squares.
+    """Computes the largest magnitude of each run of `row` entries, NaN if there is one, and the sum
+    of squares.
 
     The sums are of float64, which holds the square of any float32.
     """

@@ -1,4 +1,4 @@
-"""DGC's momentum in the pass that selects. What all ways promise.
+"""DGC's momentum in the pass that selects. The contract of all backends.
 
 Each vector is read once and written once: u = m u + g and v = v + u, or Nesterov's u = m (u + g)
 and v = v + u + g, where every product and every sum is rounded by itself. Magnitudes are compared
@@ -26,7 +26,8 @@ def grow_above(
     nesterov: bool,
     low: int,
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """The indices, increasing, and the values of what in `values` then has bits >= `low`.
+    """Applies the momentum, and returns the increasing indices and the values of the entries of
+    `values` with bits >= `low`.
 
     Args:
         values: v, contiguous; changed in place.
@@ -50,6 +51,6 @@ def magnitudes(
     nesterov: bool,
     positions: Int64[torch.Tensor, " s"],
 ) -> Int32[torch.Tensor, " s"]:
-    """The bits of the magnitudes that `grow_above` would give `values` at some positions."""
+    """Returns the magnitude bits that `grow_above` would give `values` at some positions."""
     there = to_device(positions, values.device)
     return backend(values).magnitudes(values, velocity, gradient, factor, nesterov, there)

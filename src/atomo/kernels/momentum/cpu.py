@@ -80,7 +80,9 @@ def grow_and_find(
     indices: Indices,
     found: Floats,
 ) -> tuple[int, int]:
-    """How many entries are above, and how many of them, the first ones, there was room to store."""
+    """Applies the momentum, and returns the number of entries above, and the number of those that
+    fitted.
+    """
     count = stored = 0
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]

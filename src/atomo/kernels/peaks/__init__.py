@@ -1,4 +1,4 @@
-"""Tensors joined in one vector, and the largest magnitude of each. What all ways promise.
+"""Tensors joined in one vector, and the largest magnitude of each. The contract of all backends.
 
 Both in one pass over memory: whoever collects a gradient wants to know at once which part of it is
 zero throughout and which is not finite.
@@ -41,7 +41,7 @@ def join(
 
 
 def largest(sources: Sequence[torch.Tensor]) -> list[int]:
-    """What `join` returns with a scale of 1, where tensors may stay where they are.
+    """Returns the result of `join` with a scale of 1, without a copy of the tensors.
 
     Args:
         sources: at least one, on one device, of any floating dtype.

@@ -32,7 +32,7 @@ def largest(sources: Sequence[Tensor]) -> list[int]:
 
 
 def peaks_of(sources: Sequence[Tensor], out: Tensor | None, scale: float) -> list[int]:
-    """The largest magnitude of each over `scale`, all of which `out` becomes if it is given."""
+    """Computes the largest magnitude of each tensor over `scale`; fills `out` if it is given."""
     # Held until the launch, for which their memory must not be lent to others.
     read = [readable(source) for source in sources]
     sizes = np.array([one.numel() for one in read], np.int64)
@@ -53,7 +53,7 @@ def peaks_of(sources: Sequence[Tensor], out: Tensor | None, scale: float) -> lis
 
 
 def readable(source: Tensor) -> Tensor:
-    """A tensor as the kernel reads it: it is most often so."""
+    """Returns a tensor in the layout that the kernel reads, in most cases unchanged."""
     return (source if source.dtype in KINDS else source.float()).contiguous()
 
 

@@ -1,4 +1,4 @@
-"""Stochastic rounding to powers of two. What all ways promise.
+"""Stochastic rounding to powers of two. The contract of all backends.
 
 The entries of each tile t of 2048 draw from the words of key mix(seed ^ mix(t)) of
 `kernels/random`. The upper 23 bits of an entry's word, added to its mantissa, carry into the
@@ -29,7 +29,7 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 def pack_powers(
     values: Float[torch.Tensor, " n"], seed: int
 ) -> tuple[UInt8[torch.Tensor, " n"], Int32[torch.Tensor, " words"], float]:
-    """The exponents of contiguous values, each rounded at random to a power of two.
+    """Rounds contiguous values at random to powers of two, and packs exponents and signs.
 
     An exponent e stands for 2^(e - 127), and 0 for zero; denormals go to zero or 2^-126.
 
@@ -62,8 +62,9 @@ def add_all_powers(
     out: Float[torch.Tensor, " n"],
     scales: Sequence[float],
 ) -> None:
-    """`add_powers` of several frames, at least one, in turn: to the bits of one after another. A
-    way has symbols and signs as rows where `out` is.
+    """Adds several frames, at least one, with the bits of one `add_powers` after another.
+
+    A backend has symbols and signs as rows on the device of `out`.
 
     Raises:
         ValueError: the sizes differ, or a symbol stands for infinity; `out` is unchanged.

@@ -23,7 +23,7 @@ SCANNED: Final = 512  # chunks, at most, that are scanned in one go
 
 @dataclass(frozen=True)
 class Stream:
-    """Where a stream lies, and what is to come of it."""
+    """The position of a stream, and its expected output."""
 
     first: int  # its first word
     size: int  # words
@@ -66,7 +66,7 @@ def read_codes(words: Tensor, tables: Tensor, streams: Sequence[Stream], out: Te
 
 @device_code
 def slot_at(words, table, word, last, place, known):
-    """What the table has for the bits from `place` on behind the first bit of `word`."""
+    """Looks up the bits from `place` on, after the first bit of `word`, in the table."""
     # Behind the last word it is read again: what takes bits of that is found too long afterwards.
     at = word + (place >> 5)
     low = tl.load(words + tl.minimum(at, last), mask=known, other=0).to(tl.uint32, bitcast=True)
@@ -78,8 +78,8 @@ def slot_at(words, table, word, last, place, known):
 
 @device_code
 def costs_of(slot, place, room):
-    """Of a slot, the bits of its first code and of all codes that begin before `room`, and how
-    many these are.
+    """Returns for a slot the bits of its first code, the bits of all codes that begin before
+    `room`, and the number of these codes.
     """
     one, both = (slot >> 21) & 15, (slot >> 16) & 31
     single = place + one >= room
@@ -116,7 +116,7 @@ def try_places(
 
 @device_code
 def after(first, second):
-    """Two maps of 12 places, four bits each, one after the other."""
+    """Composes two maps of 12 places, four bits each."""
     both = first & 0
     for place in tl.static_range(12):
         through = (first >> (4 * place)) & 15

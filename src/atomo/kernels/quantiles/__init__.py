@@ -1,4 +1,4 @@
-"""Quantile buckets and the MinMaxSketch of their numbers. What all ways promise.
+"""Quantile buckets and the MinMaxSketch of their numbers. The contract of all backends.
 
 A float32 is told by its upper half, which has its sign, its exponent and seven bits more. A table
 says for each of the 65536 halves to which of 16 groups it belongs, in its upper byte, and to which
@@ -44,7 +44,7 @@ BLOCK: Final = 2**12
 
 
 def extremes(values: Float[torch.Tensor, " n"]) -> tuple[int, int]:
-    """The upper halves of the least and of the greatest magnitude; NaN is above infinity."""
+    """Returns the upper halves of the least and the greatest magnitude; NaN is above infinity."""
     least, greatest = loops.extremes(values.numpy().view(np.uint32))
     return least >> 16, greatest >> 16
 
@@ -52,7 +52,7 @@ def extremes(values: Float[torch.Tensor, " n"]) -> tuple[int, int]:
 def histogram(
     values: Float[torch.Tensor, " n"],
 ) -> tuple[Int64[np.ndarray, " halves"], Float64[np.ndarray, " halves"]]:
-    """How many entries have each upper half, and their sums; of a long vector, of an eighth."""
+    """Counts the entries by upper half, and sums them; samples an eighth of a long vector."""
     counts, sums = np.zeros(HALVES, np.int64), np.zeros(HALVES)
     block, stride = (BLOCK, 8 * BLOCK) if len(values) >= SAMPLED else (BLOCK, BLOCK)
     loops.histogram(values.numpy().view(np.uint32), block, stride, counts, sums)
@@ -60,7 +60,7 @@ def histogram(
 
 
 def most_cells(entries: int, share: float) -> int:
-    """No sketch of so many entries has more cells than this."""
+    """Returns the largest number of cells that a sketch of a number of entries may have."""
     blocks = -(-entries // loops.BLOCK)
     return int(loops.ROWS * (entries * share + loops.GROUPS * blocks)) + 1
 
@@ -73,7 +73,7 @@ def sketch(
     means: Float[torch.Tensor, " buckets"],
     rest: Float[torch.Tensor, " n"] | None = None,
 ) -> tuple[UInt8[torch.Tensor, " symbols"], UInt8[torch.Tensor, " cells"]]:
-    """The groups of some values, and the cells of their sketch.
+    """Builds the groups of values, and the cells of their sketch.
 
     Args:
         values: contiguous.
@@ -119,5 +119,5 @@ def add_sketched(
 
 
 def keys(seed: int) -> UInt32[np.ndarray, " two"]:
-    """A key for the hash of either row."""
+    """Derives a hash key for each of the two rows."""
     return np.array([seed & MASK, (seed >> 32) & MASK], np.uint32)

@@ -30,7 +30,7 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 @jit
 def extremes(bits: NDArray[np.uint32]) -> tuple[int, int]:
-    """The least and the greatest magnitude, as bits: these are in the order of the floats."""
+    """Returns the least and the greatest magnitude as bits, which have the order of the floats."""
     least, greatest = MAGNITUDE, np.uint32(0)
     for i in range(bits.size):
         magnitude = bits[i] & MAGNITUDE
@@ -42,7 +42,7 @@ def extremes(bits: NDArray[np.uint32]) -> tuple[int, int]:
 def histogram(
     bits: NDArray[np.uint32], block: int, stride: int, counts: Counts, sums: Doubles
 ) -> None:
-    """How many of the first `block` of every `stride` entries have each upper half; their sums."""
+    """Counts the first `block` of every `stride` entries by upper half, and sums them."""
     values = bits.view(np.float32)
     for start in range(0, bits.size, stride):
         for i in range(start, min(start + block, bits.size)):
@@ -53,7 +53,7 @@ def histogram(
 
 @jit
 def look_up(bits: Words, table: Halves, codes: Halves, ids: Bytes) -> None:
-    """The code of each entry of a block, and its group."""
+    """Looks up the code of each entry of a block, and its group."""
     for i in range(bits.size):
         codes[i] = table[bits[i] >> U16]
     for i in range(bits.size):
@@ -62,7 +62,7 @@ def look_up(bits: Words, table: Halves, codes: Halves, ids: Bytes) -> None:
 
 @jit
 def pack(ids: Bytes, start: int, size: int, packed: Bytes) -> None:
-    """The groups of a block, two to a byte; an odd one out has none beside it."""
+    """Packs the groups of a block, two to a byte; the last may be alone."""
     for tile in range(0, size, TILE):
         count = min(TILE, size - tile)
         half = (count + 1) // 2
@@ -76,14 +76,14 @@ def pack(ids: Bytes, start: int, size: int, packed: Bytes) -> None:
 
 @jit
 def unpack_block(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
-    """The inverse of `pack`."""
+    """Unpacks the groups that `pack` packed."""
     for tile in range(0, size, TILE):
         unpack(packed, start + tile, min(TILE, size - tile), ids[tile:])
 
 
 @jit
 def tally(ids: Bytes, size: int, lanes: Bytes, counts: Counts) -> None:
-    """How many entries of a block each group has, comparing many at once."""
+    """Counts the entries of a block in each group, with many comparisons at once."""
     whole = size // LANES * LANES
     # Once over the block for each group: a comparison of vectors takes less than counting into an
     # array, where equal neighbours wait for each other.
@@ -101,7 +101,7 @@ def tally(ids: Bytes, size: int, lanes: Bytes, counts: Counts) -> None:
 
 @jit
 def lay_out(counts: Counts, share: float, spans: Words) -> int:
-    """Where the cells of each group begin, halved, and, in the lower half, how many a row has.
+    """Computes the start of each group's cells, halved, and, in the lower half, the size of a row.
 
     Returns:
         How many cells there are.
@@ -117,7 +117,7 @@ def lay_out(counts: Counts, share: float, spans: Words) -> int:
 
 @jit
 def lay_out_blocks(packed: Bytes, entries: int, share: float, spans: Words, sizes: Counts) -> int:
-    """The layout of every block, and its number of cells; returns the number of all."""
+    """Lays out every block, and returns the total number of cells."""
     ids, lanes = np.empty(BLOCK + 1, np.uint8), np.empty(LANES, np.uint8)
     counts = np.empty(GROUPS, np.int64)
     for start in range(0, entries, BLOCK):
@@ -130,7 +130,7 @@ def lay_out_blocks(packed: Bytes, entries: int, share: float, spans: Words, size
 
 @jit
 def find_cells(spans: Words, start: int, keys: Words, row: int, cells: Words) -> None:
-    """The cell of each entry of a block in a row, from the spans of their groups."""
+    """Finds the cell of each entry of a block in a row, from the spans of the groups."""
     hash_tile(start, keys[row], cells)
     second = np.uint32(row)
     for i in range(cells.size):
@@ -142,14 +142,14 @@ def find_cells(spans: Words, start: int, keys: Words, row: int, cells: Words) ->
 
 @jit
 def spread(ids: Bytes, spans: Words, each: Words) -> None:
-    """The span of each entry's group."""
+    """Copies the span of its group to each entry."""
     for i in range(each.size):
         each[i] = spans[ids[i]]
 
 
 @jit
 def fill(codes: Halves, one: Words, two: Words, block: Bytes) -> None:
-    """The least number of all entries that share each cell; 0 where there is none."""
+    """Stores the least number of all entries that share a cell; 0 for an empty cell."""
     block[:] = EMPTY
     for i in range(one.size):
         number = np.uint8(codes[i] & np.uint16(255))

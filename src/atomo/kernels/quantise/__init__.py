@@ -1,4 +1,4 @@
-"""Stochastic rounding to a few levels, several to a byte. What all ways promise.
+"""Stochastic rounding to a few levels, several to a byte. The contract of all backends.
 
 Entries are split into tiles of `digits` rows of 512 (a last tile has shorter rows), and byte j of a
 tile is sum_d (level of entry j of row d + base // 2) * base^d. A byte that cannot hold its levels
@@ -48,7 +48,7 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 @dataclass(frozen=True)
 class Form:
-    """How many levels go into a byte."""
+    """A packing of levels into bytes."""
 
     base: int  # odd; levels from -(base // 2) to base // 2 fit
     digits: int
@@ -68,13 +68,14 @@ FORMS: Final = (Form(3, 5), Form(15, 2), Form(255, 1))
 
 
 def symbol_count(entries: int, form: Form) -> int:
-    """How many bytes `entries` levels take."""
+    """Returns the number of bytes for `entries` levels."""
     tiles, rest = divmod(entries, form.tile)
     return tiles * COLUMNS + -(-rest // form.digits)
 
 
 def room_for_escapes(entries: int, most: int, form: Form) -> int:
-    """How many levels may escape: a few of them in a form that is not the last, else as many as do.
+    """Returns the largest number of levels that may escape: few in a form that is not the last,
+    else the number of levels.
 
     A level is beyond the last form only where `most` is.
     """
@@ -144,9 +145,9 @@ def add_all_levels(
     out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
-    """`add_levels` of several frames, at least one, in turn: to the bits of one after another.
+    """Adds several frames, at least one, with the bits of one `add_levels` after another.
 
-    A way has the symbols and the norms as rows, and all of them where `out` is.
+    A backend has symbols and norms as rows, and all tensors on the device of `out`.
 
     Raises:
         ValueError: those of one frame are not what `quantise` makes; `out` is unchanged.
@@ -169,10 +170,12 @@ def add_all_levels(
 def largest_and_counts(
     symbols: UInt8[torch.Tensor, "frames bytes"], code: int
 ) -> tuple[int, list[int]]:
-    """The largest of some symbols, 0 where there are none, and how many of each row are `code`."""
+    """Returns the largest symbol, 0 if there are none, and the number of symbols equal to `code` in
+    each row.
+    """
     return backend(symbols).largest_and_counts(symbols, code)
 
 
 def moments(values: Float[torch.Tensor, " n"]) -> tuple[float, float]:
-    """The largest magnitude and the sum of squares, not finite where an entry is not."""
+    """Returns the largest magnitude and the sum of squares, not finite if an entry is not."""
     return backend(values).moments(values)

@@ -112,7 +112,9 @@ def squares_and_most(values: Floats) -> tuple[float, float]:
 
 @jit
 def norm_of(values: Floats, kind: int) -> float:
-    """The norm of a bucket; not finite where an entry is not, or where it leaves float32."""
+    """Computes the norm of a bucket; not finite if an entry is not, or if the norm overflows
+    float32.
+    """
     if kind == EUCLIDEAN:
         return np.float64(np.sqrt(squares_of(values)))
     return np.float64(as_float(most_bits(values.view(np.int32))))
@@ -188,7 +190,9 @@ def round_tile(
     most: int,
     levels: Levels,
 ) -> bool:
-    """The levels of a tile, which may share its buckets with others. Whether norms are finite."""
+    """Rounds the levels of a tile, which may share buckets with others; returns True if all norms
+    are finite.
+    """
     p = low
     while p < high:
         number = p // bucket
@@ -209,7 +213,7 @@ def round_tile(
 
 @jit
 def top_and_count(symbols: Bytes, code: int) -> tuple[int, int]:
-    """The largest symbol, and how many equal `code`."""
+    """Returns the largest symbol, and the number of symbols equal to `code`."""
     most, count = np.uint8(0), 0
     for i in range(symbols.size):
         most = max(most, symbols[i])

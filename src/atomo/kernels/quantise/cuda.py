@@ -66,14 +66,16 @@ def quantise(
 
 
 def scales(norms: Tensor, most: int) -> Tensor:
-    """A power of two and a factor for each norm, whose product with a value is its quotient."""
+    """Computes a power of two and a factor for each norm; their product with a value is the
+    quotient.
+    """
     exact = norms.double()
     lift = torch.where(exact < TINY, LIFT_TINY, torch.where(exact > HUGE, LIFT_HUGE, 1.0))
     return torch.stack([lift, torch.where(exact > 0, most / (exact * lift), 0.0)], 1).float()
 
 
 def launches(entries: int, form: Form) -> list[tuple[int, int, int]]:
-    """The first tile, the number of tiles and their columns: whole ones, and a last."""
+    """Yields the first tile, the number of tiles and their columns: whole tiles, and a last one."""
     whole, rest = divmod(entries, form.tile)
     every = [(0, whole, COLUMNS), (whole, min(rest, 1), -(-rest // form.digits))]
     return [launch for launch in every if launch[1]]
@@ -107,7 +109,7 @@ def round_all(
 
 @device_code
 def words_of(keys, place, STEPS: tl.constexpr):
-    """The words of each key that have these places, below 128 * (STEPS + 1)."""
+    """Returns the random words of each key at these places, below 128 * (STEPS + 1)."""
     word = first_words(keys[:, None], (place % 128)[None, :])
     step = (place // 128)[None, :]
     for number in tl.static_range(STEPS):
@@ -117,7 +119,7 @@ def words_of(keys, place, STEPS: tl.constexpr):
 
 @device_code
 def bucket_of(first, column, bucket, ONE: tl.constexpr):
-    """The buckets of the entries of rows that begin at `first`."""
+    """Returns the buckets of the entries of rows that begin at `first`."""
     whole = first // bucket
     number = whole[:, None] + column[None, :] * 0
     if not ONE:  # a division of 32 bits for each entry, and of 64 for each row
@@ -132,7 +134,7 @@ def round_row(
     KIND: tl.constexpr, ONE: tl.constexpr, DIGITS: tl.constexpr, COLUMNS: tl.constexpr,
     TINY: tl.constexpr, HUGE: tl.constexpr, LIFT_TINY: tl.constexpr, LIFT_HUGE: tl.constexpr,
 ):  # fmt: skip
-    """The levels of a row of each tile."""
+    """Rounds the levels of a row of each tile."""
     column = tl.arange(0, COLUMNS)
     first = tile * (DIGITS * COLUMNS) + row * columns
     place = first[:, None] + column[None, :]

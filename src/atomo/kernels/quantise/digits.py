@@ -63,7 +63,7 @@ def escape_tile(
 
 @jit
 def unpack_tile(packed: Bytes, base: int, digits: int, levels: Levels) -> bool:
-    """The inverse of `pack_tile`. Returns whether a byte is the escape."""
+    """Unpacks the levels that `pack_tile` packed; returns True if a byte is the escape."""
     reach, columns = base // 2, packed.size
     # n // base as a product, which vectors have and division they have not: with the inverse
     # rounded up it is exact for every byte.

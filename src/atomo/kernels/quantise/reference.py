@@ -25,7 +25,7 @@ def moments(values: Tensor) -> tuple[float, float]:
 
 
 def rows_of(values: Tensor, bucket: int) -> Tensor:
-    """The values, a bucket a row, the last one filled up with zeros."""
+    """Reshapes the values to one bucket a row, with zeros at the end of the last."""
     return torch.nn.functional.pad(values, (0, -len(values) % bucket)).view(-1, bucket)
 
 
@@ -49,7 +49,7 @@ def quantise(
 
 
 def quotients(rows: Tensor, norms: Tensor, most: int) -> Tensor:
-    """|value| * most / norm, with the roundings of float32 that all ways share."""
+    """Computes |value| * most / norm, with the float32 roundings that all backends share."""
     exact = norms.double()
     lift = torch.where(exact < TINY, LIFT_TINY, torch.where(exact > HUGE, LIFT_HUGE, 1.0))
     factors = torch.where(exact > 0, most / (exact * lift), 0.0).float()
@@ -57,7 +57,7 @@ def quotients(rows: Tensor, norms: Tensor, most: int) -> Tensor:
 
 
 def tiles_of(entries: Tensor, digits: int) -> list[Tensor]:
-    """All whole tiles, and what is left as a tile with rows as short as it needs."""
+    """Yields all whole tiles, and the rest as a tile with shorter rows."""
     whole = len(entries) // (digits * COLUMNS) * digits * COLUMNS
     parts = [entries[:whole].view(-1, digits, COLUMNS)]
     rest = rows_of(entries[whole:], digits).numel() // digits

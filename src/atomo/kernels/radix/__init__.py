@@ -1,4 +1,4 @@
-"""The k-th largest magnitude and the k largest by radix, for Triton's ways, without a wait.
+"""The k-th largest magnitude and the k largest by radix, for the Triton backends, without a wait.
 
 A magnitude's bits are three digits: one histogram of the high ones, one of the middle ones of those
 that share the high one of the k-th, one of the low ones. All stays on the device, sizes too: how

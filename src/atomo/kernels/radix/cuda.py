@@ -19,7 +19,8 @@ NOT_FINITE: Final = 0x7F8  # the least high digit of infinity and NaN
 
 
 def kth(bits: Tensor, size: Tensor, k: int) -> Tensor:
-    """The bits of the k-th largest magnitude, how many are above it, and how many are not finite.
+    """Returns the bits of the k-th largest magnitude, the number of entries above it, and the
+    number that are not finite.
 
     Args:
         bits: of float32 entries, as int32; their signs do not count.
@@ -38,7 +39,9 @@ def kth(bits: Tensor, size: Tensor, k: int) -> Tensor:
 
 @device_code
 def known(counts, k, PASSES: tl.constexpr, VALUES: tl.constexpr):
-    """The digits of the k-th that so many passes tell, and its rank among all that have them."""
+    """Returns the digits of the k-th after some passes, and its rank among all entries with these
+    digits.
+    """
     prefix = tl.zeros([], tl.int32)
     left = tl.zeros([], tl.int64) + k
     digits = tl.arange(0, VALUES)
@@ -89,7 +92,8 @@ def tell_kth(counts, k, state, VALUES: tl.constexpr, NOT_FINITE: tl.constexpr):
 def choose(
     indices: Tensor, found: Tensor, size: Tensor, k: int, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The k largest of the first `size` entries in their order, of equal ones the first.
+    """Selects the k largest of the first `size` entries, in their order; of equal entries the
+    first.
 
     Args:
         indices: what goes with each of `found`.
@@ -111,7 +115,7 @@ def choose(
 
 @device_code
 def larger(bits, start, size, state, BLOCK: tl.constexpr):
-    """A block, and which of its entries are above the k-th and which equal it."""
+    """Returns a block, and masks of its entries above the k-th and equal to it."""
     entries = tl.load(size)
     low = tl.load(state).to(tl.int32)
     inside = start + tl.arange(0, BLOCK) < entries

@@ -1,7 +1,8 @@
 """Random bits as a function of a key and a place, so that nothing random is state.
 
-What all ways compute. `mix` is a step of splitmix64 (Steele, Lea and Flood, "Fast Splittable
-Pseudorandom Number Generators", 2014) and `scramble` its last part, which adds no constant first.
+All backends compute the same bits. `mix` is a step of splitmix64 (Steele, Lea and Flood, "Fast
+Splittable Pseudorandom Number Generators", 2014) and `scramble` its last part, which adds no
+constant first.
 
 Word i of a key is, for i < 128, a 32-bit hash of i and the key, and beyond Marsaglia's xorshift
 ("Xorshift RNGs", 2003) of word i - 128, four times faster than a hash. Up to 20 words of a lane are

@@ -22,7 +22,7 @@ def mix(x):
 
 @device_code
 def first_words(key, lanes):
-    """The first word of each lane: of a block of keys and one of lanes, which broadcast."""
+    """Returns the first word of each lane, from blocks of keys and of lanes, which broadcast."""
     low, high = key.to(tl.uint32), (key >> 32).to(tl.uint32)
     x = (lanes.to(tl.uint32) * 0x9E3779B9) ^ low
     x = (x ^ (x >> 16)) * 0x7FEB352D
@@ -32,7 +32,7 @@ def first_words(key, lanes):
 
 @device_code
 def next_words(x):
-    """The words behind some, in their lanes."""
+    """Returns the next words in the same lanes."""
     x = x ^ (x << 13)
     x = x ^ (x >> 17)
     return x ^ (x << 5)

@@ -12,12 +12,12 @@ STRIDE, ONCE, TWICE, MASK = 0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0xFFFFFFFF
 
 
 def signed(seed: int) -> int:
-    """The int64 with the bits of a seed of up to 64 bits."""
+    """Returns the int64 with the bits of a seed of up to 64 bits."""
     return seed - 2**64 if seed >= 2**63 else seed
 
 
 def shifted(words: Tensor, bits: int) -> Tensor:
-    """The words moved right with zeros behind them."""
+    """Shifts words right, with zeros from the left."""
     moved: Tensor = (words >> bits) & (2 ** (64 - bits) - 1)
     return moved
 
@@ -33,7 +33,7 @@ def mix(x: Tensor) -> Tensor:
 
 
 def random_words(keys: Tensor, count: int) -> Tensor:
-    """The first `count` words of each key, a row a key; non-negative."""
+    """Returns the first `count` words of each key, one row for each key; non-negative."""
     low, high = keys[:, None] & MASK, shifted(keys[:, None], 32)
     x = torch.arange(random.LANES, device=keys.device) * STRIDE & MASK ^ low
     x = (x ^ x >> 16) * ONCE & MASK
@@ -48,7 +48,7 @@ def random_words(keys: Tensor, count: int) -> Tensor:
 
 
 def tile_words(values: Tensor, tile: int, seed: int) -> Tensor:
-    """A word for each value: tile t of them draws from key mix(seed ^ mix(t))."""
+    """Returns a word for each value: tile t draws from key mix(seed ^ mix(t))."""
     numbers = torch.arange(-(-len(values) // tile), device=values.device)
     keys = mix(mix(numbers) ^ signed(seed))
     return random_words(keys, tile).view(-1)[: len(values)]

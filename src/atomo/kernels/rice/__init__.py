@@ -1,4 +1,4 @@
-"""Sorted index sets as bytes: Golomb-Rice codes of their gaps. What all ways promise.
+"""Sorted index sets as bytes: Golomb-Rice codes of their gaps. The contract of all backends.
 
 A stream of bits, lowest first. Every 512 gaps (index - previous index - 1) begin with a parameter r
 of 5 bits. A gap g is g >> r zeros, a one and the r low bits of g; where these would be 24 zeros or
@@ -31,7 +31,7 @@ class NotIndices(ValueError):
 
 
 def most_bytes(entries: int, count: int) -> int:
-    """No set of at most `count` out of `entries` indices takes more bytes than this."""
+    """Returns an upper bound on the bytes of a set of at most `count` out of `entries` indices."""
     if not count:
         return 0
     # r zeros and a one: S / 2^r + k (r + 1) <= k (log2(n / k) + 3); at most one gap in 12 escapes.
@@ -40,7 +40,7 @@ def most_bytes(entries: int, count: int) -> int:
 
 
 def encode(indices: Int64[torch.Tensor, " k"], entries: int) -> UInt8[torch.Tensor, " bytes"]:
-    """The bytes of strictly increasing indices below `entries`, as ours are: it does not check.
+    """Encodes strictly increasing indices below `entries`; does not check them.
 
     Raises:
         ValueError: `entries` is above 2^48.
@@ -51,14 +51,14 @@ def encode(indices: Int64[torch.Tensor, " k"], entries: int) -> UInt8[torch.Tens
 
 
 def pack(indices: Int64[torch.Tensor, " k"], room: int) -> UInt8[torch.Tensor, " bytes"]:
-    """The same, on the CPU, of indices that take no more than `room` bytes."""
+    """Encodes indices that take at most `room` bytes, on the CPU."""
     return backend(indices).pack(indices, room)
 
 
 def decode(
     data: UInt8[torch.Tensor, " bytes"], count: int, entries: int
 ) -> Int64[torch.Tensor, " count"]:
-    """The indices that `encode` was given, on the CPU.
+    """Decodes the indices of untrusted bytes, on the CPU.
 
     Args:
         data: bytes from anywhere.
@@ -74,7 +74,7 @@ def decode(
 def decode_all(
     data: Sequence[UInt8[torch.Tensor, " _"]], counts: Sequence[int], entries: int
 ) -> Int64[torch.Tensor, " total"]:
-    """The indices of several sets, one behind the other. The rest is as with `decode`."""
+    """Decodes several sets and concatenates their indices; otherwise as `decode`."""
     sizes = [part.numel() for part in data]
     for size, count in zip(sizes, counts, strict=True):
         if not 0 <= count <= min(entries, 8 * size) or entries > LARGEST:

@@ -27,7 +27,7 @@ def pack(indices: torch.Tensor, room: int) -> torch.Tensor:
 
 @jit
 def cost(gaps: Indices, r: int) -> int:
-    """The bits that these gaps take with parameter r."""
+    """Returns the bits that gaps take with parameter r."""
     bits = 0
     for i in range(gaps.size):
         quotient = gaps[i] >> r
@@ -37,7 +37,7 @@ def cost(gaps: Indices, r: int) -> int:
 
 @jit
 def parameter(gaps: Indices) -> int:
-    """The parameter of least cost among those near the logarithm of the mean."""
+    """Returns the parameter of least cost near the logarithm of the mean."""
     mean = gaps.sum() // gaps.size
     near = 0
     while mean >> (near + 1):
@@ -90,7 +90,7 @@ def encode(indices: Indices, words: Words) -> int:
 
 @jit
 def peek(words: Words, at: int) -> np.uint64:
-    """The 64 bits from bit `at` on."""
+    """Returns the 64 bits from bit `at` on."""
     word, shift = at >> 6, np.uint64(at & 63)
     high = (words[word + 1] << ONE) << (np.uint64(63) - shift)
     return np.uint64((words[word] >> shift) | high)

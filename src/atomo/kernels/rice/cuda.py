@@ -37,7 +37,7 @@ def pack(indices: Tensor, room: int) -> Tensor:
 
 @device_code
 def gaps_of(indices, block, count, BLOCK: tl.constexpr):
-    """The gaps of a block, and which of them there are."""
+    """Returns the gaps of a block, and a mask of the present ones."""
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     index = tl.load(indices + place, mask=inside, other=0)
@@ -47,7 +47,7 @@ def gaps_of(indices, block, count, BLOCK: tl.constexpr):
 
 @device_code
 def bits_of(gap, inside, r, ESCAPE: tl.constexpr, WIDE: tl.constexpr):
-    """What each code takes with parameter r."""
+    """Returns the bits of each code with parameter r."""
     quotient = gap >> r
     return tl.where(inside, tl.where(quotient < ESCAPE, quotient + 1 + r, ESCAPE + 1 + WIDE), 0)
 

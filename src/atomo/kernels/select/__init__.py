@@ -1,4 +1,4 @@
-"""Which entries are large. What all ways promise.
+"""Selection of large entries. The contract of all backends.
 
 Magnitudes are compared as the integers that their bits are, which orders finite numbers like their
 values and puts infinity and NaN above them all. Vectors are contiguous float32.
@@ -38,7 +38,9 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def bits_of(value: float) -> int:
-    """The least bits, at least 1, whose magnitude is not below `value`: zero is never above."""
+    """Returns the least bits, at least 1, of a magnitude that is not below `value`: zero is never
+    above.
+    """
     if value > float(np.finfo(np.float32).max):
         return INFINITY
     nearest = np.float32(value)
@@ -53,7 +55,7 @@ def above(
     low: int,
     clear: bool = False,
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """The indices, increasing, and the values of the entries whose magnitude has bits >= `low`.
+    """Returns the increasing indices and the values of the entries with magnitude bits >= `low`.
 
     Args:
         values: changed in place where `added` or `clear` says so.
@@ -74,7 +76,7 @@ def check_finite(values: Float[torch.Tensor, " n"]) -> None:
 
 
 def largest_bits(values: Float[torch.Tensor, " n"]) -> int:
-    """The bits of the largest magnitude, 0 where there is no entry."""
+    """Returns the bits of the largest magnitude, 0 for no entries."""
     return backend(values).largest_bits(values)
 
 
@@ -83,19 +85,21 @@ def magnitudes(
     added: Float[torch.Tensor, " n"] | None,
     positions: Int64[torch.Tensor, " s"],
 ) -> Int32[torch.Tensor, " s"]:
-    """The bits of the magnitudes at `positions`, of the sum where `added` is given."""
+    """Returns the bits of the magnitudes at `positions`, of the sum if `added` is given."""
     return backend(values).magnitudes(values, added, to_device(positions, values.device))
 
 
 def kth_largest(values: Int32[torch.Tensor, " n"], k: int) -> tuple[int, int]:
-    """The bits of the k-th largest magnitude, and how many are above it; 1 <= k <= n."""
+    """Returns the bits of the k-th largest magnitude, and the number above it; 1 <= k <= n."""
     return backend(values).kth_largest(values, k)
 
 
 def largest(
     values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """The k entries of largest magnitude, or all that are not zero where those are fewer.
+    """Returns the k entries of largest magnitude, or all non-zero entries if these are fewer.
+
+    Of equal entries the first count. `values` becomes the sum with `added`.
 
     Of equal ones the first count. `values` becomes the sum with `added`.
 
@@ -108,7 +112,7 @@ def largest(
 def first_largest(
     indices: Int64[torch.Tensor, " c"], found: Float[torch.Tensor, " c"], k: int
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """The k largest of some entries, the first of those that are equal to the smallest."""
+    """Returns the k largest entries; of those equal to the smallest, the first."""
     return backend(found).first_largest(indices, found, k)
 
 
@@ -118,7 +122,9 @@ def add_at(
     values: Float[torch.Tensor, " k"],
     scale: float,
 ) -> None:
-    """out[indices] += scale * values, in place. Each index below n.
+    """Computes out[indices] += scale * values, in place; each index is below n.
+
+    The values of a repeated index are added in their order on the CPU, and in any order elsewhere.
 
     Where one comes several times its values are added in their order on the CPU, and in any order
     elsewhere.
@@ -134,7 +140,8 @@ def add_sets(
     counts: Sequence[int],
     scale: float,
 ) -> None:
-    """out[indices] += scale * values of several sets, one set after the other, on every device.
+    """Computes out[indices] += scale * values for several sets, one after the other, on every
+    device.
 
     Args:
         out: contiguous.
@@ -150,5 +157,5 @@ def add_sets(
 def chunk_sums(
     values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, chunk: int
 ) -> Float64[torch.Tensor, " chunks"]:
-    """The L1 norm of each run of `chunk` entries; `values` becomes the sum with `added`."""
+    """Computes the L1 norm of each run of `chunk` entries; adds `added` to `values` first."""
     return backend(values).chunk_sums(values, added, chunk)

@@ -1,4 +1,4 @@
-"""Which entries are large, in one pass with the residual, in numba. Contracts: `kernels/select`."""
+"""Selection of large entries, the residual in the same pass, in numba. See `kernels/select`."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ def above(
 
 
 def checked(indices: Indices, found: Floats) -> tuple[Tensor, Tensor]:
-    """What was found, once it is seen to be finite."""
+    """Returns the selected entries after a check that they are finite."""
     if most_bits(found.view(np.int32)) >= INFINITY:
         raise ValueError("NaN or infinity")
     return torch.from_numpy(indices), torch.from_numpy(found)
@@ -155,7 +155,8 @@ def find_above(
 
 @jit
 def find_kth(bits: Bits, k: int) -> tuple[int, int]:
-    """The k-th largest magnitude of float32 numbers given as int32: three digits, high ones first.
+    """Finds the k-th largest magnitude of float32 numbers given as int32, from three digits, the
+    high ones first.
 
     Returns:
         Its bits, and how many entries are above it.
@@ -182,7 +183,7 @@ def find_kth(bits: Bits, k: int) -> tuple[int, int]:
 def take(
     indices: Indices, found: Floats, low: int, ties: int, chosen: Indices, values: Floats
 ) -> None:
-    """What has more bits than `low`, and the first `ties` of those that have as many."""
+    """Selects the entries with more bits than `low`, and the first `ties` of those with as many."""
     bits, count = found.view(np.int32), 0
     for i in range(bits.size):
         magnitude = np.int64(bits[i] & MAGNITUDE)
@@ -195,7 +196,7 @@ def take(
 
 @jit
 def gather(values: Floats, added: Floats, add: bool, positions: Indices, found: Floats) -> None:
-    """The magnitudes at some positions, which are below the size, of the sum if asked to."""
+    """Returns the magnitudes at positions below the size, of the sum on request."""
     for i in range(positions.size):
         found[i] = values[np.uint64(positions[i])]
     if add:  # two loops: each keeps as many reads from memory in flight as there can be
@@ -207,7 +208,7 @@ def gather(values: Floats, added: Floats, add: bool, positions: Indices, found: 
 
 @jit
 def most_bits(bits: Bits) -> np.int32:
-    """The largest magnitude of float32 numbers given as int32, as bits."""
+    """Returns the bits of the largest magnitude of float32 numbers given as int32."""
     most = np.int32(0)
     for i in range(bits.size):
         most = max(most, np.int32(bits[i] & MAGNITUDE))
@@ -225,7 +226,7 @@ def scatter(out: Floats, indices: Indices, values: Floats, scale: float) -> None
 def sum_chunks(
     values: Floats, added: Floats, add: bool, chunk: int, sums: NDArray[np.float64]
 ) -> None:
-    """The L1 norm of each run of `chunk` entries, after adding `added` if asked to."""
+    """Computes the L1 norm of each run of `chunk` entries, after adding `added` on request."""
     lanes = np.zeros(8)  # sums side by side: the compiler may not reorder one
     for number in range(sums.size):
         part = values[number * chunk : (number + 1) * chunk]

@@ -1,4 +1,4 @@
-"""Which entries are large, in one pass with the residual, in Triton. Contracts: `kernels/select`.
+"""Selection of large entries in one pass with the residual, in Triton. Contracts: `kernels/select`.
 
 What is found is marked, a bit an entry, in the pass that adds the residual; a second pass reads the
 bits and moves what is marked. The k-th largest comes from three histograms of digits of the
@@ -49,7 +49,7 @@ def above(
 def found_by(
     values: Tensor, words: Tensor, counts: Tensor, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What is marked, once it is seen to be finite."""
+    """Returns the marked entries after a check that they are finite."""
     starts = starts_of(counts[0])
     count, odd = torch.stack([starts[-1], counts[1].sum()]).tolist()  # the one wait
     if odd:
@@ -58,8 +58,8 @@ def found_by(
 
 
 def marked(values: Tensor, added: Tensor | None, low: Tensor) -> tuple[Tensor, Tensor]:
-    """A bit for each entry, whether it is above; and of each block how many are, and how many are
-    not finite, in two rows.
+    """Marks the entries above, a bit each; counts for each block the entries above and those not
+    finite, in two rows.
     """
     words, counts = marks_for(values)
     other = values if added is None else added
@@ -69,7 +69,7 @@ def marked(values: Tensor, added: Tensor | None, low: Tensor) -> tuple[Tensor, T
 
 
 def marks_for(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the marks and the counts of `keep_marks`."""
+    """Allocates the marks and the counts of `keep_marks`."""
     blocks = -(-len(values) // BLOCK)
     words = values.new_empty(blocks * BLOCK // 32, dtype=torch.int32)
     return words, values.new_empty(2, blocks, dtype=torch.int64)
@@ -87,7 +87,9 @@ def mark(values, added, low, words, counts, entries, ADD: tl.constexpr, BLOCK: t
 
 @device_code
 def keep_marks(entry, low, words, counts, BLOCK: tl.constexpr):
-    """A bit for each entry of a program's block, how many are set, and how many not finite."""
+    """Stores a bit for each entry of a program's block, the number of set bits, and of entries not
+    finite.
+    """
     block = tl.program_id(0).to(tl.int64)
     # What is behind the end is 0, which `low` is above.
     magnitudes = magnitudes_of(entry)
@@ -104,7 +106,7 @@ def keep_marks(entry, low, words, counts, BLOCK: tl.constexpr):
 def moved(
     values: Tensor, words: Tensor, starts: Tensor, room: int, clear: bool
 ) -> tuple[Tensor, Tensor]:
-    """The indices and the values of the first `room` that are marked."""
+    """Returns the indices and the values of the first `room` marked entries."""
     indices = starts.new_empty(room)
     found = values.new_empty(room, dtype=torch.float32)
     arguments = values, words, starts, room, indices, found
@@ -162,7 +164,7 @@ def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tenso
 
 
 def number(value: int, beside: Tensor) -> Tensor:
-    """An integer on the device of a tensor, for which a copy from the host would wait."""
+    """Makes an integer on the device of a tensor, without the wait of a copy from the host."""
     return torch.full((), value, dtype=torch.int64, device=beside.device)
 
 
@@ -240,7 +242,7 @@ def add_sets(
 
 @device_code
 def first_not_below(indices, low, high, bound, steps):
-    """Of several increasing runs at once the first place whose index is not below a bound."""
+    """Finds in several increasing runs at once the first place whose index is not below a bound."""
     for _ in range(steps):
         middle = (low + high) // 2
         below = (low < high) & (tl.load(indices + middle, mask=low < high, other=0) < bound)

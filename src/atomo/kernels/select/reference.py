@@ -1,4 +1,4 @@
-"""Which entries are large, as PyTorch operations. Contracts: `kernels/select`."""
+"""Selection of large entries, as PyTorch operations. Contracts: `kernels/select`."""
 
 from collections.abc import Sequence
 

@@ -24,7 +24,7 @@ MARGIN: Final = 5.0  # standard deviations
 def largest(
     values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """What `kernels/select` promises, of its other functions."""
+    """Implements `largest` of `kernels/select` with the other functions of the backend."""
     low = lower_bound(values, added, k)
     indices, found = select.above(values, added, low)
     if len(found) < k and low > 1:
@@ -44,7 +44,7 @@ def lower_bound(
 
 
 def positions(entries: int, where: torch.device) -> Int64[torch.Tensor, " samples"]:
-    """Where the sample lies: everywhere alike, or all places where there are few."""
+    """Returns evenly spread positions of the sample, or all positions of a short vector."""
     if entries <= 2 * SAMPLES:
         return torch.arange(entries, device=where)
     runs = SAMPLES // RUN
@@ -53,7 +53,7 @@ def positions(entries: int, where: torch.device) -> Int64[torch.Tensor, " sample
 
 
 def rank_of(k: int, entries: int) -> int:
-    """Which of the largest of the sample is the bound; there may be fewer."""
+    """Returns the rank in the sample that is the bound; fewer entries may be above."""
     if entries <= 2 * SAMPLES:
         return k
     # How many of the k largest are in the sample is nearly a Poisson number. At a rank five

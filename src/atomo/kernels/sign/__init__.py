@@ -1,4 +1,4 @@
-"""One bit an entry. What all ways promise.
+"""One bit an entry. The contract of all backends.
 
 The entries go by tiles of 32 rows of 64 (a last tile has shorter rows): bit i of word j is the IEEE
 sign bit of entry j of row i, so that -0.0 counts as negative and 0.0 as positive.
@@ -37,19 +37,22 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 def word_count(entries: int) -> int:
-    """How many words of 32 bits hold the signs of so many entries."""
+    """Returns the number of 32-bit words for the signs of a number of entries."""
     return (entries + 31) // 32
 
 
 def pack_signs(values: Float[torch.Tensor, " n"]) -> tuple[Int32[torch.Tensor, " words"], float]:
-    """The signs of contiguous values, and the largest magnitude: NaN or infinity where one is."""
+    """Packs the signs of contiguous values, and returns the largest magnitude: NaN or infinity if
+    there is one.
+    """
     return backend(values).pack_signs(values)
 
 
 def add_pack_sum(
     values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None = None
 ) -> tuple[Int32[torch.Tensor, " words"], float, float, int]:
-    """The signs, the sums of the entries without and with a sign bit, and how many are without.
+    """Packs the signs, and returns the sums of the entries without and with a sign bit, and the
+    number without.
 
     Args:
         values: contiguous.
@@ -81,8 +84,10 @@ def add_all_signs(
     units: Sequence[float],
     out: Float[torch.Tensor, " n"],
 ) -> None:
-    """`add_signs` of each unit and its negative, of several frames, at least one, in turn: to the
-    bits of one after another. A way has the words as rows where `out` is.
+    """Adds several frames, at least one, with the bits of one `add_signs` of a unit and its
+    negative after another.
+
+    A backend has the words as rows on the device of `out`.
 
     Raises:
         ValueError: the words of a frame are not as many as `out` needs; it is unchanged.
@@ -100,7 +105,8 @@ def check_words(words: Int32[torch.Tensor, " words"], out: Float[torch.Tensor, "
 def add_pack_means(
     values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, row: int
 ) -> tuple[Int32[torch.Tensor, " words"], Float[torch.Tensor, " means"]]:
-    """The signs, and the means of the entries without and with a sign bit, run by run.
+    """Packs the signs, and returns the means of the entries without and with a sign bit, run by
+    run.
 
     Args:
         values: contiguous.
@@ -135,8 +141,9 @@ def add_all_row_signs(
     scale: float,
     out: Float[torch.Tensor, " n"],
 ) -> None:
-    """`add_row_signs` of several frames, at least one, in turn: to the bits of one after another. A
-    way has words and means as rows where `out` is.
+    """Adds several frames, at least one, with the bits of one `add_row_signs` after another.
+
+    A backend has words and means as rows on the device of `out`.
 
     Raises:
         ValueError: those of a frame are not as many as `out` needs; it is unchanged.

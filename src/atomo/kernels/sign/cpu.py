@@ -77,7 +77,7 @@ def add_all_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out:
 
 @jit
 def pack_tile(part: Bits, held: Words) -> None:
-    """The sign bits of a tile."""
+    """Packs the sign bits of a tile."""
     width = held.size
     held[:] = 0
     whole = 32 if part.size == 32 * width else 0
@@ -97,7 +97,7 @@ def pack_tile(part: Bits, held: Words) -> None:
 
 @jit
 def ones(words: Words) -> np.int64:
-    """How many bits are set."""
+    """Counts the set bits."""
     # Bits are added up in pairs, in fours and in bytes, and a product adds the bytes (Warren,
     # "Hacker's Delight", 5-1): unlike a table, this is done in vectors.
     count = np.int64(0)
@@ -112,7 +112,7 @@ def ones(words: Words) -> np.int64:
 
 @jit
 def pack_bits(bits: Bits, words: Words) -> np.int32:
-    """The sign bits of float32 numbers given as int32; returns the largest magnitude's bits."""
+    """Packs the sign bits of float32 as int32 numbers; returns the largest magnitude's bits."""
     most = np.int32(0)
     for start in range(0, bits.size, TILE):
         part = bits[start : start + TILE]
@@ -123,7 +123,7 @@ def pack_bits(bits: Bits, words: Words) -> np.int32:
 
 @jit_sum
 def sums_of(values: Floats) -> tuple[float, float]:
-    """The sum of the entries, and of their magnitudes."""
+    """Returns the sum of the entries, and the sum of their magnitudes."""
     total = size = 0.0
     for i in range(values.size):
         value = np.float64(values[i])
@@ -205,7 +205,7 @@ def add_pack_runs(
 
 @jit
 def negatives(bits: Bits) -> np.int32:
-    """How many of at most 2^31 entries have the sign bit."""
+    """Counts the sign bits of at most 2^31 entries."""
     count = np.int32(0)
     for i in range(bits.size):
         count += np.int32(np.uint32(bits[i]) >> U31)

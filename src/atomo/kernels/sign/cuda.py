@@ -41,7 +41,9 @@ def add_pack_sum(values: Tensor, added: Tensor | None = None) -> tuple[Tensor, f
 
 
 def packed(values: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The words, and of each tile the largest magnitude, the two sums and the negative entries."""
+    """Packs the words, and returns for each tile the largest magnitude, the two sums and the number
+    of negative entries.
+    """
     words = torch.empty(word_count(len(values)), dtype=torch.int32, device=values.device)
     parts = values.new_empty((len(values) + TILE - 1) // TILE, 4, dtype=torch.float64)
     other = values if added is None else added
@@ -53,7 +55,9 @@ def packed(values: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def launches(entries: int) -> list[tuple[int, int, int]]:
-    """The first tile, the number of tiles and the width of their rows: whole ones, and a last."""
+    """Yields the first tile, the number of tiles and the width of their rows: whole tiles, and a
+    last one.
+    """
     whole, rest = divmod(entries, TILE)
     every = [(0, whole, WIDTH), (whole, min(rest, 1), (rest + 31) // 32)]
     return [launch for launch in every if launch[1]]
@@ -61,7 +65,7 @@ def launches(entries: int) -> list[tuple[int, int, int]]:
 
 @device_code
 def places_of(tile, entries, width, WHOLE: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the entries of a tile lie, and which of them there are."""
+    """Returns the positions of the entries of a tile, and a mask of the present ones."""
     rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
     if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
         places = tile * 32 * WIDTH + rows * WIDTH + columns

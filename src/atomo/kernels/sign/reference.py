@@ -31,7 +31,7 @@ def pack_signs(values: Tensor) -> tuple[Tensor, float]:
 
 
 def unpack_signs(words: Tensor, entries: int) -> Tensor:
-    """Whether each entry has the sign bit."""
+    """Returns True for each entry with the sign bit."""
     whole = entries // TILE * WIDTH
     places = torch.arange(32, device=words.device)[:, None]
     parts = [words[:whole].view(-1, 1, WIDTH), words[whole:].view(1, 1, -1)]

@@ -1,4 +1,4 @@
-"""Count-sketches: each entry, with a random sign, in a random cell. What all ways promise.
+"""Count-sketches: each entry, with a random sign, in a random cell. The contract of all backends.
 
 Entry i has the random word w = mix(seed + i) of `kernels/random`: it lies in cell
 (w >> 32) * cells >> 32, with the sign + where w is odd. The same on every device, as the receiver

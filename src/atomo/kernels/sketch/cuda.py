@@ -31,7 +31,7 @@ def add_cells(cells: Tensor, seed: int, out: Tensor, scale: float) -> None:
 
 @device_code
 def hashed(start, seed, size, BLOCK: tl.constexpr):
-    """The cells of a block of entries, and whether each is added rather than taken off."""
+    """Hashes a block of entries to cells, and to a mask: added or subtracted."""
     zero = tl.zeros([BLOCK], tl.uint64)
     word = mix((start + tl.arange(0, BLOCK)).to(tl.uint64) + (zero + seed))
     return (((word >> 32) * (zero + size)) >> 32).to(tl.int64), (word & 1) == 1

@@ -20,6 +20,6 @@ def add_cells(cells: Tensor, seed: int, out: Tensor, scale: float) -> None:
 
 
 def hashed(entries: Tensor, seed: int, cells: int) -> tuple[Tensor, Tensor]:
-    """The cell of each entry, and its sign."""
+    """Hashes each entry to a cell and a sign."""
     words = mix(torch.arange(len(entries), device=entries.device) + seed)
     return shifted(shifted(words, 32) * cells, 32), (2 * (words & 1) - 1).float()

@@ -18,16 +18,16 @@ __all__ = ["Expected", "Found", "find"]
 @final
 @dataclass(frozen=True)
 class Found:
-    """What the tables of some frames say, of so many sections each."""
+    """The parsed section tables of frames with the same number of sections each."""
 
     believed: NDArray[np.bool_]
-    """Which frames are as they should be; of others nothing here means anything."""
+    """True for each valid frame; the rest of this record is undefined for others."""
     starts: NDArray[np.int64]
-    """Where the first section of each frame begins."""
+    """The position of the first section of each frame."""
     stored: NDArray[np.int64]
     """The bytes of each section of each frame."""
     compressed: NDArray[np.bool_]
-    """Whether blosc has compressed them."""
+    """True for each section that blosc has compressed."""
     sides: NDArray[np.int64]
     """All dimensions of all sections of each frame."""
 
@@ -35,7 +35,7 @@ class Found:
 def find(
     heads: NDArray[np.uint8], sizes: NDArray[np.int64], expected: Expected, fixed: int, gain: int
 ) -> Found:
-    """What the section tables of frames say.
+    """Parses the section tables of frames.
 
     Args:
         heads: the first bytes of each frame behind its fixed part: all of its table, if it is one.

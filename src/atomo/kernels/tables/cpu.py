@@ -19,7 +19,7 @@ NONE = -1
 
 @final
 class Expected(NamedTuple):
-    """What is accepted of each section. No product of the largest sides leaves 63 bits."""
+    """The accepted layout of each section. No product of the largest sides leaves 63 bits."""
 
     codes: Integers
     """The dtype, as a frame says it."""
@@ -33,7 +33,9 @@ class Expected(NamedTuple):
 
 @jit
 def varint(head: NDArray[np.uint8], at: int) -> tuple[np.int64, int]:
-    """The integer that begins at a byte, and where the next one does; NONE where there is none."""
+    """Decodes the integer that starts at a byte; returns it and the position of the next; NONE if
+    it is invalid.
+    """
     value = np.int64(0)
     for place in range(LONGEST):
         if at + place >= head.size:

@@ -1,4 +1,4 @@
-"""What is given to names that the package shows, in the words of who gives it."""
+"""Errors for wrong arguments of public functions, in the caller's words."""
 
 import pytest
 import torch

@@ -18,19 +18,19 @@ STEPS = 3
 
 
 def layers(step: int) -> dict[str, torch.Tensor]:
-    """A gradient: dense, transposed, of other dtypes, a bias, a scalar."""
+    """Returns a gradient: dense, transposed, of other dtypes, a bias, a scalar."""
     return {"weight": normal(40, 30, seed=step), "turned": normal(20, 9, seed=step).T,
              "half": normal(8, 5, seed=step).half(), "double": normal(7, 3, seed=step).double(),
              "bias": normal(40, seed=step), "scale": normal(seed=step)}  # fmt: skip
 
 
 def address(frame: memoryview) -> int:
-    """The place of a frame in memory."""
+    """Returns the address of a frame in memory."""
     return np.frombuffer(frame, np.uint8).ctypes.data
 
 
 def memories(code: str) -> list[str]:
-    """The memories that go with a codec."""
+    """Returns the memories that go with a codec."""
     return [name for name in ("none", "residual") if fits(code, name)]
 
 

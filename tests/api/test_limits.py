@@ -1,4 +1,4 @@
-"""What a stranger's frame may cost: memory and work are bounded before either is spent."""
+"""Limits on the cost of an untrusted frame: memory and work are bounded before either is spent."""
 
 import struct
 import subprocess
@@ -26,14 +26,14 @@ HIGH_WATER = Path("/proc/self/clear_refs")
 
 
 def frame(spec: str, shapes: list[tuple[int, ...]], sections: list[Tensor]) -> bytes:
-    """A frame that says all this, whether or not `encode` would."""
+    """Builds a frame with these contents, even if `encode` would not."""
     tensors = tuple((torch.float32, Size(shape)) for shape in shapes)
     about = Description(make_codec(spec), False, tensors)
     return pack(Header(Kind.TENSORS), sections, ZSTD, write(about)).tobytes()
 
 
 def nothing_of(spec: str, shape: tuple[int, ...]) -> list[Tensor]:
-    """The sections of a gradient of zeros."""
+    """Returns the sections of a gradient of zeros."""
     codec = make_codec(spec)
     return codec.sections(codec.encode(torch.zeros(shape), Generator().manual_seed(0)))
 
@@ -44,14 +44,14 @@ def octets(*values: int) -> Tensor:
 
 @cache
 def full_rank() -> bytes:
-    """2^36 multiply-adds, of 20 kB."""
+    """Builds a frame of 20 kB that asks for 2^36 multiply-adds."""
     side = torch.zeros(4096, 4096)
     return frame("svd", [(4096, 4096)], [side, side])
 
 
 @cache
 def coded_full_rank() -> bytes:
-    """As many, of a few bytes: both factors are top-k's, of no entries at all."""
+    """Builds a short frame that asks for as many: both factors are top-k's, without entries."""
     spec = "topk(ratio=1.0)"
     head = [torch.tensor([4096, 4096], dtype=torch.int32), torch.ones(1)]
     factor = [torch.tensor([0]), octets(), torch.zeros(0)]
@@ -60,14 +60,14 @@ def coded_full_rank() -> bytes:
 
 @cache
 def long_side() -> bytes:
-    """Either reading of this shape allows one of the sizes, but none of them both."""
+    """Builds a shape of which each reading allows one of the sizes, but none allows both."""
     left, right = torch.zeros(0, 128), torch.zeros(128, 2**16)
     return frame("svd(matricisation=auto)", [(1, 256, 256)], [left, right])
 
 
 @cache
 def many_cosines() -> bytes:
-    """Every coefficient was drawn, of blocks of a thousand."""
+    """Builds a frame in which every coefficient was drawn, in blocks of a thousand."""
     n = 2**22
     counts = torch.tensor([n, n, 0], dtype=torch.int32)
     # Rice codes of no gaps: a parameter of 5 zeros every 512, then ones.
@@ -82,7 +82,7 @@ def many_cosines() -> bytes:
 
 @cache
 def nested_values() -> bytes:
-    """Each of the codecs inside each other says that all of its entries were sent."""
+    """Builds nested codecs, each of which claims that all of its entries were sent."""
     n, depth = 2**22, 6
     bits = torch.ones(n // 512, 517, dtype=torch.uint8)
     bits[:, :5] = 0
@@ -117,7 +117,7 @@ def test_a_frame_that_asks_for_more_than_it_is_worth_is_refused(name):
 
 
 def test_a_chunk_longer_than_its_tensor_is_no_longer_than_that():
-    """Or 2^20 indices were made for each of these, one after the other."""
+    """Checks the bound: else 2^20 indices were made for each of these, one after the other."""
     spec = "chunktopk(ratio=1.0, chunk=1048576)"
     tensors = [torch.full((1,), float(number)) for number in range(100)]
     decoded = atomo.decode(atomo.encode(tensors, spec, seed=0), most_bytes=2**22)
@@ -138,7 +138,7 @@ def described(spec: str, entries: int) -> bytes:
 
 
 def as_compressed(data: bytes, entries: int, claimed: int) -> bytes:
-    """The same frame whose one section says that it is compressed, and of `claimed` entries."""
+    """Returns the frame with its one section marked as compressed, and of `claimed` entries."""
     plain = bytes([0, 0, 1]) + varint(entries) + varint(4 * entries)
     assert data.count(plain) == 1
     start = data.index(plain)

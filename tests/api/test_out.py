@@ -13,7 +13,7 @@ every_codec = pytest.mark.parametrize("code", [*CODECS])
 
 
 def rooms() -> list[torch.Tensor]:
-    """Room of the shapes of LAYERS, full of something else, some of it of another layout."""
+    """Allocates tensors of the shapes of LAYERS, filled, some of another layout."""
     return [torch.full((9, 12), torch.nan).T, torch.ones(5), torch.full((6, 4), 7.0).half(),
             torch.ones(3, 2).bfloat16()]  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""What is of another type than `atomo.encode` takes is named: here the tests' own type checks would
-be first to say so, so that its checks are called as it calls them."""
+"""Errors of `atomo.encode` for arguments of a wrong type. The tests' own type checks would come
+first, so that the checks are called directly."""
 
 import numpy as np
 import pytest

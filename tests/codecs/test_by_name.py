@@ -50,7 +50,7 @@ def test_neighbours_with_the_same_codec_share_a_part_and_small_vectors_stay_dens
 
 
 def test_parameters_lie_where_they_do_with_one_codec() -> None:
-    """So that memories, optimisers and weights need not move when codecs change."""
+    """Checks that memories, optimisers and weights stay in place when codecs change."""
     rules = parse_by_name("topk: a.weight c.weight; svd: b.weight")
     (mixed,), (plain,) = (plan(SHAPES, make_codec("bf16"), ONE, *one) for one in ([rules], []))
     assert mixed.slots == plain.slots

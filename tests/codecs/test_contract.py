@@ -68,7 +68,7 @@ def obeying(law: Law) -> pytest.MarkDecorator:
 
 
 def votes(codec: Codec) -> bool:
-    """Whether it sends directions of size 1, of which only `finish` makes sense."""
+    """Returns True if a codec sends directions of size 1, which need `finish`."""
     return type(codec).finish is not Codec.finish
 
 
@@ -201,9 +201,8 @@ def test_unbiased_in_every_other_shape(codec):
 
 
 def fingerprint(codec: Codec, shape: tuple[int, ...]) -> bytes:
-    """What a few seeds make of a gradient, whatever its shape: its draws in another shape in which
-    this is the same would be the same draws.
-    """
+    """Encodes a gradient with a few seeds into a value that does not depend on its shape: equal
+    values of two shapes show equal draws."""
     payloads = [codec.encode(normal(*shape), seeded(seed)) for seed in range(5)]
     decoded = [codec.decode(payload, Size(shape)) for payload in payloads]
     parts = [part for payload in payloads for part in tensors(codec, payload)]
@@ -231,7 +230,8 @@ def test_contraction(codec):
 
 @obeying(Law.SUMMABLE)
 def test_summable(codec):
-    """The sum of what payloads of one seed have to add decodes to the sum of their gradients."""
+    """Checks that the sum of the addends of payloads with one seed decodes to the sum of the
+    gradients."""
     for shape in SHAPES:
         payloads = [codec.encode(normal(*shape) * n, seeded(3)) for n in (1, -2, 30)]
         expected, total = torch.ones(shape), torch.ones(shape)

@@ -52,7 +52,7 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 @pytest.mark.parametrize("dtype", slow_but(HALVES[:1], HALVES), ids=str)
 @pytest.mark.parametrize("pair", slow_but(KEPT, PAIRS), ids=str)
 def test_a_worker_sends_of_half_precision_what_it_sends_of_a_copy(pair, dtype):
-    """Three steps, so that what is kept is seen as well."""
+    """Runs three steps, so that the residual is compared as well."""
     spec, memory = pair.split(" with ")
     (bucket,) = plan(PARAMETERS, make_codec(spec), megabytes(0.01))
     found = []

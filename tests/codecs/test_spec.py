@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named_and_nothing_is_printed(spec, message):
 
 @pytest.mark.parametrize("word", ["none", "None", "'none'"])
 def test_a_codec_that_need_not_be_there_is_none(word):
-    """As the default is told, and as Python shows it; such a specification names the default."""
+    """Parses none as the default and as Python shows it; such a specification names the default."""
     assert str(make_codec(f"svd(rank=2, factors={word})")) == "svd(rank=2)"
     with pytest.raises(ConfigError, match="values must be a codec of plain entries; got"):
         make_codec(f"topk(values={word})")
@@ -89,7 +89,7 @@ def test_memories_are_no_kinder(spec, message):
 
 
 def test_one_thread_at_a_time_has_pythons_parser(monkeypatch):
-    """CPython 3.11 fails where two do, once in some thousand jobs of threads."""
+    """Checks the lock: in CPython 3.11 two parsing threads fail once in some thousand jobs."""
     parse, inside, most = ast.parse, [], []
 
     def watched(*arguments, **options):

@@ -76,7 +76,7 @@ def test_a_ratio_as_published_is_that_of_each_layer(code):
 
 
 def test_a_small_layer_beside_one_of_large_entries_gets_its_share():
-    """Over the bucket, none of its entries would be among the largest."""
+    """Checks the scope: over the bucket none of its entries would be among the largest."""
     parameters = [("quiet", Size((40, 50))), ("loud", Size((40, 50)))]
     gradient = torch.cat([torch.full((2000,), 1.0), torch.linspace(1e-4, 2e-4, 2000)])
     sent = {}

@@ -11,7 +11,7 @@ from atomo.fusion.partition import best_partition, bound
 
 
 def flow(seed: int, tensors: int, slowing: float, scale: float) -> Flow:
-    """One in which encoding, sending and decoding all matter."""
+    """Builds a flow in which encoding, sending and decoding all matter."""
     draws = np.random.default_rng(seed)
     sizes = draws.exponential(scale, (tensors, 1)) * draws.exponential(1, (tensors, 3))
     ready = np.cumsum(draws.exponential(1, tensors))

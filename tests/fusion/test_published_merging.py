@@ -1,4 +1,4 @@
-"""Where nothing is compressed, the planned partition is the merging of MG-WFBP, or better.
+"""Merging of MG-WFBP: without compression the planned partition equals it, or is better.
 
 Shi, Chu and Li, "MG-WFBP: Efficient Data Communication for Distributed Synchronous SGD Algorithms",
 INFOCOM 2019: encoding and decoding cost nothing, and a message of m bytes takes a + b m. Its
@@ -22,7 +22,7 @@ LARGE_AND_SMALL = (0.02, 0.2, 1.0, 5.0)
 
 
 class Dense(NamedTuple):
-    """What the paper has of a backward pass: its layers from the last to the first."""
+    """The backward pass as the paper describes it: its layers from the last to the first."""
 
     computing: list[float]  # seconds of the backward pass of each layer, t_b
     sizes: list[float]  # bytes, p
@@ -40,7 +40,8 @@ class Dense(NamedTuple):
 
 
 def published(given: Dense) -> float:
-    """When the merging of Algorithm 1 has sent everything, with the names of the paper."""
+    """Computes the time at which the merging of Algorithm 1 has sent everything, in the paper's
+    names."""
     ready, sizes = given.ready, [*given.sizes]
     t_c = [given.start + given.byte * size for size in sizes]
 
@@ -63,7 +64,8 @@ def published(given: Dense) -> float:
 
 
 def least(given: Dense) -> float:
-    """The least over all partitions: one link, so the best of a prefix is one number."""
+    """Computes the least time over all partitions: with one link the best of a prefix is one
+    number."""
     ready, sums = given.ready, [0.0, *accumulate(given.sizes)]
     done = [0.0]
     for stop in range(1, len(sums)):
@@ -91,9 +93,8 @@ def drawn(seed: int) -> Dense:
 
 
 def merged_for_nothing(seed: int) -> Dense:
-    """Each gradient is there before the link can begin with those before it, so that it joins them
-    for nothing, or a start and more after that.
-    """
+    """Returns True if each gradient is ready before the link can begin with the earlier ones, so
+    that merging costs nothing, or saves a start-up."""
     given = drawn(seed)
     draws = np.random.default_rng(seed)
     ready, moment, begins, waiting = [], 0.0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""What `--fusion` finds by name, from costs."""
+"""Named searches of `--fusion`, from given costs."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def test_every_entry_is_drawn_as_often_as_its_probability_says(backend, count):
 @pytest.mark.slow(cases=("reference",))
 @each_backend
 def test_tiny_probabilities_are_exact(backend):
-    """A million entries of probability 2e-8 each, which 24 bits of randomness would triple."""
+    """Samples a million entries of probability 2e-8 each, which 24 random bits would triple."""
     values = torch.full((10**6,), 2e-8)
     hits = sum(len(backend.sample_entries(values, 1.0, seed)) for seed in range(100))
     assert hits <= 2 + 5 * 2**0.5

@@ -10,7 +10,7 @@ SCALES = [2.0**-126, 2.0**-13, 1.0, 2.0**60]
 
 
 def values(seed: int = 0) -> Tensor:
-    """Of all sizes: normal and denormal halves, ties, zeros of both signs."""
+    """Returns values of all sizes: normal and denormal halves, ties, zeros of both signs."""
     spread = torch.randn(300_001, generator=Generator().manual_seed(seed))
     spread *= torch.logspace(-9, 1, len(spread))
     ties = torch.tensor([1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-25, 3 * 2.0**-25, 0.0, -0.0])

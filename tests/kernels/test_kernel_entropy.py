@@ -18,7 +18,7 @@ CPU = Backend("entropy", "cpu")
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that short messages have several, and more than are scanned in one go."""
+    """Makes chunks small, so that short messages have more chunks than one scan takes."""
     prefix = import_module("atomo.kernels.prefix.cuda")  # Triton, so not at the top
     monkeypatch.setattr(prefix, "CHUNK", 2)
     monkeypatch.setattr(prefix, "SCANNED", 4)
@@ -44,7 +44,8 @@ def bytes_beyond_trits(n: int) -> Tensor:
 
 
 def longest_codes() -> Tensor:
-    """Each symbol as rare as the next two together: one bit for the last, and 12 for the first."""
+    """Returns symbols each as rare as the next two together: one bit for the last, 12 for the
+    first."""
     counts = [1, 1]
     while len(counts) < 13:
         counts.append(sum(counts[-2:]))
@@ -125,7 +126,7 @@ def test_messages_of_several_frames_in_any_form(backend):
 
 
 def damaged(words: Tensor, place: int, change: int) -> Tensor:
-    """With a word changed."""
+    """Returns a message with one word changed."""
     changed = words.clone()
     changed[place] ^= change
     return changed
@@ -149,7 +150,7 @@ def test_damaged_streams_are_told_from_others(backend, name):
 
 
 def result(backend: Backend, words: Tensor, count: int) -> Tensor | None:
-    """The symbols, or None where they are refused."""
+    """Returns the symbols, or None if the words are refused."""
     try:
         (symbols,) = read(backend, [words], count)
     except ValueError:

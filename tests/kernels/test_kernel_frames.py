@@ -21,12 +21,13 @@ every_size = pytest.mark.parametrize("n", SIZES)
 
 
 def one_by_one(backend: Backend) -> Backend:
-    """What adds the frames one after the other: Triton's bits are numba's."""
+    """Returns the backend that adds frames one after the other: Triton's bits are numba's."""
     return Backend(backend.kernel, "reference" if backend.name == "reference" else "cpu")
 
 
 def levels(n: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """The symbols, escapes and norms of three frames: some escape of the first and of the third."""
+    """Returns symbols, escapes and norms of three frames: some levels of the first and the third
+    escape."""
     found = []
     for seed, far in enumerate(([3, n - 1], [], [n // 2])):
         values, norms = normal(n, seed=seed), torch.empty(-(-n // BUCKET))

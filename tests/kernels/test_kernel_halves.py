@@ -68,7 +68,7 @@ KEPT = {
 
 
 def marks(backend: Backend, name: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
-    """What leaves out the others."""
+    """Returns the marks that leave out the other cases."""
     kept = name in KEPT and backend == backends(backend.kernel)[-1] and dtype is torch.bfloat16
     return [] if kept else [pytest.mark.slow]
 
@@ -84,7 +84,7 @@ CASES = [
 
 
 def played(backend: Backend, name: str, gradient: Tensor) -> tuple[Any, list[Any]]:
-    """What a kernel returns, and what its arguments then are."""
+    """Calls a kernel, and returns its result and its arguments afterwards."""
     arguments = READERS[name](gradient)
     return getattr(backend, name.partition(".")[2].split()[0])(*arguments), [*arguments]
 

@@ -130,7 +130,7 @@ GRADIENTS = {
 
 
 def of_half(name: str) -> tuple[str, dict[str, object]]:
-    """A kernel with a gradient of bfloat16."""
+    """Describes a kernel with a bfloat16 gradient."""
     types, constants = KERNELS[name]
     words = types.split()
     words[GRADIENTS[name]] = "*bf16"
@@ -167,7 +167,7 @@ for name, (types, constants) in json.loads(sys.argv[1]).items():
 
 
 def launched(idea: str) -> set[str]:
-    """The kernels that a way launches, from its source."""
+    """Finds the kernels that a backend launches, in its source."""
     path = Path(kernels.__file__).parent / idea / "cuda.py"
     calls = [node.func for node in ast.walk(ast.parse(path.read_text()))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)]  # fmt: skip

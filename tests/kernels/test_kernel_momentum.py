@@ -11,7 +11,7 @@ each_backend = every_backend("momentum")
 
 
 def stepped(nesterov: bool, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What v and u become, by operations that round one by one."""
+    """Computes v and u by operations that round one by one."""
     values, velocity, gradient = normal(n), normal(n, seed=2), normal(n, seed=3)
     if nesterov:
         velocity = (velocity + gradient) * 0.9

@@ -29,7 +29,7 @@ def quantised(
 
 
 def levels_by_hand(symbols: Tensor, escapes: Tensor, form: Form, n: int) -> list[int]:
-    """The layout as `kernels/quantise` describes it, one entry at a time."""
+    """Reads the layout as `kernels/quantise` describes it, one entry at a time."""
     levels, codes, extra, start, at = [], symbols.tolist(), escapes.tolist(), 0, 0
     while start < n:
         size = min(n - start, 512 * form.digits)

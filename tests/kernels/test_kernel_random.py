@@ -13,7 +13,7 @@ LAST = 20  # words of a lane that are ever used
 
 
 def xorshift(x: int) -> int:
-    """Marsaglia's generator with the shifts 13, 17, 5."""
+    """Runs Marsaglia's generator with the shifts 13, 17, 5."""
     x ^= x << 13 & 0xFFFFFFFF
     x ^= x >> 17
     return x ^ x << 5 & 0xFFFFFFFF
@@ -40,7 +40,7 @@ def test_pytorch_makes_the_same_words(key):
 
 
 def rank(rows: list[int]) -> int:
-    """Of a matrix of bits, a row a number."""
+    """Computes the rank of a matrix of bits, one number for each row."""
     found = 0
     while rows:
         if row := rows.pop():
@@ -52,7 +52,7 @@ def rank(rows: list[int]) -> int:
 
 @pytest.mark.parametrize(("steps", "bits"), [(2, 12), (3, 8)])
 def test_the_upper_bits_of_any_words_of_a_lane_are_independent(steps, bits):
-    """The map from a lane's first word to the upper bits of some of its words has full rank."""
+    """Checks that the map of a lane's first word to the upper bits of words is of full rank."""
     lanes = []
     for bit in range(32):
         lane = [1 << bit]

@@ -19,7 +19,7 @@ def bound_bits(n: int, k: int) -> float:
 
 
 def reference(data: bytes, count: int) -> list[int]:
-    """The format as its docstring has it, a bit at a time."""
+    """Encodes as the docstring of the format says, a bit at a time."""
     bits = iter([byte >> place & 1 for byte in data for place in range(8)])
 
     def take(width: int) -> int:
@@ -132,7 +132,7 @@ def test_the_bits_of_one_set_are_not_read_as_those_of_another(bad):
 
 @every_backend("rice")
 def test_each_backend_packs_the_same_bytes(backend):
-    """Of several blocks, with gaps that escape and with an end that fills no word."""
+    """Packs several blocks, with gaps that escape and with an end that fills no word."""
     near, far = torch.arange(600), torch.tensor([2**30, 2**40 + 7, 2**47])
     spread = normal(700, seed=5).abs().mul(1e6).long() + 600
     indices = torch.cat([near, spread, far]).unique()

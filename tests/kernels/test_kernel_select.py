@@ -140,7 +140,7 @@ def test_survivors_of_a_table_of_four_slots_each():
 @every_backend("select")
 @pytest.mark.parametrize("k", [40, pytest.param(2999, marks=pytest.mark.slow)])
 def test_each_backend_finds_the_same(backend: Backend, k, monkeypatch):
-    """Of more than one block: of equal entries the first, with few samples of many."""
+    """Selects from more than one block: of equal entries the first, with few samples of many."""
     monkeypatch.setattr(sampled, "SAMPLES", 1024)
     values, added = normal(5003).round(decimals=1), normal(5003, seed=2).round(decimals=1)
     values[[7, 4000]] = 9.0  # the sum of one of them is the largest
@@ -181,7 +181,7 @@ def test_each_backend_finds_what_is_not_finite(backend: Backend, bad):
 
 @every_backend("select")
 def test_sets_are_added_one_after_the_other(backend: Backend):
-    """To the same bytes: sums of floats depend on their order."""
+    """Compares bytes: sums of floats depend on their order."""
     n, sizes = 9000, (0, 300, 1, 2500)
     sets = [normal(n, seed=s).topk(size).indices.sort().values for s, size in enumerate(sizes)]
     sets[2] = torch.tensor([8191])

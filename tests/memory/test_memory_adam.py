@@ -21,7 +21,7 @@ def gradients(step: int) -> dict[str, Tensor]:
 
 
 def updates_of_pytorch(steps: int) -> dict[str, Tensor]:
-    """The sum of the updates that torch.optim.Adam makes of the same gradients."""
+    """Sums the updates that torch.optim.Adam makes of the same gradients."""
     weights = {name: torch.zeros(shape, requires_grad=True) for name, shape in SHAPES.items()}
     optimizer = torch.optim.Adam(weights.values(), lr=1.0, betas=(BETA1, BETA2), eps=EPS)
     for step in range(steps):
@@ -39,7 +39,7 @@ def send(memory: EfficientAdam, code: str, step: int, name: str) -> Tensor:
 
 
 def check(memory: EfficientAdam, sent: dict[str, Tensor], steps: int) -> None:
-    """What was sent and what is kept is the sum of Adam's updates."""
+    """Checks that sent values plus the residual equal the sum of Adam's updates."""
     state = memory.state_dict()
     for name, update in updates_of_pytorch(steps).items():
         kept = state.get(f"residual/{name}", torch.zeros(SHAPES[name]))

@@ -72,7 +72,7 @@ def test_is_the_algorithm_of_the_paper(nesterov, masking, clip):
     "code", ["dgc(ratio=0.05, values=fp16)", "dragonn", "threshold(value=2)", "topk(ratio=0.1)"]
 )
 def test_one_pass_does_what_its_steps_do(code, masking, nesterov):
-    """With a momentum of 1/2, whose products are exact however they are added."""
+    """Uses a momentum of 1/2, whose products are exact in any order of additions."""
     codec, found = make_codec(code), []
     for encode_momentum in (type(codec).encode_momentum, Codec.encode_momentum):
         velocity, kept, gradient = torch.randn(3, 50, 60, generator=Generator().manual_seed(1))
@@ -163,7 +163,7 @@ def test_what_is_held_without_momentum_is_a_residual_s():
 
 
 def test_where_nothing_waits_momentum_is_that_of_plain_sgd():
-    """All that a codec without losses sends is in time."""
+    """Checks a lossless codec, which sends everything in time."""
     memory, momentum = MomentumCorrection(0.5), torch.zeros(N)
     for gradient in gradients(3):
         momentum = 0.5 * momentum + gradient.round()  # all of which is exact in half precision
@@ -188,7 +188,7 @@ def test_what_is_taken_back_goes_out_later(code):
 
 
 def test_a_state_says_velocity_of_what_waits_and_momentum_of_the_velocity():
-    """As checkpoints have from the start: v lies under "velocity/", u under "momentum/"."""
+    """Holds the keys of stored checkpoints: v under "velocity/", u under "momentum/"."""
     memory = MomentumCorrection(momentum=0.5)
     u, v, gradient = gradients(3)
     state = {}

@@ -74,7 +74,7 @@ RATES = (0.5, 0.5, 0.05, 0.05, 0.2)
 
 @pytest.mark.parametrize("code", ["efsignsgd", "topk(ratio=0.1)", "svd(rank=1, selection=top)"])
 def test_a_residual_in_units_of_the_update_is_ef_signsgd_while_the_rate_changes(code):
-    """Algorithm 2 of Karimireddy et al.: p = lr g + e, x = x - C(p), e = p - C(p)."""
+    """Follows Algorithm 2 of Karimireddy et al.: p = lr g + e, x = x - C(p), e = p - C(p)."""
     codec, shape, layout = make_codec(code), Size((8, 5)), {"a": Size((8, 5))}
     memory, draws = make_memory("residual(units=update)"), Generator().manual_seed(4)
     kept, moved, ours = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape)
@@ -94,8 +94,8 @@ def test_a_residual_in_units_of_the_update_is_ef_signsgd_while_the_rate_changes(
 
 
 def test_workers_hear_of_the_learning_rate_before_each_step(tmp_path):
-    """What the first step left is a part of an update: held over a rate a thousand times lower,
-    it is as many times larger."""
+    """Lowers the rate a thousandfold: the residual of the first step, a part of an update, then
+    counts a thousand times as much."""
     kept = {}
     for units in ("gradient", "update"):
         chosen = settings(

@@ -79,7 +79,7 @@ def test_no_error_is_beyond_its_bound(spec):
 
 
 def held(spec: str, memory: str, momentum: float = 0.0) -> list[tuple[float, float]]:
-    """What a memory holds after each step, and what it would if nothing were sent."""
+    """Returns the content of a memory after each step, and its content if nothing were sent."""
     codec, keeping = make_codec(spec), make_memory(memory, momentum)
     velocity, unsent, found = torch.zeros(SHAPE), torch.zeros(SHAPE), []
     for step in range(STEPS):

@@ -26,7 +26,7 @@ FIXED = 32  # bytes in front of the table
 
 
 def frame_of(seed: int, how: str = "lz4", description: bytes = b"") -> Bytes:
-    """A frame of these fields whose sizes and contents depend on a seed."""
+    """Builds a frame of these fields whose sizes and contents depend on a seed."""
     generator = torch.Generator().manual_seed(seed)
     odd = 2 * seed + 1  # so that what follows is not aligned
     tensors = [
@@ -42,7 +42,7 @@ def frame_of(seed: int, how: str = "lz4", description: bytes = b"") -> Bytes:
 
 
 def check_alike(frames: list[Bytes]) -> None:
-    """All that `unpack` does with each is done with all: tensors alike, or the same refusal."""
+    """Checks that many frames at once give the tensors or the error of `unpack` for each."""
     expected, found = (
         outcome(lambda: [unpack(frame, FIELDS) for frame in frames]),
         outcome(lambda: Sections(FIELDS).unpack_all(frames)),
@@ -51,7 +51,7 @@ def check_alike(frames: list[Bytes]) -> None:
 
 
 def outcome(read: Callable[[], list[list[Tensor]]]) -> object:
-    """What is read, bit by bit, or what is wrong."""
+    """Returns the tensors, bit by bit, or the error."""
     try:
         frames = read()
     except FrameError as error:
@@ -60,7 +60,7 @@ def outcome(read: Callable[[], list[list[Tensor]]]) -> object:
 
 
 def believed(frames: list[Bytes]) -> list[bool]:
-    """Which of them the kernel reads itself."""
+    """Returns a mask of the frames that the kernel reads itself."""
     expected, room = Sections(FIELDS)._expected, 200
     heads = np.zeros((len(frames), room), np.uint8)
     for head, frame in zip(heads, frames, strict=True):
@@ -86,7 +86,7 @@ def test_what_is_unusual_is_read_as_well():
 
 
 def test_a_strange_table_is_refused_or_read_alike():
-    """Each byte of it, and what is around it, made another; and frames cut short or prolonged."""
+    """Changes each byte of the table and around it, and cuts frames short or extends them."""
     generator = torch.Generator().manual_seed(0)
     good, frame = frame_of(4), frame_of(5)
     end = FIXED + 60
@@ -108,7 +108,7 @@ def varint(value: int) -> bytes:
 
 
 def refusal(most: tuple[int, ...], storage: int, sides: tuple[int, ...], stored: int) -> object:
-    """What is said of frames with such a row, whatever `most` allows, and a good one."""
+    """Returns the error for frames with such a row, whatever `most` allows, and a good one."""
     fields = (Field(torch.float32, most), Field(torch.uint8, (4,)))
     row = bytes([0, storage, len(sides)]) + b"".join(map(varint, sides)) + varint(stored)
     table = bytes([0, 2]) + row + bytes([4, 0, 1, 4, 4])

@@ -24,7 +24,7 @@ def fields_of(tensors: list[torch.Tensor]) -> list[Field]:
 
 
 def reseal(frame: np.ndarray) -> np.ndarray:
-    """The frame with a checksum that matches whatever was done to it."""
+    """Returns a changed frame with a checksum that matches."""
     struct.pack_into("<Q", frame.data, CHECKSUM_AT, checksum(frame))
     return frame
 

@@ -21,7 +21,7 @@ RAW = Compression(codec="none")  # blosc's own output may change with its versio
 
 
 def gradient(vector: int = 5) -> list[torch.Tensor]:
-    """Integer arithmetic, so that every machine and version makes the same numbers."""
+    """Builds a gradient by integer arithmetic, the same on every machine and version."""
     shapes = {"weight": (6, 4, 3, 3), "bias": (vector,)}
     return [
         torch.tensor(
@@ -53,7 +53,7 @@ def test_a_frame_says_which_vectors_are_dense(code):
 
 
 def create_bounded(code: str) -> None:
-    """As `create`, with a vector that is not dense."""
+    """Creates frames as `create` does, with a vector that is not dense."""
     frame = GOLDEN / f"{code}-bounded.frame"
     if frame.exists():
         raise SystemExit(f"{frame} exists, and golden frames are never regenerated")

@@ -19,7 +19,7 @@ def spiked(size: float, place: int = 12_345) -> Tensor:
 
 
 def quiet_sample(size: float) -> Tensor:
-    """What the sample sees is zero."""
+    """Returns a gradient whose sampled entries are zero."""
     gradient = normal(N) * size
     gradient[:: N // 4096] = 0
     return gradient

@@ -18,12 +18,12 @@ DRAWS = 400
 
 
 def squared_errors(codec: QSGD | TernGrad | Natural, gradient: Tensor) -> Tensor:
-    """||decoded - g||^2 of each of DRAWS draws."""
+    """Computes ||decoded - g||^2 for each of DRAWS draws."""
     return (draws(codec, gradient, DRAWS) - gradient).double().square().flatten(1).sum(1)
 
 
 def closed_form(part: Tensor, norm: float, levels: int) -> float:
-    """The sum over entries of (r / s)^2 f (1 - f), f what is left above the lower level."""
+    """Computes the sum of (r / s)^2 f (1 - f), with f the part above the lower level."""
     total = 0.0
     for value in part.tolist():
         exact = abs(value) * levels / norm

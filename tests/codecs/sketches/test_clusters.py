@@ -87,7 +87,7 @@ def test_an_entry_goes_to_the_nearest_centre_of_its_sign():
 
 
 def test_centres_are_those_of_a_plain_k_means():
-    """Lloyd's algorithm by hand from the same first centres, and one centre for the outliers."""
+    """Runs Lloyd's algorithm by hand from the same centres, with one centre for the outliers."""
     magnitudes = heavy(3000).abs().sort().values
     usual = magnitudes[: math.ceil(0.95 * 3000)].double()
     current = lss_model.plus_plus(usual, 4, seeded()).tolist()
@@ -176,7 +176,7 @@ def test_the_sketch_is_that_of_the_paper(n, share):
 
 
 def test_a_block_may_have_as_many_cells_as_there_can_be():
-    """One entry in a group of its own behind 32,768 cells to a row: 16 bits just hold that."""
+    """Puts one entry in its own group behind 32,768 cells to a row: 16 bits just hold that."""
     table = torch.zeros(quantiles.HALVES, dtype=torch.int16)
     table[0x4000:0x8000] = 15 * 256 + 7  # magnitudes from 2 on
     values = torch.ones(8192)

@@ -17,19 +17,19 @@ MASK = 2**32 - 1
 
 
 def heavy(count: int, seed: int = 1) -> Tensor:
-    """Mostly small, a few large: what gradients look like."""
+    """Returns values like those of gradients: mostly small, a few large."""
     return torch.randn(count, generator=seeded(seed)).pow(3) * 1e-3
 
 
 def hashed(index: int, seed: int, size: int) -> int:
-    """The bucket of an entry in its cluster, in Python's integers."""
+    """Computes the bucket of an entry in its cluster, in Python's integers."""
     x = index * 0x9E3779B9 & MASK ^ seed & MASK
     x = (x ^ x >> 16) * 0x7FEB352D & MASK
     return (x ^ x >> 15) * size >> 32
 
 
 def ids_of(packed: Tensor, entries: int) -> list[int]:
-    """The clusters of a message, tile by tile."""
+    """Unpacks the clusters of a message, tile by tile."""
     found: list[int] = []
     for start in range(0, entries, 1024):
         half = (min(1024, entries - start) + 1) // 2
@@ -39,14 +39,14 @@ def ids_of(packed: Tensor, entries: int) -> list[int]:
 
 
 def places(payload: lss.Means, entries: int) -> list[tuple[int, int]]:
-    """Cluster and bucket of each entry, as a receiver sees them."""
+    """Computes cluster and bucket of each entry, as a receiver does."""
     packed = entropy.decompress(payload.words, clusters.symbol_count(entries))
     seed, sizes = int(payload.seed), payload.sizes.tolist()
     return [(c, hashed(i, seed, sizes[c])) for i, c in enumerate(ids_of(packed, entries))]
 
 
 def slow_decode(gradient: Tensor, where: list[tuple[int, int]]) -> Tensor:
-    """The mean of the entries that share a place."""
+    """Computes the mean of the entries that share a place."""
     held = defaultdict(list)
     for place, value in zip(where, gradient.tolist(), strict=True):
         held[place].append(value)
@@ -64,7 +64,8 @@ def test_every_entry_becomes_the_mean_of_its_bucket(count, share):
 
 
 def least_squares(values: list[float], count: int) -> float:
-    """The least within-cluster sum of squares on a line: dynamic programme over the cuts."""
+    """Computes the least within-cluster sum of squares on a line by dynamic programming over the
+    cuts."""
     n = len(values)
     sums, squares = [0.0], [0.0]
     for value in values:

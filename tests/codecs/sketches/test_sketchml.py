@@ -25,17 +25,17 @@ def heavy(count: int, seed: int = 1) -> Tensor:
 
 
 def halves(values: Tensor) -> list[int]:
-    """The upper half of each magnitude."""
+    """Returns the upper half of each magnitude."""
     return [int(b) >> 16 & 0x7FFF for b in values.numpy().view(np.uint32)]
 
 
 def upper(half: int) -> float:
-    """The magnitude that a half begins with."""
+    """Returns the magnitude with this upper half and a lower half of zeros."""
     return float(np.array([half << 16], np.uint32).view(np.float32)[0])
 
 
 def numbered(values: Tensor) -> list[int]:
-    """The quantile of each magnitude among those of one sign: 0 to 255."""
+    """Returns the quantile of each magnitude among those of one sign: 0 to 255."""
     known = halves(values)
     order = sorted(known)
     ranks = [(bisect_left(order, h) + bisect_right(order, h)) / 2 for h in known]
@@ -43,7 +43,8 @@ def numbered(values: Tensor) -> list[int]:
 
 
 def bucket_means(values: Tensor, numbers: list[int]) -> dict[int, float]:
-    """What each quantile of one sign decodes to: its mean, at most twice its lower end."""
+    """Returns the decoded value of each quantile of one sign: its mean, at most twice its lower
+    end."""
     known, order = halves(values), sorted(halves(values))
     lowest: dict[int, int] = {}
     for half in range(1, max(known) + 1):  # a quantile begins with the first half that it may hold

@@ -1,4 +1,4 @@
-"""What a codec makes of some rows of a matrix is what it makes of the whole, byte for byte."""
+"""Rows of a matrix: a codec makes the same payload of some rows as of the whole, byte for byte."""
 
 import pytest
 import torch

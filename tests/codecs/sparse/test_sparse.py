@@ -133,7 +133,7 @@ def test_dgc_samples_a_short_gradient_whole():
 
 @pytest.mark.parametrize("code", ["dgc", "dragonn"])
 def test_a_small_layer_sends_more_than_its_share(code):
-    """One of 500 entries a step would leave the others waiting for 500 steps."""
+    """Checks a layer of 500 entries: one entry a step would delay the others by 500 steps."""
     gradient = normal(500)
     few = int(sent(f"{code}(ratio=0.002, least=1)", gradient, 3).count_nonzero())
     assert few <= 8

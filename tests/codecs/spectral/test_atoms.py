@@ -10,7 +10,7 @@ from atomo.errors import ConfigError
 
 
 def literal(coefficients: list[float], budget: float) -> list[float]:
-    """Algorithm 1 of the paper, line by line."""
+    """Runs Algorithm 1 of the paper, line by line."""
     order = sorted(range(len(coefficients)), key=lambda i: -abs(coefficients[i]))
     result = [0.0] * len(coefficients)
     for place, i in enumerate(order):
@@ -25,7 +25,7 @@ def literal(coefficients: list[float], budget: float) -> list[float]:
 
 
 def by_bisection(coefficients: Tensor, budget: float) -> Tensor:
-    """min(1, t |c|), which the conditions of optimality demand, for the t that meets the budget."""
+    """Finds the t for which min(1, t |c|), the form that optimality demands, meets the budget."""
     sizes = coefficients.abs().double()
     low, high = 0.0, 1 / float(sizes[sizes > 0].min())
     for _ in range(200):
@@ -72,7 +72,7 @@ def test_equals_the_paper_and_the_optimum_on_a_thousand_spectra():
 
 
 def clipped(coefficients: Tensor, budget: float) -> Tensor:
-    """What published code does instead: clip, and lose the excess."""
+    """Runs the published code's variant: clips, and loses the excess."""
     return (budget * coefficients.abs() / coefficients.abs().sum()).clamp(max=1)
 
 

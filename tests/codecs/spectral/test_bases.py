@@ -26,7 +26,7 @@ def draws_of(codec: Codec, gradient: Tensor) -> Tensor:
 
 
 def algorithm_1(coefficients: list[float], budget: float) -> list[float]:
-    """The listing of the paper, line by line."""
+    """Runs the listing of the paper, line by line."""
     order = sorted(range(len(coefficients)), key=lambda i: -abs(coefficients[i]))
     sizes = [abs(coefficients[i]) for i in order]
     chances = [0.0] * len(sizes)
@@ -83,7 +83,8 @@ def test_certain_entries_are_exact_and_the_others_are_alike():
 
 @pytest.mark.parametrize(("mode", "order"), [("qsgd", 2), ("terngrad", math.inf)])
 def test_older_methods_are_points_of_the_curve(mode, order):
-    """p = |g| / ||g||_2 is QSGD with one level and one bucket, p = |g| / max|g| TernGrad."""
+    """Checks that p = |g| / ||g||_2 is QSGD with one level and one bucket, and p = |g| / max|g|
+    TernGrad."""
     gradient = normal(300)
     norm = float(gradient.double().norm(order))
     budget = float(gradient.double().abs().sum()) / norm

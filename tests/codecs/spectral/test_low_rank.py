@@ -13,14 +13,14 @@ from atomo.errors import CodecError
 
 
 def layer(rank: int, m: int = 700, n: int = 300, faintest: float = 1e-3) -> Tensor:
-    """The gradient of a linear layer for a batch of `rank` images, a few of them loud."""
+    """Returns the gradient of a linear layer for a batch of `rank` images, a few of them large."""
     errors = normal(rank, m) * torch.linspace(1.0, faintest, rank)[:, None] ** 2
     return errors.T @ normal(rank, n, seed=2).relu()
 
 
 @pytest.fixture
 def found(monkeypatch):
-    """How often `decompose` took a matrix for one of low rank."""
+    """Counts the matrices that `decompose` took for ones of low rank."""
     answers = []
 
     def watched(matrix: Tensor, generator: Generator) -> object:
@@ -53,7 +53,7 @@ def test_atoms_are_singular_and_sum_to_the_matrix(rank, transposed, found):
 
 
 def planted(size: float) -> Tensor:
-    """Of rank 20, but for one entry that the sample of rows and columns does not see."""
+    """Returns a matrix of rank 20 plus one entry that the sample of rows and columns misses."""
     matrix = layer(20)
     matrix[6, 1] += size * float(matrix.norm())
     return matrix
@@ -77,7 +77,7 @@ def test_what_is_not_of_low_rank_is_told(matrix, low):
 
 @pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4, 3e-5])
 def test_what_the_sample_does_not_see_the_combinations_do(size):
-    """The spare combinations take it in, or the last of them notice it: nothing gets lost."""
+    """Checks that the spare combinations include the entry, or that the last of them notices it."""
     matrix = planted(size)
     found = low_rank(matrix, seeded(0))
     if found is not None:
@@ -140,7 +140,8 @@ def least_variance_chances(sizes: Tensor, budget: float) -> Tensor:
 def test_the_largest_atoms_of_what_a_memory_adds_up_are_found_without_the_whole_spectrum(
     shape, monkeypatch
 ):
-    """The rank of a residual outgrows `low_rank`; the whole spectrum took many times as long."""
+    """Checks a residual, whose rank outgrows `low_rank`; the whole spectrum took many times as
+    long."""
     gradient = sum(layer(32, *shape) * weight for weight in (1.0, 0.5)) + normal(*shape, seed=3)
     sizes = torch.linalg.svdvals(gradient)
     monkeypatch.setattr(spectrum, "low_rank", lambda *_: pytest.fail("the whole spectrum"))

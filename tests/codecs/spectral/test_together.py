@@ -13,7 +13,8 @@ def low(m: int, n: int, rank: int) -> Tensor:
 
 
 def low_at_a_glance() -> Tensor:
-    """Of low rank in each second row, which is what is looked at first, and of full rank in all."""
+    """Returns a matrix of low rank in each second row, which is the sample, and of full rank in
+    all."""
     matrix = low(300, 200, 5)
     matrix[1::2] += normal(150, 200)
     return matrix

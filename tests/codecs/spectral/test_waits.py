@@ -1,4 +1,4 @@
-"""How often encoding waits for the device: each look of the host at a number there is a wait."""
+"""Waits for the device in encoding: each read of a number on the device by the host is a wait."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_the_probabilities_stay_on_the_device():
 
 @pytest.mark.parametrize(("shape", "most"), [((64, 32, 3, 3), 5), ((500, 64), 5)])
 def test_a_layer_takes_few_waits(shape, most):
-    """Trace, smallest and largest eigenvalue, the atoms drawn, and whether they overflow."""
+    """Counts waits for trace, smallest and largest eigenvalue, the drawn atoms, and overflow."""
     gradient = torch.randn(shape, generator=Generator().manual_seed(1))
     with Waits() as seen:
         make_codec("svd(rank=3)").encode(gradient, Generator().manual_seed(2))
@@ -61,7 +61,8 @@ WIDE = [("e", (300, 130)), ("f", (200, 150)), ("g", (650, 645))]
     ],
 )
 def test_all_layers_of_a_bucket_take_one_wait(monkeypatch, spec, memory, layers, most):
-    """For what was drawn, and whether it is good enough; another for the ranks of wide layers."""
+    """Counts a wait for the drawn atoms and their accuracy, and another for the ranks of wide
+    layers."""
     staged(monkeypatch)
     parameters = [(name, torch.Size(shape)) for name, shape in layers]
     (bucket,) = plan(parameters, make_codec(spec), ONE)

@@ -140,16 +140,16 @@ def momentum() -> None:
     expect(ConfigError, words, lambda: atomo.fsdp_hook(other, "qsgd", replicas, momentum=0.9))
 
 
-def trains_and_resumes() -> None:
-    """With top-k it learns, alike on all ranks; to go on is never to have stopped."""
-    model, exchange = hooked(2, "topk(ratio=0.05)", memory="residual")
+def trains_and_resumes(code: str = "topk(ratio=0.05)") -> None:
+    """Training compressed learns, alike on all ranks; a resumed run equals one never stopped."""
+    model, exchange = hooked(2, code, memory="residual")
     losses = train(model)
     assert sum(losses[-2:]) < 0.9 * sum(losses[:2]), losses
     assert exchange.stats.ratio > 3, exchange.stats
     check_alike(whole(model.parameters()))
-    place = str(FOLDER / "checkpoint")
+    place = str(FOLDER / code)
     dcp.save({"model": model.state_dict(), "exchange": exchange.state_dict()}, checkpoint_id=place)
-    again, other = hooked(2, "topk(ratio=0.05)", memory="residual")
+    again, other = hooked(2, code, memory="residual")
     found = {"model": again.state_dict(), "exchange": other.state_dict()}
     dcp.load(found, checkpoint_id=place)
     other.load_state_dict(found["exchange"])
@@ -158,20 +158,76 @@ def trains_and_resumes() -> None:
     assert whole(model.parameters()).equal(whole(again.parameters()))
     assert float(kept(exchange).norm()) > 0
     for replicas in (1, 4):
-        elsewhere(replicas, place)
+        elsewhere(replicas, place, code)
 
 
-def elsewhere(replicas: int, place: str) -> None:
+def elsewhere(replicas: int, place: str, code: str) -> None:
     """Another number of replicas, and of shards, goes on with the same sum."""
-    _, exchange = hooked(2, "topk(ratio=0.05)", memory="residual")
+    _, exchange = hooked(2, code, memory="residual")
     dcp.load({"exchange": (state := exchange.state_dict())}, checkpoint_id=place)
     exchange.load_state_dict(state)
-    _, other = hooked(replicas, "topk(ratio=0.05)", memory="residual")
-    found = {"exchange": other.state_dict(ranks=2)}
+    model, other = hooked(replicas, code, memory="residual")
+    saved = {"ranks": 0, "shards": 0} if "factors" in state else {"ranks": 0}
+    dcp.load({"exchange": saved}, checkpoint_id=place)
+    found = {"exchange": other.state_dict(**saved)}
     dcp.load(found, checkpoint_id=place)
     other.load_state_dict(found["exchange"])
     torch.testing.assert_close(kept(other), kept(exchange))
     assert other.state_dict()["step"] == STEPS
+    train(model, range(1))
+
+
+def powersgd() -> None:
+    """The mean of PowerSGD is that of its paper, of each shard's rows between replicas."""
+    model, exchange = hooked(2, "powersgd(rank=2)", memory="residual")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    state, end = exchange.state_dict(), f", shard {RANK % 2} of 2"
+    factors = {n.removeprefix("q/").removesuffix(end): q for n, q in state["factors"].items()}
+    # Of the last layer, 3 rows are sent as factors on one shard, and 2 travel dense on the other.
+    assert ["out.weight" in factors, "spare.weight" in factors] == [RANK % 2 == 0, False]
+    residuals = {name: torch.zeros(()).expand(2, 1, 1) for name in factors}
+    for step in range(3):
+        gradients = rows_of_replicas(model, step)
+        train(model, range(step, step + 1), optimizer)
+        memory = exchange.state_dict()["memories"][str(exchange.rank)]
+        for name, parameter in model.named_parameters():
+            expected = gradients[name].mean(0)
+            if name in factors:
+                m = gradients[name] + residuals[name]
+                p = torch.linalg.qr((m @ factors[name]).sum(0)).Q
+                factors[name] = m.mean(0).T @ p
+                expected, residuals[name] = p @ factors[name].T, m - p @ (p.T @ m)
+                torch.testing.assert_close(
+                    memory[name].to_local(), residuals[name][exchange.rank], rtol=1e-4, atol=1e-6
+                )
+            found: Any = parameter.grad
+            torch.testing.assert_close(found.to_local(), expected, rtol=1e-4, atol=1e-6)
+    expect(ConfigError, "shards must be a whole", lambda: exchange.state_dict(shards=0))
+
+
+def rows_of_replicas(model: Network, step: int) -> dict[str, Tensor]:
+    """This shard's rows of each replica's mean gradient, without FSDP2."""
+    plain = Network()
+    with torch.no_grad():
+        for mine, one in zip(plain.parameters(), model.parameters(), strict=True):
+            mine.copy_(one.full_tensor())
+    train(plain, range(step, step + 1), torch.optim.SGD(plain.parameters(), lr=0.0))
+    found = {}
+    for name, parameter in plain.named_parameters():
+        mine = parameter.grad
+        everyone = [torch.empty_like(mine) for _ in range(SIZE)]
+        dist.all_gather(everyone, mine)
+        rows = [*((everyone[n] + everyone[n + 1]) / 2 for n in (0, 2))]
+        chunks = [one.chunk(2) for one in rows]
+        nothing = torch.empty(0, *mine.shape[1:])
+        found[name] = torch.stack([(*one, nothing)[RANK % 2] for one in chunks])
+    return found
+
+
+def low_rank_resumes() -> None:
+    """Factors are stored by shard, and begin anew on another number of shards."""
+    for code in ("powersgd(rank=2)", "acpsgd(rank=2)"):
+        trains_and_resumes(code)
 
 
 def accumulates() -> None:
@@ -227,11 +283,8 @@ def refuses() -> None:
 
 def refuses_before_it_makes_groups() -> None:
     """What the code or the model alone says."""
-    for choice, words in (
-        (Choice("powersgd(rank=2)"), "sums factors of whole matrices"),
-        (Choice("dgc", "dgc(clip=1.0)", 0.9), "clips by the norm of the whole"),
-    ):
-        expect(ConfigError, words, partial(check_choice, choice))
+    clips = Choice("dgc", "dgc(clip=1.0)", 0.9)
+    expect(ConfigError, "clips by the norm of the whole", partial(check_choice, clips))
     expect(ConfigError, "on is needed, not a Linear", lambda: sharded_parameters(nn.Linear(2, 2)))
     old = FullyShardedDataParallel(nn.Linear(2, 2), device_id="cpu")
     expect(ConfigError, "(FSDP1), which is not served", lambda: sharded_parameters(old))
@@ -256,8 +309,8 @@ dist.init_process_group(
     "gloo", f"file://{FOLDER / 'store'}", timedelta(seconds=300), rank=RANK, world_size=SIZE
 )
 SCENARIOS = (
-    equals_hsdp, momentum, trains_and_resumes, accumulates, chunked, unused, refuses,
-    refuses_before_it_makes_groups, refuses_at_work,
+    equals_hsdp, momentum, trains_and_resumes, powersgd, low_rank_resumes, accumulates, chunked,
+    unused, refuses, refuses_before_it_makes_groups, refuses_at_work,
 )  # fmt: skip
 for scenario in SCENARIOS:
     scenario()

@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
             Residual,
             "memory must be one of atomo.make_memory, or a name with its settings",
         ),
-        ("memory", None, "one of auto, none, residual, dgc, momentum, got None"),
+        ("memory", None, "one of auto, none, residual, dgc, momentum, adam, got None"),
         ("momentum", "0.9", "momentum must be a number, got '0.9' of type str"),
         ("momentum", True, "momentum must be a number, got True"),
         ("nesterov", 1, "nesterov must be True or False, got 1"),

@@ -23,10 +23,10 @@ from atomo.integrations.noise_meter import NoiseMeter
 from atomo.integrations.seat import Seat
 from atomo.integrations.stats import Stats
 
-__all__ = ["Exchange"]
+__all__ = ["FACTORS", "Exchange"]
 
 State = dict[str, Any]
-FACTORS: Final = "factors"  # in a state
+FACTORS: Final = "factors"  # in a state: by "p/" or "q/" and the name of a parameter
 ALL_GATHER: Final = "every rank must call gather(), which returns None on all but rank 0"
 ON_LINKS: Final = 1  # the stage in which ranks meet
 

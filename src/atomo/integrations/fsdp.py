@@ -76,7 +76,8 @@ def fsdp_hook(
     Args:
         model: on which, and on modules of which, `fully_shard` was called with a mesh of one
             dimension. Parameters that need a gradient are those it has now.
-        code: a codec, or its specification such as "svd(rank=3)".
+        code: a codec, or its specification such as "svd(rank=3)"; or "powersgd(rank=4)" or
+            "acpsgd(rank=4)", which sum factors of the rows of each shard.
         replicas: the ranks that hold this one's shard, one of each replica: a mesh of one
             dimension.
         optimizer: the one that steps the model; as of `ddp_hook`.

@@ -38,11 +38,6 @@ def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
 
 def check_choice(choice: Choice) -> None:
     """Raises ConfigError for what cannot be had of single shards, one after the other."""
-    if choice.method is not None:
-        raise ConfigError(
-            f"{choice.code} sums factors of whole matrices, and FSDP2 has shards of them: give "
-            "'svd(rank=4, selection=top)'"
-        )
     if make_memory(choice.memory_spec).needs_norm:
         raise ConfigError(
             f"memory {choice.memory_spec} clips by the norm of the whole gradient, which no rank "

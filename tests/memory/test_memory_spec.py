@@ -87,7 +87,8 @@ def test_a_residual_in_units_of_the_update_is_ef_signsgd_while_the_rate_changes(
             state = memory.state_dict()
             memory = make_memory("residual(units=update)")
             memory.load_state_dict(state)
-        memory.set_learning_rate(rate)
+        announce = memory.at_rate if step % 2 else memory.set_learning_rate  # at_rate: as before
+        announce(rate)
         payload = memory.encode(codec, gradient, layout, Generator().manual_seed(0))
         ours += rate * codec.decode(payload, shape)
         torch.testing.assert_close(ours, moved, rtol=1e-4, atol=1e-5)

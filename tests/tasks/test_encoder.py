@@ -1,17 +1,22 @@
 """Pretrained encoders: what is read of a folder, what is refused, and that they are fine-tuned."""
 
+import itertools
 import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
+from absurd import damaged, documents
 from safetensors.torch import load_file, save_file
 from tasks.real_format import LEXICON, write_encoder, write_sentences
 from tasks.training import trained
 
-from atomo.errors import ConfigError, DataError
+from atomo.errors import AtomoError, ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.encoder.folder import OFFLINE
 
@@ -159,6 +164,45 @@ def test_weights_that_are_not_there_are_named(folder):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(DataError, match=r"cannot read the encoder in .*tiny: "):
         built(folder)
+
+
+def test_a_tokeniser_that_cannot_divide_a_sentence_is_named(folder):
+    words = {"type": "WordLevel", "vocab": {"<pad>": 0, "a": 1}, "unk_token": "<none>"}
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding")
+    made = dict.fromkeys(parts) | {"version": "1.0", "added_tokens": [], "model": words}
+    (folder / "tiny/tokenizer.json").write_text(json.dumps(made))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
+    (folder / "tiny/tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"cannot read the tokeniser in .*tiny: .*Missing"):
+        opened(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "vocab.txt", "bpe.codes", "tokenizer.json", "model.safetensors"]
+)
+def test_files_of_terabytes_are_not_read(folder, name):
+    path = folder / "tiny" / name
+    path.touch()
+    os.truncate(path, 2**43)
+    with pytest.raises(DataError, match=rf"{name} has 8796093022208 bytes; at most \d+ are read"):
+        built(folder)
+
+
+def damage(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yields each file of an encoder's folder with damaged bytes, and absurd values of its JSON."""
+    for path in sorted(folder.iterdir()):
+        good = path.read_bytes()
+        absurd = documents(json.loads(good)) if path.suffix == ".json" else ()
+        for content in (*damaged(good, 8), *itertools.islice(absurd, 0, None, 17)):
+            yield path, content
+        path.write_bytes(good)
+
+
+def test_damaged_folders_are_read_or_refused(folder):
+    for path, content in damage(folder / "tiny"):
+        path.write_bytes(content)
+        with suppress(AtomoError):
+            built(folder)
 
 
 def test_an_encoder_has_places_and_vectors_for_all_tokens(folder):

@@ -7,7 +7,7 @@ Nothing is fetched, no code from the folder runs, and of a .bin tensors alone ar
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,12 +17,14 @@ from torch.nn import Module
 
 from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
+from atomo.plain_file import MOST, memory_bytes
 
-__all__ = ["read_encoder", "read_tokeniser"]
+__all__ = ["read_encoder", "read_tokeniser", "token_ids"]
 
 T = TypeVar("T")
 
 OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+WEIGHTS: Final = (".bin", ".safetensors")
 DRAWN: Final = "pooler."  # weights that an encoder may lack: they belong to what it was trained for
 
 
@@ -41,6 +43,20 @@ def read_tokeniser(folder: Path) -> Any:
     if made.pad_token_id is None:
         raise DataError(f"the tokeniser in {folder} has no token for padding; it must have one")
     return made
+
+
+def token_ids(tokeniser: Any, folder: Path, sentences: Sequence[str], most: int) -> list[list[int]]:
+    """Returns the tokens of each sentence, at most `most`.
+
+    Raises:
+        DataError: the tokeniser, which came from this folder, cannot divide a sentence.
+    """
+    found: list[list[int]] = explained(
+        "tokeniser",
+        folder,
+        lambda: tokeniser([*sentences], truncation=True, max_length=most)["input_ids"],
+    )
+    return found
 
 
 def read_encoder(folder: Path) -> Module:
@@ -81,13 +97,14 @@ def transformers(folder: Path) -> Any:
 
     Raises:
         ConfigError: it is not installed.
-        DataError: there is no such folder.
+        DataError: there is no such folder, or a file in it is too large to be read.
     """
     if not folder.is_dir():
         raise DataError(
             f"{folder} is no folder; nothing is fetched from a hub: put config.json, "
             "model.safetensors (or pytorch_model.bin) and the tokeniser's files there"
         )
+    check_sizes(folder)
     for name in OFFLINE:  # read when the package is imported
         os.environ[name] = "1"
     try:
@@ -100,6 +117,14 @@ def transformers(folder: Path) -> Any:
     library.logging.set_verbosity_error()
     library.logging.disable_progress_bar()
     return library
+
+
+def check_sizes(folder: Path) -> None:
+    """Raises DataError for a file that the package would read whole, and that has no such size."""
+    for path in folder.iterdir():
+        most = memory_bytes() if path.suffix in WEIGHTS else MOST
+        if path.is_file() and (size := path.stat().st_size) > most:
+            raise DataError(f"{path} has {size} bytes; at most {most} are read")
 
 
 def explained(what: str, folder: Path, read: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from atomo.errors import ConfigError, DataError
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import ACCURACY, F1, CrossEntropy, FScorer
-from atomo.tasks.encoder.folder import read_encoder, read_tokeniser
+from atomo.tasks.encoder.folder import read_encoder, read_tokeniser, token_ids
 from atomo.tasks.encoder.network import EncoderClassifier
 from atomo.tasks.text.sentences import DATASETS, Sentences, numbered, read_splits
 
@@ -26,15 +26,20 @@ class TokenSamples(Samples):
     """A split as the tokeniser numbers it, a sentence a sample."""
 
     def __init__(
-        self, split: Sentences, classes: Sequence[str], tokeniser: Any, length: int
+        self,
+        split: Sentences,
+        classes: Sequence[str],
+        tokeniser: Any,
+        folder: Path,
+        length: int,
     ) -> None:
-        """Tokenises all sentences.
+        """Tokenises all sentences with the tokeniser of a folder.
 
         Raises:
-            DataError: a class is not among `classes`.
+            DataError: a class is not among `classes`, or the tokeniser cannot divide a sentence.
         """
         sentences = [" ".join(words) for words in split.tokens]
-        read = tokeniser(sentences, truncation=True, max_length=length)["input_ids"]
+        read = token_ids(tokeniser, folder, sentences, length)
         self._tokens = [torch.tensor(one) for one in read]
         self._padding = int(tokeniser.pad_token_id)
         self._labels = numbered(split, classes)
@@ -90,7 +95,7 @@ class SentenceEncoder(Task):
         splits = read_splits(name, data_dir, self.labels, self.length, str.split)
         tokeniser = read_tokeniser(folder)
         classes = sorted(set(splits[0].classes))
-        train, test = (TokenSamples(one, classes, tokeniser, self.length) for one in splits)
+        train, test = (TokenSamples(one, classes, tokeniser, folder, self.length) for one in splits)
         return Workload(
             train,
             test,

@@ -8,7 +8,7 @@ import venv
 from pathlib import Path
 from typing import final
 
-from atomo_cluster.ec2.hosts.checkout import names
+from atomo_cluster.ec2.hosts.checkout import checkout_files
 
 ROOT = Path(__file__).parent.parent
 LONGEST_S = 600  # only what hangs takes as long, on however loaded a machine
@@ -25,7 +25,7 @@ def call(*words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> st
 
 def sources() -> set[str]:
     """Returns the files of the checkout that git has, or would take."""
-    return {name for name in names(ROOT) if (ROOT / name).is_file()}
+    return {name for name in checkout_files(ROOT) if (ROOT / name).is_file()}
 
 
 def build(root: Path, folder: Path, *targets: str) -> None:

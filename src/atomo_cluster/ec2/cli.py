@@ -11,7 +11,7 @@ from atomo_cluster.ec2.commands import module_of
 from atomo_cluster.ec2.hosts.keys import check_state
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.invocation.wrapping import fitted, fitted_line
+from atomo_cluster.ec2.invocation.wrapping import wrap_line, wrap_text
 from atomo_cluster.ec2.settings.yaml_file import add_settings
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
@@ -103,8 +103,8 @@ def parser(name: str, module: ModuleType) -> Parser:
     """Builds the parser of a command."""
     built = Parser(
         prog=f"{PROGRAM} {name}",
-        description=f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}.\n\n{fitted(module.HELP)}",
-        epilog=fitted(EXIT_CODES),
+        description=f"{COMMANDS[name][:1].upper()}{COMMANDS[name][1:]}.\n\n{wrap_text(module.HELP)}",
+        epilog=wrap_text(EXIT_CODES),
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -146,7 +146,7 @@ def options(built: Any) -> list[str]:
 
 def usage() -> str:
     """Returns the text of `pytorch_ec2.py --help`."""
-    lines = [fitted_line(f"  {name:24}{text}", indent=" " * 26) for name, text in COMMANDS.items()]
+    lines = [wrap_line(f"  {name:24}{text}", indent=" " * 26) for name, text in COMMANDS.items()]
     return "\n".join([f"usage: {PROGRAM} COMMAND [OPTION ...]", "", *lines, "",
                       f"`{PROGRAM} COMMAND --help` has examples and lists the options.", "",
-                      fitted(EXIT_CODES), ""])  # fmt: skip
+                      wrap_text(EXIT_CODES), ""])  # fmt: skip

@@ -16,8 +16,8 @@ from atomo_cluster.virtual.console import execute
 from atomo_cluster.virtual.host import run_host
 from atomo_cluster.virtual.options import DEFAULT_NAME, clusters_folder, make_parser
 from atomo_cluster.virtual.spec import (
-    Cluster,
-    Place,
+    ClusterFolder,
+    VirtualCluster,
     duration_ms,
     hosts_of,
     packet_bytes,
@@ -31,22 +31,22 @@ from atomo_cluster.visible import visible
 __all__ = ["main"]
 
 INTERRUPTED = 130
-Command = Callable[[argparse.Namespace, Place, Path], int]
+Command = Callable[[argparse.Namespace, ClusterFolder, Path], int]
 
 
 def main(words: Sequence[str], script: Path) -> int:
     """Runs one command and returns its exit code."""
     match words:  # what a cluster consists of; not for people
         case ["switch", folder]:
-            run_switch(Place(Path(folder)), script)
+            run_switch(ClusterFolder(Path(folder)), script)
             return 1
         case ["host", folder, name]:
-            run_host(Place(Path(folder)), name)
+            run_host(ClusterFolder(Path(folder)), name)
             return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `up` takes back what it began
     options = make_parser(script.parent.parent / "clusters").parse_args(words)
     try:
-        place = Place(Path(options.clusters).absolute() / options.name)
+        place = ClusterFolder(Path(options.clusters).absolute() / options.name)
         code = COMMANDS[options.command](options, place, script)
         sys.stdout.flush()
         return code
@@ -60,7 +60,7 @@ def main(words: Sequence[str], script: Path) -> int:
         return INTERRUPTED
 
 
-def check(options: argparse.Namespace, place: Place, script: Path) -> int:
+def check(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Reports obstacles."""
     found = obstacles()
     if options.json:
@@ -70,11 +70,11 @@ def check(options: argparse.Namespace, place: Place, script: Path) -> int:
     return Refused.exit_code if found else 0
 
 
-def up(options: argparse.Namespace, place: Place, script: Path) -> int:
+def up(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Brings a cluster up and prints how to use it."""
     hosts, prefix_length = hosts_of(options.network, options.hosts)
     latency_ms = duration_ms(options.latency) if options.latency else None
-    wanted = Cluster(
+    wanted = VirtualCluster(
         hosts,
         prefix_length,
         rate_bits(options.rate),
@@ -97,70 +97,70 @@ def up(options: argparse.Namespace, place: Place, script: Path) -> int:
     return 0
 
 
-def instructions(place: Place, made: Cluster, script: Path) -> str:
+def instructions(place: ClusterFolder, made: VirtualCluster, script: Path) -> str:
     """Returns the instructions for a cluster that is up."""
     which = f" --name {place.name}" if place.name != DEFAULT_NAME else ""
     if place.folder.parent != clusters_folder(script.parent.parent / "clusters").absolute():
-        which += f" --clusters {near(place.folder.parent)}"
-    call = f"python3 {near(script)}"
-    hosts_address, shared = near(place.hosts_address), near(place.shared)
+        which += f" --clusters {relative(place.folder.parent)}"
+    call = f"python3 {relative(script)}"
+    hosts_address, shared = relative(place.hosts_address), relative(place.shared)
     return f"""\
 {place.name}: {len(made.hosts)} hosts, h1 to h{len(made.hosts)}, {rate_text(made.rate_bits)} links
   train      {call} exec{which} h1 bash run_pytorch.sh --hostfile {hosts_address}
-  log in     ssh -F {near(place.ssh_config)} h1
+  log in     ssh -F {relative(place.ssh_config)} h1
   share      {shared} (so is every other folder)
   take away  {call} down{which}"""
 
 
-def near(path: Path) -> str:
+def relative(path: Path) -> str:
     """Returns a path relative to the working folder, if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def show(options: argparse.Namespace, place: Place, script: Path) -> int:
+def show(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Shows the state of the cluster."""
     found = status(place)
     print(json.dumps(asdict(found)) if options.json else visible(table(found)))
     return 0
 
 
-def run(options: argparse.Namespace, place: Place, script: Path) -> int:
+def run(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Runs a command on a host."""
     command = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not command:
         raise Refused(f"exec {options.host}: the command is missing")
     cluster = place.load()
     host = cluster.host(options.host)
-    return execute(place, cluster, host, lifecycle.there(place, host), command)
+    return execute(place, cluster, host, lifecycle.first_process(place, host), command)
 
 
-def partition(options: argparse.Namespace, place: Place, script: Path) -> int:
+def partition(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Disconnects a host's link."""
-    lifecycle.plug(place, place.load().host(options.host), into=False)
+    lifecycle.set_link(place, place.load().host(options.host), into=False)
     return 0
 
 
-def heal(options: argparse.Namespace, place: Place, script: Path) -> int:
+def heal(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Reconnects a host's link."""
-    lifecycle.plug(place, place.load().host(options.host), into=True)
+    lifecycle.set_link(place, place.load().host(options.host), into=True)
     return 0
 
 
-def throttle(options: argparse.Namespace, place: Place, script: Path) -> int:
+def throttle(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Changes the rate limit of a host's link."""
     cluster = place.load()
     lifecycle.throttle(place, cluster, cluster.host(options.host), rate_bits(options.rate))
     return 0
 
 
-def kill(options: argparse.Namespace, place: Place, script: Path) -> int:
+def kill(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Kills a host, like a power failure."""
     lifecycle.kill(place, place.load().host(options.host))
     return 0
 
 
-def down(options: argparse.Namespace, place: Place, script: Path) -> int:
+def down(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Removes the cluster and reports the remaining files."""
     left = lifecycle.down(place, purge=options.purge)
     if options.json:
@@ -168,7 +168,7 @@ def down(options: argparse.Namespace, place: Place, script: Path) -> int:
         return 0
     print(f"{place.name}: " + ("down" if left.was_up else "was not up") + "; nothing is left of it")
     if left.kept:
-        print(f"  but for your files in {near(Path(left.kept))} (--purge removes them too)")
+        print(f"  but for your files in {relative(Path(left.kept))} (--purge removes them too)")
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from atomo_cluster.virtual.host import as_owner
 from atomo_cluster.virtual.namespaces import enter
-from atomo_cluster.virtual.spec import Cluster, Host, Place
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster, VirtualHost
 
 __all__ = ["execute"]
 
@@ -16,7 +16,13 @@ FROM_KERNEL = 0x80  # si_code of what a terminal sends, to the command as well a
 NOT_FOUND, SIGNALLED = 127, 128  # exit codes as a shell has them
 
 
-def execute(place: Place, cluster: Cluster, host: Host, pid: int, command: Sequence[str]) -> int:
+def execute(
+    place: ClusterFolder,
+    cluster: VirtualCluster,
+    host: VirtualHost,
+    pid: int,
+    command: Sequence[str],
+) -> int:
     """Runs a command in the namespaces of `pid`, in this folder and environment; its exit code."""
     folder = os.getcwd()
     enter(pid, "user", "net", "uts", "mnt", "pid")
@@ -25,11 +31,11 @@ def execute(place: Place, cluster: Cluster, host: Host, pid: int, command: Seque
     signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
     child = os.fork()
     if child == 0:
-        become([*as_owner(cluster), *command])
-    return followed(child)
+        replace_process([*as_owner(cluster), *command])
+    return wait_forwarding(child)
 
 
-def become(command: list[str]) -> None:
+def replace_process(command: list[str]) -> None:
     """Replaces this process by the command."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*PASSED_ON, signal.SIGCHLD})
     try:
@@ -39,7 +45,7 @@ def become(command: list[str]) -> None:
     os._exit(NOT_FOUND)
 
 
-def followed(child: int) -> int:
+def wait_forwarding(child: int) -> int:
     """Forwards signals until the child has ended; returns its exit code."""
     while True:
         heard = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})

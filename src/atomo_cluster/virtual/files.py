@@ -6,7 +6,7 @@ from pathlib import Path
 
 from atomo_cluster.errors import Refused
 from atomo_cluster.virtual.programs import find, run
-from atomo_cluster.virtual.spec import Cluster, Place
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster
 
 __all__ = ["SSH_PORT", "write_files"]
 
@@ -50,7 +50,7 @@ SSH_OUTSIDE = "  ProxyCommand {python} {script} exec --clusters {clusters} --nam
 UNSAFE = set(" \t\n\"'%#\\$`;&|<>*?~!(){}[]")
 
 
-def write_files(place: Place, cluster: Cluster, script: Path) -> None:
+def write_files(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
     """Writes the folder of a new cluster.
 
     Raises:
@@ -73,7 +73,7 @@ def write_files(place: Place, cluster: Cluster, script: Path) -> None:
         (home / "sshd_config").write_text(text)
 
 
-def write_hosts(place: Place, cluster: Cluster) -> None:
+def write_hosts(place: ClusterFolder, cluster: VirtualCluster) -> None:
     """Writes the host lists: for run_pytorch.sh, and for name lookups."""
     addresses = "".join(f"{host.address}\n" for host in cluster.hosts)
     head = f"# The virtual cluster {place.name!r}: one host a line, the master's first.\n"
@@ -82,7 +82,7 @@ def write_hosts(place: Place, cluster: Cluster) -> None:
     (place.folder / "etc_hosts").write_text(f"127.0.0.1 localhost\n{names}")
 
 
-def write_keys(place: Place, cluster: Cluster) -> None:
+def write_keys(place: ClusterFolder, cluster: VirtualCluster) -> None:
     """Makes a key for the user of the cluster and one per host, used nowhere else."""
     user = make_key(place.ssh / "id_ed25519")
     (place.ssh / "authorized_keys").write_text(user)
@@ -100,7 +100,7 @@ def make_key(path: Path) -> str:
     return path.with_name(path.name + ".pub").read_text()
 
 
-def write_ssh(place: Place, cluster: Cluster, script: Path) -> None:
+def write_ssh(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
     """Writes ssh_config files: one for hosts, over the network, and one for outside."""
     inside = outside = ""
     for host in cluster.hosts:

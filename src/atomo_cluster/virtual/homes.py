@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 from atomo_cluster.virtual.programs import run
-from atomo_cluster.virtual.spec import Place
+from atomo_cluster.virtual.spec import ClusterFolder
 
 __all__ = ["mount_home"]
 
 
-def mount_home(place: Place, host: str, home: Path) -> None:
+def mount_home(place: ClusterFolder, host: str, home: Path) -> None:
     """Mounts a folder of the host over `home`; the folder of clusters stays shared.
 
     Raises:

@@ -15,7 +15,7 @@ from atomo_cluster.virtual.homes import mount_home
 from atomo_cluster.virtual.links import host_ip, host_tc
 from atomo_cluster.virtual.programs import batch, find, run
 from atomo_cluster.virtual.reaper import detach, reap_for_ever
-from atomo_cluster.virtual.spec import Cluster, Host, Place
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster, VirtualHost
 
 __all__ = ["as_owner", "run_host"]
 
@@ -25,7 +25,7 @@ PRIVILEGE_SEPARATION = Path("/run/sshd")  # an empty folder that a root's sshd i
 SHADOW = Path("/etc/shadow")
 
 
-def run_host(place: Place, name: str) -> None:
+def run_host(place: ClusterFolder, name: str) -> None:
     """Starts a host in the steps that the switch commands, and keeps it running."""
     print("born", flush=True)
     if not sys.stdin.readline():
@@ -41,7 +41,7 @@ def run_host(place: Place, name: str) -> None:
     reap_for_ever()
 
 
-def build(place: Place, cluster: Cluster, host: Host) -> None:
+def build(place: ClusterFolder, cluster: VirtualCluster, host: VirtualHost) -> None:
     """Sets up host name, network, files and sshd."""
     socket.sethostname(host.name)
     batch("ip", host_ip(host, cluster.prefix_length))
@@ -54,7 +54,7 @@ def build(place: Place, cluster: Cluster, host: Host) -> None:
     start_sshd(place, cluster, host)
 
 
-def mount_files(place: Place, cluster: Cluster, host: Host) -> None:
+def mount_files(place: ClusterFolder, cluster: VirtualCluster, host: VirtualHost) -> None:
     """Mounts the files that differ between hosts, or must differ from this machine's."""
     run("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")  # else ranks on two hosts could share memory
     run("mount", "--bind", place.folder / "etc_hosts", "/etc/hosts")
@@ -72,7 +72,7 @@ def mount_files(place: Place, cluster: Cluster, host: Host) -> None:
         run("mount", "--bind", source, target)
 
 
-def prepare_for_root(place: Place) -> None:
+def prepare_for_root(place: ClusterFolder) -> None:
     """Prepares an sshd that runs as root: it needs a folder, and an unlocked account."""
     if not PRIVILEGE_SEPARATION.exists():
         run("mount", "-t", "tmpfs", "tmpfs", PRIVILEGE_SEPARATION.parent)
@@ -85,7 +85,7 @@ def prepare_for_root(place: Place) -> None:
         run("mount", "--bind", unlocked, SHADOW)
 
 
-def as_owner(cluster: Cluster) -> list[str]:
+def as_owner(cluster: VirtualCluster) -> list[str]:
     """Returns the command prefix that maps root of the namespace back to the user."""
     if cluster.owner is None:
         return []
@@ -93,7 +93,7 @@ def as_owner(cluster: Cluster) -> list[str]:
     return [find("unshare") or "unshare", "--user", f"--map-user={user}", f"--map-group={group}"]
 
 
-def start_sshd(place: Place, cluster: Cluster, host: Host) -> None:
+def start_sshd(place: ClusterFolder, cluster: VirtualCluster, host: VirtualHost) -> None:
     """Starts the sshd and waits until it listens."""
     sshd = find("sshd") or "sshd"  # by its full path: it starts itself again for a connection
     config = place.of(host.name) / "sshd_config"

@@ -14,22 +14,22 @@ from atomo_cluster.errors import Failed, Refused
 from atomo_cluster.virtual.check import has_netem, obstacles
 from atomo_cluster.virtual.files import write_files
 from atomo_cluster.virtual.links import PORT, limit
-from atomo_cluster.virtual.namespaces import end, enter, first, holders, unshare
+from atomo_cluster.virtual.namespaces import end, enter, first_holder, holders, unshare
 from atomo_cluster.virtual.programs import batch, python
-from atomo_cluster.virtual.spec import Cluster, Host, Place
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster, VirtualHost
 
-__all__ = ["Left", "down", "kill", "plug", "throttle", "up"]
+__all__ = ["DownResult", "down", "kill", "set_link", "throttle", "up"]
 
 
 @dataclass(frozen=True)
-class Left:
+class DownResult:
     """The result of `down`."""
 
     was_up: bool
     kept: str | None  # the shared folder, where there is something in it
 
 
-def up(place: Place, wanted: Cluster, script: Path) -> Cluster:
+def up(place: ClusterFolder, wanted: VirtualCluster, script: Path) -> VirtualCluster:
     """Brings a cluster up and returns it; its latency is None if the kernel cannot delay packets.
 
     Raises:
@@ -41,8 +41,8 @@ def up(place: Place, wanted: Cluster, script: Path) -> Cluster:
     cluster = (
         wanted if wanted.latency_ms is None or has_netem() else replace(wanted, latency_ms=None)
     )
-    with alone(place):
-        if first(place):
+    with folder_lock(place):
+        if first_holder(place):
             raise Refused(
                 f"the cluster {place.name!r} is up already; `down` first, or give a --name"
             )
@@ -57,7 +57,7 @@ def up(place: Place, wanted: Cluster, script: Path) -> Cluster:
     return cluster
 
 
-def start(place: Place, cluster: Cluster, script: Path) -> None:
+def start(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
     """Starts the switch, which starts the hosts."""
     log = place.folder / "log"
     with log.open("wb") as out:
@@ -80,18 +80,18 @@ def start(place: Place, cluster: Cluster, script: Path) -> None:
     process.returncode = 0  # it is not ours to wait for any more
 
 
-def down(place: Place, *, purge: bool) -> Left:
+def down(place: ClusterFolder, *, purge: bool) -> DownResult:
     """Removes everything in whatever state; files in `shared` belong to the user and stay."""
     found = holders(place)
     end(found)  # before waiting for others: an `up` that hangs ends with what it started
     if place.folder.exists():
-        with alone(place):
+        with folder_lock(place):
             end(holders(place))
             clear(place, purge=purge)
-    return Left(bool(found), str(place.shared) if place.shared.exists() else None)
+    return DownResult(bool(found), str(place.shared) if place.shared.exists() else None)
 
 
-def clear(place: Place, *, purge: bool) -> None:
+def clear(place: ClusterFolder, *, purge: bool) -> None:
     """Removes the files of a cluster that is down."""
     if not place.folder.exists():
         return
@@ -107,7 +107,7 @@ def clear(place: Place, *, purge: bool) -> None:
 
 
 @contextmanager
-def alone(place: Place) -> Iterator[None]:
+def folder_lock(place: ClusterFolder) -> Iterator[None]:
     """Locks this folder of clusters against other calls of `up` and `down`."""
     place.folder.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(place.folder.parent, os.O_RDONLY)
@@ -118,45 +118,47 @@ def alone(place: Place) -> Iterator[None]:
         os.close(file)
 
 
-def plug(place: Place, host: Host, *, into: bool) -> None:
+def set_link(place: ClusterFolder, host: VirtualHost, *, into: bool) -> None:
     """Disconnects a host's link, or reconnects it; packets sent in between are silently lost."""
-    there(place, host)
+    first_process(place, host)
     in_switch(place, "ip", f"link set {host.name} {'up' if into else 'down'}")
 
 
-def throttle(place: Place, cluster: Cluster, host: Host, rate_bits: int) -> None:
+def throttle(
+    place: ClusterFolder, cluster: VirtualCluster, host: VirtualHost, rate_bits: int
+) -> None:
     """Changes the rate limit of a host's link, in both directions."""
-    inner = there(place, host)
+    inner = first_process(place, host)
     line = limit(PORT, rate_bits, delayed=cluster.latency_ms is not None)
     batch("tc", [line], before=lambda: enter(inner, "user", "net"))
     in_switch(place, "tc", limit(host.name, rate_bits, delayed=False))
 
 
-def kill(place: Place, host: Host) -> None:
+def kill(place: ClusterFolder, host: VirtualHost) -> None:
     """Kills a host without a trace: its processes end, and no connection is closed."""
-    there(place, host)
+    first_process(place, host)
     # The link first: a dying process would close its connections, and the others would hear of it.
     in_switch(place, "ip", f"link del {host.name}")
     end(holders(place, host.name))
 
 
-def there(place: Place, host: Host) -> int:
+def first_process(place: ClusterFolder, host: VirtualHost) -> int:
     """Returns the first process of a host.
 
     Raises:
         Refused: the cluster is down, or this host was killed.
     """
-    if first(place) is None:
+    if first_holder(place) is None:
         raise Refused(f"the cluster {place.name!r} is down; `up` brings it up again")
-    found = first(place, host.name)
+    found = first_holder(place, host.name)
     if found is None:
         raise Refused(f"{host.name} was killed; `down`, then `up`, brings it back")
     return found
 
 
-def in_switch(place: Place, program: str, line: str) -> None:
+def in_switch(place: ClusterFolder, program: str, line: str) -> None:
     """Runs a line of `ip` or `tc` in the namespace of the switch."""
-    pid = first(place)
+    pid = first_holder(place)
     if pid is None:
         raise Refused(f"the cluster {place.name!r} is down; `up` brings it up again")
     batch(program, [line], before=lambda: enter(pid, "user", "net"))

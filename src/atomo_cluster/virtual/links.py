@@ -4,7 +4,7 @@ A link is a pair of interfaces: `eth0` in the host, and a port with the host's n
 Each end limits its own sends, so the limit holds for each direction separately.
 """
 
-from atomo_cluster.virtual.spec import Host
+from atomo_cluster.virtual.spec import VirtualHost
 
 __all__ = ["BRIDGE", "PORT", "host_ip", "host_tc", "limit", "port_ip", "port_tc", "switch_ip"]
 
@@ -24,7 +24,7 @@ def switch_ip() -> list[str]:
     ]
 
 
-def port_ip(host: Host, pid: int, mtu: int) -> list[str]:
+def port_ip(host: VirtualHost, pid: int, mtu: int) -> list[str]:
     """Makes the link of a host, whose network namespace process `pid` is in."""
     return [
         f"link add {host.name} mtu {mtu} type veth peer name {PORT} mtu {mtu} netns {pid}",
@@ -32,12 +32,12 @@ def port_ip(host: Host, pid: int, mtu: int) -> list[str]:
     ]
 
 
-def port_tc(host: Host, rate_bits: int) -> list[str]:
+def port_tc(host: VirtualHost, rate_bits: int) -> list[str]:
     """Limits the rate at which a host receives."""
     return [limit(host.name, rate_bits, delayed=False)]
 
 
-def host_ip(host: Host, prefix_length: int) -> list[str]:
+def host_ip(host: VirtualHost, prefix_length: int) -> list[str]:
     """Configures a host's end of its link."""
     return [
         "link set lo up",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from atomo_cluster.errors import Failed, Refused
 from atomo_cluster.virtual.programs import find
-from atomo_cluster.virtual.spec import Place
+from atomo_cluster.virtual.spec import ClusterFolder
 
-__all__ = ["Process", "end", "enter", "first", "holders", "inside", "unshare"]
+__all__ = ["Process", "end", "enter", "first_holder", "holders", "processes_inside", "unshare"]
 
 PROC = Path("/proc")
 PATIENCE_S = 30.0  # for the kernel to take a process away
@@ -64,13 +64,13 @@ def processes() -> Iterator[tuple[int, list[str]]]:
                 yield int(entry.name), [os.fsdecode(word) for word in words]
 
 
-def holders(place: Place, host: str | None = None) -> list[int]:
+def holders(place: ClusterFolder, host: str | None = None) -> list[int]:
     """Lists the processes that hold the namespaces of a host or, without host, of the switch."""
     tail = ["host", str(place.folder), host] if host else ["switch", str(place.folder)]
     return [pid for pid, words in processes() if words[-len(tail) :] == tail]
 
 
-def first(place: Place, host: str | None = None) -> int | None:
+def first_holder(place: ClusterFolder, host: str | None = None) -> int | None:
     """Returns the first process in the namespaces of a host or the switch; None if it is gone."""
     return next((pid for pid in holders(place, host) if innermost(pid) == 1), None)
 
@@ -84,7 +84,7 @@ def innermost(pid: int) -> int | None:
     return None
 
 
-def inside(pid: int) -> list[Process]:
+def processes_inside(pid: int) -> list[Process]:
     """Lists the processes in the PID namespace of `pid`, without it and its sshd."""
     found = []
     for other, words in processes():

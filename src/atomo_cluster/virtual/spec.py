@@ -9,9 +9,9 @@ from pathlib import Path
 from atomo_cluster.errors import Refused
 
 __all__ = [
-    "Cluster",
-    "Host",
-    "Place",
+    "ClusterFolder",
+    "VirtualCluster",
+    "VirtualHost",
     "duration_ms",
     "hosts_of",
     "packet_bytes",
@@ -26,7 +26,7 @@ MTUS = range(576, 9217)
 
 
 @dataclass(frozen=True)
-class Host:
+class VirtualHost:
     """One host."""
 
     name: str
@@ -34,10 +34,10 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class VirtualCluster:
     """The specification of a cluster, stored in its folder."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[VirtualHost, ...]
     prefix_length: int
     rate_bits: int  # per second, of each link and direction
     latency_ms: float | None  # one way between two hosts; None: only what the machine itself has
@@ -46,7 +46,7 @@ class Cluster:
     owner: tuple[int, int] | None
     own_homes: bool = False  # whether each host has a home folder of its own
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> VirtualHost:
         """Returns the host with this name or address."""
         for host in self.hosts:
             if name in (host.name, host.address):
@@ -57,7 +57,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterFolder:
     """The folder of a cluster. The files in `shared` belong to the user."""
 
     folder: Path
@@ -91,11 +91,11 @@ class Place:
         """Returns the folder of one host."""
         return self.folder / "hosts" / host
 
-    def save(self, cluster: Cluster) -> None:
+    def save(self, cluster: VirtualCluster) -> None:
         """Writes the record."""
         self.record.write_text(json.dumps(asdict(cluster), indent=1) + "\n")
 
-    def load(self) -> Cluster:
+    def load(self) -> VirtualCluster:
         """Reads the record.
 
         Raises:
@@ -107,20 +107,20 @@ class Place:
             raise Refused(
                 f"there is no cluster {self.name!r}{self._others()}; `up` makes one"
             ) from None
-        hosts = tuple(Host(**host) for host in found.pop("hosts"))
+        hosts = tuple(VirtualHost(**host) for host in found.pop("hosts"))
         owner = found.pop("owner")
-        return Cluster(hosts=hosts, owner=owner and tuple(owner), **found)
+        return VirtualCluster(hosts=hosts, owner=owner and tuple(owner), **found)
 
     def _others(self) -> str:
         others = sorted(record.parent.name for record in self.folder.parent.glob("*/cluster.json"))
         return f", only {', '.join(others)} (see --name)" if others else ""
 
 
-def hosts_of(network: str, count: int) -> tuple[tuple[Host, ...], int]:
+def hosts_of(network: str, count: int) -> tuple[tuple[VirtualHost, ...], int]:
     """Returns the first `count` hosts of a network, and the length of its prefix.
 
     >>> hosts_of("10.77.0.0/24", 2)[0][1]
-    Host(name='h2', address='10.77.0.2')
+    VirtualHost(name='h2', address='10.77.0.2')
     """
     try:
         found = ipaddress.IPv4Network(network)
@@ -129,7 +129,7 @@ def hosts_of(network: str, count: int) -> tuple[tuple[Host, ...], int]:
     free = found.num_addresses - 2
     if not 1 <= count <= free:
         raise Refused(f"--hosts {count}: {network} has addresses for 1 to {free} hosts")
-    hosts = (Host(f"h{number}", str(found[number])) for number in range(1, count + 1))
+    hosts = (VirtualHost(f"h{number}", str(found[number])) for number in range(1, count + 1))
     return tuple(hosts), found.prefixlen
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from atomo_cluster.errors import Refused
-from atomo_cluster.virtual.namespaces import Process, enter, first, inside
+from atomo_cluster.virtual.namespaces import Process, enter, first_holder, processes_inside
 from atomo_cluster.virtual.programs import run
-from atomo_cluster.virtual.spec import Host, Place, rate_text
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualHost, rate_text
 
 __all__ = ["HostStatus", "Status", "status", "table"]
 
@@ -38,20 +38,22 @@ class Status:
     hosts: list[HostStatus]
 
 
-def status(place: Place) -> Status:
+def status(place: ClusterFolder) -> Status:
     """Reads the state of the cluster.
 
     Raises:
         Refused: the cluster is down.
     """
     cluster = place.load()
-    switch = first(place)
+    switch = first_holder(place)
     if switch is None:
         raise Refused(
             f"the cluster {place.name!r} is down; `up` brings it up, `down` clears its files"
         )
-    links = {link["ifname"]: link for link in asked(switch, "ip", "-j", "-s", "link", "show")}
-    limits = {entry["dev"]: entry for entry in asked(switch, "tc", "-j", "qdisc", "show")}
+    links = {
+        link["ifname"]: link for link in run_in_switch(switch, "ip", "-j", "-s", "link", "show")
+    }
+    limits = {entry["dev"]: entry for entry in run_in_switch(switch, "tc", "-j", "qdisc", "show")}
     return Status(
         place.name,
         str(place.hosts_address),
@@ -62,7 +64,7 @@ def status(place: Place) -> Status:
     )
 
 
-def asked(switch: int, program: str, *arguments: str) -> list[Mapping[str, Any]]:
+def run_in_switch(switch: int, program: str, *arguments: str) -> list[Mapping[str, Any]]:
     """Runs a program in the switch and returns its JSON output."""
     told = run(program, *arguments, before=lambda: enter(switch, "user", "net"))
     found: list[Mapping[str, Any]] = json.loads(told)
@@ -70,13 +72,13 @@ def asked(switch: int, program: str, *arguments: str) -> list[Mapping[str, Any]]
 
 
 def of_host(
-    place: Place,
-    host: Host,
+    place: ClusterFolder,
+    host: VirtualHost,
     link: Mapping[str, Any] | None,
     limits: Mapping[str, Mapping[str, Any]],
 ) -> HostStatus:
     """Returns the state of one host; bytes received by its port are bytes that it sent."""
-    pid = first(place, host.name)
+    pid = first_holder(place, host.name)
     if link is None or pid is None:
         return HostStatus(host.name, host.address, "killed", None, 0, 0, [])
     counted = link["stats64"]
@@ -87,7 +89,7 @@ def of_host(
         rate_text(8 * limits[host.name]["options"]["rate"]),
         counted["rx"]["bytes"],
         counted["tx"]["bytes"],
-        inside(pid),
+        processes_inside(pid),
     )
 
 

@@ -12,12 +12,12 @@ from atomo_cluster.virtual.links import port_ip, port_tc, switch_ip
 from atomo_cluster.virtual.namespaces import unshare
 from atomo_cluster.virtual.programs import batch, python
 from atomo_cluster.virtual.reaper import detach, reap_for_ever
-from atomo_cluster.virtual.spec import Cluster, Host, Place
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster, VirtualHost
 
 __all__ = ["run_switch"]
 
 
-def run_switch(place: Place, script: Path) -> None:
+def run_switch(place: ClusterFolder, script: Path) -> None:
     """Brings the cluster up, reports it on stdout, and keeps running once `up` confirms."""
     told_to_stay = threading.Event()
     threading.Thread(target=listen, args=(told_to_stay,), daemon=True).start()
@@ -39,10 +39,10 @@ def listen(told_to_stay: threading.Event) -> None:
     told_to_stay.set()
 
 
-def build(place: Place, cluster: Cluster, script: Path) -> None:
+def build(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
     """Makes the bridge, then starts all hosts in parallel."""
     batch("ip", switch_ip())
-    starting = [Starting(host, place, script) for host in cluster.hosts]
+    starting = [StartingHost(host, place, script) for host in cluster.hosts]
     for one in starting:
         one.hears("born")
         batch("ip", port_ip(one.host, one.process.pid, cluster.mtu))
@@ -52,10 +52,10 @@ def build(place: Place, cluster: Cluster, script: Path) -> None:
         one.hears("ready")
 
 
-class Starting:
+class StartingHost:
     """A starting host, with a pipe for lines in each direction."""
 
-    def __init__(self, host: Host, place: Place, script: Path) -> None:
+    def __init__(self, host: VirtualHost, place: ClusterFolder, script: Path) -> None:
         self.host = host
         with (place.of(host.name) / "log").open("wb") as log:
             self.process = subprocess.Popen(

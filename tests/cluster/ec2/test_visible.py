@@ -7,7 +7,7 @@ from rich.table import Table
 
 import atomo_cluster.visible
 from atomo.visible import visible
-from atomo_cluster.ec2.hosts.streaming import relayed
+from atomo_cluster.ec2.hosts.streaming import relay_output
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import ConfigError
@@ -40,9 +40,9 @@ def test_errors(capsys):
 
 def test_what_a_job_prints(capsys):
     code = "import sys; print(sys.argv[1]); sys.stderr.write(sys.argv[1]); sys.exit(7)"
-    assert relayed([sys.executable, "-c", code, OBEYED], as_json=False) == 7
+    assert relay_output([sys.executable, "-c", code, OBEYED], as_json=False) == 7
     assert capsys.readouterr() == (f"{SHOWN}\n", SHOWN)
-    assert relayed([sys.executable, "-c", code, OBEYED], as_json=True) == 7
+    assert relay_output([sys.executable, "-c", code, OBEYED], as_json=True) == 7
     assert not capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from cluster.virtual.vc import ROOT, SCRIPT, Tool
 
 from atomo_cluster.virtual.cli import instructions
 from atomo_cluster.virtual.options import make_parser
-from atomo_cluster.virtual.spec import Cluster, Place, hosts_of
+from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster, hosts_of
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +71,9 @@ def test_up_says_commands_that_mean_this_cluster(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parser = make_parser(tmp_path)
     asked = parser.parse_args(["up", *words.split()])
-    place = Place(Path(asked.clusters).absolute() / asked.name)
+    place = ClusterFolder(Path(asked.clusters).absolute() / asked.name)
     hosts, length = hosts_of("10.77.0.0/24", 2)
-    said = instructions(place, Cluster(hosts, length, 10**9, None, 9000, None), SCRIPT)
+    said = instructions(place, VirtualCluster(hosts, length, 10**9, None, 9000, None), SCRIPT)
     lines = [shlex.split(line) for line in said.splitlines() if str(SCRIPT.name) in line]
     assert len(lines) == 2
     for line in lines:

@@ -9,13 +9,13 @@ from typing import Any, Final, final
 
 from atomo_cluster.ec2.aws.client import Aws
 
-__all__ = ["Bucket", "Stored"]
+__all__ = ["Bucket", "StoredFile"]
 
 CHUNK: Final = 2**20
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """A file in the bucket."""
 
     size: int
@@ -32,7 +32,7 @@ class Bucket:
         self.name, _, prefix = where.removeprefix("s3://").partition("/")
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
-    def listed(self) -> dict[str, Stored]:
+    def listed(self) -> dict[str, StoredFile]:
         """Lists the files, by path below the prefix.
 
         Raises:
@@ -42,7 +42,7 @@ class Bucket:
             "s3.list_objects_v2", "Contents", Bucket=self.name, Prefix=self.prefix
         )
         return {
-            one["Key"].removeprefix(self.prefix): Stored(
+            one["Key"].removeprefix(self.prefix): StoredFile(
                 one["Size"], one["LastModified"], one["ETag"]
             )
             for one in found

@@ -152,7 +152,9 @@ class Aws:
         made = self._guarded(f"{service}.connect", make, {})
         if service == "ec2":
             asked_again = "needs-retry.ec2.RunInstances"
-            made.meta.events.register_first(asked_again, spare, unique_id="atomo-spare")
+            made.meta.events.register_first(
+                asked_again, stop_capacity_retries, unique_id="atomo-spare"
+            )
         return made
 
     def _guarded(self, action: str, call: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -179,7 +181,7 @@ def session() -> Any:
     return get_session()
 
 
-def spare(response: Any = None, **_: Any) -> None:
+def stop_capacity_retries(response: Any = None, **_: Any) -> None:
     """Turns off retries after capacity errors.
 
     EC2 reports missing capacity as a server error, which botocore would retry in vain.

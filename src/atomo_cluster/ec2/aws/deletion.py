@@ -10,10 +10,17 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.profiles import PROFILE, remove_profile
-from atomo_cluster.ec2.aws.search import Survey, Thing, survey
+from atomo_cluster.ec2.aws.search import Resource, SearchResult, find_resources
 from atomo_cluster.errors import CloudError
 
-__all__ = ["END_S", "abandon", "named", "refusals", "remains", "remove"]
+__all__ = [
+    "END_S",
+    "delete_until_gone",
+    "refusals",
+    "remains",
+    "resource_line",
+    "terminate_without_waiting",
+]
 
 END_S: Final = 900  # a large GPU host may take ten minutes to go
 ROUNDS: Final = 12  # what something else still uses goes in a later round
@@ -25,38 +32,38 @@ Say = Callable[[str], None]
 Filters = list[dict[str, Any]]
 
 
-def remove(
+def delete_until_gone(
     aws: Aws, filters: Filters, say: Say, pause: Callable[[float], None] = time.sleep
-) -> Survey:
+) -> SearchResult:
     """Deletes everything that matches the filters; returns the remains, with the refusals of AWS.
 
     Costly resources go first and are waited for, since the others are in use by them.
     """
-    seen: list[Survey] = []
+    seen: list[SearchResult] = []
     while True:
-        found = survey(aws, filters)
+        found = find_resources(aws, filters)
         if not found.errors and not any(
             one.kind in {*COSTLY, *ONE_BY_ONE, PROFILE} for one in found.things
         ):
             return found
         if len(seen) == ROUNDS or stuck(seen):
             errors = (*found.errors, *seen[-1].errors)
-            return Survey(found.things, tuple(dict.fromkeys(errors)))
+            return SearchResult(found.things, tuple(dict.fromkeys(errors)))
         failures = delete(aws, due(found.things), say)
-        seen.append(Survey(found.things, (*found.errors, *failures)))
+        seen.append(SearchResult(found.things, (*found.errors, *failures)))
         if seen[-2:] == [seen[-1]] * 2:
             pause(BETWEEN_S)
 
 
-def abandon(aws: Aws, filters: Filters) -> None:
+def terminate_without_waiting(aws: Aws, filters: Filters) -> None:
     """Terminates hosts and cancels their requests, without waiting for the end.
 
-    Fleets stay for `remove`: a completed fleet requests no more instances.
+    Fleets stay for `delete_until_gone`: a completed fleet requests no more instances.
 
     Raises:
         CloudError: AWS refused a part of it, or the list of resources is incomplete.
     """
-    things = survey(aws, filters).complete()
+    things = find_resources(aws, filters).complete()
     failures = [
         told
         for kind in ("instance", "spot-instances-request", "launch-template")
@@ -67,20 +74,20 @@ def abandon(aws: Aws, filters: Filters) -> None:
         raise CloudError("; ".join(failures))
 
 
-def stuck(seen: Sequence[Survey]) -> bool:
+def stuck(seen: Sequence[SearchResult]) -> bool:
     """True if the last rounds changed nothing and failed alike, so another round is useless."""
     last = list(seen[-STUCK:])
     return bool(last) and bool(last[0].errors) and last == [last[0]] * STUCK
 
 
-def due(things: Sequence[Thing]) -> list[Thing]:
+def due(things: Sequence[Resource]) -> list[Resource]:
     """Returns the resources that can be deleted now; while instances exist, only costly ones."""
     if any(thing.kind == "instance" for thing in things):
         return [thing for thing in things if thing.kind in COSTLY]
     return list(things)
 
 
-def delete(aws: Aws, things: Sequence[Thing], say: Say) -> list[str]:
+def delete(aws: Aws, things: Sequence[Resource], say: Say) -> list[str]:
     """Deletes resources kind by kind; returns the refusals of AWS."""
     failures: dict[str, list[str]] = {}
     for kind in (*COSTLY, *ONE_BY_ONE, PROFILE):
@@ -90,20 +97,20 @@ def delete(aws: Aws, things: Sequence[Thing], say: Say) -> list[str]:
             failures[kind] = delete_kind(aws, kind, ids)
     if failures.get("instance") == []:  # they end while the rest is told to
         ids = [thing.id for thing in things if thing.kind == "instance"]
-        failures["instance"] = attempted(await_end, aws, ids)
+        failures["instance"] = refusals_of(await_end, aws, ids)
     return [told for one in failures.values() for told in one]
 
 
 def delete_kind(aws: Aws, kind: str, ids: list[str]) -> list[str]:
     """Deletes resources of one kind; returns the refusals of AWS."""
     if kind in COSTLY:
-        return attempted(COSTLY[kind], aws, ids)
+        return refusals_of(COSTLY[kind], aws, ids)
     if kind == PROFILE:
-        return [told for id in ids for told in attempted(remove_profile, aws, id)]
-    return [told for id in ids for told in attempted(delete_one, aws, kind, id)]
+        return [told for id in ids for told in refusals_of(remove_profile, aws, id)]
+    return [told for id in ids for told in refusals_of(delete_one, aws, kind, id)]
 
 
-def attempted(delete: Callable[..., None], *what: Aws | str | list[str]) -> list[str]:
+def refusals_of(delete: Callable[..., None], *what: Aws | str | list[str]) -> list[str]:
     """Returns the refusal of AWS, unless the resource is gone or has to wait for another."""
     try:
         delete(*what)
@@ -139,7 +146,7 @@ def terminate(aws: Aws, ids: list[str]) -> None:
     except CloudError as error:
         if len(ids) == 1:
             raise
-        told = [again for id in ids for again in attempted(terminate, aws, [id])]
+        told = [again for id in ids for again in refusals_of(terminate, aws, [id])]
         if told:
             raise CloudError("; ".join(told)) from error
 
@@ -165,21 +172,21 @@ ONE_BY_ONE: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def remains(found: Survey) -> str:
+def remains(found: SearchResult) -> str:
     """Formats the remains, costly ones first, and the refusals of AWS."""
     costly = [thing for thing in found.things if thing.kind in COSTS]
     others = [thing for thing in found.things if thing.kind not in COSTS]
     parts = [(costly, "still there, and costing"), (others, "still there")]
-    told = [f"{words}: {', '.join(map(named, some))}" for some, words in parts if some]
+    told = [f"{words}: {', '.join(map(resource_line, some))}" for some, words in parts if some]
     return "; ".join([*told, *(f"AWS: {error}" for error in found.errors)])
 
 
-def named(thing: Thing) -> str:
+def resource_line(thing: Resource) -> str:
     """Formats a resource for lists."""
     return f"{thing.kind} {thing.id} {thing.state}".rstrip()
 
 
-def refusals(aws: Aws, things: list[Thing]) -> dict[str, str]:
+def refusals(aws: Aws, things: list[Resource]) -> dict[str, str]:
     """Maps the termination to the error that DryRun predicts; empty if it would succeed."""
     ids = [thing.id for thing in things if thing.kind == "instance"]
     if not ids:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, Owned, as_dict
+from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, ClusterTags, as_dict
 
 __all__ = [
     "LIVE",
@@ -16,8 +16,8 @@ __all__ = [
     "Instance",
     "instances",
     "namesakes",
+    "namesakes_text",
     "owners_instances",
-    "told_of",
     "volumes",
 ]
 
@@ -52,9 +52,9 @@ class Instance:
         return self.launched + timedelta(hours=self.max_hours)
 
 
-def instances(aws: Aws, owned: Owned, states: Iterable[str] = LIVE) -> list[Instance]:
+def instances(aws: Aws, owned: ClusterTags, states: Iterable[str] = LIVE) -> list[Instance]:
     """Lists the cluster's instances: the master first, then workers by launch time."""
-    return found(aws, owned.filters(), states)
+    return find_instances(aws, owned.filters(), states)
 
 
 def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list[Instance]:
@@ -63,17 +63,17 @@ def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list
         {"Name": f"tag:{OWNER}", "Values": [owner]},
         {"Name": "tag-key", "Values": [CLUSTER]},
     ]
-    return sorted(found(aws, filters, states), key=lambda one: one.cluster)
+    return sorted(find_instances(aws, filters, states), key=lambda one: one.cluster)
 
 
-def namesakes(aws: Aws, owned: Owned) -> dict[str, int]:
+def namesakes(aws: Aws, owned: ClusterTags) -> dict[str, int]:
     """Counts the hosts that other owners have in clusters of the same name."""
     same = [{"Name": f"tag:{CLUSTER}", "Values": [owned.cluster]}]
-    owners = [one.owner for one in found(aws, same, LIVE) if one.owner != owned.owner]
+    owners = [one.owner for one in find_instances(aws, same, LIVE) if one.owner != owned.owner]
     return {owner: owners.count(owner) for owner in owners}
 
 
-def told_of(owned: Owned, others: Mapping[str, int]) -> str:
+def namesakes_text(owned: ClusterTags, others: Mapping[str, int]) -> str:
     """Formats the hosts of other owners."""
     listed = ", ".join(f"{count} of {owner!r}" for owner, count in sorted(others.items()))
     return (
@@ -81,7 +81,9 @@ def told_of(owned: Owned, others: Mapping[str, int]) -> str:
     )
 
 
-def found(aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]) -> list[Instance]:
+def find_instances(
+    aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]
+) -> list[Instance]:
     """Lists the instances that match filters, masters first."""
     wanted = [*filters, {"Name": STATES, "Values": list(states)}]
     described = aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
@@ -107,14 +109,14 @@ def instance(described: Mapping[str, Any]) -> Instance:
         launch=tags.get(LAUNCH, ""),
         max_hours=float(tags.get(HOURS, "0")),
         subnet=described.get("SubnetId", ""),
-        ended=ended(str(described.get("StateTransitionReason", ""))),
+        ended=end_time(str(described.get("StateTransitionReason", ""))),
     )
 
 
-def ended(reason: str) -> datetime | None:
+def end_time(reason: str) -> datetime | None:
     """Parses the end of an instance; None after fuses and spot interruptions, where EC2 has none.
 
-    >>> ended("User initiated (2026-02-03 04:05:06 GMT)")
+    >>> end_time("User initiated (2026-02-03 04:05:06 GMT)")
     datetime.datetime(2026, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc)
     """
     match = WHEN.search(reason)
@@ -132,7 +134,7 @@ class Disk:
     host: str  # the instance that has it; empty: none
 
 
-def volumes(aws: Aws, owned: Owned) -> list[Disk]:
+def volumes(aws: Aws, owned: ClusterTags) -> list[Disk]:
     """Lists the cluster's disks."""
     listed = aws.pages("ec2.describe_volumes", "Volumes", Filters=owned.filters())
     return [

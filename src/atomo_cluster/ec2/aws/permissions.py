@@ -51,9 +51,9 @@ def permissions(aws: Aws, arn: str, cluster: str) -> list[Permission]:
     try:
         source = principal(aws, arn)
         for statement in policy()["Statement"]:
-            found += simulated(aws, source, statement, cluster)
+            found += simulate(aws, source, statement, cluster)
     except CloudError as error:
-        return [tried(aws, *one, str(error)) for one in actions()]
+        return [dry_run_permission(aws, *one, str(error)) for one in actions()]
     return found
 
 
@@ -79,9 +79,7 @@ def principal(aws: Aws, arn: str) -> str:
         return f"{head.replace(':sts:', ':iam:')}:role/{role}"
 
 
-def simulated(
-    aws: Aws, source: str, statement: Mapping[str, Any], cluster: str
-) -> list[Permission]:
+def simulate(aws: Aws, source: str, statement: Mapping[str, Any], cluster: str) -> list[Permission]:
     """Simulates a statement's actions, which must be allowed in every context."""
     refused: dict[str, str] = {}
     for context in contexts(statement.get("Condition", {}), cluster):
@@ -112,7 +110,7 @@ def contexts(condition: Mapping[str, Any], cluster: str) -> list[list[dict[str, 
     ]
 
 
-def tried(aws: Aws, action: str, statement: str, why: str) -> Permission:
+def dry_run_permission(aws: Aws, action: str, statement: str, why: str) -> Permission:
     """Checks a read-only action of EC2 by DryRun."""
     service, _, name = action.partition(":")
     if service != "ec2" or not name.startswith("Describe"):

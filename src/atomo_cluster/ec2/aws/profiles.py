@@ -11,7 +11,7 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.policy import master_policy
 from atomo_cluster.ec2.aws.session_manager import CORE
-from atomo_cluster.ec2.aws.tags import CLUSTER, LAUNCH, OWNER, Owned, as_dict
+from atomo_cluster.ec2.aws.tags import CLUSTER, LAUNCH, OWNER, ClusterTags, as_dict
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
@@ -35,7 +35,7 @@ TRUST: Final = {
 }
 
 
-def make_profiles(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> tuple[str, str]:
+def make_profiles(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -> tuple[str, str]:
     """Makes the profiles that hosts need, for the master and for the others; empty: none.
 
     The master of a supervised cluster also has the permissions of its supervisor.
@@ -48,27 +48,27 @@ def make_profiles(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> tupl
     return make(aws, owned, owned.label, launch, policy, core), others
 
 
-def hosts_name(owned: Owned) -> str:
+def hosts_name(owned: ClusterTags) -> str:
     """Returns the name of the profile that only admits Session Manager."""
     return f"{owned.label}-hosts"
 
 
 def make(
-    aws: Aws, owned: Owned, name: str, launch: str, policy: str, managed: tuple[str, ...]
+    aws: Aws, owned: ClusterTags, name: str, launch: str, policy: str, managed: tuple[str, ...]
 ) -> str:
     """Makes the missing parts of a profile, renews its policy, and returns its name."""
     tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
     said = json.dumps(TRUST)
-    attempted(
+    call_ignoring(
         aws, THERE, "iam.create_role", RoleName=name, AssumeRolePolicyDocument=said, Tags=tags
     )
     if policy:
         aws.call("iam.put_role_policy", RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
     for arn in managed:
         aws.call("iam.attach_role_policy", RoleName=name, PolicyArn=arn)
-    attempted(aws, THERE, "iam.create_instance_profile", InstanceProfileName=name, Tags=tags)
+    call_ignoring(aws, THERE, "iam.create_instance_profile", InstanceProfileName=name, Tags=tags)
     both = {"InstanceProfileName": name, "RoleName": name}
-    attempted(aws, THERE, "iam.add_role_to_instance_profile", **both)
+    call_ignoring(aws, THERE, "iam.add_role_to_instance_profile", **both)
     return name
 
 
@@ -79,11 +79,11 @@ def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
         CloudError: AWS does not answer.
     """
     wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
-    owned = Owned(wanted[CLUSTER], wanted[OWNER])
-    return [name for name in (owned.label, hosts_name(owned)) if there(aws, name, wanted)]
+    owned = ClusterTags(wanted[CLUSTER], wanted[OWNER])
+    return [name for name in (owned.label, hosts_name(owned)) if profile_exists(aws, name, wanted)]
 
 
-def there(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
+def profile_exists(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
     """True if a profile or a role of this name has these tags."""
     asked = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
              ("iam.get_role", "Role", "RoleName"))  # fmt: skip
@@ -94,12 +94,12 @@ def there(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
             if error.code not in UNSEEN:
                 raise
             continue
-        if carries(tags, wanted):
+        if has_tags(tags, wanted):
             return True
     return False
 
 
-def carries(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def has_tags(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """True if a resource has all of these tags."""
     return all(tags.get(key) == value for key, value in wanted.items())
 
@@ -107,15 +107,15 @@ def carries(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def remove_profile(aws: Aws, name: str) -> None:
     """Deletes the profile and the role that exist."""
     both = {"InstanceProfileName": name, "RoleName": name}
-    attempted(aws, GONE, "iam.remove_role_from_instance_profile", **both)
-    attempted(aws, GONE, "iam.delete_instance_profile", InstanceProfileName=name)
-    if managed(aws, name):
-        attempted(aws, GONE, "iam.detach_role_policy", RoleName=name, PolicyArn=CORE)
-    attempted(aws, GONE, "iam.delete_role_policy", RoleName=name, PolicyName=POLICY)
-    attempted(aws, GONE, "iam.delete_role", RoleName=name)
+    call_ignoring(aws, GONE, "iam.remove_role_from_instance_profile", **both)
+    call_ignoring(aws, GONE, "iam.delete_instance_profile", InstanceProfileName=name)
+    if admits_session_manager(aws, name):
+        call_ignoring(aws, GONE, "iam.detach_role_policy", RoleName=name, PolicyArn=CORE)
+    call_ignoring(aws, GONE, "iam.delete_role_policy", RoleName=name, PolicyName=POLICY)
+    call_ignoring(aws, GONE, "iam.delete_role", RoleName=name)
 
 
-def managed(aws: Aws, name: str) -> bool:
+def admits_session_manager(aws: Aws, name: str) -> bool:
     """True if a role admits Session Manager; false if the caller may not look."""
     try:
         found = aws.call("iam.list_attached_role_policies", RoleName=name)["AttachedPolicies"]
@@ -124,7 +124,7 @@ def managed(aws: Aws, name: str) -> bool:
     return any(one["PolicyArn"] == CORE for one in found)
 
 
-def attempted(aws: Aws, forgiven: tuple[str, ...], action: str, **arguments: Any) -> None:
+def call_ignoring(aws: Aws, forgiven: tuple[str, ...], action: str, **arguments: Any) -> None:
     """Makes a call and ignores the errors that mean that its work is already done."""
     try:
         aws.call(action, **arguments)

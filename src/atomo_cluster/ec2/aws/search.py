@@ -9,11 +9,11 @@ from atomo_cluster.ec2.aws.inventory import LIVE, STATES
 from atomo_cluster.ec2.aws.profiles import PROFILE, profiles
 from atomo_cluster.errors import CloudError
 
-__all__ = ["Survey", "Thing", "everything", "survey"]
+__all__ = ["Resource", "SearchResult", "find_resources", "list_resources"]
 
 
 @dataclass(frozen=True)
-class Thing:
+class Resource:
     """A resource with the tags."""
 
     kind: str  # EC2's name of it, e.g. volume
@@ -22,13 +22,13 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Survey:
+class SearchResult:
     """The resources found, and the errors of the search."""
 
-    things: tuple[Thing, ...]  # in the order in which they can be deleted
+    things: tuple[Resource, ...]  # in the order in which they can be deleted
     errors: tuple[str, ...]  # what AWS did not say, and why; none: this is all there is
 
-    def complete(self) -> list[Thing]:
+    def complete(self) -> list[Resource]:
         """Returns the resources.
 
         Raises:
@@ -39,16 +39,16 @@ class Survey:
         return list(self.things)
 
 
-def everything(aws: Aws, filters: list[dict[str, Any]]) -> list[Thing]:
+def list_resources(aws: Aws, filters: list[dict[str, Any]]) -> list[Resource]:
     """Lists all living resources with the tags, in the order in which they can be deleted.
 
     Raises:
         CloudError: the search is incomplete.
     """
-    return survey(aws, filters).complete()
+    return find_resources(aws, filters).complete()
 
 
-def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
+def find_resources(aws: Aws, filters: list[dict[str, Any]]) -> SearchResult:
     """Searches for all living resources with the tags.
 
     The most costly kinds are always searched for. The others are searched for only if the list of
@@ -58,11 +58,11 @@ def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
     """
     errors: list[str] = []
     try:
-        known, wanted = marked(aws, filters), ALWAYS
+        known, wanted = tagged_ids(aws, filters), ALWAYS
     except CloudError as error:
         errors.append(str(error))
         known, wanted = {}, tuple(kind for kind in KINDS if kind != "fleet")  # found by list alone
-    things: list[Thing] = []
+    things: list[Resource] = []
     for kind, listed in KINDS.items():
         ids = sorted(known.get(kind, ()))
         if kind not in wanted and not ids:
@@ -71,17 +71,17 @@ def survey(aws: Aws, filters: list[dict[str, Any]]) -> Survey:
             things += listed(aws, filters, ids)
         except CloudError as error:
             errors.append(str(error))
-            things += [Thing(kind, id, UNSEEN) for id in ids]
+            things += [Resource(kind, id, UNSEEN) for id in ids]
     try:
-        things += [Thing(PROFILE, name) for name in profiles(aws, filters)]
+        things += [Resource(PROFILE, name) for name in profiles(aws, filters)]
     except CloudError as error:
         errors.append(str(error))
     foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}
-    things += [Thing(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
-    return Survey(tuple(things), tuple(errors))
+    things += [Resource(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
+    return SearchResult(tuple(things), tuple(errors))
 
 
-def marked(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
+def tagged_ids(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Lists the identifiers of everything that ever had these tags, by kind."""
     wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
     asked = [
@@ -100,11 +100,11 @@ def marked(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-Listed = Callable[[Aws, list[dict[str, Any]], list[str]], list[Thing]]
+Listed = Callable[[Aws, list[dict[str, Any]], list[str]], list[Resource]]
 Filters = list[dict[str, Any]]
 
 
-def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
     """Lists the fleets that are not deleted. Fleets that EC2 no longer knows are gone."""
     try:
         described = list(aws.pages("ec2.describe_fleets", "Fleets", FleetIds=ids))
@@ -113,27 +113,27 @@ def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
             raise
         return []
     return [
-        Thing("fleet", one["FleetId"], one["FleetState"])
+        Resource("fleet", one["FleetId"], one["FleetState"])
         for one in described
         if one["FleetId"] in ids and not one["FleetState"].startswith("deleted")
     ]
 
 
-def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
     """Lists the requests that can still start instances."""
     wanted = [*filters, {"Name": "state", "Values": ["open", "active"]}]
     action, key = "ec2.describe_spot_instance_requests", "SpotInstanceRequests"
     return [
-        Thing("spot-instances-request", one["SpotInstanceRequestId"], one["State"])
+        Resource("spot-instances-request", one["SpotInstanceRequestId"], one["State"])
         for one in aws.pages(action, key, Filters=wanted)
     ]
 
 
-def alive(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+def living_instances(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
     """Lists the instances that cost now or may cost again."""
     wanted = [*filters, {"Name": STATES, "Values": [*LIVE, "shutting-down"]}]
     return [
-        Thing("instance", one["InstanceId"], one["State"]["Name"])
+        Resource("instance", one["InstanceId"], one["State"]["Name"])
         for batch in aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
         for one in batch["Instances"]
     ]
@@ -142,9 +142,9 @@ def alive(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
 def simple(kind: str, action: str, key: str, identifier: str, state: str = "") -> Listed:
     """Returns a lister for a kind whose description EC2 filters by tags."""
 
-    def listed(aws: Aws, filters: Filters, ids: list[str]) -> list[Thing]:
+    def listed(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
         described = aws.pages(f"ec2.{action}", key, Filters=filters)
-        return [Thing(kind, one[identifier], str(one.get(state, ""))) for one in described]
+        return [Resource(kind, one[identifier], str(one.get(state, ""))) for one in described]
 
     return listed
 
@@ -153,7 +153,7 @@ def simple(kind: str, action: str, key: str, identifier: str, state: str = "") -
 KINDS: Final[Mapping[str, Listed]] = {
     "fleet": fleets,
     "spot-instances-request": spot_requests,
-    "instance": alive,
+    "instance": living_instances,
 } | {
     kind: simple(kind, action, key, identifier, state)
     for kind, action, key, identifier, state in (

@@ -6,7 +6,7 @@ from typing import Final
 
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["CORE", "needed_here", "proxy"]
+__all__ = ["CORE", "proxy_command", "require_programs"]
 
 # What the agent of a host must be allowed.
 CORE: Final = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
@@ -17,17 +17,17 @@ PROGRAMS: Final = {
 }
 
 
-def needed_here() -> None:
+def require_programs() -> None:
     """Raises ConfigError if a local program that sessions need is missing."""
     for program, what in PROGRAMS.items():
         if shutil.which(program) is None:
             raise ConfigError(f"connect: ssm needs {program} here, and it is not installed: {what}")
 
 
-def proxy(region: str, endpoint_url: str | None) -> str:
+def proxy_command(region: str, endpoint_url: str | None) -> str:
     """Returns the ProxyCommand of ssh, for hosts addressed by instance identifiers.
 
-    >>> proxy("us-east-1", None).split()[:5]
+    >>> proxy_command("us-east-1", None).split()[:5]
     ['aws', 'ssm', 'start-session', '--region', 'us-east-1']
     """
     line = ["aws", "ssm", "start-session", "--region", region, "--document-name",

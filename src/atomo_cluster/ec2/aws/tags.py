@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-__all__ = ["CLUSTER", "GPUS", "HOURS", "IMAGE", "LAUNCH", "OWNER", "ROLE", "Owned", "as_dict"]
+__all__ = ["CLUSTER", "GPUS", "HOURS", "IMAGE", "LAUNCH", "OWNER", "ROLE", "ClusterTags", "as_dict"]
 
 CLUSTER: Final = "atomo:cluster"
 OWNER: Final = "atomo:owner"
@@ -17,7 +17,7 @@ GPUS: Final = "atomo:gpus"  # of images: whether they have a driver
 
 
 @dataclass(frozen=True)
-class Owned:
+class ClusterTags:
     """The identity of a cluster: its name and owner, as tags."""
 
     cluster: str

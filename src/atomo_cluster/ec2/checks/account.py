@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from atomo_cluster.ec2.aws.inventory import instances, namesakes, told_of
-from atomo_cluster.ec2.checks.results import OK, Site, Verdict, failed, ok, unknown
-from atomo_cluster.ec2.places.instance_types import machines
+from atomo_cluster.ec2.aws.inventory import instances, namesakes, namesakes_text
+from atomo_cluster.ec2.checks.results import OK, CheckContext, CheckResult, failed, ok, unknown
+from atomo_cluster.ec2.places.instance_types import instance_types
 from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
 from atomo_cluster.errors import CloudError
 
@@ -17,7 +17,7 @@ SPOT: Final = re.compile(r"All (.+) Spot Instance Requests")
 ON_DEMAND: Final = re.compile(r"Running On-Demand (.+) instances")
 
 
-def credentials(site: Site) -> Verdict:
+def credentials(site: CheckContext) -> CheckResult:
     """Checks the credentials and reports the identity."""
     try:
         found = site.aws.call("sts.get_caller_identity")
@@ -26,12 +26,12 @@ def credentials(site: Site) -> Verdict:
     return ok(f"{found['Arn']}; the tag {site.owned.owner!r} marks what is yours")
 
 
-def name(site: Site) -> Verdict:
+def name(site: CheckContext) -> CheckResult:
     """Fails if a cluster of this name runs under another identity."""
     others = namesakes(site.aws, site.owned)
     if not others:
         return ok(f"no cluster of another owner is called {site.owned.cluster}")
-    told = told_of(site.owned, others)
+    told = namesakes_text(site.owned, others)
     if site.cluster.owner:  # who says whose it is knows of the others
         return ok(told)
     return failed(
@@ -40,7 +40,7 @@ def name(site: Site) -> Verdict:
     )
 
 
-def quota(site: Site) -> Verdict:
+def quota(site: CheckContext) -> CheckResult:
     """Checks the account's quota of vCPUs for all methods of purchase."""
     found = [quota_for(site, spot) for spot in sorted({site.cluster.spot(role) for role in ROLES})]
     worst = next((one for one in found if one.outcome != OK), None)
@@ -48,7 +48,7 @@ def quota(site: Site) -> Verdict:
     return worst or ok("; ".join(told) or "nothing is to be launched")
 
 
-def quota_for(site: Site, spot: bool) -> Verdict:
+def quota_for(site: CheckContext, spot: bool) -> CheckResult:
     """Checks the quota of either spot or on-demand vCPUs."""
     limits = quotas(site, spot)
     if not limits:
@@ -70,7 +70,7 @@ def quota_for(site: Site, spot: bool) -> Verdict:
     return ok("; ".join(told))
 
 
-def quotas(site: Site, spot: bool) -> dict[str, float]:
+def quotas(site: CheckContext, spot: bool) -> dict[str, float]:
     """Returns the account's quotas of running vCPUs, by name."""
     listed = site.aws.constant("service-quotas.list_service_quotas", "Quotas", ServiceCode="ec2")
     pattern = SPOT if spot else ON_DEMAND
@@ -78,7 +78,7 @@ def quotas(site: Site, spot: bool) -> dict[str, float]:
             if pattern.fullmatch(one["QuotaName"])}  # fmt: skip
 
 
-def needed(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
+def needed(site: CheckContext, names: Iterable[str], spot: bool) -> dict[str, int]:
     """Counts the vCPUs that the launch adds, by quota."""
     cluster = site.cluster
     have = [one.role for one in instances(site.aws, site.owned)]
@@ -95,7 +95,7 @@ def needed(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
     return counted(site, types, names)
 
 
-def in_use(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
+def in_use(site: CheckContext, names: Iterable[str], spot: bool) -> dict[str, int]:
     """Counts the vCPUs in use in the whole account, by quota."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     described = site.aws.pages("ec2.describe_instances", "Reservations", Filters=filters)
@@ -108,9 +108,9 @@ def in_use(site: Site, names: Iterable[str], spot: bool) -> dict[str, int]:
     return counted(site, types, names)
 
 
-def counted(site: Site, types: list[str], names: Iterable[str]) -> dict[str, int]:
+def counted(site: CheckContext, types: list[str], names: Iterable[str]) -> dict[str, int]:
     """Sums the vCPUs of hosts of these types, by quota."""
-    known = machines(site.aws, types) if types else {}
+    known = instance_types(site.aws, types) if types else {}
     sums: dict[str, int] = {}
     for type in types:
         if type in known:

@@ -2,24 +2,24 @@
 
 from collections.abc import Iterable
 
-from atomo_cluster.ec2.checks.results import Site, Verdict, failed, ok, unknown
-from atomo_cluster.ec2.images.baked import chosen
+from atomo_cluster.ec2.checks.results import CheckContext, CheckResult, failed, ok, unknown
+from atomo_cluster.ec2.images.baked import choose_image
 from atomo_cluster.ec2.launch.plan import spot_types
-from atomo_cluster.ec2.money.prices import lowest, money, spot_prices
-from atomo_cluster.ec2.places.instance_types import Machine
-from atomo_cluster.ec2.places.zones import known_machines, zones
+from atomo_cluster.ec2.money.prices import format_usd, lowest, spot_prices
+from atomo_cluster.ec2.places.instance_types import InstanceType
+from atomo_cluster.ec2.places.zones import require_types, zones
 
 __all__ = ["image", "placement", "price", "types", "zone"]
 
 
-def wanted(site: Site) -> tuple[str, ...]:
+def wanted(site: CheckContext) -> tuple[str, ...]:
     """Lists all types that may be launched."""
     return (site.cluster.master_type, *site.cluster.worker_types)
 
 
-def types(site: Site) -> Verdict:
+def types(site: CheckContext) -> CheckResult:
     """Checks that the region offers the types, with the methods of the settings."""
-    known = known_machines(site.aws, wanted(site))
+    known = require_types(site.aws, wanted(site))
     for type in spot_types(site.cluster):
         if not known[type].spot:
             return failed(f"{type} is not sold as spot; say --method on-demand")
@@ -33,17 +33,17 @@ def types(site: Site) -> Verdict:
     return ok(f"{', '.join(sorted(known))} ({', '.join(sorted(kinds))})")
 
 
-def zone(site: Site) -> Verdict:
+def zone(site: CheckContext) -> CheckResult:
     """Checks that a zone offers all types."""
     return ok(", ".join(zones(site.aws, site.cluster)))
 
 
-def image(site: Site) -> Verdict:
+def image(site: CheckContext) -> CheckResult:
     """Checks that the images exist and fit the processors."""
-    known = known_machines(site.aws, wanted(site))
+    known = require_types(site.aws, wanted(site))
     told = []
     for type in dict.fromkeys((site.cluster.master_type, site.cluster.worker_type)):
-        found = chosen(site.aws, site.owned, site.cluster.image_id, known[type])
+        found = choose_image(site.aws, site.owned, site.cluster.image_id, known[type])
         if found.architecture != known[type].architecture:
             return failed(
                 f"{found.id} ({found.name}) is for {found.architecture}, and {type} is "
@@ -53,7 +53,7 @@ def image(site: Site) -> Verdict:
     return ok("; ".join(told))
 
 
-def price(site: Site) -> Verdict:
+def price(site: CheckContext) -> CheckResult:
     """Checks spot prices against `spot_price`."""
     types = tuple(dict.fromkeys(spot_types(site.cluster)))
     if not types:
@@ -67,16 +67,17 @@ def price(site: Site) -> Verdict:
             return unknown(f"AWS lists no spot price of {type} in {', '.join(chosen)}")
         if limit is not None and now > limit:
             return failed(
-                f"{type} costs {money(now, 4)} an hour now, and spot_price is {money(limit, 4)}; "
+                f"{type} costs {format_usd(now, 4)} an hour now, and spot_price is "
+                f"{format_usd(limit, 4)}; "
                 "raise it, leave it empty, or choose another zone or type"
             )
-        told.append(f"{type} {money(now, 4)}")
+        told.append(f"{type} {format_usd(now, 4)}")
     return ok(", ".join(told) + " per hour now")
 
 
-def placement(site: Site) -> Verdict:
+def placement(site: CheckContext) -> CheckResult:
     """Checks that the types support placement groups and EFA, if the settings use them."""
-    known = known_machines(site.aws, wanted(site)).values()
+    known = require_types(site.aws, wanted(site)).values()
     if site.cluster.placement_group and (other := lacking(known, "packs")):
         return failed(f"{other} cannot be in a cluster placement group; say placement_group: no")
     if site.cluster.efa and (other := lacking(known, "efa")):
@@ -85,6 +86,6 @@ def placement(site: Site) -> Verdict:
     return ok(" and ".join(asked) or "neither placement group nor EFA is asked for")
 
 
-def lacking(known: Iterable[Machine], ability: str) -> str:
+def lacking(known: Iterable[InstanceType], ability: str) -> str:
     """Names the types that lack an ability."""
     return ", ".join(machine.type for machine in known if not getattr(machine, ability))

@@ -2,10 +2,10 @@
 
 import base64
 
-from atomo_cluster.ec2.aws.session_manager import needed_here
+from atomo_cluster.ec2.aws.session_manager import require_programs
 from atomo_cluster.ec2.aws.tags import as_dict
-from atomo_cluster.ec2.checks.results import Site, Verdict, failed, ok, unknown
-from atomo_cluster.ec2.hosts.keys import check_keyfile, derived, keyfile, needed
+from atomo_cluster.ec2.checks.results import CheckContext, CheckResult, failed, ok, unknown
+from atomo_cluster.ec2.hosts.keys import check_keyfile, keyfile, public_key_of, require_program
 from atomo_cluster.ec2.places.network import ANYWHERE, Subnet, allowed_cidr
 from atomo_cluster.ec2.places.zones import places
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -13,12 +13,12 @@ from atomo_cluster.ec2.settings.cluster import Cluster
 __all__ = ["key_pair", "security_group", "subnet"]
 
 
-def site_subnet(site: Site) -> Subnet:
+def site_subnet(site: CheckContext) -> Subnet:
     """Returns the first possible subnet; the others are default subnets of the same network."""
     return places(site.aws, site.cluster)[0]
 
 
-def subnet(site: Site) -> Verdict:
+def subnet(site: CheckContext) -> CheckResult:
     """Checks that a subnet exists, and that hosts in it can be reached."""
     found, cluster = site_subnet(site), site.cluster
     if cluster.availability_zone and cluster.availability_zone != found.zone:
@@ -33,13 +33,13 @@ def subnet(site: Site) -> Verdict:
     return ok(f"{found.id} ({found.cidr}) in {found.zone}")
 
 
-def key_pair(site: Site) -> Verdict:
+def key_pair(site: CheckContext) -> CheckResult:
     """Checks that both halves of the key exist and match."""
     cluster = site.cluster
-    needed("ssh")
-    needed("ssh-keyscan")
+    require_program("ssh")
+    require_program("ssh-keyscan")
     if cluster.through_sessions:
-        needed_here()
+        require_programs()
     if cluster.path_to_keyfile and not cluster.key_name:
         return failed(
             f"path_to_keyfile {cluster.path_to_keyfile!r} needs key_name, its key pair's name in "
@@ -68,12 +68,12 @@ def key_pair(site: Site) -> Verdict:
     return halves(cluster, found[0].get("PublicKey", ""))
 
 
-def halves(cluster: Cluster, public: str) -> Verdict:
+def halves(cluster: Cluster, public: str) -> CheckResult:
     """Checks that the local private key matches the key pair in EC2."""
     if len(public.split()) < 2:
         return unknown(f"AWS does not show the public half of {cluster.key_name}")
     path = keyfile(cluster)
-    if base64.b64decode(public.split()[1]) != base64.b64decode(derived(path).split()[1]):
+    if base64.b64decode(public.split()[1]) != base64.b64decode(public_key_of(path).split()[1]):
         return failed(
             f"{path} is not the private half of {cluster.key_name!r}; give the right "
             "path_to_keyfile, or leave both empty"
@@ -81,7 +81,7 @@ def halves(cluster: Cluster, public: str) -> Verdict:
     return ok(f"{cluster.key_name}, {path}")
 
 
-def security_group(site: Site) -> Verdict:
+def security_group(site: CheckContext) -> CheckResult:
     """Reports who may use ssh; fails if a foreign security group has the cluster's name."""
     cidr = allowed_cidr(site.cluster)
     filters = [{"Name": "group-name", "Values": [site.owned.label]},

@@ -6,12 +6,20 @@ from types import MappingProxyType
 from typing import Final
 
 from atomo_cluster.ec2.checks import account, hosts, network, storage
-from atomo_cluster.ec2.checks.results import FAILED, OK, UNKNOWN, Site, Verdict, failed, unknown
+from atomo_cluster.ec2.checks.results import (
+    FAILED,
+    OK,
+    UNKNOWN,
+    CheckContext,
+    CheckResult,
+    failed,
+    unknown,
+)
 from atomo_cluster.errors import CloudError, ConfigError
 
 __all__ = ["Finding", "validate"]
 
-CHECKS: Final[Mapping[str, Callable[[Site], Verdict]]] = MappingProxyType(
+CHECKS: Final[Mapping[str, Callable[[CheckContext], CheckResult]]] = MappingProxyType(
     {
         "credentials": account.credentials,
         "name": account.name,
@@ -45,12 +53,12 @@ class Finding:
         return self.outcome == OK or (self.outcome == UNKNOWN and self.check not in ESSENTIAL)
 
 
-def validate(site: Site) -> list[Finding]:
+def validate(site: CheckContext) -> list[Finding]:
     """Runs every check. A result that AWS does not provide is unknown, which is not ok."""
     return [finding(name, check, site) for name, check in CHECKS.items()]
 
 
-def finding(name: str, check: Callable[[Site], Verdict], site: Site) -> Finding:
+def finding(name: str, check: Callable[[CheckContext], CheckResult], site: CheckContext) -> Finding:
     """Runs one check and turns its errors into results."""
     try:
         verdict = check(site)

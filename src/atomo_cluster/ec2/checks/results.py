@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.tags import Owned
+from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.settings.cluster import Cluster
 
-__all__ = ["FAILED", "OK", "UNKNOWN", "Site", "Verdict", "failed", "ok", "unknown"]
+__all__ = ["FAILED", "OK", "UNKNOWN", "CheckContext", "CheckResult", "failed", "ok", "unknown"]
 
 OK: Final = "ok"
 FAILED: Final = "failed"
@@ -15,32 +15,32 @@ UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True)
-class Site:
+class CheckContext:
     """Inputs of the checks."""
 
     aws: Aws
     cluster: Cluster
-    owned: Owned
+    owned: ClusterTags
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """The result of a check; a failure includes its remedy."""
 
     outcome: str
     text: str
 
 
-def ok(text: str) -> Verdict:
+def ok(text: str) -> CheckResult:
     """Returns a successful result."""
-    return Verdict(OK, text)
+    return CheckResult(OK, text)
 
 
-def failed(text: str) -> Verdict:
+def failed(text: str) -> CheckResult:
     """Returns a failure: the launch would fail, or worse."""
-    return Verdict(FAILED, text)
+    return CheckResult(FAILED, text)
 
 
-def unknown(text: str) -> Verdict:
+def unknown(text: str) -> CheckResult:
     """Returns an unknown result: AWS did not answer."""
-    return Verdict(UNKNOWN, text)
+    return CheckResult(UNKNOWN, text)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
 from typing import Any, Final
 
-from atomo_cluster.ec2.checks.results import Site, Verdict, failed, ok, unknown
-from atomo_cluster.ec2.hosts.shared_folder import NFS, PORTS, described, shared_of
+from atomo_cluster.ec2.checks.results import CheckContext, CheckResult, failed, ok, unknown
+from atomo_cluster.ec2.hosts.shared_folder import NFS, PORTS, described, shared_folder_of
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
 from atomo_cluster.ec2.places.zones import places
 from atomo_cluster.errors import CloudError
@@ -15,7 +15,7 @@ __all__ = ["shared_folder"]
 THERE: Final = ("AVAILABLE", "UPDATING", "available", "updating")
 
 
-def shared_folder(site: Site) -> Verdict:
+def shared_folder(site: CheckContext) -> CheckResult:
     """Checks that the shared folder exists in the zone of the hosts and admits them."""
     address = site.cluster.nfs_ip_address
     if site.cluster.storage:
@@ -33,7 +33,7 @@ def shared_folder(site: Site) -> Verdict:
     return of_target(site, target)
 
 
-def named(site: Site) -> Verdict:
+def named(site: CheckContext) -> CheckResult:
     """Checks the file system that `storage` names."""
     service, _, id = site.cluster.storage.partition(":")
     try:
@@ -44,7 +44,7 @@ def named(site: Site) -> Verdict:
         return failed(f"storage {site.cluster.storage}: {site.aws.region} has no such file system")
 
 
-def of_efs(site: Site, id: str) -> Verdict:
+def of_efs(site: CheckContext, id: str) -> CheckResult:
     """Checks EFS: hosts of a zone reach it through the mount target of that zone."""
     found = list(targets(site, id))
     zones = {place.zone for place in places(site.aws, site.cluster)}
@@ -58,10 +58,10 @@ def of_efs(site: Site, id: str) -> Verdict:
     )
 
 
-def of_fsx(site: Site, id: str) -> Verdict:
+def of_fsx(site: CheckContext, id: str) -> CheckResult:
     """Checks FSx, which is in one zone."""
     one = described(site.aws, id)
-    shared = shared_of(site.aws, site.cluster)
+    shared = shared_folder_of(site.aws, site.cluster)
     where = find_subnet(site.aws, one["SubnetIds"][0], "")
     if one.get("Lifecycle", THERE[0]) not in THERE:
         return failed(f"storage fsx:{id} is {one['Lifecycle']}")
@@ -80,7 +80,7 @@ def of_fsx(site: Site, id: str) -> Verdict:
     return ok(f"fsx:{id} ({one['FileSystemType']}) in {where.zone}")
 
 
-def of_target(site: Site, target: dict[str, Any]) -> Verdict:
+def of_target(site: CheckContext, target: dict[str, Any]) -> CheckResult:
     """Checks a mount target of EFS."""
     where, name = places(site.aws, site.cluster)[0], target["MountTargetId"]
     there = target.get("AvailabilityZoneName", where.zone)
@@ -93,7 +93,7 @@ def of_target(site: Site, target: dict[str, Any]) -> Verdict:
     return ok(f"{target['FileSystemId']} through {name}")
 
 
-def other_zones(site: Site, zone: str) -> list[str]:
+def other_zones(site: CheckContext, zone: str) -> list[str]:
     """Lists the possible zones of hosts other than `zone`."""
     return [one.zone for one in places(site.aws, site.cluster) if one.zone != zone]
 
@@ -114,18 +114,18 @@ def shut(what: str, group: str, where: Subnet, port: int) -> str:
     )
 
 
-def all_targets(site: Site) -> Iterator[dict[str, Any]]:
+def all_targets(site: CheckContext) -> Iterator[dict[str, Any]]:
     """Yields the mount targets of all EFS file systems."""
     for system in site.aws.pages("efs.describe_file_systems", "FileSystems"):
         yield from targets(site, system["FileSystemId"])
 
 
-def targets(site: Site, id: str) -> Iterator[dict[str, Any]]:
+def targets(site: CheckContext, id: str) -> Iterator[dict[str, Any]]:
     """Yields the mount targets of an EFS file system."""
     yield from site.aws.pages("efs.describe_mount_targets", "MountTargets", FileSystemId=id)
 
 
-def admits(site: Site, groups: list[str], where: Subnet, port: int) -> bool:
+def admits(site: CheckContext, groups: list[str], where: Subnet, port: int) -> bool:
     """True if one of the security groups allows the port from the subnet."""
     found = site.aws.pages("ec2.describe_security_groups", "SecurityGroups", GroupIds=groups)
     hosts = ip_network(where.cidr)

@@ -10,7 +10,7 @@ from typing import Final
 
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["archive", "checkout", "packed"]
+__all__ = ["checkout", "pack_checkout", "pack_files"]
 
 MARK: Final = "tools/remote_script.sh"
 # As .gitignore has it: these beside the scripts, where packages may have the same names,
@@ -35,7 +35,7 @@ def checkout(given: Path | None) -> Path:
     return root
 
 
-def archive(root: Path) -> bytes:
+def pack_checkout(root: Path) -> bytes:
     """Packs the files that git does not ignore, as tar.gz.
 
     Raises:
@@ -43,7 +43,7 @@ def archive(root: Path) -> bytes:
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name in names(root):
+        for name in checkout_files(root):
             if (root / name).is_file():
                 tar.add(root / name, arcname=name, recursive=False)
             if buffer.tell() > LARGEST:
@@ -54,7 +54,7 @@ def archive(root: Path) -> bytes:
     return buffer.getvalue()
 
 
-def packed(files: Mapping[str, str]) -> bytes:
+def pack_files(files: Mapping[str, str]) -> bytes:
     """Packs small files by name, as tar."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -65,7 +65,7 @@ def packed(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def names(root: Path) -> list[str]:
+def checkout_files(root: Path) -> list[str]:
     """Lists the files of a checkout; without git, all except the results of runs."""
     words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:

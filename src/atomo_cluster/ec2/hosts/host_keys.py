@@ -15,8 +15,8 @@ from threading import Lock
 from typing import Final, final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.hosts.keys import needed
-from atomo_cluster.ec2.hosts.ssh import Host, Ssh, named
+from atomo_cluster.ec2.hosts.keys import require_program
+from atomo_cluster.ec2.hosts.ssh import Host, Ssh, host_label
 from atomo_cluster.errors import CloudError, RemoteError
 
 __all__ = ["CONSOLE", "SCANNED", "HostKeys", "console_keys"]
@@ -50,14 +50,19 @@ class HostKeys:
         told = self._console(host)
         if told and pinned and not told & pinned:
             raise RemoteError(
-                f"{named(host)}: the console of {host.id} shows other host keys than were scanned: "
+                f"{host_label(host)}: the console of {host.id} shows other host keys than were "
+                "scanned: "
                 f"somebody may be in between. End it with `shutdown`, and delete {self._path}"
             )
         if told:
             return self._write(host, told, CONSOLE)
         if pinned:
             return SCANNED
-        scanned = through(self._ssh, host) if self._ssh.proxy else twice(self._ssh, host)
+        scanned = (
+            scan_through_session(self._ssh, host)
+            if self._ssh.proxy
+            else scan_twice(self._ssh, host)
+        )
         return self._write(host, scanned, SCANNED) if scanned else None
 
     def pinned(self, host: Host) -> tuple[set[str], str]:
@@ -104,23 +109,23 @@ def keys_in(output: str) -> set[str]:
     return {f"{kind} {key}" for block in BLOCK.findall(output) for kind, key in KEY.findall(block)}
 
 
-def twice(ssh: Ssh, host: Host) -> set[str]:
+def scan_twice(ssh: Ssh, host: Host) -> set[str]:
     """Scans a host twice and returns the keys in both scans; empty if it does not answer yet.
 
     Raises:
         RemoteError: the scans show different keys of one kind.
     """
-    name, port = resolved(ssh, host)
+    name, port = resolve_address(ssh, host)
     first, second = scan(name, port), scan(name, port)
     both = first & second
     kinds = [{key.split()[0] for key in found} for found in (first, second)]
     # A busy host may leave some kinds out; another key of the same kind is another matter.
     if {key.split()[0] for key in both} != kinds[0] & kinds[1]:
-        raise RemoteError(f"{named(host)}: two scans of its host keys differ; do not go on")
+        raise RemoteError(f"{host_label(host)}: two scans of its host keys differ; do not go on")
     return both
 
 
-def through(ssh: Ssh, host: Host) -> set[str]:
+def scan_through_session(ssh: Ssh, host: Host) -> set[str]:
     """Returns the key that a host shows through a Session Manager tunnel, which AWS secures."""
     with TemporaryDirectory() as folder:
         known = Path(folder) / "known_hosts"
@@ -136,16 +141,16 @@ def through(ssh: Ssh, host: Host) -> set[str]:
 
 def scan(name: str, port: str) -> set[str]:
     """Returns the keys shown at an address, unauthenticated."""
-    line = [needed("ssh-keyscan"), "-T", str(SCAN_S), "-p", port, name]
+    line = [require_program("ssh-keyscan"), "-T", str(SCAN_S), "-p", port, name]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     return {f"{kind} {key}" for kind, key in KEY.findall(done.stdout)}
 
 
-def resolved(ssh: Ssh, host: Host) -> tuple[str, str]:
+def resolve_address(ssh: Ssh, host: Host) -> tuple[str, str]:
     """Returns the host name and port that ssh would use, according to ssh_config."""
     line = ssh.words(host)
     done = subprocess.run([line[0], "-G", *line[1:]], capture_output=True, text=True, check=False)
     said = dict(text.split(" ", 1) for text in done.stdout.splitlines() if " " in text)
     if done.returncode:
-        raise RemoteError(f"{named(host)}: ssh -G: {done.stderr.strip()}")
+        raise RemoteError(f"{host_label(host)}: ssh -G: {done.stderr.strip()}")
     return said["hostname"], said["port"]

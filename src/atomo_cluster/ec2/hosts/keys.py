@@ -10,7 +10,14 @@ from typing import Final
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["check_keyfile", "check_state", "derived", "keyfile", "needed", "public_half"]
+__all__ = [
+    "check_keyfile",
+    "check_state",
+    "keyfile",
+    "public_half",
+    "public_key_of",
+    "require_program",
+]
 
 MADE: Final = "id_ed25519"
 
@@ -29,8 +36,10 @@ def public_half(cluster: Cluster) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         comment = f"atomo-{cluster.name}"
         words = ["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-        subprocess.run([needed("ssh-keygen"), *words], check=True, stdin=subprocess.DEVNULL)
-    return derived(path)
+        subprocess.run(
+            [require_program("ssh-keygen"), *words], check=True, stdin=subprocess.DEVNULL
+        )
+    return public_key_of(path)
 
 
 def check_state(cluster: Cluster) -> None:
@@ -47,14 +56,16 @@ def check_state(cluster: Cluster) -> None:
         raise ConfigError(f"state_dir {cluster.state_dir}: {error}; choose another") from error
 
 
-def derived(path: Path) -> bytes:
+def public_key_of(path: Path) -> bytes:
     """Derives the public key from a private key.
 
     Raises:
         ConfigError: the file is not a readable private key.
     """
     done = subprocess.run(
-        [needed("ssh-keygen"), "-y", "-P", "", "-f", str(path)], capture_output=True, check=False
+        [require_program("ssh-keygen"), "-y", "-P", "", "-f", str(path)],
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         beside = path.with_name(path.name + ".pub")  # a key with a passphrase: the agent has it
@@ -76,7 +87,7 @@ def check_keyfile(path: Path) -> str | None:
     return None
 
 
-def needed(program: str) -> str:
+def require_program(program: str) -> str:
     """Returns the path of an OpenSSH program.
 
     Raises:

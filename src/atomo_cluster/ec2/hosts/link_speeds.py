@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from atomo_cluster.ec2.hosts.setup import Site
+from atomo_cluster.ec2.hosts.setup import SetupContext
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["Link", "Measured"]
+__all__ = ["Link", "LinkMeasurement"]
 
 LINKS_S: Final = 300.0
 PAST: Final = 0.5  # of the bytes; the kernel sees fewer beside an adapter that goes past it
@@ -32,14 +32,14 @@ class Link:
 
 
 @final
-class Measured:
+class LinkMeasurement:
     """The measured links, or the reason why there is no measurement; hosts are ready either way."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
         self.obstacle = ""
 
-    def take(self, site: Site, master: Host, network: str) -> None:
+    def take(self, site: SetupContext, master: Host, network: str) -> None:
         """Measures on the master; `network` is the CIDR that MPI uses, or empty."""
         try:
             told = site.script(master, f"links {shlex.quote(network)}", timeout_s=LINKS_S)

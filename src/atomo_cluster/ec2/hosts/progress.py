@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final, final
 
-from atomo_cluster.ec2.hosts.ssh import Host, everywhere
+from atomo_cluster.ec2.hosts.ssh import Host, on_all_hosts
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["Steps"]
@@ -55,7 +55,7 @@ class Steps:
             self._mark(host, name, DONE)
             return ""
 
-        failures = [told for told in everywhere(hosts, guarded) if told]
+        failures = [told for told in on_all_hosts(hosts, guarded) if told]
         if failures:
             listed = "".join(f"\n  {told}" for told in failures)
             raise RemoteError(f"{name} failed on {len(failures)} of {len(hosts)} hosts:{listed}")

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from atomo_cluster.ec2.hosts.checkout import packed
+from atomo_cluster.ec2.hosts.checkout import pack_files
 from atomo_cluster.ec2.hosts.host_files import host_files
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.hosts.progress import Steps
-from atomo_cluster.ec2.hosts.shared_folder import Shared
-from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, named
+from atomo_cluster.ec2.hosts.shared_folder import SharedFolder
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, host_label
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["STEPS", "Site", "bootstrap", "mount", "reachable", "serve"]
+__all__ = ["STEPS", "SetupContext", "bootstrap", "mount", "serve", "wait_until_reachable"]
 
 STEPS: Final = ("reach", "code", "key", "join", "check", "shared folder", "environment", "setup",
                 "links")  # fmt: skip
@@ -30,7 +30,7 @@ BETWEEN_S: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Site:
+class SetupContext:
     """Inputs of bootstrap: settings, connections, hosts and the archive of the checkout."""
 
     cluster: Cluster
@@ -40,7 +40,7 @@ class Site:
     code: bytes  # tar.gz
     fused: bool  # hosts of EC2 must have a fuse
     wait_s: float  # longest wait for a host to accept ssh
-    storage: Shared | None = None  # the file system of AWS's that all hosts mount
+    storage: SharedFolder | None = None  # the file system of AWS's that all hosts mount
 
     def script(self, host: Host, step: str, stdin: bytes = b"", timeout_s: float = STEP_S) -> str:
         """Runs a step of tools/remote_script.sh on a host."""
@@ -48,7 +48,7 @@ class Site:
         return self.ssh.run(host, command, stdin, timeout_s).checked(step.split()[0])
 
 
-def bootstrap(site: Site, steps: Steps, fresh: Sequence[Host] | None = None) -> None:
+def bootstrap(site: SetupContext, steps: Steps, fresh: Sequence[Host] | None = None) -> None:
     """Runs all steps that hosts need. It may be repeated at any time.
 
     With `fresh`, the other hosts only learn about the fresh hosts and skip the remaining steps.
@@ -59,23 +59,25 @@ def bootstrap(site: Site, steps: Steps, fresh: Sequence[Host] | None = None) -> 
     master, everyone = site.hosts[:1], site.hosts
     some = everyone if fresh is None else tuple(fresh)
     made: list[str] = []
-    steps.on(some, "reach", lambda host: reachable(site, host))
+    steps.on(some, "reach", lambda host: wait_until_reachable(site, host))
     steps.on(some, "code", lambda host: copy_code(site, host))
     steps.on(master, "key", lambda host: made.append(site.script(host, "key")))
-    package = introduction(site, made[0])
+    package = peer_files(site, made[0])
     steps.on(everyone, "join", lambda host: site.script(host, "join", package))
     steps.on(master, "check", lambda host: site.script(host, "check", targets(site)))
     steps.on(master, "shared folder", lambda host: serve(site, host))
     steps.on(some, "shared folder", lambda host: mount(site, host))
     steps.on(some, "environment", lambda host: install(site, host))
-    steps.on(some, "setup", lambda host: own_commands(site, host, site.cluster.setup_commands))
+    steps.on(some, "setup", lambda host: run_commands(site, host, site.cluster.setup_commands))
 
 
 # Another boot script may hold the package manager's lock, or still have to write the fuse.
 READY: Final = "! command -v cloud-init >/dev/null || cloud-init status --wait >/dev/null || true"
 
 
-def reachable(site: Site, host: Host, pause: Callable[[float], None] = time.sleep) -> None:
+def wait_until_reachable(
+    site: SetupContext, host: Host, pause: Callable[[float], None] = time.sleep
+) -> None:
     """Waits until a host accepts ssh with the right host key and has finished its boot.
 
     Raises:
@@ -83,23 +85,23 @@ def reachable(site: Site, host: Host, pause: Callable[[float], None] = time.slee
     """
     end = time.monotonic() + site.wait_s
     while True:
-        answer = attempt(site, host)
+        answer = try_connect(site, host)
         if not answer.code:
             return
         told = answer.complaint()
         if time.monotonic() >= end or "somebody may be in between" in told:
-            raise RemoteError(f"{named(host)}: {told}")
+            raise RemoteError(f"{host_label(host)}: {told}")
         pause(BETWEEN_S)
 
 
-def attempt(site: Site, host: Host) -> Answer:
+def try_connect(site: SetupContext, host: Host) -> Answer:
     """Tries once to connect."""
     if site.keys.pin(host) is None:
         return Answer(host, 255, "", "no answer within the scan of its host keys: timed out")
     return site.ssh.run(host, READY, timeout_s=site.ssh.connect_timeout_s + STEP_S)
 
 
-def copy_code(site: Site, host: Host) -> None:
+def copy_code(site: SetupContext, host: Host) -> None:
     """Copies the checkout; files that exist only on the host stay."""
     folder = site.cluster.remote_dir
     command = f"mkdir -p {folder} && tar -xzf - -C {folder}"
@@ -107,13 +109,13 @@ def copy_code(site: Site, host: Host) -> None:
     site.ssh.run(host, command + fuse, site.code, STEP_S).checked("copying the code")
 
 
-def introduction(site: Site, key: str) -> bytes:
+def peer_files(site: SetupContext, key: str) -> bytes:
     """Packs the files that every host needs to reach the others, as tar."""
     files = {"key": key, **connections(site), "master": f"{site.hosts[0].inside}\n"}
-    return packed(files | host_files([host.inside for host in site.hosts]))
+    return pack_files(files | host_files([host.inside for host in site.hosts]))
 
 
-def connections(site: Site) -> dict[str, str]:
+def connections(site: SetupContext) -> dict[str, str]:
     """Writes the ssh_config and known_hosts files with which hosts reach each other."""
     blocks, known = [], []
     for host in site.hosts:
@@ -129,12 +131,12 @@ def connections(site: Site) -> dict[str, str]:
     return {"ssh_config": "".join(blocks), "known_hosts": "".join(known)}
 
 
-def targets(site: Site) -> bytes:
+def targets(site: SetupContext) -> bytes:
     """Lists the hosts by the names that mpirun uses."""
     return "".join(f"{host.inside}\n" for host in site.hosts).encode()
 
 
-def serve(site: Site, master: Host) -> None:
+def serve(site: SetupContext, master: Host) -> None:
     """Makes the master export the shared folder to the others, if the settings say so."""
     if site.cluster.nfs_ip_address == MASTER:
         words = (site.cluster.nfs_mount_point, site.cluster.out_dir)
@@ -142,7 +144,7 @@ def serve(site: Site, master: Host) -> None:
         site.script(master, f"serve {shlex.join(words)}", hosts, INSTALL_S)
 
 
-def mount(site: Site, host: Host) -> None:
+def mount(site: SetupContext, host: Host) -> None:
     """Mounts the shared folder, if there is one; not on the master that exports it."""
     if site.storage:
         words = (site.storage.source, site.cluster.nfs_mount_point, site.cluster.out_dir)
@@ -155,14 +157,14 @@ def mount(site: Site, host: Host) -> None:
         site.script(host, f"nfs {shlex.join(words)}", timeout_s=INSTALL_S)
 
 
-def install(site: Site, host: Host) -> None:
+def install(site: SetupContext, host: Host) -> None:
     """Installs the environment and checks that PyTorch sees the GPUs of the host."""
     gpus = f" --gpu {host.gpus}" if host.gpus else ""
     command = f"bash {site.cluster.remote_dir}/tools/pre_run.sh{gpus}"
     site.ssh.run(host, command, timeout_s=INSTALL_S).checked("installing")
 
 
-def own_commands(site: Site, host: Host, commands: Sequence[str]) -> None:
+def run_commands(site: SetupContext, host: Host, commands: Sequence[str]) -> None:
     """Runs commands of the settings in the checkout, one after another."""
     if commands:
         lines = "\n".join([f"cd {site.cluster.remote_dir}", "set -e", *commands])

@@ -11,7 +11,7 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["LUSTRE", "NFS", "Shared", "described", "shared_of"]
+__all__ = ["LUSTRE", "NFS", "SharedFolder", "described", "shared_folder_of"]
 
 NFS: Final = "nfs"
 LUSTRE: Final = "lustre"
@@ -20,7 +20,7 @@ PORTS: Final[Mapping[str, int]] = {NFS: 2049, LUSTRE: 988}
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedFolder:
     """A file system as hosts mount it."""
 
     kind: str  # nfs or lustre
@@ -32,7 +32,7 @@ class Shared:
         return PORTS[self.kind]
 
 
-def shared_of(aws: Aws, cluster: Cluster) -> Shared | None:
+def shared_folder_of(aws: Aws, cluster: Cluster) -> SharedFolder | None:
     """Returns the file system that `storage` names; None if it is empty.
 
     Raises:
@@ -43,8 +43,8 @@ def shared_of(aws: Aws, cluster: Cluster) -> Shared | None:
         return None
     service, _, id = cluster.storage.partition(":")
     if service == EFS:  # the name leads to the mount target of the zone that asks
-        return Shared(NFS, f"{id}.efs.{aws.region}.amazonaws.com:/")
-    return mounted(described(aws, id))
+        return SharedFolder(NFS, f"{id}.efs.{aws.region}.amazonaws.com:/")
+    return mount_parameters(described(aws, id))
 
 
 def described(aws: Aws, id: str) -> Mapping[str, Any]:
@@ -56,13 +56,13 @@ def described(aws: Aws, id: str) -> Mapping[str, Any]:
     return one
 
 
-def mounted(one: Mapping[str, Any]) -> Shared:
+def mount_parameters(one: Mapping[str, Any]) -> SharedFolder:
     """Returns the mount parameters of a file system of FSx."""
     kind, name = one["FileSystemType"], one.get("DNSName", "")
     if kind == "LUSTRE":
-        return Shared(LUSTRE, f"{name}@tcp:/{one['LustreConfiguration']['MountName']}")
+        return SharedFolder(LUSTRE, f"{name}@tcp:/{one['LustreConfiguration']['MountName']}")
     if kind == "OPENZFS":
-        return Shared(NFS, f"{name}:/fsx")
+        return SharedFolder(NFS, f"{name}:/fsx")
     raise ConfigError(
         f"storage fsx:{one['FileSystemId']} is of type {kind}; hosts here mount LUSTRE and "
         "OPENZFS, or any NFS server by nfs_ip_address"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from atomo_cluster.ec2.hosts.keys import needed
+from atomo_cluster.ec2.hosts.keys import require_program
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["UNREACHED", "Answer", "Host", "Ssh", "everywhere", "named"]
+__all__ = ["UNREACHED", "Answer", "Host", "Ssh", "host_label", "on_all_hosts"]
 
 UNREACHED: Final = 255  # the exit code of ssh itself
-AT_ONCE: Final = 32
+MAX_CONNECTIONS: Final = 32
 T = TypeVar("T")
 
 
@@ -47,13 +47,13 @@ class Answer:
             RemoteError: the command failed.
         """
         if self.code:
-            raise RemoteError(f"{named(self.host)}: {doing}: {self.complaint()}")
+            raise RemoteError(f"{host_label(self.host)}: {doing}: {self.complaint()}")
         return self.out
 
     def complaint(self) -> str:
         """Returns the error with a hint."""
         if self.code == UNREACHED:
-            return explained(self.err, self.host.own)
+            return with_hint(self.err, self.host.own)
         told = (self.err or self.out).strip().splitlines()
         return f"exit code {self.code}: {' / '.join(told[-3:]) or 'it says nothing'}"
 
@@ -83,7 +83,7 @@ class Ssh:
             **({} if terminal else {"BatchMode": "yes"}),
             **({"IdentitiesOnly": "yes"} if self.key else {}),
         }
-        line = [needed("ssh"), *(["-F", self.config] if self.config else [])]
+        line = [require_program("ssh"), *(["-F", self.config] if self.config else [])]
         line += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         line += ["-i", str(self.key)] if self.key else []
         line += ["-p", str(host.port)] if host.port != 22 else []
@@ -105,15 +105,15 @@ class Ssh:
         return Answer(host, done.returncode, out, err)
 
 
-def everywhere(hosts: Sequence[Host], act: Callable[[Host], T]) -> list[T]:
+def on_all_hosts(hosts: Sequence[Host], act: Callable[[Host], T]) -> list[T]:
     """Calls `act` for all hosts in parallel; returns the results in order."""
     if not hosts:
         return []
-    with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
+    with ThreadPoolExecutor(min(MAX_CONNECTIONS, len(hosts))) as pool:
         return list(pool.map(act, hosts))
 
 
-def named(host: Host) -> str:
+def host_label(host: Host) -> str:
     """Formats a host for messages."""
     return f"{host.alias} ({host.address})"
 
@@ -146,7 +146,7 @@ OWN_HINTS: Final = HINTS | {
 }
 
 
-def explained(told: str, own: bool = False) -> str:
+def with_hint(told: str, own: bool = False) -> str:
     """Adds a hint to the output of ssh; `own` selects the hints for hosts of --hostfile."""
     line = " / ".join(told.strip().splitlines()[-2:]) or "ssh failed and says nothing"
     for words, hint in (OWN_HINTS if own else HINTS).items():

@@ -9,12 +9,12 @@ from typing import Any
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh
 from atomo_cluster.visible import visible
 
-__all__ = ["Each", "relayed", "streamed"]
+__all__ = ["LineHandler", "relay_output", "run_streaming"]
 
-Each = Callable[[Host, str], None]
+LineHandler = Callable[[Host, str], None]
 
 
-def streamed(ssh: Ssh, host: Host, command: str, each: Each) -> Answer:
+def run_streaming(ssh: Ssh, host: Host, command: str, each: LineHandler) -> Answer:
     """Runs a shell command on a host; passes lines of both streams to `each` and collects them."""
     out: list[str] = []
     err: list[str] = []
@@ -29,7 +29,7 @@ def streamed(ssh: Ssh, host: Host, command: str, each: Each) -> Answer:
     return Answer(host, process.returncode, "".join(out), "".join(err))
 
 
-def relayed(words: Sequence[str], *, as_json: bool) -> int:
+def relay_output(words: Sequence[str], *, as_json: bool) -> int:
     """Runs a command and prints its output lines as they arrive, without control characters.
 
     Args:
@@ -61,7 +61,7 @@ def copy(stream: Iterable[str], out: Any) -> None:
         out.flush()
 
 
-def gather(stream: Iterable[str], kept: list[str], host: Host, each: Each) -> None:
+def gather(stream: Iterable[str], kept: list[str], host: Host, each: LineHandler) -> None:
     """Passes the lines of a stream to `each` and collects them, until the stream ends."""
     for line in stream:
         kept.append(line)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.bucket import Bucket
-from atomo_cluster.ec2.hosts.ssh import Host, Ssh, named
+from atomo_cluster.ec2.hosts.ssh import Host, Ssh, host_label
 from atomo_cluster.errors import ConfigError, RemoteError
 
-__all__ = ["Far", "OnHost", "OnS3", "Source", "fetch", "send"]
+__all__ = ["HostSource", "RemoteFile", "S3Source", "Source", "fetch", "send"]
 
 LARGE: Final = 8 * 2**20  # bytes from which a file is worth going on with
 PART: Final = ".part"
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Far:
+class RemoteFile:
     """A remote file."""
 
     size: int
@@ -37,36 +37,39 @@ class Far:
 class Source(Protocol):
     """A source of files."""
 
-    def listed(self) -> dict[str, Far]: ...
-    def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None: ...
+    def listed(self) -> dict[str, RemoteFile]: ...
+    def read(self, name: str, far: RemoteFile, out: BufferedIOBase, offset: int) -> None: ...
 
 
 @final
-class OnS3:
+class S3Source:
     """A prefix of a bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    def listed(self) -> dict[str, Far]:
+    def listed(self) -> dict[str, RemoteFile]:
         """Lists the files."""
         stored = self._bucket.listed()
-        return {name: Far(one.size, one.when.timestamp(), one.mark) for name, one in stored.items()}
+        return {
+            name: RemoteFile(one.size, one.when.timestamp(), one.mark)
+            for name, one in stored.items()
+        }
 
-    def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None:
+    def read(self, name: str, far: RemoteFile, out: BufferedIOBase, offset: int) -> None:
         """Copies a file from `offset` on."""
         self._bucket.read(name, far.mark, out, offset)
 
 
 @final
-class OnHost:
+class HostSource:
     """A folder of a host."""
 
     def __init__(self, ssh: Ssh, host: Host, folder: str) -> None:
         self._ssh, self._host, self._folder = ssh, host, folder
         self.begun = ""  # the time there at the last listing
 
-    def listed(self) -> dict[str, Far]:
+    def listed(self) -> dict[str, RemoteFile]:
         """Lists the complete files; none if the folder does not exist."""
         where = shlex.quote(self._folder)
         find = "find . -type f ! -name '*.tmp' ! -name '*.part' -printf '%s %T@ %P\\0'"
@@ -74,9 +77,11 @@ class OnHost:
         told = self._ssh.run(self._host, command, timeout_s=LIST_S).checked("listing files")
         self.begun, _, rest = told.partition("\n")
         found = [line.split(" ", 2) for line in rest.split("\0") if line]
-        return {name: Far(int(size), float(when), f"{size} {when}") for size, when, name in found}
+        return {
+            name: RemoteFile(int(size), float(when), f"{size} {when}") for size, when, name in found
+        }
 
-    def read(self, name: str, far: Far, out: BufferedIOBase, offset: int) -> None:
+    def read(self, name: str, far: RemoteFile, out: BufferedIOBase, offset: int) -> None:
         """Copies a file from `offset` on, up to its length at the last listing."""
         path = shlex.quote(f"{self._folder}/{name}")
         size = f"skip={offset} count={far.size - offset}"
@@ -86,7 +91,7 @@ class OnHost:
                               stdout=out.fileno(), stderr=subprocess.PIPE, check=False)  # fmt: skip
         if done.returncode:
             told = done.stderr.decode(errors="replace").strip()
-            raise RemoteError(f"{named(self._host)}: reading {name}: {told}")
+            raise RemoteError(f"{host_label(self._host)}: reading {name}: {told}")
 
 
 def fetch(source: Source, folder: Path, say: Say) -> list[str]:
@@ -96,7 +101,7 @@ def fetch(source: Source, folder: Path, say: Say) -> list[str]:
         RemoteError, CloudError: the connection broke; a repeated call resumes.
     """
     listed = source.listed()
-    missing = {name: far for name, far in listed.items() if not here(folder, name, far)}
+    missing = {name: far for name, far in listed.items() if not is_current(folder, name, far)}
     for number, (name, far) in enumerate(missing.items(), 1):
         say(f"{number} of {len(missing)}  {name}  {far.size / 2**20:.1f} MiB")
         fetch_one(source, folder, name, far)
@@ -115,7 +120,7 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
-def here(folder: Path, name: str, far: Far) -> bool:
+def is_current(folder: Path, name: str, far: RemoteFile) -> bool:
     """True if the local file equals the remote one in size and time."""
     path = inside(folder, name)
     if not path.is_file():
@@ -124,7 +129,7 @@ def here(folder: Path, name: str, far: Far) -> bool:
     return found.st_size == far.size and abs(found.st_mtime - far.when) < 1e-3
 
 
-def fetch_one(source: Source, folder: Path, name: str, far: Far) -> None:
+def fetch_one(source: Source, folder: Path, name: str, far: RemoteFile) -> None:
     """Downloads a file, under a temporary name until it is complete."""
     path = inside(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,8 +152,8 @@ def send(ssh: Ssh, host: Host, source: Path, folder: str, say: Say) -> list[str]
     Raises:
         RemoteError: the connection broke; a repeated call resumes.
     """
-    there = OnHost(ssh, host, folder).listed()
-    missing = {name: path for name, path in ours(source) if differs(path, there.get(name))}
+    there = HostSource(ssh, host, folder).listed()
+    missing = {name: path for name, path in local_files(source) if differs(path, there.get(name))}
     large = {name: path for name, path in missing.items() if path.stat().st_size >= LARGE}
     small = {name: path for name, path in missing.items() if name not in large}
     if small:
@@ -160,7 +165,7 @@ def send(ssh: Ssh, host: Host, source: Path, folder: str, say: Say) -> list[str]
     return list(missing)
 
 
-def ours(source: Path) -> Iterator[tuple[str, Path]]:
+def local_files(source: Path) -> Iterator[tuple[str, Path]]:
     """Yields the files below a folder, or a single file, with their remote names."""
     if source.is_file():
         yield source.name, source
@@ -170,7 +175,7 @@ def ours(source: Path) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(source).as_posix(), path
 
 
-def differs(path: Path, far: Far | None) -> bool:
+def differs(path: Path, far: RemoteFile | None) -> bool:
     """True if a file is missing or different there; times are compared in whole seconds."""
     found = path.stat()
     return far is None or far.size != found.st_size or int(far.when) != int(found.st_mtime)
@@ -187,7 +192,7 @@ def send_small(ssh: Ssh, host: Host, files: Mapping[str, Path], folder: str) -> 
                 tar.add(path, arcname=name, recursive=False)
         _, told = process.communicate()
     if process.returncode:
-        raise RemoteError(f"{named(host)}: {told.decode(errors='replace').strip()}")
+        raise RemoteError(f"{host_label(host)}: {told.decode(errors='replace').strip()}")
 
 
 def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
@@ -205,4 +210,4 @@ def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
                               check=False)  # fmt: skip
     if done.returncode:
         told = done.stderr.decode(errors="replace").strip() or "it has another length there"
-        raise RemoteError(f"{named(host)}: {name}: {told}; once more goes on")
+        raise RemoteError(f"{host_label(host)}: {name}: {told}; once more goes on")

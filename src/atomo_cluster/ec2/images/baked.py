@@ -10,19 +10,19 @@ from datetime import datetime
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.tags import GPUS, IMAGE, OWNER, Owned, as_dict
+from atomo_cluster.ec2.aws.tags import GPUS, IMAGE, OWNER, ClusterTags, as_dict
 from atomo_cluster.ec2.images.published import Image, find_image, image
-from atomo_cluster.ec2.places.instance_types import Machine
+from atomo_cluster.ec2.places.instance_types import InstanceType
 from atomo_cluster.ec2.settings.terms import BAKED
 from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 
-__all__ = ["Baked", "Snapshot", "baked", "chosen", "create", "delete", "snapshots"]
+__all__ = ["BakedImage", "Snapshot", "baked", "choose_image", "create", "delete", "snapshots"]
 
 GONE: Final = ("InvalidAMIID.Unavailable", "InvalidAMIID.NotFound", "InvalidSnapshot.NotFound")
 
 
 @dataclass(frozen=True)
-class Baked:
+class BakedImage:
     """An image made by `bake`."""
 
     image: Image
@@ -46,26 +46,28 @@ class Snapshot:
     image: str
 
 
-def mine(owned: Owned) -> list[dict[str, Any]]:
+def image_filters(owned: ClusterTags) -> list[dict[str, Any]]:
     """Returns the filters for the images and snapshots of a cluster."""
     return [{"Name": f"tag:{IMAGE}", "Values": [owned.cluster]},
             {"Name": f"tag:{OWNER}", "Values": [owned.owner]}]  # fmt: skip
 
 
-def baked(aws: Aws, owned: Owned) -> list[Baked]:
+def baked(aws: Aws, owned: ClusterTags) -> list[BakedImage]:
     """Lists the images of a cluster, newest first."""
-    return newest(aws.pages("ec2.describe_images", "Images", Owners=["self"], Filters=mine(owned)))
+    return newest(
+        aws.pages("ec2.describe_images", "Images", Owners=["self"], Filters=image_filters(owned))
+    )
 
 
-def newest(described: Iterable[Mapping[str, Any]]) -> list[Baked]:
+def newest(described: Iterable[Mapping[str, Any]]) -> list[BakedImage]:
     """Parses descriptions of images, newest first."""
     return sorted(map(from_description, described), key=lambda one: one.made, reverse=True)
 
 
-def from_description(described: Mapping[str, Any]) -> Baked:
+def from_description(described: Mapping[str, Any]) -> BakedImage:
     """Parses the description of a baked image."""
     found = image(described)
-    return Baked(
+    return BakedImage(
         image=found,
         state=described["State"],
         gpus=as_dict(described).get(GPUS) == "yes",
@@ -74,9 +76,11 @@ def from_description(described: Mapping[str, Any]) -> Baked:
     )
 
 
-def snapshots(aws: Aws, owned: Owned) -> list[Snapshot]:
+def snapshots(aws: Aws, owned: ClusterTags) -> list[Snapshot]:
     """Lists the snapshots of a cluster's images, including images that no longer exist."""
-    found = aws.pages("ec2.describe_snapshots", "Snapshots", OwnerIds=["self"], Filters=mine(owned))
+    found = aws.pages(
+        "ec2.describe_snapshots", "Snapshots", OwnerIds=["self"], Filters=image_filters(owned)
+    )
     return [
         Snapshot(one["SnapshotId"], int(one["VolumeSize"]), one["StartTime"], named_in(one))
         for one in found
@@ -89,7 +93,7 @@ def named_in(described: Mapping[str, Any]) -> str:
     return last[0] if last and last[0].startswith("ami-") else ""
 
 
-def chosen(aws: Aws, owned: Owned, image_id: str, wanted: Machine) -> Image:
+def choose_image(aws: Aws, owned: ClusterTags, image_id: str, wanted: InstanceType) -> Image:
     """Returns the image for a type: by identifier, the latest of AWS, or the newest baked one.
 
     Raises:
@@ -97,7 +101,7 @@ def chosen(aws: Aws, owned: Owned, image_id: str, wanted: Machine) -> Image:
     """
     if image_id != BAKED:
         return find_image(aws, image_id, wanted)
-    asked = {"Owners": ["self"], "Filters": mine(owned)}
+    asked = {"Owners": ["self"], "Filters": image_filters(owned)}
     suited = [
         one for one in newest(aws.constant("ec2.describe_images", "Images", **asked))
         if one.state == "available" and one.image.architecture == wanted.architecture
@@ -113,7 +117,7 @@ def chosen(aws: Aws, owned: Owned, image_id: str, wanted: Machine) -> Image:
     return min(suited, key=lambda one: one.gpus != bool(wanted.gpus)).image
 
 
-def create(aws: Aws, owned: Owned, instance: str, gpus: bool) -> str:
+def create(aws: Aws, owned: ClusterTags, instance: str, gpus: bool) -> str:
     """Makes an image of a host, which EC2 restarts; returns its identifier.
 
     Raises:
@@ -130,13 +134,13 @@ def create(aws: Aws, owned: Owned, instance: str, gpus: bool) -> str:
                         Description=f"environment of {owned.cluster}",
                         TagSpecifications=kinds)  # fmt: skip
     except CloudError as error:
-        if found := looked_for(aws, owned, name, error):
+        if found := images_named(aws, owned, name, error):
             return found[0]  # the answer was lost
         raise
     return str(made["ImageId"])
 
 
-def looked_for(aws: Aws, owned: Owned, name: str, cause: CloudError) -> list[str]:
+def images_named(aws: Aws, owned: ClusterTags, name: str, cause: CloudError) -> list[str]:
     """Returns the images of a name, after a failed call."""
     try:
         return [one.id for one in baked(aws, owned) if one.image.name == name]
@@ -147,7 +151,7 @@ def looked_for(aws: Aws, owned: Owned, name: str, cause: CloudError) -> list[str
         ) from cause
 
 
-def delete(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
+def delete(aws: Aws, owned: ClusterTags, ids: Sequence[str]) -> None:
     """Deletes images and their snapshots, and verifies it.
 
     Raises:
@@ -156,8 +160,8 @@ def delete(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
     kept = {one.id for one in baked(aws, owned)} - set(ids)
     doomed = [one.id for one in snapshots(aws, owned) if one.image not in kept]
     told = [
-        *(refused(aws, "ec2.deregister_image", ImageId=id) for id in ids),
-        *(refused(aws, "ec2.delete_snapshot", SnapshotId=id) for id in doomed),
+        *(refusal_of(aws, "ec2.deregister_image", ImageId=id) for id in ids),
+        *(refusal_of(aws, "ec2.delete_snapshot", SnapshotId=id) for id in doomed),
     ]
     left = [one.id for one in baked(aws, owned) if one.id in ids]
     left += [one.id for one in snapshots(aws, owned) if one.id in doomed]
@@ -166,7 +170,7 @@ def delete(aws: Aws, owned: Owned, ids: Sequence[str]) -> None:
         raise CloudError(f"still there, and costing: {', '.join(left)}: {words}")
 
 
-def refused(aws: Aws, action: str, **what: str) -> str:
+def refusal_of(aws: Aws, action: str, **what: str) -> str:
     """Calls AWS and returns its refusal; empty if the call succeeded or its work was done."""
     try:
         aws.call(action, **what)

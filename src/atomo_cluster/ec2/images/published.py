@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.places.instance_types import Machine
+from atomo_cluster.ec2.places.instance_types import InstanceType
 from atomo_cluster.ec2.settings.terms import LATEST
 from atomo_cluster.errors import CloudError, ConfigError
 
@@ -35,7 +35,7 @@ PLAIN_PARAMETERS: Final = tuple(
 GPU_NAMES: Final = "Deep Learning * OSS Nvidia Driver GPU AMI (Ubuntu *) *"
 
 
-def find_image(aws: Aws, image_id: str, wanted: Machine) -> Image:
+def find_image(aws: Aws, image_id: str, wanted: InstanceType) -> Image:
     """Returns the image with this identifier, or the latest image that suits an instance type.
 
     Raises:
@@ -49,7 +49,7 @@ def find_image(aws: Aws, image_id: str, wanted: Machine) -> Image:
     return image(described[0])
 
 
-def latest(aws: Aws, wanted: Machine) -> str:
+def latest(aws: Aws, wanted: InstanceType) -> str:
     """Finds the newest deep-learning image for a GPU type, or the newest Ubuntu for others."""
     names = GPU_PARAMETERS if wanted.gpus else PLAIN_PARAMETERS
     other = {"x86_64": "amd64"}.get(wanted.architecture, wanted.architecture)

@@ -21,7 +21,7 @@ class Document:
 
     def tell(self, record: Any) -> None:
         """Adds a record: mappings are merged, other values replace the document."""
-        self._record = joined(self._record, record)
+        self._record = merge(self._record, record)
 
     @contextmanager
     def printed(self) -> Iterator[None]:
@@ -38,12 +38,12 @@ class Document:
                 sys.stdout.write(json.dumps(self._record, indent=2, default=str) + "\n")
 
 
-def joined(old: Any, new: Any) -> Any:
+def merge(old: Any, new: Any) -> Any:
     """Merges two records.
 
-    >>> joined({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3})
+    >>> merge({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3})
     {'a': {'x': 1, 'y': 2}, 'b': 3}
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {**old, **{key: joined(old.get(key), value) for key, value in new.items()}}
+        return {**old, **{key: merge(old.get(key), value) for key, value in new.items()}}
     return new

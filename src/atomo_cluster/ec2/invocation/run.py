@@ -10,9 +10,9 @@ from typing import Any, final
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.identity import caller
 from atomo_cluster.ec2.aws.inventory import instances
-from atomo_cluster.ec2.aws.tags import Owned
+from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.invocation.document import Document
-from atomo_cluster.ec2.invocation.wrapping import fitted_line
+from atomo_cluster.ec2.invocation.wrapping import wrap_line
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load, overrides
 from atomo_cluster.errors import CloudError, Declined
@@ -61,10 +61,10 @@ class Run:
         return Aws(self.cluster.region, self.options.endpoint_url)
 
     @cached_property
-    def owned(self) -> Owned:
+    def owned(self) -> ClusterTags:
         """The tags of the cluster; without the setting, the owner is the caller's identity."""
         owner = self.cluster.owner or caller(self.aws)
-        return Owned(self.cluster.name, owner, self.cluster.own_tags)
+        return ClusterTags(self.cluster.name, owner, self.cluster.own_tags)
 
     @property
     def as_json(self) -> bool:
@@ -79,7 +79,7 @@ class Run:
         text = visible(text)
         if out.isatty():
             width = shutil.get_terminal_size().columns
-            text = "\n".join(fitted_line(line, width) for line in text.splitlines())
+            text = "\n".join(wrap_line(line, width) for line in text.splitlines())
         out.write(text + "\n")
         out.flush()
 

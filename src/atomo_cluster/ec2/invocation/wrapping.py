@@ -3,15 +3,15 @@
 import textwrap
 from typing import Final
 
-__all__ = ["WIDTH", "entry", "fitted", "fitted_line"]
+__all__ = ["WIDTH", "entry", "wrap_line", "wrap_text"]
 
 WIDTH: Final = 80
 
 
-def fitted_line(line: str, width: int = WIDTH, indent: str | None = None) -> str:
+def wrap_line(line: str, width: int = WIDTH, indent: str | None = None) -> str:
     """Wraps a line that is too long, with the same indentation. Words stay whole.
 
-    >>> print(fitted_line("  host deeplearning-worker1 is gone", width=24))
+    >>> print(wrap_line("  host deeplearning-worker1 is gone", width=24))
       host
       deeplearning-worker1
       is gone
@@ -25,7 +25,7 @@ def fitted_line(line: str, width: int = WIDTH, indent: str | None = None) -> str
     )  # fmt: skip
 
 
-def fitted(text: str) -> str:
+def wrap_text(text: str) -> str:
     """Wraps paragraphs; indented lines are examples and stay as they are."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
@@ -33,7 +33,7 @@ def fitted(text: str) -> str:
             blocks.append([line])
         else:
             blocks[-1].append(line.strip())
-    return "\n".join(fitted_line(" ".join(block)) if plain(block) else block[0] for block in blocks)
+    return "\n".join(wrap_line(" ".join(block)) if plain(block) else block[0] for block in blocks)
 
 
 def plain(block: list[str]) -> bool:
@@ -47,4 +47,4 @@ def entry(label: str, text: str) -> str:
     >>> entry("cost", "at most $3")
     'cost     at most $3'
     """
-    return fitted_line(f"{label:9}{text}", indent=" " * 9)
+    return wrap_line(f"{label:9}{text}", indent=" " * 9)

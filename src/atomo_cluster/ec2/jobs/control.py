@@ -4,32 +4,32 @@ import shlex
 from collections.abc import Sequence
 
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Host, Ssh
-from atomo_cluster.ec2.hosts.streaming import relayed
+from atomo_cluster.ec2.hosts.streaming import relay_output
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.job import ABSENT, LOST, TAKEN, Job, job_command, jobs_in
-from atomo_cluster.ec2.targets.selection import host_keys, reach
+from atomo_cluster.ec2.targets.selection import host_keys, ssh_of
 from atomo_cluster.errors import ConfigError, NotReady, RemoteError
 
 __all__ = [
     "check_free",
     "check_idle",
-    "followed",
-    "listed",
-    "shown_words",
-    "started",
-    "stopped",
-    "tail",
+    "follow_job",
+    "job_label",
+    "list_jobs",
+    "print_tail",
+    "start_job",
+    "stop_job",
 ]
 
 
 def at_master(run: Run, master: Host) -> Ssh:
     """Returns the connection to the master, whose host key is pinned first."""
-    ssh = reach(run)
+    ssh = ssh_of(run)
     host_keys(run, ssh).pin(master)
     return ssh
 
 
-def started(run: Run, master: Host, script: str, shown: str, queue: bool) -> str:
+def start_job(run: Run, master: Host, script: str, shown: str, queue: bool) -> str:
     """Starts a job, which outlives the connection; returns its number.
 
     Raises:
@@ -45,18 +45,18 @@ def started(run: Run, master: Host, script: str, shown: str, queue: bool) -> str
 
 def check_free(run: Run, master: Host) -> None:
     """Raises NotReady if a job runs."""
-    if at_work(run, master):
+    if running_jobs(run, master):
         raise NotReady(busy(run, master))
 
 
-def at_work(run: Run, master: Host) -> list[Job]:
+def running_jobs(run: Run, master: Host) -> list[Job]:
     """Returns the running job, if any."""
-    return [job for job in listed(run, master) if job.state in ("running", "stopping")]
+    return [job for job in list_jobs(run, master) if job.state in ("running", "stopping")]
 
 
 def check_idle(run: Run, master: Host) -> None:
     """Raises NotReady if a job runs or waits."""
-    for job in listed(run, master):
+    for job in list_jobs(run, master):
         if job.state in ("queued", "running", "stopping"):
             raise NotReady(
                 f"job {job.number} ({job.shown}) is {job.state}; `stop {job.number}` ends it with "
@@ -66,7 +66,7 @@ def check_idle(run: Run, master: Host) -> None:
 
 def busy(run: Run, master: Host) -> str:
     """Formats the error for a busy master, with its remedies."""
-    running = at_work(run, master)
+    running = running_jobs(run, master)
     what = f"job {running[0].number} ({running[0].shown})" if running else "a training"
     return (
         f"{what} runs already on {master.alias}, and this one was not started: `--queue` has it "
@@ -74,33 +74,33 @@ def busy(run: Run, master: Host) -> str:
     )
 
 
-def listed(run: Run, master: Host) -> list[Job]:
+def list_jobs(run: Run, master: Host) -> list[Job]:
     """Lists all jobs of the master, oldest first."""
     answer = at_master(run, master).run(master, job_command(run.cluster, "list"))
     return jobs_in(answer.checked("listing jobs"))
 
 
-def tail(run: Run, master: Host, job: str, lines: str) -> None:
+def print_tail(run: Run, master: Host, job: str, lines: str) -> None:
     """Prints the last lines of a job."""
-    done(run, master, job_command(run.cluster, "log", job, lines), job)
+    run_on_master(run, master, job_command(run.cluster, "log", job, lines), job)
 
 
-def followed(run: Run, master: Host, job: str, lines: str) -> int:
+def follow_job(run: Run, master: Host, job: str, lines: str) -> int:
     """Prints the output of a job until it ends; returns its exit code.
 
     Raises:
         RemoteError: the connection broke and the job continues, or the job ended without exit code.
     """
-    code = done(run, master, job_command(run.cluster, "follow", job, lines), job)
+    code = run_on_master(run, master, job_command(run.cluster, "follow", job, lines), job)
     if code == LOST:
         raise RemoteError(f"job {job} ended without a word: killed by force, or with its host")
     return code
 
 
-def done(run: Run, master: Host, command: str, job: str) -> int:
+def run_on_master(run: Run, master: Host, command: str, job: str) -> int:
     """Runs a command on the master with our output streams; returns its exit code."""
     line = at_master(run, master).words(master, command)
-    code = relayed(line, as_json=run.as_json)
+    code = relay_output(line, as_json=run.as_json)
     if code == UNREACHED:
         raise RemoteError(
             f"{master.alias}: the connection broke; the job goes on without it, `attach {job}` "
@@ -111,7 +111,7 @@ def done(run: Run, master: Host, command: str, job: str) -> int:
     return code
 
 
-def stopped(run: Run, master: Host, job: str, wait_s: int) -> str:
+def stop_job(run: Run, master: Host, job: str, wait_s: int) -> str:
     """Makes a job write a checkpoint and end, waits for it, and returns a message."""
     command = job_command(run.cluster, "stop", job, str(wait_s))
     answer = at_master(run, master).run(master, command)
@@ -120,6 +120,6 @@ def stopped(run: Run, master: Host, job: str, wait_s: int) -> str:
     return answer.checked(f"stopping job {job}").strip()
 
 
-def shown_words(commands: Sequence[str], words: Sequence[str]) -> str:
+def job_label(commands: Sequence[str], words: Sequence[str]) -> str:
     """Returns a one-line description of a job."""
     return " ".join("; ".join(commands).split()) or shlex.join(words) or "train"

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.tags import Owned
-from atomo_cluster.ec2.images.baked import chosen
+from atomo_cluster.ec2.aws.tags import ClusterTags
+from atomo_cluster.ec2.images.baked import choose_image
 from atomo_cluster.ec2.images.published import Image
-from atomo_cluster.ec2.money.prices import Prices, added
-from atomo_cluster.ec2.places.instance_types import Machine
+from atomo_cluster.ec2.money.prices import Prices, sum_known
+from atomo_cluster.ec2.places.instance_types import InstanceType
 from atomo_cluster.ec2.places.network import Subnet
-from atomo_cluster.ec2.places.zones import known_machines, types_in
+from atomo_cluster.ec2.places.zones import require_types, types_in
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, WORKER
 
@@ -23,7 +23,7 @@ class Group:
 
     role: str
     count: int
-    machine: Machine
+    machine: InstanceType
     alternatives: tuple[str, ...]  # types that will do as well, in the same order
     image: Image
     method: str  # spot, on-demand or reserved
@@ -48,7 +48,7 @@ class Attempt:
     def hourly(self) -> float | None:
         """USD per hour of all instances now, without disks and addresses."""
         each = [(group.count, group.hourly) for group in self.groups]
-        return added([None if one is None else count * one for count, one in each])
+        return sum_known([None if one is None else count * one for count, one in each])
 
     @property
     def where(self) -> str:
@@ -60,7 +60,7 @@ class Attempt:
 def attempts(
     aws: Aws,
     cluster: Cluster,
-    owned: Owned,
+    owned: ClusterTags,
     missing: Mapping[str, int],
     subnets: Sequence[Subnet],
     cost: Prices,
@@ -98,14 +98,14 @@ def choices(
 def groups(
     aws: Aws,
     cluster: Cluster,
-    owned: Owned,
+    owned: ClusterTags,
     missing: Mapping[str, int],
     types: tuple[str, ...],
     zone: str,
     cost: Prices,
 ) -> tuple[Group, ...]:
     """Builds the groups of missing hosts, one per role, in a zone."""
-    known = known_machines(aws, (cluster.master_type, *cluster.worker_types))
+    known = require_types(aws, (cluster.master_type, *cluster.worker_types))
     of_role = {MASTER: (cluster.master_type,), WORKER: types}
     return tuple(
         group(
@@ -114,7 +114,7 @@ def groups(
             count,
             [known[type] for type in of_role[role]],
             (zone, cost),
-            chosen(aws, owned, cluster.image_id, known[of_role[role][0]]),
+            choose_image(aws, owned, cluster.image_id, known[of_role[role][0]]),
         )
         for role, count in missing.items()
     )
@@ -124,7 +124,7 @@ def group(
     cluster: Cluster,
     role: str,
     count: int,
-    machines: Sequence[Machine],
+    machines: Sequence[InstanceType],
     priced: tuple[str, Prices],
     image: Image,
 ) -> Group:

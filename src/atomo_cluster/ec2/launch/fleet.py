@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import CAPACITY, Aws
-from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, ROLE, Owned
+from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, ROLE, ClusterTags
 from atomo_cluster.ec2.hosts.user_data import user_data
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.places.network import Network
@@ -28,7 +28,7 @@ SCARCE: Final = frozenset(
 class Order:
     """Identical hosts, ordered all or none."""
 
-    owned: Owned
+    owned: ClusterTags
     launch: str
     role: str
     count: int
@@ -104,10 +104,10 @@ def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) 
         answer = aws.call("ec2.run_instances", **described)
         return [one["InstanceId"] for one in answer["Instances"]]
 
-    return patiently("IamInstanceProfile" in described, act)
+    return retry_new_profile("IamInstanceProfile" in described, act)
 
 
-def patiently(profiled: bool, act: Callable[[], list[str]]) -> list[str]:
+def retry_new_profile(profiled: bool, act: Callable[[], list[str]]) -> list[str]:
     """Retries while EC2 does not know a new instance profile yet, which takes some seconds."""
     for _ in range(PROFILE_TRIES if profiled else 0):
         try:
@@ -170,7 +170,7 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
     aws.call("ec2.create_launch_template", **described)
     wanted = fleet(order, cluster, network, name)
     profiled = "IamInstanceProfile" in described["LaunchTemplateData"]
-    ids = patiently(profiled, lambda: all_of(aws.call("ec2.create_fleet", **wanted), order))
+    ids = retry_new_profile(profiled, lambda: all_of(aws.call("ec2.create_fleet", **wanted), order))
     aws.call("ec2.delete_launch_template", LaunchTemplateName=name)
     return ids
 

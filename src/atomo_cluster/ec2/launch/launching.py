@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.deletion import abandon, remains, remove
+from atomo_cluster.ec2.aws.deletion import delete_until_gone, remains, terminate_without_waiting
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.profiles import hosts_name
-from atomo_cluster.ec2.aws.search import everything
+from atomo_cluster.ec2.aws.search import list_resources
 from atomo_cluster.ec2.aws.tags import LAUNCH
 from atomo_cluster.ec2.launch.attempts import Attempt
 from atomo_cluster.ec2.launch.fleet import SCARCE, Order, order_on_demand, order_spot, refusals
@@ -62,7 +62,7 @@ def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say)
             if following is None or error.code not in SCARCE:
                 raise
             say(f"AWS has no {attempt.where} ({error.code}); next: {following.where}")
-            abandon(aws, plan.owned.filters(**{f"tag:{LAUNCH}": mark}))
+            terminate_without_waiting(aws, plan.owned.filters(**{f"tag:{LAUNCH}": mark}))
     return []
 
 
@@ -71,7 +71,7 @@ def start(
 ) -> list[str]:
     """Orders every missing host; if none is missing, only updates the ssh rule."""
     network = (
-        standing(aws, plan)
+        existing_network(aws, plan)
         if cidr is None
         else prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr)
     )
@@ -115,9 +115,9 @@ def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -
     filters = plan.owned.filters(**{f"tag:{LAUNCH}": mark})
     say(f"the launch failed ({type(cause).__name__}); deleting what it made ...")
     try:
-        remove(aws, filters, say)
+        delete_until_gone(aws, filters, say)
         time.sleep(SETTLE_S)  # an order that was cut off may still come to something
-        found = remove(aws, filters, say)
+        found = delete_until_gone(aws, filters, say)
     except BaseException as error:
         raise LeftBehind(
             f"{cause}; and the roll-back failed: {error!r}. Run `shutdown` until it says that "
@@ -128,9 +128,9 @@ def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -
     say("nothing of it is left")
 
 
-def standing(aws: Aws, plan: Plan) -> Network:
+def existing_network(aws: Aws, plan: Plan) -> Network:
     """Returns the existing network; missing parts are empty."""
-    things = everything(aws, plan.owned.filters())
+    things = list_resources(aws, plan.owned.filters())
     found = {thing.kind: thing.id for thing in things}
     made = hosts_name(plan.owned) in [thing.id for thing in things]
     return Network(
@@ -144,7 +144,7 @@ def standing(aws: Aws, plan: Plan) -> Network:
 
 def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
     """Maps each call of the launch to the error that EC2's DryRun predicts; empty for none."""
-    network = standing(aws, plan)
+    network = existing_network(aws, plan)
     verdicts: dict[str, str] = {}
     if not network.security_group:
         refusal = aws.refusal(

@@ -12,11 +12,18 @@ from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.launch.fleet import SCARCE
 from atomo_cluster.ec2.launch.launching import launch
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
-from atomo_cluster.ec2.money.prices import money
+from atomo_cluster.ec2.money.prices import format_usd
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
 
 T = TypeVar("T")
-__all__ = ["Offer", "checked", "offers", "offers_record", "offers_table", "take"]
+__all__ = [
+    "Offer",
+    "checked_offers",
+    "launch_first_available",
+    "offers",
+    "offers_record",
+    "offers_table",
+]
 
 
 @dataclass(frozen=True)
@@ -37,18 +44,20 @@ def offers(run: Run) -> list[Offer]:
     Raises:
         ConfigError: no region has the wanted types; the message is that of the first region.
     """
-    runs = [one for one in run.everywhere() if one.cluster == run.cluster] if lives(run) else []
-    found = kept(run, runs or run.everywhere(),
+    runs = [one for one in run.everywhere() if one.cluster == run.cluster] if has_hosts(run) else []
+    found = collect_offers(run, runs or run.everywhere(),
                  lambda one: Offer(one, make_plan(one.aws, one.cluster, one.owned)))  # fmt: skip
     return sorted(found, key=lambda one: (one.plan.hourly is None, one.plan.hourly or 0.0))
 
 
-def lives(run: Run) -> bool:
+def has_hosts(run: Run) -> bool:
     """True if the cluster has hosts; with a single region the plan finds out."""
     return len(run.given.all_regions) > 1 and bool(instances(run.aws, run.owned))
 
 
-def checked(run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]) -> list[Offer]:
+def checked_offers(
+    run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]
+) -> list[Offer]:
     """Returns the offers that pass the checks of a launch.
 
     Raises:
@@ -59,10 +68,10 @@ def checked(run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]
         check(one.run, one.plan)
         return one
 
-    return kept(run, found, pass_on)
+    return collect_offers(run, found, pass_on)
 
 
-def kept(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
+def collect_offers(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
     """Collects the results of `act`; reports and drops the items that fail, unless all fail."""
     found: list[Offer] = []
     refused: list[ClusterError] = []
@@ -83,7 +92,7 @@ def offers_table(found: Sequence[Offer]) -> Table:
     columns = ("order", "region", "zone", "per hour", "at most")
     shown: Table = table("regions, tried until one has the capacity", columns, right=columns[3:])
     for number, one in enumerate(found, 1):
-        hourly, most = money(one.plan.hourly, 4), money(one.plan.total)
+        hourly, most = format_usd(one.plan.hourly, 4), format_usd(one.plan.total)
         shown.add_row(str(number), one.region, one.plan.subnet.zone, hourly, most)
     return shown
 
@@ -94,7 +103,9 @@ def offers_record(found: Sequence[Offer]) -> list[dict[str, object]]:
              "usd_until_fuse": one.plan.total} for one in found]  # fmt: skip
 
 
-def take(run: Run, found: Sequence[Offer], cidr: str) -> tuple[Offer, list[Instance]]:
+def launch_first_available(
+    run: Run, found: Sequence[Offer], cidr: str
+) -> tuple[Offer, list[Instance]]:
     """Launches by one offer after another, until a region has the capacity.
 
     Raises:

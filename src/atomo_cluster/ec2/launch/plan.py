@@ -6,16 +6,16 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.aws.tags import Owned
+from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.launch.attempts import Attempt, Group, attempts
-from atomo_cluster.ec2.money.prices import Prices, added, money, prices
+from atomo_cluster.ec2.money.prices import Prices, format_usd, prices, sum_known
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
-from atomo_cluster.ec2.places.zones import known_machines, places
+from atomo_cluster.ec2.places.zones import places, require_types
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
 from atomo_cluster.errors import ConfigError, NotReady
 
-__all__ = ["Plan", "beyond", "check_total", "make_plan", "spot_types"]
+__all__ = ["Plan", "check_total", "limit_excess", "make_plan", "spot_types"]
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
@@ -25,7 +25,7 @@ class Plan:
     """A launch: the first attempt, and the attempts to make if AWS lacks capacity."""
 
     cluster: Cluster
-    owned: Owned
+    owned: ClusterTags
     running: tuple[Instance, ...]
     attempts: tuple[Attempt, ...]  # at least one, in the order in which they are tried
     prices: Prices
@@ -48,7 +48,7 @@ class Plan:
         address = self.address(self.subnet)
         return {
             "instances": self.attempts[0].hourly,
-            "disks": added(disk),
+            "disks": sum_known(disk),
             "addresses": None if address is None else hosts * address,
         }
 
@@ -59,7 +59,7 @@ class Plan:
     @property
     def hourly(self) -> float | None:
         """USD per hour of the whole plan."""
-        return added(list(self.parts.values()))
+        return sum_known(list(self.parts.values()))
 
     @property
     def total(self) -> float | None:
@@ -74,17 +74,17 @@ class Plan:
         old = [(1, self.prices.listed.get(one.type), self.cluster.volume_gb, one.max_hours)
                for one in self.running]  # fmt: skip
         address = self.address(attempt.subnet)
-        return added([self.bound(*host, address) for host in (*new, *old)])
+        return sum_known([self.bound(*host, address) for host in (*new, *old)])
 
     def bound(
         self, count: int, most: float | None, disk_gb: int, hours: float, address: float | None
     ) -> float | None:
         """Returns an upper bound in USD on the lifetime cost of identical hosts."""
-        hourly = added([most, self.prices.disk_hour(disk_gb), address])
+        hourly = sum_known([most, self.prices.disk_hour(disk_gb), address])
         return None if hourly is None else count * hourly * (hours + BOOT_H)
 
 
-def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) -> Plan:
+def make_plan(aws: Aws, cluster: Cluster, owned: ClusterTags, afresh: bool = False) -> Plan:
     """Plans the launch that fulfils the settings; with `afresh`, as if the cluster had no hosts.
 
     Raises:
@@ -92,8 +92,8 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
     """
     running = [] if afresh else instances(aws, owned)
     types = (cluster.master_type, *cluster.worker_types)
-    known_machines(aws, types)
-    subnets = [place(aws, cluster, running)] if running else places(aws, cluster)
+    require_types(aws, types)
+    subnets = [subnet_of_running(aws, cluster, running)] if running else places(aws, cluster)
     cost = prices(
         aws,
         (*types, *(one.type for one in running)),
@@ -101,7 +101,7 @@ def make_plan(aws: Aws, cluster: Cluster, owned: Owned, afresh: bool = False) ->
         [subnet.zone for subnet in subnets],
     )
     counts = ((MASTER, cluster.n_masters), (WORKER, cluster.n_workers))
-    missing = {role: count - present(running, role, count) for role, count in counts}
+    missing = {role: count - count_present(running, role, count) for role, count in counts}
     wanted = {role: count for role, count in missing.items() if count}
     tried = attempts(aws, cluster, owned, wanted, subnets, cost) if wanted else ()
     return Plan(cluster, owned, tuple(running), tried or (Attempt(subnets[0], ()),), cost)
@@ -120,21 +120,22 @@ def check_total(plan: Plan, ended: float | None) -> None:
         plan: the running hosts and those to launch.
         ended: USD spent on hosts that have ended; None: unknown.
     """
-    if told := beyond(plan.cluster.max_usd, added([plan.total, ended])):
+    if told := limit_excess(plan.cluster.max_usd, sum_known([plan.total, ended])):
         raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
 
 
-def beyond(limit: float | None, most: float | None) -> str:
+def limit_excess(limit: float | None, most: float | None) -> str:
     """Returns why a cost exceeds the limit or is unknown; empty if it is within the limit."""
     if limit is None or (most is not None and most <= limit):
         return ""
     if most is None:
-        return (f"max_usd is {money(limit)}, and AWS does not say what the cluster may cost "
+        return (f"max_usd is {format_usd(limit)}, and AWS does not say what the cluster may cost "
                 "(`iam --check` tells whether pricing:GetProducts is allowed)")  # fmt: skip
-    return f"the cluster may cost {money(most)} until its fuses, and max_usd is {money(limit)}"
+    bound = f"the cluster may cost {format_usd(most)} until its fuses"
+    return f"{bound}, and max_usd is {format_usd(limit)}"
 
 
-def place(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:
+def subnet_of_running(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:
     """Returns the subnet of the running hosts, where new hosts go."""
     there = find_subnet(aws, running[0].subnet, "")
     for name, asked, have in (
@@ -149,7 +150,7 @@ def place(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:
     return there
 
 
-def present(running: Sequence[Instance], role: str, wanted: int) -> int:
+def count_present(running: Sequence[Instance], role: str, wanted: int) -> int:
     """Counts the hosts of a role.
 
     Raises:

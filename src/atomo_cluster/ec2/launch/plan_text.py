@@ -8,7 +8,7 @@ from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.invocation.wrapping import entry
 from atomo_cluster.ec2.launch.plan import Plan
-from atomo_cluster.ec2.money.prices import money
+from atomo_cluster.ec2.money.prices import format_usd
 from atomo_cluster.ec2.settings.terms import ROLES
 
 __all__ = ["order_table", "plan_lines", "plan_record", "plan_table"]
@@ -28,7 +28,7 @@ def plan_table(plan: Plan) -> Table:
             machine.type + "".join(f"\nor {other}" for other in group.alternatives),
             f"{machine.vcpus} vCPU, {machine.memory_gib:g} GiB{gpus}\n{machine.network}",
             f"{group.disk_gb} GB gp3",
-            f"{group.count} x {money(group.hourly, 4)}",
+            f"{group.count} x {format_usd(group.hourly, 4)}",
         )
     return shown
 
@@ -39,7 +39,7 @@ def order_table(plan: Plan) -> Table:
     shown: Table = table("tried until AWS has the capacity", columns, right=columns[-1:])
     for number, one in enumerate(plan.attempts, 1):
         types = " or ".join(one.groups[-1].types)
-        shown.add_row(str(number), one.subnet.zone, types, money(one.hourly, 4))
+        shown.add_row(str(number), one.subnet.zone, types, format_usd(one.hourly, 4))
     return shown
 
 
@@ -48,7 +48,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
     way = f"ssh from {ssh_from} only" if ssh_from else "ssh through Session Manager alone"
-    parts = ", ".join(f"{name} {money(part, 4)}" for name, part in plan.parts.items())
+    parts = ", ".join(f"{name} {format_usd(part, 4)}" for name, part in plan.parts.items())
     served = (
         cluster.storage or cluster.nfs_ip_address
         if cluster.outlives
@@ -57,8 +57,8 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     shared = f"{served} at {cluster.nfs_mount_point}"
     until = f"until the fuse, {cluster.max_hours:g} hours after the start"
     lines = [
-        entry("cost", f"{money(plan.hourly, 4)} per hour ({parts})"),
-        entry("", f"at most {money(plan.total)} {until}, "
+        entry("cost", f"{format_usd(plan.hourly, 4)} per hour ({parts})"),
+        entry("", f"at most {format_usd(plan.total)} {until}, "
               + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all together")),
         entry("", "traffic to the internet is not in it"),
         entry("network", f"subnet {plan.subnet.id}, {public}, {way}"

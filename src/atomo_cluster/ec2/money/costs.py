@@ -8,11 +8,20 @@ from typing import Final
 from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.money.ledger import Entry, life, note, noted
-from atomo_cluster.ec2.money.prices import MONTH_H, Prices, added, prices, snapshot_month
+from atomo_cluster.ec2.money.ledger import LedgerEntry, life_key, read_entries, record_entries
+from atomo_cluster.ec2.money.prices import MONTH_H, Prices, prices, snapshot_month, sum_known
 from atomo_cluster.errors import CloudError
 
-__all__ = ["ENDED", "STOPPED", "Cost", "all_costs", "ended_usd", "of_images", "with_noted", "woken"]
+__all__ = [
+    "ENDED",
+    "STOPPED",
+    "Cost",
+    "all_costs",
+    "ended_usd",
+    "of_images",
+    "record_before_start",
+    "with_ledger",
+]
 
 ENDED: Final = ("shutting-down", "terminated")
 STOPPED: Final = "stopped"
@@ -43,31 +52,33 @@ def all_costs(run: Run) -> list[Cost]:
     ]
 
 
-def with_noted(run: Run, costs: list[Cost]) -> list[Cost]:
+def with_ledger(run: Run, costs: list[Cost]) -> list[Cost]:
     """Adds hosts that EC2 no longer knows, from the ledger, and updates the ledger."""
     hosts = {host.id: host for host in instances(run.aws, run.owned, [*LIVE, *ENDED])}
-    note(run.cluster, run.owned.owner, [
+    record_entries(run.cluster, run.owned.owner, [
         entry(hosts[one.id], one) for one in costs if one.id in hosts
     ])  # fmt: skip
-    known = noted(run.cluster, run.owned.owner)
-    lives = {life(host.id, host.launched.isoformat()) for host in hosts.values()}
-    return costs + [forgotten(one) for key, one in known.items() if key not in lives]
+    known = read_entries(run.cluster, run.owned.owner)
+    lives = {life_key(host.id, host.launched.isoformat()) for host in hosts.values()}
+    return costs + [cost_from_ledger(one) for key, one in known.items() if key not in lives]
 
 
 def ended_usd(run: Run) -> float | None:
     """Returns USD spent on hosts that have ended; None: unknown."""
-    costs = with_noted(run, all_costs(run))
-    return added([one.usd_so_far for one in costs if one.state in ENDED])
+    costs = with_ledger(run, all_costs(run))
+    return sum_known([one.usd_so_far for one in costs if one.state in ENDED])
 
 
-def woken(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
+def record_before_start(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
     """Records the cost of stopped hosts before their start: EC2 counts from the last start."""
     ids = {host.id: host for host in hosts}
     entries = [entry(ids[one.id], one) for one in all_costs(run) if one.id in ids]
-    note(run.cluster, run.owned.owner, [replace(one, until=now.isoformat()) for one in entries])
+    record_entries(
+        run.cluster, run.owned.owner, [replace(one, until=now.isoformat()) for one in entries]
+    )
 
 
-def entry(host: Instance, cost: Cost) -> Entry:
+def entry(host: Instance, cost: Cost) -> LedgerEntry:
     """Returns the ledger entry of a host; a stopped host's cost is spread over its whole life."""
     over, now, hours = host.state in ENDED, datetime.now(timezone.utc), cost.hours
     until = host.launched + timedelta(hours=hours) if over else host.fuse
@@ -75,11 +86,11 @@ def entry(host: Instance, cost: Cost) -> Entry:
     if host.state == STOPPED:
         until, hours = now + timedelta(hours=host.max_hours), hours_of(now - host.launched)
     hourly = cost.usd_so_far / hours if cost.usd_so_far and hours else cost.usd_per_hour
-    return Entry(host.id, host.owner, host.type, host.launched.isoformat(), until.isoformat(),
+    return LedgerEntry(host.id, host.owner, host.type, host.launched.isoformat(), until.isoformat(),
                  known, hourly)  # fmt: skip
 
 
-def forgotten(one: Entry) -> Cost:
+def cost_from_ledger(one: LedgerEntry) -> Cost:
     """Returns the cost of a host that EC2 no longer knows."""
     now = datetime.now(timezone.utc)
     end = min(now, datetime.fromisoformat(one.until))
@@ -105,7 +116,7 @@ def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> C
     disk = known.disk_hour(sum(mine) if mine else run.cluster.volume_gb)
     public = over or asleep or host.public_ip is not None
     address = known.address_hour if public else 0.0
-    hourly = added([known.hourly(host.type, host.spot, host.zone), disk, address])
+    hourly = sum_known([known.hourly(host.type, host.spot, host.zone), disk, address])
     if asleep:
         return of_stopped(host, hours, hourly, disk)
     times = (0.0 if over else 1.0, hours, hours if over else max(hours, host.max_hours))

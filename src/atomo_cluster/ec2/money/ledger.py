@@ -11,13 +11,22 @@ from typing import Final
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["Entry", "close", "file_of", "life", "note", "noted", "postpone", "renew"]
+__all__ = [
+    "LedgerEntry",
+    "clear_entries",
+    "file_of",
+    "life_key",
+    "read_entries",
+    "record_end",
+    "record_entries",
+    "record_fuses",
+]
 
 FILE: Final = "hosts.json"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One life of a host: a stopped host that starts again begins a new life."""
 
     id: str
@@ -29,7 +38,7 @@ class Entry:
     usd_per_hour: float | None  # with disk and address, at the last look; None: AWS did not say
 
 
-def life(id: str, launched: str) -> str:
+def life_key(id: str, launched: str) -> str:
     """Returns the key of a host's life: EC2 counts the launch time from the last start."""
     return f"{id} {launched}"
 
@@ -39,24 +48,24 @@ def file_of(cluster: Cluster) -> Path:
     return cluster.state / FILE
 
 
-def noted(cluster: Cluster, owner: str) -> dict[str, Entry]:
-    """Returns the entries, by `life`, of the present cluster, or of the last one if it has ended.
+def read_entries(cluster: Cluster, owner: str) -> dict[str, LedgerEntry]:
+    """Returns the entries, by `life_key`, of the present cluster or of the last one.
 
     Raises:
         ConfigError: the file is damaged.
     """
     path = file_of(cluster)
     try:
-        entries = [Entry(**one) for one in json.loads(path.read_text())]
+        entries = [LedgerEntry(**one) for one in json.loads(path.read_text())]
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}; delete it, and forget what hosts have cost") from error
     ours = [entry for entry in entries if entry.owner == owner]
-    return {life(entry.id, entry.launched): entry for entry in ours}
+    return {life_key(entry.id, entry.launched): entry for entry in ours}
 
 
-def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
+def record_entries(cluster: Cluster, owner: str, entries: Iterable[LedgerEntry]) -> None:
     """Adds entries or updates them. A known end and price stay.
 
     If a host starts again, its earlier life ends at that start at the latest.
@@ -64,9 +73,9 @@ def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
     Raises:
         ConfigError: the file is damaged or cannot be written.
     """
-    known = noted(cluster, owner)
+    known = read_entries(cluster, owner)
     for entry in entries:
-        key = life(entry.id, entry.launched)
+        key = life_key(entry.id, entry.launched)
         old = known.get(key)
         price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
         if old is None or not old.ended:
@@ -76,7 +85,7 @@ def note(cluster: Cluster, owner: str, entries: Iterable[Entry]) -> None:
     write(file_of(cluster), bounded(list(known.values())))
 
 
-def bounded(entries: list[Entry]) -> list[Entry]:
+def bounded(entries: list[LedgerEntry]) -> list[LedgerEntry]:
     """Ends each life with an unknown end before the next life of the same host."""
     starts: dict[str, list[datetime]] = {}
     for one in entries:
@@ -84,7 +93,7 @@ def bounded(entries: list[Entry]) -> list[Entry]:
     return [before(one, starts[one.id]) for one in entries]
 
 
-def before(one: Entry, starts: list[datetime]) -> Entry:
+def before(one: LedgerEntry, starts: list[datetime]) -> LedgerEntry:
     """Limits an entry to the next start of its host."""
     launched, until = datetime.fromisoformat(one.launched), datetime.fromisoformat(one.until)
     following = min((start for start in starts if start > launched), default=None)
@@ -93,25 +102,25 @@ def before(one: Entry, starts: list[datetime]) -> Entry:
     return replace(one, until=following.isoformat())
 
 
-def renew(cluster: Cluster, owner: str) -> None:
+def clear_entries(cluster: Cluster, owner: str) -> None:
     """Clears the ledger for a new cluster."""
-    if noted(cluster, owner):
+    if read_entries(cluster, owner):
         write(file_of(cluster), ())
 
 
-def postpone(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> None:
+def record_fuses(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> None:
     """Records later fuses, by host."""
     moved = [
         replace(entry, until=fuses[entry.id].isoformat())
-        for entry in noted(cluster, owner).values()
+        for entry in read_entries(cluster, owner).values()
         if entry.id in fuses
     ]
-    note(cluster, owner, moved)
+    record_entries(cluster, owner, moved)
 
 
-def close(cluster: Cluster, owner: str, now: datetime) -> None:
+def record_end(cluster: Cluster, owner: str, now: datetime) -> None:
     """Records that all hosts have ended, at the latest now."""
-    known = noted(cluster, owner)
+    known = read_entries(cluster, owner)
     if not known:
         return
     write(file_of(cluster), [
@@ -121,7 +130,7 @@ def close(cluster: Cluster, owner: str, now: datetime) -> None:
     ])  # fmt: skip
 
 
-def write(path: Path, entries: Iterable[Entry]) -> None:
+def write(path: Path, entries: Iterable[LedgerEntry]) -> None:
     """Replaces the file atomically."""
     fresh = path.with_suffix(".new")
     try:

@@ -12,14 +12,14 @@ from atomo_cluster.errors import CloudError
 __all__ = [
     "MONTH_H",
     "Prices",
-    "added",
+    "format_usd",
     "list_prices",
     "lowest",
-    "money",
     "prices",
     "snapshot_month",
     "spot_market",
     "spot_prices",
+    "sum_known",
 ]
 
 LINUX: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
@@ -59,7 +59,7 @@ def prices(aws: Aws, types: Iterable[str], spot: Iterable[str], zones: Iterable[
     """Fetches the present prices; `spot` are the types whose spot prices in `zones` are wanted."""
     wanted = sorted(set(types))
     queries = [on_demand(aws.region, type) for type in wanted]
-    disk, address, *others = listed(aws, [disks(aws.region), addresses(aws.region), *queries])
+    disk, address, *others = fetch_prices(aws, [disks(aws.region), addresses(aws.region), *queries])
     return Prices(
         listed=dict(zip(wanted, others, strict=True)),
         spot=spot_prices(aws, spot, zones),
@@ -90,7 +90,7 @@ def addresses(region: str) -> Query:
 def snapshot_month(aws: Aws) -> float | None:
     """Returns USD per GB and month of a snapshot; with several prices, the highest."""
     kind = {"productFamily": "Storage Snapshot", "regionCode": aws.region}
-    return listed(aws, [Query("AmazonEC2", kind)])[0]
+    return fetch_prices(aws, [Query("AmazonEC2", kind)])[0]
 
 
 def hosts(region: str) -> Query:
@@ -105,7 +105,7 @@ def on_demand(region: str, type: str) -> Query:
     return Query(every.service, {**every.attributes, "instanceType": type})
 
 
-def listed(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
+def fetch_prices(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
     """Fetches the prices of products; stops asking after the first error."""
     found: list[float | None] = []
     for query in queries:
@@ -192,16 +192,16 @@ def lowest(*bounds: float | None) -> float | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def added(amounts: Sequence[float | None]) -> float | None:
+def sum_known(amounts: Sequence[float | None]) -> float | None:
     """Returns the sum; None if any amount is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known, 0.0) if len(known) == len(amounts) else None
 
 
-def money(amount: float | None, digits: int = 2) -> str:
+def format_usd(amount: float | None, digits: int = 2) -> str:
     """Formats an amount.
 
-    >>> money(1234.5), money(0.0416, 4), money(None)
+    >>> format_usd(1234.5), format_usd(0.0416, 4), format_usd(None)
     ('$1,234.50', '$0.0416', 'unknown')
     """
     return "unknown" if amount is None else f"${amount:,.{digits}f}"

@@ -6,11 +6,11 @@ from typing import Any
 
 from atomo_cluster.ec2.aws.client import Aws
 
-__all__ = ["Machine", "all_machines", "machines", "offered"]
+__all__ = ["InstanceType", "all_instance_types", "instance_types", "types_by_zone"]
 
 
 @dataclass(frozen=True)
-class Machine:
+class InstanceType:
     """An instance type."""
 
     type: str
@@ -25,7 +25,7 @@ class Machine:
     packs: bool  # may be in a cluster placement group
 
 
-def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
+def instance_types(aws: Aws, types: Iterable[str]) -> dict[str, InstanceType]:
     """Describes instance types by name; types that the region lacks are left out."""
     wanted = sorted(set(types))
     filters = [{"Name": "instance-type", "Values": wanted}]
@@ -33,18 +33,18 @@ def machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
     return {one["InstanceType"]: machine(one) for one in described}
 
 
-def all_machines(aws: Aws) -> list[Machine]:
+def all_instance_types(aws: Aws) -> list[InstanceType]:
     """Describes every instance type of the region."""
     described = aws.constant("ec2.describe_instance_types", "InstanceTypes")
     return [machine(one) for one in described]
 
 
-def machine(described: Mapping[str, Any]) -> Machine:
+def machine(described: Mapping[str, Any]) -> InstanceType:
     """Parses the description of an instance type."""
     cards = described.get("GpuInfo", {}).get("Gpus", [])
     processor, network = described.get("ProcessorInfo", {}), described.get("NetworkInfo", {})
     architectures = processor.get("SupportedArchitectures", ["x86_64"])
-    return Machine(
+    return InstanceType(
         type=described["InstanceType"],
         vcpus=described["VCpuInfo"]["DefaultVCpus"],
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
@@ -58,7 +58,7 @@ def machine(described: Mapping[str, Any]) -> Machine:
     )
 
 
-def offered(aws: Aws, types: Iterable[str]) -> dict[str, frozenset[str]]:
+def types_by_zone(aws: Aws, types: Iterable[str]) -> dict[str, frozenset[str]]:
     """Maps each zone of the region to the types that it offers."""
     wanted = sorted(set(types))
     listed = aws.constant(

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.profiles import make_profiles
-from atomo_cluster.ec2.aws.search import everything
-from atomo_cluster.ec2.aws.tags import LAUNCH, Owned
+from atomo_cluster.ec2.aws.search import list_resources
+from atomo_cluster.ec2.aws.tags import LAUNCH, ClusterTags
 from atomo_cluster.ec2.hosts.keys import public_half
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
@@ -119,7 +119,7 @@ def allowed_cidr(cluster: Cluster) -> str:
 
 
 def prepare_network(
-    aws: Aws, cluster: Cluster, owned: Owned, launch: str, subnet: Subnet, cidr: str
+    aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str, subnet: Subnet, cidr: str
 ) -> Network:
     """Makes the missing parts of the cluster's network and keeps the others."""
     group = security_group(aws, owned, launch, subnet)
@@ -135,7 +135,7 @@ def prepare_network(
     )
 
 
-def security_group(aws: Aws, owned: Owned, launch: str, subnet: Subnet) -> str:
+def security_group(aws: Aws, owned: ClusterTags, launch: str, subnet: Subnet) -> str:
     """Returns the cluster's security group and makes it if needed."""
     filters = [*owned.filters(), {"Name": "vpc-id", "Values": [subnet.vpc]}]
     for one in aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
@@ -165,9 +165,9 @@ def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> None:
         aws.call(
             "ec2.revoke_security_group_ingress", GroupId=group, IpPermissions=[ssh_rule(stale)]
         )
-    if not within(ingress, group):
+    if not allows_inside(ingress, group):
         allow(aws, "ingress", group, inside)
-    if efa and not within(egress, group):  # EFA does not count the rule for 0.0.0.0/0
+    if efa and not allows_inside(egress, group):  # EFA does not count the rule for 0.0.0.0/0
         allow(aws, "egress", group, inside)
 
 
@@ -187,7 +187,7 @@ def ssh_rule(cidr: str) -> dict[str, Any]:
     return {"IpProtocol": "tcp", "FromPort": SSH, "ToPort": SSH, "IpRanges": ranges}
 
 
-def within(rules: list[dict[str, Any]], group: str) -> bool:
+def allows_inside(rules: list[dict[str, Any]], group: str) -> bool:
     """True if the rules allow all traffic inside the group."""
     return any(
         rule["IpProtocol"] == EVERYTHING and pair.get("GroupId") == group
@@ -196,9 +196,9 @@ def within(rules: list[dict[str, Any]], group: str) -> bool:
     )
 
 
-def placement_group(aws: Aws, owned: Owned, launch: str) -> str:
+def placement_group(aws: Aws, owned: ClusterTags, launch: str) -> str:
     """Returns the cluster's placement group and makes it if needed."""
-    for thing in everything(aws, owned.filters()):
+    for thing in list_resources(aws, owned.filters()):
         if thing.kind == "placement-group":
             return thing.id
     aws.call(
@@ -210,7 +210,7 @@ def placement_group(aws: Aws, owned: Owned, launch: str) -> str:
     return owned.label
 
 
-def key_pair(aws: Aws, cluster: Cluster, owned: Owned, launch: str) -> str:
+def key_pair(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -> str:
     """Returns the cluster's own key pair and makes it if needed; the private key stays local."""
     for one in aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters()):
         return str(one["KeyName"])

@@ -3,23 +3,23 @@
 from collections.abc import Iterable
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.places.instance_types import Machine, machines, offered
+from atomo_cluster.ec2.places.instance_types import InstanceType, instance_types, types_by_zone
 from atomo_cluster.ec2.places.network import Subnet, find_subnet, find_subnets
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 
-__all__ = ["known_machines", "places", "types_in", "zones"]
+__all__ = ["places", "require_types", "types_in", "zones"]
 
 
-def known_machines(aws: Aws, types: Iterable[str]) -> dict[str, Machine]:
+def require_types(aws: Aws, types: Iterable[str]) -> dict[str, InstanceType]:
     """Describes each type.
 
     Raises:
         ConfigError: the region does not have one of them.
     """
     wanted = tuple(types)
-    known = machines(aws, wanted)
+    known = instance_types(aws, wanted)
     for type in wanted:
         if type not in known:
             raise ConfigError(
@@ -39,7 +39,7 @@ def similar(aws: Aws, type: str) -> str:
 
 def types_in(aws: Aws, cluster: Cluster, zone: str) -> tuple[str, ...]:
     """Returns the worker types that a zone offers, in the order of the settings."""
-    there = offered(aws, (cluster.master_type, *cluster.worker_types)).get(zone, frozenset())
+    there = types_by_zone(aws, (cluster.master_type, *cluster.worker_types)).get(zone, frozenset())
     return tuple(type for type in dict.fromkeys(cluster.worker_types) if type in there)
 
 
@@ -51,7 +51,7 @@ def zones(aws: Aws, cluster: Cluster) -> list[str]:
     """
     if cluster.subnet_id:
         return [find_subnet(aws, cluster.subnet_id, "").zone]
-    offers = offered(aws, (cluster.master_type, *cluster.worker_types))
+    offers = types_by_zone(aws, (cluster.master_type, *cluster.worker_types))
     serving = [zone for zone, there in sorted(offers.items())
                if cluster.master_type in there and types_in(aws, cluster, zone)]  # fmt: skip
     together = ", ".join(sorted({cluster.master_type, " or ".join(cluster.worker_types)}))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from atomo_cluster.ec2.settings.terms import LATEST, MASTER, ON_DEMAND, SPOT, SSM, words
+from atomo_cluster.ec2.settings.terms import LATEST, MASTER, ON_DEMAND, SPOT, SSM, split_commas
 from atomo_cluster.ec2.settings.validation import check
 
 __all__ = ["Cluster"]
@@ -140,31 +140,31 @@ class Cluster:
     @property
     def worker_types(self) -> tuple[str, ...]:
         """The type of the workers, followed by its alternatives."""
-        return (self.worker_type, *words(self.alternative_types))
+        return (self.worker_type, *split_commas(self.alternative_types))
 
     @property
     def all_regions(self) -> tuple[str, ...]:
         """The accepted regions; if zones are named, only regions that have one of them."""
         return tuple(
-            region for region in dict.fromkeys(words(self.regions) or (self.region,))
-            if not self.zones or any(zone.startswith(region) for zone in words(self.zones))
+            region for region in dict.fromkeys(split_commas(self.regions) or (self.region,))
+            if not self.zones or any(zone.startswith(region) for zone in split_commas(self.zones))
         )  # fmt: skip
 
     def at(self, region: str) -> "Cluster":
         """Returns the settings for one of the accepted regions."""
-        zones = ",".join(zone for zone in words(self.zones) if zone.startswith(region))
+        zones = ",".join(zone for zone in split_commas(self.zones) if zone.startswith(region))
         return replace(self, region=region, regions="", zones=zones)
 
     @property
     def own_tags(self) -> tuple[tuple[str, str], ...]:
         """The user's additional tags as (key, value)."""
-        pairs = (word.partition("=") for word in words(self.tags))
+        pairs = (word.partition("=") for word in split_commas(self.tags))
         return tuple((key, value) for key, _, value in pairs)
 
     @property
     def named_zones(self) -> tuple[str, ...]:
         """The zones that the settings name."""
-        return words(self.availability_zone or self.zones)
+        return split_commas(self.availability_zone or self.zones)
 
     @property
     def out_dir(self) -> str:

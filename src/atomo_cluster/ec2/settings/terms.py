@@ -13,7 +13,7 @@ __all__ = [
     "SPOT",
     "SSM",
     "WORKER",
-    "words",
+    "split_commas",
 ]
 
 SPOT: Final = "spot"
@@ -28,6 +28,6 @@ BAKED: Final = "baked"
 LONGEST_H: Final = 720.0
 
 
-def words(text: str) -> tuple[str, ...]:
+def split_commas(text: str) -> tuple[str, ...]:
     """Splits text at commas, without blanks and empty words."""
     return tuple(word for word in (one.strip() for one in text.split(",")) if word)

@@ -5,7 +5,15 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
 from typing import Final, Protocol, runtime_checkable
 
-from atomo_cluster.ec2.settings.terms import BAKED, LATEST, LONGEST_H, MASTER, METHODS, ROLES, words
+from atomo_cluster.ec2.settings.terms import (
+    BAKED,
+    LATEST,
+    LONGEST_H,
+    MASTER,
+    METHODS,
+    ROLES,
+    split_commas,
+)
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 
@@ -128,7 +136,7 @@ def check_zone(cluster: Settings) -> None:
         raise ConfigError("give availability_zone or zones, not both")
     if cluster.subnet_id and cluster.zones:
         raise ConfigError(f"zones {cluster.zones!r}: subnet_id is in one zone; give one of the two")
-    regions = words(cluster.regions) or (cluster.region,)
+    regions = split_commas(cluster.regions) or (cluster.region,)
     for zone in cluster.named_zones:
         if not zone.startswith(regions):
             raise ConfigError(
@@ -139,11 +147,11 @@ def check_zone(cluster: Settings) -> None:
 
 def check_regions(cluster: Settings) -> None:
     """Checks the names of regions; with several, no setting may be tied to one region."""
-    for region in words(cluster.regions):
+    for region in split_commas(cluster.regions):
         if not REGION.fullmatch(region):
             raise ConfigError(f"regions {region!r}: a region such as us-west-2")
     for name in ("availability_zone", "subnet_id", "nfs_ip_address", "storage", "key_name"):
-        if len(words(cluster.regions)) > 1 and getattr(cluster, name) not in ("", "master"):
+        if len(split_commas(cluster.regions)) > 1 and getattr(cluster, name) not in ("", "master"):
             raise ConfigError(
                 f"{name} {getattr(cluster, name)!r} is in one region, and regions is "
                 f"{cluster.regions!r}; leave one of the two empty"
@@ -152,7 +160,7 @@ def check_regions(cluster: Settings) -> None:
 
 def check_tags(cluster: Settings) -> None:
     """Checks that additional tags are KEY=VALUE pairs and do not override the cluster's own."""
-    for word in words(cluster.tags):
+    for word in split_commas(cluster.tags):
         if not TAG.fullmatch(word):
             raise ConfigError(
                 f"tags {word!r}: write KEY=VALUE, of letters, digits, spaces and . : / + - @ _, "

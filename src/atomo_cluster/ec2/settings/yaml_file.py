@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"--config {path}: it must be lines of `key: value`")
     return {name: value for key, given in values.items()
-            for name, value in [checked(path, str(key), given)] if value is not None}  # fmt: skip
+            for name, value in [convert(path, str(key), given)] if value is not None}  # fmt: skip
 
 
 def check_unique(path: Path, node: Any) -> None:
@@ -74,7 +74,7 @@ def check_unique(path: Path, node: Any) -> None:
         raise ConfigError(f"--config {path}: {', '.join(twice)} is given twice; keep one")
 
 
-def checked(path: Path, key: str, value: object) -> tuple[str, Any]:
+def convert(path: Path, key: str, value: object) -> tuple[str, Any]:
     """Converts the value of a key to its type."""
     hints = get_type_hints(Cluster)
     if key not in hints:
@@ -120,7 +120,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         kind = base(hints[field.name])
         several = {"nargs": "*"} if kind is tuple else {"type": CONVERTERS[kind]}
         group.add_argument(flag(field.name), dest=f"set_{field.name}", metavar="X",
-                           default=argparse.SUPPRESS, help=explained(field), **several)  # fmt: skip
+                           default=argparse.SUPPRESS, help=help_text(field), **several)  # fmt: skip
 
 
 def overrides(known: argparse.Namespace) -> dict[str, Any]:
@@ -132,13 +132,13 @@ def overrides(known: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def explained(field: Field[Any]) -> str:
+def help_text(field: Field[Any]) -> str:
     """Returns the help text of a setting."""
-    shown = "" if field.default in (None, "", ()) else f" (default {written(field.default)})"
+    shown = "" if field.default in (None, "", ()) else f" (default {yaml_text(field.default)})"
     return f"{field.metadata['help']}{shown}".replace("%", "%%")
 
 
-def written(value: object) -> str:
+def yaml_text(value: object) -> str:
     """Formats a default as YAML."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -152,6 +152,6 @@ def template() -> str:
     for field in fields(Cluster):
         if field.name in SECTIONS:
             text += f"\n# --- {SECTIONS[field.name]} ---\n"
-        value = written(field.default)
+        value = yaml_text(field.default)
         text += f"{field.name}:{' ' + value if value else ''}  # {field.metadata['help']}\n"
     return text

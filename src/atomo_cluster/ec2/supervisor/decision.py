@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
-from atomo_cluster.ec2.money.prices import money
-from atomo_cluster.ec2.supervisor.story import DONE
+from atomo_cluster.ec2.money.prices import format_usd
+from atomo_cluster.ec2.supervisor.event_log import DONE
 
-__all__ = ["Act", "Decision", "Rules", "View", "decide"]
+__all__ = ["Action", "Decision", "Limits", "Observation", "decide"]
 
 # Time for a checkpoint, and for hosts to be told to end.
 MARGIN: Final = timedelta(minutes=5)
@@ -17,7 +17,7 @@ LOSSES: Final = frozenset({5, 9, 137, 255, -9})
 LEFT: Final = frozenset({130, 143, -2, -15})  # a checkpoint was asked for, as by a notice
 
 
-class Act(Enum):
+class Action(Enum):
     """Actions of the supervisor."""
 
     WAIT = "wait"
@@ -32,7 +32,7 @@ class Act(Enum):
 
 
 @dataclass(frozen=True)
-class Rules:
+class Limits:
     """Limits that hold during the whole job."""
 
     max_usd: float | None
@@ -41,7 +41,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class View:
+class Observation:
     """Observations of the supervisor."""
 
     now: datetime
@@ -62,11 +62,11 @@ class View:
 class Decision:
     """An action and its reason."""
 
-    act: Act
+    act: Action
     why: str = ""
 
 
-def decide(view: View, rules: Rules) -> Decision:
+def decide(view: Observation, rules: Limits) -> Decision:
     """Decides by priority: money first, then time, then the job."""
     return (
         limits(view, rules)
@@ -77,56 +77,56 @@ def decide(view: View, rules: Rules) -> Decision:
     )
 
 
-def limits(view: View, rules: Rules) -> Decision | None:
+def limits(view: Observation, rules: Limits) -> Decision | None:
     """Ends all hosts if money or time is about to run out."""
     if rules.max_usd is not None and view.usd is not None and view.usd_per_hour is not None:
         soon = view.usd + view.usd_per_hour * (MARGIN.total_seconds() / 3600)
         if soon >= rules.max_usd:
-            told = f"{money(view.usd)} of max_usd {money(rules.max_usd)} are spent"
-            return Decision(Act.END, told)
+            told = f"{format_usd(view.usd)} of max_usd {format_usd(rules.max_usd)} are spent"
+            return Decision(Action.END, told)
     if view.now + MARGIN >= view.fuse:
-        return Decision(Act.END, f"the fuse is at {view.fuse:%F %R} UTC")
+        return Decision(Action.END, f"the fuse is at {view.fuse:%F %R} UTC")
     return None
 
 
-def ended(view: View) -> Decision | None:
+def ended(view: Observation) -> Decision | None:
     """Decides about a job that has ended by itself."""
     if view.code == 0:
-        return Decision(Act.FINISH, "the job is done")
+        return Decision(Action.FINISH, "the job is done")
     if view.lost or view.code in LOSSES:
         return None
     if view.code in LEFT:
-        return Decision(Act.STOPPED, "the job was stopped, with a checkpoint")
-    return Decision(Act.FAIL, f"the job ended with {view.code}, which a restart would not mend")
+        return Decision(Action.STOPPED, "the job was stopped, with a checkpoint")
+    return Decision(Action.FAIL, f"the job ended with {view.code}, which a restart would not mend")
 
 
-def idle(view: View, rules: Rules) -> Decision:
+def idle(view: Observation, rules: Limits) -> Decision:
     """Decides about hosts without a job."""
     if view.outcome == DONE and view.safe:
-        return Decision(Act.END, "the job is done, and its results are safe")
+        return Decision(Action.END, "the job is done, and its results are safe")
     since = view.now - (view.idle_since or view.now)
     if rules.autostop is None or since < rules.autostop:
-        return Decision(Act.WAIT)
+        return Decision(Action.WAIT)
     why = f"nothing has run for {rules.autostop.total_seconds() / 60:g} minutes"
     if view.safe:
-        return Decision(Act.END, f"{why}, and all results are safe")
+        return Decision(Action.END, f"{why}, and all results are safe")
     if not view.released:
-        return Decision(Act.RELEASE, f"{why}; its results are on the master alone, which stays")
-    return Decision(Act.WAIT)
+        return Decision(Action.RELEASE, f"{why}; its results are on the master alone, which stays")
+    return Decision(Action.WAIT)
 
 
-def loss(view: View, rules: Rules) -> Decision | None:
+def loss(view: Observation, rules: Limits) -> Decision | None:
     """Decides about lost hosts or a job that lost processes."""
     if not view.lost and view.code is None:
         return None
     if view.restarts >= rules.max_restarts:
         told = f"the job has been started again {view.restarts} times, which is max_restarts"
-        return Decision(Act.FAIL, told)
+        return Decision(Action.FAIL, told)
     if view.lost:
-        return Decision(Act.REPLACE, f"gone: {', '.join(view.lost)}")
-    return Decision(Act.RESTART, f"the job lost processes, and ended with {view.code}")
+        return Decision(Action.REPLACE, f"gone: {', '.join(view.lost)}")
+    return Decision(Action.RESTART, f"the job lost processes, and ended with {view.code}")
 
 
-def started(view: View, rules: Rules) -> Decision:
+def started(view: Observation, rules: Limits) -> Decision:
     """Starts the job unless it runs."""
-    return Decision(Act.WAIT if view.running else Act.START)
+    return Decision(Action.WAIT if view.running else Action.START)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import Final
 
-from atomo_cluster.ec2.hosts.checkout import packed
+from atomo_cluster.ec2.hosts.checkout import pack_files
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.money.ledger import noted
+from atomo_cluster.ec2.money.ledger import read_entries
 from atomo_cluster.ec2.settings.cluster import Cluster
 
-__all__ = ["FOLDER", "STORY", "handed", "package"]
+__all__ = ["FOLDER", "STORY", "master_settings", "package"]
 
 FOLDER: Final = ".atomo/supervisor"  # below the home folder of the master
 STORY: Final = f"{FOLDER}/story.jsonl"
@@ -22,10 +22,12 @@ KEY: Final = "~/.ssh/atomo_cluster"
 
 def package(run: Run, words: Sequence[str]) -> bytes:
     """Packs the inputs of the supervisor, as tar."""
-    settings = handed(run.cluster, run.owned.owner, run.cluster.key_name or run.owned.label)
-    entries = [asdict(one) for one in noted(run.cluster, run.owned.owner).values()]
+    settings = master_settings(
+        run.cluster, run.owned.owner, run.cluster.key_name or run.owned.label
+    )
+    entries = [asdict(one) for one in read_entries(run.cluster, run.owned.owner).values()]
     known = run.cluster.state / "known_hosts"
-    return packed({
+    return pack_files({
         "known_hosts": known.read_text() if known.exists() else "",
         "cluster.yaml": json.dumps({field.name: getattr(settings, field.name)
                                     for field in fields(settings)}),
@@ -34,7 +36,7 @@ def package(run: Run, words: Sequence[str]) -> bytes:
     })  # fmt: skip
 
 
-def handed(cluster: Cluster, owner: str, key_name: str) -> Cluster:
+def master_settings(cluster: Cluster, owner: str, key_name: str) -> Cluster:
     """Returns the settings for the master, which reaches hosts by their private addresses."""
     return replace(
         cluster, owner=owner, key_name=key_name, path_to_keyfile=KEY, private_addresses=True,

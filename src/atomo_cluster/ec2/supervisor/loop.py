@@ -9,8 +9,8 @@ from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.settings.terms import ROLES, WORKER
 from atomo_cluster.ec2.supervisor.bill import Bill
-from atomo_cluster.ec2.supervisor.decision import Act, Decision, Rules, View, decide
-from atomo_cluster.ec2.supervisor.story import (
+from atomo_cluster.ec2.supervisor.decision import Action, Decision, Limits, Observation, decide
+from atomo_cluster.ec2.supervisor.event_log import (
     DONE,
     FAILED,
     LOST,
@@ -18,7 +18,7 @@ from atomo_cluster.ec2.supervisor.story import (
     RESTART,
     STARTED,
     STOPPED,
-    Story,
+    EventLog,
 )
 from atomo_cluster.errors import CloudError, ClusterError, NotReady
 
@@ -67,22 +67,22 @@ class Supervisor:
     """One job on one cluster."""
 
     def __init__(
-        self, rules: Rules, job: Training, crew: Hosts, store: Store, story: Story,
+        self, rules: Limits, job: Training, crew: Hosts, store: Store, story: EventLog,
         network: Callable[[], str], now: Callable[[], datetime],
     ) -> None:  # fmt: skip
         self._rules, self._job, self._crew, self._store = rules, job, crew, store
         self._story, self._network, self._now = story, network, now
         self._released = self._over = False
-        self._acts: Final[dict[Act, Callable[[Decision, View], None]]] = {
-            Act.WAIT: lambda decision, view: None,
-            Act.START: self._start,
-            Act.RESTART: self._restart,
-            Act.REPLACE: self._replace,
-            Act.FINISH: lambda decision, view: self._ended(DONE, decision),
-            Act.STOPPED: lambda decision, view: self._ended(STOPPED, decision),
-            Act.FAIL: lambda decision, view: self._ended(FAILED, decision),
-            Act.RELEASE: self._release,
-            Act.END: self._end,
+        self._acts: Final[dict[Action, Callable[[Decision, Observation], None]]] = {
+            Action.WAIT: lambda decision, view: None,
+            Action.START: self._start,
+            Action.RESTART: self._restart,
+            Action.REPLACE: self._replace,
+            Action.FINISH: lambda decision, view: self._ended(DONE, decision),
+            Action.STOPPED: lambda decision, view: self._ended(STOPPED, decision),
+            Action.FAIL: lambda decision, view: self._ended(FAILED, decision),
+            Action.RELEASE: self._release,
+            Action.END: self._end,
         }
 
     def run(self, every_s: float, pause: Callable[[float], None] = time.sleep) -> None:
@@ -93,23 +93,23 @@ class Supervisor:
 
     def step(self) -> Decision:
         """Observes, decides and acts once. Errors are recorded, and the next step tries again."""
-        decision = Decision(Act.WAIT)
+        decision = Decision(Action.WAIT)
         try:
             self._sync()
             view = self._view()
             decision = decide(view, self._rules)
             self._acts[decision.act](decision, view)
         except NotReady as error:
-            self._ended(FAILED, Decision(Act.FAIL, str(error)))
+            self._ended(FAILED, Decision(Action.FAIL, str(error)))
         except (ClusterError, OSError) as error:
             self._story.note(f"{type(error).__name__}: {error}; tried again")
         return decision
 
-    def _view(self) -> View:
+    def _view(self) -> Observation:
         now, story = self._now(), self._story
         lost = self._seen(now)
         bill = self._crew.bill(now)
-        return View(
+        return Observation(
             now=now,
             running=self._job.running,
             code=self._job.code,
@@ -139,16 +139,16 @@ class Supervisor:
         except (ClusterError, OSError) as error:
             self._story.note(f"{error}; tried again")
 
-    def _start(self, decision: Decision, view: View) -> None:
+    def _start(self, decision: Decision, view: Observation) -> None:
         self._job.start(len(self._crew.hosts), self._network())
         if [event.kind for event in self._story.events[-1:]] != [STARTED]:  # or it had to wait
             self._story.tell(STARTED, f"the job starts on {len(self._crew.hosts)} hosts")
 
-    def _restart(self, decision: Decision, view: View) -> None:
+    def _restart(self, decision: Decision, view: Observation) -> None:
         self._story.tell(RESTART, decision.why)
         self._job.forget()
 
-    def _replace(self, decision: Decision, view: View) -> None:
+    def _replace(self, decision: Decision, view: Observation) -> None:
         told = [event.text for event in self._story.of_job if event.kind == LOST]
         if told[-1:] != [decision.why]:
             self._story.tell(LOST, decision.why)
@@ -163,13 +163,13 @@ class Supervisor:
         self._story.tell(kind, decision.why)
         self._job.forget()
 
-    def _release(self, decision: Decision, view: View) -> None:
+    def _release(self, decision: Decision, view: Observation) -> None:
         ids = self._crew.end((WORKER,))
         self._released = True
         if ids:
             self._story.tell(OVER, f"{decision.why}; told to end: {', '.join(ids)}")
 
-    def _end(self, decision: Decision, view: View) -> None:
+    def _end(self, decision: Decision, view: Observation) -> None:
         self._job.stop()
         if [event.kind for event in self._story.events[-1:]] != [OVER]:  # or AWS refused it
             self._story.tell(OVER, f"{decision.why}; all hosts are told to end")

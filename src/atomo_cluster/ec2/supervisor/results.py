@@ -7,11 +7,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Final, final
 
-from atomo_cluster.ec2.aws.bucket import Bucket, Stored
+from atomo_cluster.ec2.aws.bucket import Bucket, StoredFile
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError, ClusterError
 
-__all__ = ["FETCHED", "OnHosts", "OnS3", "Round", "out_folder"]
+__all__ = ["FETCHED", "LocalResults", "S3Results", "SyncRound", "out_folder"]
 
 FETCHED: Final = ".atomo/fetched"  # `fetch` touches it, once all is on the user's machine
 BETWEEN: Final = timedelta(seconds=60)
@@ -32,7 +32,7 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 @final
-class OnHosts:
+class LocalResults:
     """Results that stay in the folder of the job."""
 
     def __init__(self, cluster: Cluster, home: Path) -> None:
@@ -55,7 +55,7 @@ class OnHosts:
 
 
 @dataclass(frozen=True)
-class Round:
+class SyncRound:
     """One comparison of the folder with the bucket."""
 
     begun: datetime
@@ -63,13 +63,13 @@ class Round:
 
 
 @final
-class OnS3:
+class S3Results:
     """Results that are copied to S3 while the job runs; nothing there is ever deleted."""
 
     def __init__(self, cluster: Cluster, home: Path, bucket: Bucket, story: Path) -> None:
         self._folder, self._bucket, self._story = out_folder(cluster, home), bucket, story
         self._thread: Thread | None = None
-        self._last: Round | None = None
+        self._last: SyncRound | None = None
 
     def sync(self) -> None:
         """Stores new results in a background thread, once a minute.
@@ -116,10 +116,10 @@ class OnS3:
                 self._bucket.put(self._story, self._story.name)
         except (ClusterError, OSError) as failure:  # a file may have gone meanwhile
             error = str(failure)
-        self._last = Round(begun, error)
+        self._last = SyncRound(begun, error)
 
 
-def same(path: Path, stored: Stored | None) -> bool:
+def same(path: Path, stored: StoredFile | None) -> bool:
     """True if the stored file is up to date: same size, and stored after the last write."""
     if stored is None:
         return False

@@ -2,16 +2,16 @@
 
 from dataclasses import asdict
 
-from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Host, everywhere
-from atomo_cluster.ec2.hosts.streaming import Each, streamed
+from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Host, on_all_hosts
+from atomo_cluster.ec2.hosts.streaming import LineHandler, run_streaming
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets.selection import host_keys, reach
+from atomo_cluster.ec2.targets.selection import host_keys, ssh_of
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["finish", "heading", "live", "on_each", "record", "show"]
 
 
-def live(run: Run) -> Each:
+def live(run: Run) -> LineHandler:
     """Returns a function that prints a line with its host."""
 
     def each(host: Host, line: str) -> None:
@@ -20,9 +20,11 @@ def live(run: Run) -> Each:
     return each
 
 
-def on_each(run: Run, hosts: list[Host], command: str, each: Each | None = None) -> list[Answer]:
+def on_each(
+    run: Run, hosts: list[Host], command: str, each: LineHandler | None = None
+) -> list[Answer]:
     """Runs a command on hosts with pinned keys; passes lines to `each` as they arrive."""
-    ssh = reach(run)
+    ssh = ssh_of(run)
     keys = host_keys(run, ssh)
 
     def one(host: Host) -> Answer:
@@ -30,9 +32,9 @@ def on_each(run: Run, hosts: list[Host], command: str, each: Each | None = None)
             keys.pin(host)
         except RemoteError as error:
             return Answer(host, 255, "", str(error))
-        return streamed(ssh, host, command, each) if each else ssh.run(host, command)
+        return run_streaming(ssh, host, command, each) if each else ssh.run(host, command)
 
-    return everywhere(hosts, one)
+    return on_all_hosts(hosts, one)
 
 
 def show(run: Run, answers: list[Answer]) -> None:

@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances, owners_instances
-from atomo_cluster.ec2.aws.session_manager import needed_here, proxy
+from atomo_cluster.ec2.aws.session_manager import proxy_command, require_programs
 from atomo_cluster.ec2.hosts.host_files import alias
 from atomo_cluster.ec2.hosts.host_keys import HostKeys, console_keys
 from atomo_cluster.ec2.hosts.keys import keyfile
 from atomo_cluster.ec2.hosts.ssh import Host, Ssh
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.places.instance_types import machines
+from atomo_cluster.ec2.places.instance_types import instance_types
 from atomo_cluster.ec2.places.network import find_subnet
 from atomo_cluster.errors import CloudError, ConfigError
 from atomo_cluster.names import nearest
 
 __all__ = [
-    "addressed",
     "cluster_hosts",
     "host_keys",
     "hosts_of",
     "inner_network",
     "owners_hosts",
-    "reach",
     "select",
+    "ssh_of",
+    "to_host",
 ]
 
 LINE: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(\d+))?")
@@ -41,7 +41,7 @@ def cluster_hosts(run: Run) -> list[Host]:
         ConfigError: the file is invalid.
     """
     if run.options.hostfile:
-        return listed(run.options.hostfile)
+        return hosts_in_file(run.options.hostfile)
     found = instances(run.aws, run.owned, ["running"])
     if not found or found[0].role != "master":
         raise CloudError(
@@ -58,15 +58,15 @@ def owners_hosts(run: Run) -> list[Host]:
 
 def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
     """Converts instances to hosts."""
-    known = machines(run.aws, [one.type for one in found]) if found else {}
+    known = instance_types(run.aws, [one.type for one in found]) if found else {}
     return [
-        replace(addressed(run, number, one),
+        replace(to_host(run, number, one),
                 gpus=known[one.type].gpus if one.type in known else 0)
         for number, one in enumerate(found)
     ]  # fmt: skip
 
 
-def addressed(run: Run, number: int, one: Instance) -> Host:
+def to_host(run: Run, number: int, one: Instance) -> Host:
     """Converts an instance to a host, without its GPUs; the master has number 0."""
     return Host(
         id=one.id,
@@ -90,7 +90,7 @@ def address(run: Run, one: Instance) -> str:
     return found
 
 
-def listed(path: Path) -> list[Host]:
+def hosts_in_file(path: Path) -> list[Host]:
     """Reads hosts from a file: one HOST, HOST:PORT or [IPv6]:PORT per line, the master first."""
     try:
         texts = [line.partition("#")[0].split() for line in path.read_text().splitlines()]
@@ -154,7 +154,7 @@ def select(hosts: Sequence[Host], words: str) -> list[Host]:
     return [names[word] for word in words.split(",")]
 
 
-def reach(run: Run) -> Ssh:
+def ssh_of(run: Run) -> Ssh:
     """Returns the parameters of ssh connections to hosts."""
     path, cluster = keyfile(run.cluster), run.cluster
     return Ssh(
@@ -163,16 +163,16 @@ def reach(run: Run) -> Ssh:
         known_hosts=cluster.state / "known_hosts",
         config=cluster.ssh_config,
         connect_timeout_s=cluster.connect_timeout,
-        proxy=way(run),
+        proxy=proxy_of(run),
     )
 
 
-def way(run: Run) -> str:
+def proxy_of(run: Run) -> str:
     """Returns the ProxyCommand for hosts; empty if none is needed."""
     if not run.cluster.through_sessions or getattr(run.options, "hostfile", None):
         return ""
-    needed_here()
-    return proxy(run.cluster.region, run.options.endpoint_url)
+    require_programs()
+    return proxy_command(run.cluster.region, run.options.endpoint_url)
 
 
 def host_keys(run: Run, ssh: Ssh) -> HostKeys:

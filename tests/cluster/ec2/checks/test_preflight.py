@@ -4,7 +4,7 @@ import pytest
 from cluster.ec2.support.cloud import as_json, everything, refusal
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.hosts.shared_folder import Shared, mounted, shared_of
+from atomo_cluster.ec2.hosts.shared_folder import SharedFolder, mount_parameters, shared_folder_of
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
@@ -225,13 +225,15 @@ def test_a_file_system_that_is_named_must_let_the_hosts_in(ec2, cloud, efs):
 def test_what_is_mounted_of_a_file_system():
     one = {"FileSystemId": "fs-01234567", "DNSName": "fs-01234567.fsx"}
     lustre = {**one, "FileSystemType": "LUSTRE", "LustreConfiguration": {"MountName": "abc"}}
-    assert mounted(lustre) == Shared("lustre", "fs-01234567.fsx@tcp:/abc")
-    assert mounted({**one, "FileSystemType": "OPENZFS"}) == Shared("nfs", "fs-01234567.fsx:/fsx")
+    assert mount_parameters(lustre) == SharedFolder("lustre", "fs-01234567.fsx@tcp:/abc")
+    assert mount_parameters({**one, "FileSystemType": "OPENZFS"}) == SharedFolder(
+        "nfs", "fs-01234567.fsx:/fsx"
+    )
     with pytest.raises(ConfigError, match="is of type WINDOWS"):
-        mounted({**one, "FileSystemType": "WINDOWS"})
+        mount_parameters({**one, "FileSystemType": "WINDOWS"})
     cluster = Cluster(storage="efs:fs-01234567")
-    efs = shared_of(Aws("us-east-1"), cluster)
-    assert efs == Shared("nfs", "fs-01234567.efs.us-east-1.amazonaws.com:/")
+    efs = shared_folder_of(Aws("us-east-1"), cluster)
+    assert efs == SharedFolder("nfs", "fs-01234567.efs.us-east-1.amazonaws.com:/")
     assert cluster.out_dir == "/home/ubuntu/shared/atomo"
     assert cluster.outlives
 

@@ -201,13 +201,13 @@ def patches(folder: Path) -> Iterator[None]:
             "atomo_cluster.ec2.hosts.ssh.Ssh.words": words,
             "atomo_cluster.ec2.aws.client.session": lambda: clients,
             "atomo_cluster.ec2.hosts.host_keys.scan": scan,
-            "atomo_cluster.ec2.hosts.host_keys.resolved": lambda *_: ("", ""),
+            "atomo_cluster.ec2.hosts.host_keys.resolve_address": lambda *_: ("", ""),
             "atomo_cluster.ec2.aws.deletion.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.launch.launching.SETTLE_S": 0.0,
             "atomo_cluster.ec2.hosts.setup.BETWEEN_S": 0.0,
             "atomo_cluster.ec2.launch.fleet.PROFILE_S": 0.0,
             "botocore.endpoint.time": Clock(),
-            "atomo_cluster.ec2.commands.hosts.bootstrap.archive": lambda root: b"",
+            "atomo_cluster.ec2.commands.hosts.bootstrap.pack_checkout": lambda root: b"",
         }.items():
             stack.enter_context(patch(name, value))
         yield

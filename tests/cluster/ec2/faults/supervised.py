@@ -18,11 +18,11 @@ from atomo_cluster.ec2.aws.tags import ROLE, as_dict
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.yaml_file import load
-from atomo_cluster.ec2.supervisor.crew import Crew
-from atomo_cluster.ec2.supervisor.decision import Rules
-from atomo_cluster.ec2.supervisor.handover import handed
+from atomo_cluster.ec2.supervisor.decision import Limits
+from atomo_cluster.ec2.supervisor.event_log import STARTED, EventLog
+from atomo_cluster.ec2.supervisor.handover import master_settings
+from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.ec2.supervisor.loop import Supervisor
-from atomo_cluster.ec2.supervisor.story import STARTED, Story
 
 __all__ = ["Played", "crew_of", "night", "now"]
 
@@ -54,16 +54,16 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def crew_of(folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True) -> Crew:
+def crew_of(folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True) -> HostPool:
     """The hosts of a cluster that was launched, as its supervisor sees them."""
     memory = folder / "master"
     memory.mkdir(exist_ok=True)
-    settings = handed(load(folder / "cluster.yaml", {}), "user/moto", "")
+    settings = master_settings(load(folder / "cluster.yaml", {}), "user/moto", "")
     settings = replace(settings, state_dir=str(memory), path_to_keyfile="")
     listed = {field.name: getattr(settings, field.name) for field in fields(settings)}
     (folder / "handed.yaml").write_text(json.dumps(listed))
     options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
-    return Crew(Run(options, Document(wanted=False)), memory, PUBLIC, site, reachable)
+    return HostPool(Run(options, Document(wanted=False)), memory, PUBLIC, site, reachable)
 
 
 def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
@@ -76,10 +76,10 @@ def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
             left.unlink()
     crew, job = crew_of(folder, sshless), Played()
     cloud.moto.client().terminate_instances(InstanceIds=[living(cloud)["worker"]])
-    story = Story(folder / "master" / "story.jsonl", now)
-    rules = Rules(max_usd=1e6, max_restarts=100, autostop=timedelta(minutes=30))
+    story = EventLog(folder / "master" / "story.jsonl", now)
+    rules = Limits(max_usd=1e6, max_restarts=100, autostop=timedelta(minutes=30))
     supervisor = Supervisor(rules, job, crew, job, story, lambda: "", now)
-    with patch("atomo_cluster.ec2.supervisor.crew.bootstrap", lambda *_: None):
+    with patch("atomo_cluster.ec2.supervisor.host_pool.bootstrap", lambda *_: None):
         for _ in range(LOOKS):
             supervisor.step()
         whole = job.running and len(crew.hosts) == 3 and story.events[-1].kind == STARTED

@@ -10,11 +10,11 @@ from cluster.ec2.support.cloud import everything, refusal, write_cluster
 from cluster.ec2.support.lab import start
 
 from atomo_cluster.ec2.hosts.ssh import Answer
-from atomo_cluster.ec2.money.ledger import Entry, note, noted
+from atomo_cluster.ec2.money.ledger import LedgerEntry, read_entries, record_entries
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.supervisor.decision import Rules
+from atomo_cluster.ec2.supervisor.decision import Limits
+from atomo_cluster.ec2.supervisor.event_log import EventLog
 from atomo_cluster.ec2.supervisor.loop import Supervisor
-from atomo_cluster.ec2.supervisor.story import Story
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 pytestmark = pytest.mark.slow
@@ -33,8 +33,8 @@ class Night:
     def __init__(self, folder, max_usd):
         self.begun, self.looks = now(), 0
         self.crew = crew_of(folder, lambda *_: SimpleNamespace())
-        self.story = Story(folder / "story.jsonl", self.now)
-        rules = Rules(max_usd=max_usd, max_restarts=3, autostop=None)
+        self.story = EventLog(folder / "story.jsonl", self.now)
+        rules = Limits(max_usd=max_usd, max_restarts=3, autostop=None)
         job = Played()
         job.safe = False
         self.supervisor = Supervisor(rules, job, self.crew, job, self.story, lambda: "", self.now)
@@ -141,11 +141,11 @@ def test_a_price_that_aws_did_not_tell_is_asked_for_at_the_next_look(night, clou
 def test_the_price_of_a_host_that_has_ended_is_filled_in_later(tmp_path):
     """One failure just when a host ended must not leave the bill unknown for ever."""
     begun, settings = now().isoformat(), Cluster(state_dir=str(tmp_path))
-    ended = Entry("i-1", "ana", "m5.large", begun, begun, True, None)
+    ended = LedgerEntry("i-1", "ana", "m5.large", begun, begun, True, None)
     later = replace(ended, until=(now() + timedelta(hours=1)).isoformat(), usd_per_hour=0.1)
     for one in (ended, later, replace(later, usd_per_hour=0.2)):
-        note(settings, "ana", [one])
-    assert list(noted(settings, "ana").values()) == [replace(ended, usd_per_hour=0.1)]
+        record_entries(settings, "ana", [one])
+    assert list(read_entries(settings, "ana").values()) == [replace(ended, usd_per_hour=0.1)]
 
 
 def test_a_host_whose_end_nobody_saw_counts_before_another_is_launched(night, cloud, monkeypatch):
@@ -159,7 +159,7 @@ def test_a_host_whose_end_nobody_saw_counts_before_another_is_launched(night, cl
     def fails(*_):
         raise CloudError("ec2.describe_instances: RequestLimitExceeded: no")
 
-    monkeypatch.setattr("atomo_cluster.ec2.supervisor.crew.instances", fails)
+    monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.instances", fails)
     with pytest.raises(NotReady, match="with new hosts the cluster may cost"):
         tonight.crew.replace(lost, now() + timedelta(hours=3))
     assert len(everything(cloud)["instances"]) == 1
@@ -172,14 +172,14 @@ def test_a_full_disk_is_no_reason_to_end_hosts_later(night, cloud, monkeypatch):
     def full(*_):
         raise ConfigError("hosts.json: No space left on device")
 
-    monkeypatch.setattr("atomo_cluster.ec2.supervisor.crew.note", full)
+    monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.record_entries", full)
     assert tonight.look(times=24)
     assert 0.27 < 2 * HOUR * tonight.hours <= 0.3
     assert not everything(cloud)["instances"]
 
 
 def test_an_event_that_cannot_be_written_ends_no_supervisor(tmp_path, capsys):
-    story = Story(tmp_path / "gone" / "story.jsonl", now)
+    story = EventLog(tmp_path / "gone" / "story.jsonl", now)
     story.tell("over", "all hosts are told to end")
     assert [event.kind for event in story.events] == ["over"]
     assert "No such file" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from cluster.ec2.support.sshd import RECORDER, Host, make_key, ssh_config, why_not
 
 from atomo_cluster.ec2.cli import main
-from atomo_cluster.ec2.hosts.checkout import names
+from atomo_cluster.ec2.hosts.checkout import checkout_files
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.ssh import Host as Named
 
@@ -210,7 +210,7 @@ def test_a_source_that_is_no_checkout_is_refused(machines, tmp_path, capsys):
 
 
 def test_what_git_ignores_is_not_copied():
-    listed = names(ROOT)
+    listed = checkout_files(ROOT)
     assert "tools/remote_script.sh" in listed
     assert not any(name.startswith((".venv/", ".git/", "runs/")) for name in listed)
 
@@ -222,7 +222,7 @@ def test_without_git_packages_are_copied_whatever_their_names(tmp_path):
     for name in taken | left:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert {name for name in names(tmp_path) if (tmp_path / name).is_file()} == taken
+    assert {name for name in checkout_files(tmp_path) if (tmp_path / name).is_file()} == taken
 
 
 @pytest.fixture
@@ -233,7 +233,9 @@ def fleet(ec2, cloud, folder, checkout, monkeypatch):
     host.program("ssh", RECORDER)  # from the master to addresses inside a cloud that is not there
     shown = "-----BEGIN SSH HOST KEY KEYS-----\n{}-----END SSH HOST KEY KEYS-----"
     cloud.console = shown.format(host.public)
-    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.AT_ONCE", 1)  # they share one home folder
+    monkeypatch.setattr(
+        "atomo_cluster.ec2.hosts.ssh.MAX_CONNECTIONS", 1
+    )  # they share one home folder
     options = ["--ssh-config", ssh_config(folder / "config", {"*": host.port}), "--wait", "0"]
     options += ["--ssh-username", getpass.getuser(), "--source", str(checkout)]
     yield host, options

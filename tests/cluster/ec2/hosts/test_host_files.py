@@ -9,16 +9,16 @@ import pytest
 from atomo_cluster.ec2.cli import COMMANDS, ON_OWN_HOSTS, main, options, parser
 from atomo_cluster.ec2.commands import module_of
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
-from atomo_cluster.ec2.hosts.setup import Site, connections
+from atomo_cluster.ec2.hosts.setup import SetupContext, connections
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Ssh
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.targets.selection import listed
+from atomo_cluster.ec2.targets.selection import hosts_in_file
 from atomo_cluster.errors import ConfigError
 
 
 def hosts(folder, text):
     (folder / "machines").write_text(text)
-    return listed(folder / "machines")
+    return hosts_in_file(folder / "machines")
 
 
 def test_hosts_by_name_port_and_address(tmp_path):
@@ -37,7 +37,9 @@ def test_hosts_by_name_port_and_address(tmp_path):
 def test_hosts_find_each_other_by_these_names(tmp_path):
     found = hosts(tmp_path, "one\n2001:db8::3\n[::5]:23\n")
     ssh = Ssh("me", None, tmp_path / "known_hosts")
-    site = Site(Cluster(), ssh, HostKeys(ssh, lambda host: set()), tuple(found), b"", False, 0.0)
+    site = SetupContext(
+        Cluster(), ssh, HostKeys(ssh, lambda host: set()), tuple(found), b"", False, 0.0
+    )
     text = connections(site)["ssh_config"]
     assert re.findall(r"Host (.*)\n  HostName (.*)\n  Port (.*)\n", text) == [
         ("one deeplearning-worker1", "one", "22"),
@@ -63,7 +65,7 @@ def test_what_to_do_about_a_host_of_ones_own_is_no_advice_about_ec2(tmp_path, to
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
-        listed(Path(tmp_path / "none"))
+        hosts_in_file(Path(tmp_path / "none"))
 
 
 def test_commands_about_ec2_alone_say_so(capsys):

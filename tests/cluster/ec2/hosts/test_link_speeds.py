@@ -5,8 +5,8 @@ import json
 import pytest
 
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
-from atomo_cluster.ec2.hosts.link_speeds import Measured
-from atomo_cluster.ec2.hosts.setup import Site
+from atomo_cluster.ec2.hosts.link_speeds import LinkMeasurement
+from atomo_cluster.ec2.hosts.setup import SetupContext
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh
 from atomo_cluster.ec2.settings.cluster import Cluster
 
@@ -33,8 +33,8 @@ def shown(monkeypatch, tmp_path):
         monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", run)
         ssh = Ssh("me", None, tmp_path / "known_hosts")
         keys = HostKeys(ssh, lambda host: set())
-        found = Measured()
-        site = Site(Cluster(), ssh, keys, tuple(HOSTS), b"", fused=False, wait_s=0.0)
+        found = LinkMeasurement()
+        site = SetupContext(Cluster(), ssh, keys, tuple(HOSTS), b"", fused=False, wait_s=0.0)
         found.take(site, HOSTS[0], "10.0.0.0/16")
         assert asked == [(HOSTS[0], "links 10.0.0.0/16")]
         return found.lines(HOSTS, efa)

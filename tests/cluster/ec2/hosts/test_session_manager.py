@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from atomo_cluster.ec2.aws.session_manager import CORE, needed_here
+from atomo_cluster.ec2.aws.session_manager import CORE, require_programs
 from atomo_cluster.errors import ConfigError
 
 SSM = ("--connect", "ssm")
@@ -60,10 +60,10 @@ def test_what_sessions_take_here_is_named(monkeypatch, tmp_path):
     told = ("needs aws here", "needs session-manager-plugin here, .* not installed: https://docs")
     for program, words in zip(("aws", "session-manager-plugin"), told, strict=True):
         with pytest.raises(ConfigError, match=words):
-            needed_here()
+            require_programs()
         (tmp_path / program).write_text("")
         (tmp_path / program).chmod(0o755)
-    needed_here()
+    require_programs()
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.cli import main
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.ec2.supervisor.results import FETCHED, OnHosts, OnS3, Round
-from atomo_cluster.ec2.supervisor.story import Event, Story
+from atomo_cluster.ec2.supervisor.event_log import Event, EventLog
+from atomo_cluster.ec2.supervisor.results import FETCHED, LocalResults, S3Results, SyncRound
 from atomo_cluster.errors import CloudError
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def bucket(cloud, monkeypatch):
 def kept(bucket, tmp_path):
     """What the supervisor keeps results with, on a master whose home is `tmp_path`."""
     cluster = Cluster(supervise=True, results=PLACE)
-    return OnS3(cluster, tmp_path, bucket, tmp_path / "story.jsonl")
+    return S3Results(cluster, tmp_path, bucket, tmp_path / "story.jsonl")
 
 
 def test_results_are_safe_once_s3_has_every_file_as_it_is(kept, bucket, tmp_path):
@@ -73,7 +73,7 @@ def test_results_that_s3_refuses_are_not_safe(kept, bucket, tmp_path, cloud):
     cloud.moto.client("s3").delete_bucket(Bucket="results-of-tests")
     kept.finish()
     assert not kept.safe
-    kept._last = Round(kept._last.begun.replace(year=2020), kept._last.error)
+    kept._last = SyncRound(kept._last.begun.replace(year=2020), kept._last.error)
     with pytest.raises(CloudError, match=r"results: s3\.list_objects_v2: NoSuchBucket"):
         kept.sync()
 
@@ -103,7 +103,7 @@ def test_a_run_comes_home_from_s3_and_a_broken_off_file_goes_on(
 
 
 def test_the_story_is_told_after_the_end(kept, bucket, tmp_path, ec2):
-    story = Story(tmp_path / "story.jsonl", datetime.now)
+    story = EventLog(tmp_path / "story.jsonl", datetime.now)
     story.tell("over", "the job is done; all hosts are told to end")
     kept.finish()
     words = ("--supervise", "yes", "--results", PLACE, "--master-method", "on-demand")
@@ -147,7 +147,7 @@ def test_a_run_comes_home_from_the_master_and_a_broken_off_file_goes_on(far, tmp
     assert far("fetch", "--to", "home") == 11
     (part,) = contents(tmp_path / "home").values()
     assert part == CHECKPOINT[:1000]
-    kept = OnHosts(Cluster(), far.host.home)
+    kept = LocalResults(Cluster(), far.host.home)
     assert not kept.safe
     assert far("fetch", "--to", "home") == 0
     assert contents(tmp_path / "home") == contents(far.runs)

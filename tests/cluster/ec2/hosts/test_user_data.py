@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
-from atomo_cluster.ec2.hosts.stop_start import script
+from atomo_cluster.ec2.hosts.stop_start import pause_script
 from atomo_cluster.ec2.hosts.user_data import LARGEST, user_data
 from atomo_cluster.ec2.settings.cluster import Cluster
 
@@ -84,7 +84,7 @@ def test_the_fuse_can_be_moved_and_stays_moved(machine, tmp_path):
 
 def test_the_fuse_waits_while_a_host_is_stopped(machine, tmp_path):
     folder, pause = tmp_path / "root/etc/atomo", tmp_path / "pause"
-    pause.write_bytes(script())
+    pause.write_bytes(pause_script())
     with pytest.raises(subprocess.CalledProcessError):
         machine(pause, "pause")  # there is no fuse
     user = tmp_path / "user-data"

@@ -3,7 +3,7 @@
 import pytest
 
 from atomo_cluster.ec2.cli import COMMANDS, main
-from atomo_cluster.ec2.invocation.wrapping import fitted_line
+from atomo_cluster.ec2.invocation.wrapping import wrap_line
 
 LOOKS = ("validate", "plan", "launch --dry-run", "status", "get_hosts", "cost", "iam --check",
          "list_running_instances", "shutdown --dry-run")  # fmt: skip
@@ -45,7 +45,7 @@ def test_plans_fit_wherever_they_go(ec2):
 
 def test_words_stay_whole():
     line = "  subnet subnet-e7636d551627072d3 is where the hosts are"
-    assert fitted_line(line, 40).splitlines() == [
+    assert wrap_line(line, 40).splitlines() == [
         "  subnet subnet-e7636d551627072d3 is",
         "  where the hosts are",
     ]

@@ -127,12 +127,12 @@ def test_ctrl_c_stops_the_job_and_a_closed_terminal_does_not(lab, checkout, monk
     def broken_off(number):
         def follow(words, as_json):
             if "follow" in words[-1].split()[-3]:
-                monkeypatch.setattr(control, "relayed", called)
+                monkeypatch.setattr(control, "relay_output", called)
                 interrupt(number, None)
             return called(words, as_json=as_json)
 
-        monkeypatch.setattr(control, "relayed", follow)
-        monkeypatch.setattr("atomo_cluster.ec2.commands.jobs.train.started", lambda *_: "1")
+        monkeypatch.setattr(control, "relay_output", follow)
+        monkeypatch.setattr("atomo_cluster.ec2.commands.jobs.train.start_job", lambda *_: "1")
         return lab("train")
 
     assert broken_off(signal.SIGHUP).code == 130

@@ -13,8 +13,8 @@ from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load
-from atomo_cluster.ec2.supervisor.crew import Crew
-from atomo_cluster.ec2.supervisor.handover import handed
+from atomo_cluster.ec2.supervisor.handover import master_settings
+from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.errors import CloudError, NotReady
 
 pytestmark = pytest.mark.long
@@ -32,14 +32,14 @@ def crew(ec2, cloud, folder, monkeypatch):
                   max_usd=3.0)  # fmt: skip
     assert ec2("launch", "--yes").code == 0
     (folder / "master").mkdir()
-    settings = handed(load(folder / "cluster.yaml", {}), "user/moto", "atomo-key")
+    settings = master_settings(load(folder / "cluster.yaml", {}), "user/moto", "atomo-key")
     listed = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
     listed |= {"state_dir": str(folder / "master"), "key_name": ""}
     (folder / "handed.yaml").write_text(json.dumps(listed | {"path_to_keyfile": ""}))
     options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
-    for name in ("bootstrap", "own_commands"):
-        monkeypatch.setattr(f"atomo_cluster.ec2.supervisor.crew.{name}", lambda *_: None)
-    made = Crew(Run(options, Document(wanted=False)), folder / "master", PUBLIC,
+    for name in ("bootstrap", "run_commands"):
+        monkeypatch.setattr(f"atomo_cluster.ec2.supervisor.host_pool.{name}", lambda *_: None)
+    made = HostPool(Run(options, Document(wanted=False)), folder / "master", PUBLIC,
                 lambda run, hosts: None, lambda host: True)  # fmt: skip
     assert made.look(now()) == ()
     return made

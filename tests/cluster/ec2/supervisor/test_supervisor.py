@@ -7,17 +7,17 @@ import pytest
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.hosts.ssh import Host
-from atomo_cluster.ec2.money.ledger import Entry
+from atomo_cluster.ec2.money.ledger import LedgerEntry
 from atomo_cluster.ec2.supervisor.bill import Bill, bill
-from atomo_cluster.ec2.supervisor.decision import Act, Rules, View, decide
+from atomo_cluster.ec2.supervisor.decision import Action, Limits, Observation, decide
+from atomo_cluster.ec2.supervisor.event_log import EventLog
 from atomo_cluster.ec2.supervisor.loop import Supervisor
-from atomo_cluster.ec2.supervisor.story import Story
 from atomo_cluster.errors import CloudError, NotReady, RemoteError
 
 START = datetime(2026, 1, 1, 22, tzinfo=timezone.utc)
 FUSE = START + timedelta(hours=8)
-RULES = Rules(max_usd=10.0, max_restarts=3, autostop=timedelta(minutes=30))
-CALM = View(
+RULES = Limits(max_usd=10.0, max_restarts=3, autostop=timedelta(minutes=30))
+CALM = Observation(
     now=START, running=True, code=None, lost=(), outcome="", idle_since=None, restarts=0,
     safe=False, released=False, usd=1.0, usd_per_hour=1.2, fuse=FUSE,
 )  # fmt: skip
@@ -28,29 +28,29 @@ LATE = {"now": START + timedelta(minutes=30)}
 @pytest.mark.parametrize(
     ("seen", "act"),
     [
-        ({}, Act.WAIT),
-        ({"running": False}, Act.START),
-        ({"running": False, "code": 0}, Act.FINISH),
-        ({"running": False, "code": 0, "lost": ("i-1",)}, Act.FINISH),
-        ({"running": False, "code": 6}, Act.FAIL),
-        ({"running": False, "code": 130}, Act.STOPPED),
-        ({"running": False, "code": 130, "lost": ("i-1",)}, Act.REPLACE),  # a spot notice
-        ({"running": False, "code": 5}, Act.RESTART),
-        ({"running": False, "code": 5, "restarts": 3}, Act.FAIL),
-        ({"lost": ("i-1",)}, Act.REPLACE),
-        ({"lost": ("i-1",), "restarts": 3}, Act.FAIL),
-        (OVER, Act.WAIT),
-        (OVER | {"safe": True}, Act.END),
-        (OVER | LATE, Act.RELEASE),  # never the only copy of results
-        (OVER | LATE | {"released": True}, Act.WAIT),
-        (OVER | {"outcome": "failed", "safe": True}, Act.WAIT),
-        (OVER | LATE | {"outcome": "stopped", "safe": True}, Act.END),
-        (OVER | {"lost": ("2 of the workers",)}, Act.WAIT),
-        ({"usd": 9.89}, Act.WAIT),
-        ({"usd": 9.9}, Act.END),  # five minutes are left to write a checkpoint
-        ({"usd": 9.9, "lost": ("i-1",)}, Act.END),
-        ({"usd": None}, Act.WAIT),
-        ({"now": FUSE - timedelta(minutes=5)}, Act.END),
+        ({}, Action.WAIT),
+        ({"running": False}, Action.START),
+        ({"running": False, "code": 0}, Action.FINISH),
+        ({"running": False, "code": 0, "lost": ("i-1",)}, Action.FINISH),
+        ({"running": False, "code": 6}, Action.FAIL),
+        ({"running": False, "code": 130}, Action.STOPPED),
+        ({"running": False, "code": 130, "lost": ("i-1",)}, Action.REPLACE),  # a spot notice
+        ({"running": False, "code": 5}, Action.RESTART),
+        ({"running": False, "code": 5, "restarts": 3}, Action.FAIL),
+        ({"lost": ("i-1",)}, Action.REPLACE),
+        ({"lost": ("i-1",), "restarts": 3}, Action.FAIL),
+        (OVER, Action.WAIT),
+        (OVER | {"safe": True}, Action.END),
+        (OVER | LATE, Action.RELEASE),  # never the only copy of results
+        (OVER | LATE | {"released": True}, Action.WAIT),
+        (OVER | {"outcome": "failed", "safe": True}, Action.WAIT),
+        (OVER | LATE | {"outcome": "stopped", "safe": True}, Action.END),
+        (OVER | {"lost": ("2 of the workers",)}, Action.WAIT),
+        ({"usd": 9.89}, Action.WAIT),
+        ({"usd": 9.9}, Action.END),  # five minutes are left to write a checkpoint
+        ({"usd": 9.9, "lost": ("i-1",)}, Action.END),
+        ({"usd": None}, Action.WAIT),
+        ({"now": FUSE - timedelta(minutes=5)}, Action.END),
     ],
 )
 def test_what_is_done_next(seen, act):
@@ -58,14 +58,14 @@ def test_what_is_done_next(seen, act):
 
 
 def test_without_limits_nothing_but_the_fuse_ends_hosts():
-    rules = Rules(max_usd=None, max_restarts=3, autostop=None)
+    rules = Limits(max_usd=None, max_restarts=3, autostop=None)
     late = FUSE - timedelta(minutes=6)
     seen = replace(CALM, **OVER | {"now": late, "usd": 1e6})
-    assert decide(seen, rules).act == Act.WAIT
+    assert decide(seen, rules).act == Action.WAIT
 
 
 def test_hosts_that_have_ended_are_in_the_bill_and_what_is_unknown_stays_so():
-    entry = Entry("i-1", "ana", "m5.large", START.isoformat(), FUSE.isoformat(), False, 0.5)
+    entry = LedgerEntry("i-1", "ana", "m5.large", START.isoformat(), FUSE.isoformat(), False, 0.5)
     ended = replace(entry, until=(START + timedelta(hours=1)).isoformat(), ended=True)
     now = START + timedelta(hours=2)
     assert bill([entry, ended], now) == Bill(1.5, 0.5)
@@ -150,7 +150,7 @@ class Played:
 
 def night(tmp_path, played, rules=RULES, steps=60):
     """Plays until hosts are told to end; the story."""
-    story = Story(tmp_path / "story.jsonl", played.now)
+    story = EventLog(tmp_path / "story.jsonl", played.now)
     supervisor = Supervisor(rules, played, played, played, story, lambda: "", played.now)
     for _ in range(steps):
         supervisor.step()
@@ -209,7 +209,7 @@ def test_a_supervisor_that_is_started_again_goes_on(tmp_path):
     night(tmp_path, played, steps=8)
     torn = tmp_path / "story.jsonl"
     torn.write_text(torn.read_text() + '{"when": "2026')
-    story = Story(torn, played.now)
+    story = EventLog(torn, played.now)
     assert (story.outcome, story.restarts) == ("done", 1)
     played.step, played.running, played.code = 20, False, None
     supervisor = Supervisor(RULES, played, played, played, story, lambda: "", played.now)

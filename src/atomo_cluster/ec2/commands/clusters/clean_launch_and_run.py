@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from typing import Final
 
-from atomo_cluster.ec2.aws.search import survey
+from atomo_cluster.ec2.aws.search import find_resources
 from atomo_cluster.ec2.commands.clusters import launch, shutdown
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_site, set_up
@@ -44,7 +44,7 @@ def run(run: Run) -> int:
         raise ConfigError("supervise: yes ends the hosts after the job; leave --then-shutdown out")
     if len(run.given.all_regions) > 1:
         raise ConfigError("clean_launch_and_run takes one region; leave regions empty")
-    found = survey(run.aws, run.owned.filters())
+    found = find_resources(run.aws, run.owned.filters())
     things = found.complete()
     plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)
     cidr = allowed_cidr(run.cluster)

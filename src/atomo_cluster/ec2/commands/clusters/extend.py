@@ -12,13 +12,13 @@ from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
-from atomo_cluster.ec2.hosts.ssh import Answer, Host, everywhere
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, on_all_hosts
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.plan import check_total, make_plan
 from atomo_cluster.ec2.money.costs import ended_usd
-from atomo_cluster.ec2.money.ledger import postpone
+from atomo_cluster.ec2.money.ledger import record_fuses
 from atomo_cluster.ec2.targets.each_host import finish
-from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, reach
+from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, ConfigError, RemoteError
 
 HELP: Final = """\
@@ -86,14 +86,14 @@ def told(run: Run, later: Sequence[Instance]) -> None:
             raise CloudError(f"{error}; no fuse has moved, whatever `status` says: `extend` again "
                              "moves them", error.code) from error  # fmt: skip
     try:
-        postpone(run.cluster, run.owned.owner, {host.id: host.fuse for host in later})
+        record_fuses(run.cluster, run.owned.owner, {host.id: host.fuse for host in later})
     except ConfigError as error:  # which is no reason to let hosts end
         run.say(f"not written down: {error}")
 
 
 def on_hosts(run: Run, found: Sequence[Instance], until: datetime) -> list[Answer]:
     """Moves the fuses on the hosts."""
-    ssh = reach(run)
+    ssh = ssh_of(run)
     keys = host_keys(run, ssh)
     command, script = f"sudo -n bash -s -- {int(until.timestamp())}", SCRIPT.read_bytes()
 
@@ -104,4 +104,4 @@ def on_hosts(run: Run, found: Sequence[Instance], until: datetime) -> list[Answe
             return Answer(host, 255, "", str(error))
         return ssh.run(host, command, script)
 
-    return everywhere(hosts_of(run, found), one)
+    return on_all_hosts(hosts_of(run, found), one)

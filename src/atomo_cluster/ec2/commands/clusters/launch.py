@@ -5,18 +5,18 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.checks.preflight import validate
-from atomo_cluster.ec2.checks.results import UNKNOWN, Site
+from atomo_cluster.ec2.checks.results import UNKNOWN, CheckContext
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.commands.planning.plan import show
 from atomo_cluster.ec2.commands.planning.validate import refuse
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
-from atomo_cluster.ec2.launch.offers import checked, offers, take
+from atomo_cluster.ec2.launch.offers import checked_offers, launch_first_available, offers
 from atomo_cluster.ec2.launch.plan import Plan, check_total
 from atomo_cluster.ec2.money.costs import ended_usd
-from atomo_cluster.ec2.money.ledger import Entry, note, renew
-from atomo_cluster.ec2.money.prices import added
+from atomo_cluster.ec2.money.ledger import LedgerEntry, clear_entries, record_entries
+from atomo_cluster.ec2.money.prices import sum_known
 from atomo_cluster.ec2.places.network import allowed_cidr
 from atomo_cluster.errors import ConfigError
 
@@ -40,7 +40,7 @@ def run(run: Run) -> int:
     """Launches, and shows the hosts."""
     found = offers(run)
     if len(found) > 1:
-        found = checked(run, found, check)
+        found = checked_offers(run, found, check)
     cidr = allowed_cidr(run.given)
     show(run, found, cidr)
     if len(found) == 1:
@@ -49,7 +49,7 @@ def run(run: Run) -> int:
         return rehearse(found[0].run, found[0].plan)
     if found[0].plan.groups:
         run.confirm()
-    taken, hosts = take(run, found, cidr)
+    taken, hosts = launch_first_available(run, found, cidr)
     write_down(taken.run, taken.plan, hosts)
     report(taken.run, hosts)
     return 0
@@ -59,18 +59,19 @@ def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:
     """Records the hosts and their prices in the ledger."""
     try:
         if not plan.running:
-            renew(run.cluster, run.owned.owner)
-        note(run.cluster, run.owned.owner, [priced(plan, host) for host in hosts])
+            clear_entries(run.cluster, run.owned.owner)
+        record_entries(run.cluster, run.owned.owner, [priced(plan, host) for host in hosts])
     except ConfigError as error:  # which is no reason to end what runs
         run.say(f"not written down: {error}")
 
 
-def priced(plan: Plan, host: Instance) -> Entry:
+def priced(plan: Plan, host: Instance) -> LedgerEntry:
     """Returns the ledger entry of a new host, with its present price."""
     disk = plan.prices.disk_hour(plan.cluster.volume_gb)
     parts = [plan.prices.hourly(host.type, host.spot, host.zone), disk, plan.address(plan.subnet)]
-    return Entry(host.id, host.owner, host.type, host.launched.isoformat(), host.fuse.isoformat(),
-                 ended=False, usd_per_hour=added(parts))  # fmt: skip
+    launched, fuse = host.launched.isoformat(), host.fuse.isoformat()
+    return LedgerEntry(host.id, host.owner, host.type, launched, fuse, ended=False,
+                       usd_per_hour=sum_known(parts))  # fmt: skip
 
 
 def check(run: Run, plan: Plan) -> None:
@@ -78,7 +79,7 @@ def check(run: Run, plan: Plan) -> None:
     if plan.groups and run.cluster.max_usd is not None:
         # Who launches where nothing runs begins anew: `cost` forgets what was before.
         check_total(plan, ended_usd(run) if plan.running else 0.0)
-    findings = validate(Site(run.aws, run.cluster, run.owned))
+    findings = validate(CheckContext(run.aws, run.cluster, run.owned))
     refuse(findings)
     for finding in findings:
         if finding.outcome == UNKNOWN:

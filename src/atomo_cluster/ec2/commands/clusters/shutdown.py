@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
-from atomo_cluster.ec2.aws.deletion import named, refusals, remains, remove
-from atomo_cluster.ec2.aws.inventory import namesakes, told_of
-from atomo_cluster.ec2.aws.search import Survey, Thing, survey
+from atomo_cluster.ec2.aws.deletion import delete_until_gone, refusals, remains, resource_line
+from atomo_cluster.ec2.aws.inventory import namesakes, namesakes_text
+from atomo_cluster.ec2.aws.search import Resource, SearchResult, find_resources
 from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.money.ledger import close
+from atomo_cluster.ec2.money.ledger import record_end
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, LeftBehind
 
 HELP: Final = """\
@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     runs = run.everywhere()
-    found = [survey(one.aws, one.owned.filters()) for one in runs]
+    found = [find_resources(one.aws, one.owned.filters()) for one in runs]
     for one, there in zip(runs, found, strict=True):
         show(one, there)
     if run.options.dry_run:
@@ -61,12 +61,12 @@ def end_each(runs: Sequence[Run]) -> None:
         raise failures[0]
 
 
-def show(run: Run, found: Survey) -> None:
+def show(run: Run, found: SearchResult) -> None:
     """Lists the resources of the cluster."""
     count, owned = len(found.things), run.owned
     run.say(f"{owned.cluster}, owner {owned.owner}, {run.aws.region}: {count} things")
     for thing in found.things:
-        run.say(f"  {named(thing)}")
+        run.say(f"  {resource_line(thing)}")
     for error in found.errors:
         run.say(f"  AWS does not say all: {error}")
 
@@ -77,7 +77,7 @@ def end(run: Run) -> None:
     Raises:
         LeftBehind: some still exist, or may exist.
     """
-    left = remove(run.aws, run.owned.filters(), run.say)
+    left = delete_until_gone(run.aws, run.owned.filters(), run.say)
     if left.things or left.errors:
         run.tell({"left": [vars(thing) for thing in left.things], "errors": list(left.errors)})
         raise LeftBehind(
@@ -106,7 +106,7 @@ def tell_images(run: Run) -> None:
 def write_down(run: Run) -> None:
     """Records the end of the hosts in the ledger, for `cost`."""
     try:
-        close(run.cluster, run.owned.owner, datetime.now(timezone.utc))
+        record_end(run.cluster, run.owned.owner, datetime.now(timezone.utc))
     except ConfigError as error:  # which is no reason to say that something is left
         run.say(f"not written down: {error}")
 
@@ -116,12 +116,12 @@ def check_namesakes(run: Run) -> None:
     if others := namesakes(run.aws, run.owned):
         run.tell({"left": [], "namesakes": others})
         raise LeftBehind(
-            f"left alone: {told_of(run.owned, others)}; if that is you too, end them with "
+            f"left alone: {namesakes_text(run.owned, others)}; if that is you too, end them with "
             f"--owner {min(others)}"
         )
 
 
-def rehearse(run: Run, things: list[Thing]) -> int:
+def rehearse(run: Run, things: list[Resource]) -> int:
     """Reports the predictions of DryRun."""
     run.tell_dry_run(refusals(run.aws, things), "the shutdown")
     return 0

@@ -8,12 +8,12 @@ from typing import Final
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
-from atomo_cluster.ec2.hosts.stop_start import DOWN, start
+from atomo_cluster.ec2.hosts.stop_start import STOPPED_STATES, start_instances
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.launch.plan import beyond
-from atomo_cluster.ec2.money.costs import all_costs, with_noted, woken
+from atomo_cluster.ec2.launch.plan import limit_excess
+from atomo_cluster.ec2.money.costs import all_costs, record_before_start, with_ledger
 from atomo_cluster.ec2.money.ledger import file_of
-from atomo_cluster.ec2.money.prices import added, money
+from atomo_cluster.ec2.money.prices import format_usd, sum_known
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 HELP: Final = """\
@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     found = instances(run.aws, run.owned)
-    asleep = [one for one in found if one.state in DOWN]
+    asleep = [one for one in found if one.state in STOPPED_STATES]
     if not found:
         raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
     ids = [one.id for one in asleep]
@@ -55,15 +55,15 @@ def show(run: Run, asleep: Sequence[Instance]) -> None:
     for one in asleep:
         run.say(f"{one.id} {one.type} {one.role}: starts, and ends itself {one.max_hours:.1f} h "
                 "later")  # fmt: skip
-    costs = with_noted(run, all_costs(run))
-    most = added([one.usd_until_fuse for one in costs])
-    run.say(f"at most {money(most)} until the fuses, with what the cluster has cost")
+    costs = with_ledger(run, all_costs(run))
+    most = sum_known([one.usd_until_fuse for one in costs])
+    run.say(f"at most {format_usd(most)} until the fuses, with what the cluster has cost")
     check_budget(run, most)
 
 
 def check_budget(run: Run, most: float | None) -> None:
     """Raises NotReady if the cluster may cost more than max_usd, or its cost is unknown."""
-    if told := beyond(run.cluster.max_usd, most):
+    if told := limit_excess(run.cluster.max_usd, most):
         raise NotReady(f"{told}; `shutdown` ends it, or give another max_usd")
 
 
@@ -73,11 +73,11 @@ def wake(run: Run, asleep: Sequence[Instance]) -> None:
     if any(one.state == "stopping" for one in asleep):
         run.aws.wait("instance_stopped", 600, InstanceIds=[one.id for one in asleep])
     try:
-        woken(run, asleep, datetime.now(timezone.utc))
+        record_before_start(run, asleep, datetime.now(timezone.utc))
     except ConfigError as error:  # which is no reason to leave them asleep
         run.say(f"not written down in {file_of(run.cluster)}: {error}")
     ids = [one.id for one in asleep]
-    start(run.aws, run.owned, ids)
+    start_instances(run.aws, run.owned, ids)
     run.say(f"started: {', '.join(ids)}")  # whatever AWS says from now on
 
 

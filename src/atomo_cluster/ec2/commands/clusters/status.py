@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from atomo_cluster.ec2.aws.bucket import Bucket
-from atomo_cluster.ec2.aws.inventory import Instance, instances, namesakes, told_of
-from atomo_cluster.ec2.aws.search import survey
+from atomo_cluster.ec2.aws.inventory import Instance, instances, namesakes, namesakes_text
+from atomo_cluster.ec2.aws.search import find_resources
 from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.delete_images import image_line
 from atomo_cluster.ec2.hosts.host_files import alias, host_records
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
-from atomo_cluster.ec2.hosts.stop_start import DOWN
-from atomo_cluster.ec2.images.baked import Baked, baked
+from atomo_cluster.ec2.hosts.stop_start import STOPPED_STATES
+from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.supervisor.event_log import Event, parsed
 from atomo_cluster.ec2.supervisor.handover import STORY
-from atomo_cluster.ec2.supervisor.story import Event, parsed
-from atomo_cluster.ec2.targets.selection import hosts_of, reach
+from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, LeftBehind
 
 T = TypeVar("T")
@@ -49,14 +49,14 @@ def run(run: Run) -> int:
         return show_own(run)
     hosts = instances(run.aws, run.owned)
     show_cluster(run, hosts)
-    found, unsaid = survey(run.aws, run.owned.filters()), list[str]()
+    found, unsaid = find_resources(run.aws, run.owned.filters()), list[str]()
     story = said(unsaid, lambda: told(run, hosts), list[Event]())
     for event in story:
         run.say(f"{event.when}  {event.kind:8} {event.text}")
     others = [thing for thing in found.things if thing.kind != "instance"]
     for thing in others:
         run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
-    made = said(unsaid, lambda: baked(run.aws, run.owned), list[Baked]())
+    made = said(unsaid, lambda: baked(run.aws, run.owned), list[BakedImage]())
     for image in made:
         run.say(f"{image_line(image)}; `delete_images` deletes it")
     foreign = said(unsaid, lambda: namesakes(run.aws, run.owned), dict[str, int]())
@@ -66,7 +66,9 @@ def run(run: Run) -> int:
               "images": [asdict(image) for image in made], "unsaid": unsaid,
               "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
     if foreign:
-        raise LeftBehind(f"{told_of(run.owned, foreign)}; see them with --owner {min(foreign)}")
+        raise LeftBehind(
+            f"{namesakes_text(run.owned, foreign)}; see them with --owner {min(foreign)}"
+        )
     if unsaid:  # the hosts are shown by now
         raise CloudError(f"AWS does not say all: {'; '.join(dict.fromkeys(unsaid))}")
     return 0
@@ -100,7 +102,7 @@ def told(run: Run, hosts: list[Instance]) -> list[Event]:
         return stored(run)
     if not hosts or hosts[0].state != "running":
         return []
-    master, ssh = hosts_of(run, hosts[:1])[0], reach(run)
+    master, ssh = hosts_of(run, hosts[:1])[0], ssh_of(run)
     if not HostKeys(ssh, lambda host: set()).pinned(master)[0]:
         return []  # it was never set up from here
     answer = ssh.run(master, f"tail -n {LINES} {STORY}", timeout_s=ssh.connect_timeout_s + LOOK_S)
@@ -142,7 +144,7 @@ def cells(number: int, host: Instance) -> list[str]:
 
 def left(host: Instance) -> str:
     """Formats the time until the fuse, which pauses while a host is stopped."""
-    if host.state in DOWN:
+    if host.state in STOPPED_STATES:
         return f"keeps {host.max_hours:.1f} h"
     minutes = int((host.fuse - datetime.now(timezone.utc)).total_seconds() // 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 0 else "burnt"

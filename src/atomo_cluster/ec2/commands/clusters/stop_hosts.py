@@ -9,12 +9,19 @@ from atomo_cluster.ec2.commands.clusters.resize import end
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import Host
-from atomo_cluster.ec2.hosts.stop_start import DOWN, UP, go_on, pause, stop, told_to_aws
+from atomo_cluster.ec2.hosts.stop_start import (
+    RUNNING_STATES,
+    STOPPED_STATES,
+    pause_fuses,
+    resume_fuses,
+    stop_instances,
+    tag_remaining_hours,
+)
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
-from atomo_cluster.ec2.money.costs import all_costs, with_noted
-from atomo_cluster.ec2.money.prices import MONTH_H, added, money
-from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, reach
+from atomo_cluster.ec2.money.costs import all_costs, with_ledger
+from atomo_cluster.ec2.money.prices import MONTH_H, format_usd, sum_known
+from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 
 HELP: Final = """\
@@ -39,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     found = instances(run.aws, run.owned)
-    up = [one for one in found if one.state in UP]
+    up = [one for one in found if one.state in RUNNING_STATES]
     if not up:
         return nothing(run, found)
     staying, spot = [one for one in up if not one.spot], [one for one in up if one.spot]
@@ -94,19 +101,19 @@ def show(run: Run, staying: Sequence[Instance], spot: Sequence[Instance]) -> Non
 
 def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
     """Pauses fuses and stops hosts; after a failure the fuses of running hosts resume."""
-    ssh, keys = reach(run), host_keys(run, reach(run))
+    ssh, keys = ssh_of(run), host_keys(run, ssh_of(run))
     for host in hosts:
         keys.pin(host)
-    paused = pause(ssh, hosts)
+    paused = pause_fuses(ssh, hosts)
     try:
-        stop(run.aws, run.owned, [host.id for host in hosts])
+        stop_instances(run.aws, run.owned, [host.id for host in hosts])
     except CloudError:
-        for host in go_on(ssh, hosts):
+        for host in resume_fuses(ssh, hosts):
             run.say(f"{host.alias} ({host.id}) could not be told that it runs on: at a restart its "
                     "fuse would count anew from what it had left now")  # fmt: skip
         raise
     try:
-        told_to_aws(run.aws, paused)
+        tag_remaining_hours(run.aws, paused)
     except ClusterError as error:  # which is no reason to say that they run
         run.say(f"`status` will show later fuses than the hosts have: {error}")
     run.say(f"stopped: {', '.join(host.id for host in hosts)}")  # whatever AWS says from now on
@@ -116,12 +123,13 @@ def report(run: Run) -> None:
     """Shows the remaining hosts and their cost."""
     found = instances(run.aws, run.owned)
     show_hosts(run, found)
-    asleep = {one.id for one in found if one.state in DOWN}
+    asleep = {one.id for one in found if one.state in STOPPED_STATES}
     costs = dict(noted_costs(run))
-    hourly = added([costs.get(id) for id in asleep])
+    hourly = sum_known([costs.get(id) for id in asleep])
     monthly = None if hourly is None else hourly * MONTH_H
-    run.say(f"asleep: the disks cost {money(hourly, 4)} per hour, {money(monthly)} a month, and no "
-            "fuse ends them; `start_hosts` wakes them, `shutdown` ends them")  # fmt: skip
+    run.say(f"asleep: the disks cost {format_usd(hourly, 4)} per hour, {format_usd(monthly)} a "
+            "month, and no fuse ends them; `start_hosts` wakes them, `shutdown` ends "
+            "them")  # fmt: skip
     run.tell(host_records(found))
 
 
@@ -130,7 +138,7 @@ def noted_costs(run: Run) -> list[tuple[str, float | None]]:
     costs = []
     try:
         costs = all_costs(run)
-        with_noted(run, costs)
+        with_ledger(run, costs)
     except (CloudError, ConfigError) as error:  # which is no reason to say that they run
         run.say(f"not written down: {error}")
     return [(one.id, one.usd_per_hour) for one in costs]

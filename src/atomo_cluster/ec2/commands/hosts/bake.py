@@ -7,16 +7,16 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
-from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, everywhere
+from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, on_all_hosts
 from atomo_cluster.ec2.hosts.user_data import LIBRARY, write
-from atomo_cluster.ec2.images.baked import Baked, baked, create
+from atomo_cluster.ec2.images.baked import BakedImage, baked, create
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
-from atomo_cluster.ec2.money.prices import money, snapshot_month
-from atomo_cluster.ec2.places.instance_types import Machine, machines
+from atomo_cluster.ec2.money.prices import format_usd, snapshot_month
+from atomo_cluster.ec2.places.instance_types import InstanceType, instance_types
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.targets.each_host import finish
-from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, ssh_of
 from atomo_cluster.errors import CloudError, LeftBehind
 
 HELP: Final = """\
@@ -47,7 +47,7 @@ def run(run: Run) -> int:
     run.confirm()
     older = baked(run.aws, run.owned)
     ids = {one.id for one, _ in chosen}
-    ssh, keys = reach(run), host_keys(run, reach(run))
+    ssh, keys = ssh_of(run), host_keys(run, ssh_of(run))
     for host in (taken := [host for host in hosts if host.id in ids]):
         keys.pin(host)
     finish(scrub(ssh, taken, run.cluster.remote_dir), shown=False)
@@ -57,12 +57,12 @@ def run(run: Run) -> int:
     return 0
 
 
-def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Machine]]:
+def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, InstanceType]]:
     """Picks one host per kind of image: processor architecture, with or without GPUs.
 
     Prefers workers to the master, which has jobs and results, and later hosts to earlier ones.
     """
-    known = machines(run.aws, [one.type for one in hosts])
+    known = instance_types(run.aws, [one.type for one in hosts])
     ordered = sorted(hosts, key=lambda one: one.role != MASTER)  # the last of a kind is taken
     kinds = {(known[one.type].architecture, known[one.type].gpus > 0): one for one in ordered}
     return [(one, known[one.type]) for one in kinds.values()]
@@ -78,20 +78,20 @@ def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
         answer = ssh.run(host, "sudo -n bash -s", marked, SCRUB_S)
         return answer if answer.code else ssh.run(host, f"bash -s -- {checkout}", script, SCRUB_S)
 
-    return everywhere(hosts, one)
+    return on_all_hosts(hosts, one)
 
 
-def show(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> None:
+def show(run: Run, chosen: Sequence[tuple[Instance, InstanceType]]) -> None:
     """Reports the hosts to bake, and the cost of their images."""
     each = snapshot_month(run.aws)
     for one, machine in chosen:
         kind = f"{machine.architecture}, {'GPUs' if machine.gpus else 'no GPUs'}"
         run.say(f"{one.id} {one.type} {one.role} ({kind}): is restarted, and becomes an image")
-    told = "unknown" if each is None else f"at most {money(each * run.cluster.volume_gb)}"
+    told = "unknown" if each is None else f"at most {format_usd(each * run.cluster.volume_gb)}"
     run.say(f"an image costs {told} a month, until `delete_images`")
 
 
-def make(run: Run, chosen: Sequence[tuple[Instance, Machine]]) -> list[str]:
+def make(run: Run, chosen: Sequence[tuple[Instance, InstanceType]]) -> list[str]:
     """Makes an image of each host and reports each image as soon as it exists.
 
     Raises:
@@ -126,7 +126,7 @@ def wait(run: Run, ids: Sequence[str]) -> None:
         ) from error
 
 
-def report(run: Run, made: Sequence[str], older: Sequence[Baked]) -> None:
+def report(run: Run, made: Sequence[str], older: Sequence[BakedImage]) -> None:
     """Reports the new and the older images, and the next step."""
     for id in made:
         run.say(f"{id} is available; `launch --image-id baked` takes it")

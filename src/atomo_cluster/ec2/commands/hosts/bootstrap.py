@@ -5,15 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from atomo_cluster.ec2.hosts.checkout import archive, checkout
-from atomo_cluster.ec2.hosts.keys import needed
-from atomo_cluster.ec2.hosts.link_speeds import Link, Measured
+from atomo_cluster.ec2.hosts.checkout import checkout, pack_checkout
+from atomo_cluster.ec2.hosts.keys import require_program
+from atomo_cluster.ec2.hosts.link_speeds import Link, LinkMeasurement
 from atomo_cluster.ec2.hosts.progress import Steps
-from atomo_cluster.ec2.hosts.setup import STEPS, Site, bootstrap
-from atomo_cluster.ec2.hosts.shared_folder import Shared, shared_of
+from atomo_cluster.ec2.hosts.setup import STEPS, SetupContext, bootstrap
+from atomo_cluster.ec2.hosts.shared_folder import SharedFolder, shared_folder_of
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, inner_network, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, inner_network, ssh_of
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -60,33 +60,33 @@ def expect(address: str, master: Host) -> None:
         raise ConfigError(f"{address} is not the master of the cluster; that is {master.address}")
 
 
-def site_of(run: Run, hosts: list[Host]) -> Site:
+def site_of(run: Run, hosts: list[Host]) -> SetupContext:
     """Builds the inputs of bootstrap."""
-    needed("ssh"), needed("ssh-keyscan")
-    ssh = reach(run)
-    return Site(
+    require_program("ssh"), require_program("ssh-keyscan")
+    ssh = ssh_of(run)
+    return SetupContext(
         cluster=run.cluster,
         ssh=ssh,
         keys=host_keys(run, ssh),
         hosts=tuple(hosts),
-        code=archive(checkout(run.options.source)),
+        code=pack_checkout(checkout(run.options.source)),
         fused=run.options.hostfile is None,
         wait_s=run.options.wait,
         storage=storage_of(run),
     )
 
 
-def storage_of(run: Run) -> Shared | None:
+def storage_of(run: Run) -> SharedFolder | None:
     """Returns the shared file system of AWS; hosts of --hostfile cannot have one."""
     if run.options.hostfile and run.cluster.storage:
         raise ConfigError(f"storage {run.cluster.storage!r} is for hosts of EC2; --hostfile takes "
                           "nfs_ip_address")  # fmt: skip
-    return shared_of(run.aws, run.cluster) if run.cluster.storage else None
+    return shared_folder_of(run.aws, run.cluster) if run.cluster.storage else None
 
 
 def set_up(run: Run, hosts: list[Host]) -> list[Link]:
     """Runs every step on every host and returns the measured links."""
-    site, found, network = site_of(run, hosts), Measured(), inner_network(run)
+    site, found, network = site_of(run, hosts), LinkMeasurement(), inner_network(run)
     with Steps(hosts, STEPS, run.say) as steps:
         bootstrap(site, steps)
         steps.on(hosts[: len(hosts) > 1], "links", lambda host: found.take(site, host, network))

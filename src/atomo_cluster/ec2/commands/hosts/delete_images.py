@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
-from atomo_cluster.ec2.images.baked import Baked, baked, delete, snapshots
+from atomo_cluster.ec2.images.baked import BakedImage, baked, delete, snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
 from atomo_cluster.names import nearest
@@ -39,7 +39,7 @@ def run(run: Run) -> int:
     return 0
 
 
-def wanted(run: Run, found: list[Baked]) -> list[str]:
+def wanted(run: Run, found: list[BakedImage]) -> list[str]:
     """Returns the identifiers of the images to delete."""
     ids = [one.id for one in found]
     for id in run.options.images:
@@ -48,7 +48,7 @@ def wanted(run: Run, found: list[Baked]) -> list[str]:
     return run.options.images or ids
 
 
-def end(run: Run, chosen: list[Baked]) -> None:
+def end(run: Run, chosen: list[BakedImage]) -> None:
     """Deletes images.
 
     Raises:
@@ -60,7 +60,7 @@ def end(run: Run, chosen: list[Baked]) -> None:
         raise LeftBehind(f"{error}; `delete_images` again deletes what is left") from error
 
 
-def image_line(one: Baked) -> str:
+def image_line(one: BakedImage) -> str:
     """Formats an image for lists."""
     kind = f"{one.image.architecture}, {'GPUs' if one.gpus else 'no GPUs'}"
     return f"image {one.id} {one.state}, {one.gb} GB, {kind}, of {one.made:%F %R} UTC"

@@ -7,10 +7,10 @@ from typing import Final
 
 from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
-from atomo_cluster.ec2.hosts.transfer import OnHost, OnS3, Source, fetch
+from atomo_cluster.ec2.hosts.transfer import HostSource, S3Source, Source, fetch
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.supervisor.results import FETCHED
-from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, ssh_of
 
 HELP: Final = """\
   pytorch_ec2.py fetch
@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(run: Run) -> int:
     folder = run.options.to or Path("results") / run.cluster.name
     if run.cluster.results and not run.options.hostfile:
-        names = brought(run, OnS3(Bucket(run.aws, run.cluster.results)), folder)
+        names = brought(run, S3Source(Bucket(run.aws, run.cluster.results)), folder)
     else:
         names = from_master(run, folder)
     run.tell({"fetched": names, "folder": str(folder)})
@@ -39,11 +39,11 @@ def run(run: Run) -> int:
 
 def from_master(run: Run, folder: Path) -> list[str]:
     """Downloads results from the master and marks them there as fetched."""
-    master, ssh = cluster_hosts(run)[0], reach(run)
+    master, ssh = cluster_hosts(run)[0], ssh_of(run)
     host_keys(run, ssh).pin(master)
     where = run.cluster.out_dir
     where = where if where.startswith("/") else f"{run.cluster.remote_dir}/{where}"
-    source = OnHost(ssh, master, where)
+    source = HostSource(ssh, master, where)
     names = brought(run, source, folder)
     mark = f"mkdir -p .atomo && touch -d @{shlex.quote(source.begun)} {FETCHED}"
     ssh.run(master, mark).checked("telling the master")

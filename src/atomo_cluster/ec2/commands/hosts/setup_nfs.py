@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile, add_site, site_of
 from atomo_cluster.ec2.hosts.progress import Steps
-from atomo_cluster.ec2.hosts.setup import copy_code, mount, reachable, serve
+from atomo_cluster.ec2.hosts.setup import copy_code, mount, serve, wait_until_reachable
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
@@ -31,7 +31,7 @@ def run(run: Run) -> int:
     hosts = cluster_hosts(run)
     site = site_of(run, hosts)
     with Steps(hosts, ("reach", "code", "shared folder"), run.say) as steps:
-        steps.on(hosts, "reach", lambda host: reachable(site, host))
+        steps.on(hosts, "reach", lambda host: wait_until_reachable(site, host))
         steps.on(hosts, "code", lambda host: copy_code(site, host))
         steps.on(hosts[:1], "shared folder", lambda host: serve(site, host))
         steps.on(hosts, "shared folder", lambda host: mount(site, host))

@@ -7,7 +7,7 @@ from typing import Final
 
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach, select
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, select, ssh_of
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -30,7 +30,7 @@ def run(run: Run) -> int:
     chosen = select(cluster_hosts(run), run.options.host)
     if len(chosen) != 1:
         raise ConfigError(f"{run.options.host} is {len(chosen)} hosts; name one")
-    ssh, words = reach(run), run.options.passed_on
+    ssh, words = ssh_of(run), run.options.passed_on
     host_keys(run, ssh).pin(chosen[0])
     line = ssh.words(chosen[0], *words, terminal=not words)
     code = subprocess.call(line, stdout=sys.stderr if run.as_json else None)

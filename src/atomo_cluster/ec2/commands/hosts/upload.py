@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
-from atomo_cluster.ec2.hosts.ssh import everywhere
+from atomo_cluster.ec2.hosts.ssh import on_all_hosts
 from atomo_cluster.ec2.hosts.transfer import send
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, ssh_of
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -34,11 +34,11 @@ def run(run: Run) -> int:
     if cluster.shares and folder.startswith(f"{cluster.nfs_mount_point}/"):
         hosts = hosts[:1]
     where = folder if folder.startswith("/") else f"{cluster.remote_dir}/{folder}"
-    ssh = reach(run)
+    ssh = ssh_of(run)
     keys = host_keys(run, ssh)
     for host in hosts:
         keys.pin(host)
-    sent = everywhere(hosts, lambda host: send(ssh, host, source, where, run.say))
+    sent = on_all_hosts(hosts, lambda host: send(ssh, host, source, where, run.say))
     counts = {host.id: len(names) for host, names in zip(hosts, sent, strict=True)}
     run.say(f"{sum(counts.values())} files went to {len(hosts)} hosts; {folder} is complete there")
     run.tell({"sent": counts, "folder": where})

@@ -6,7 +6,7 @@ from typing import Final
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.jobs.logs import ALL, add_job, number
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs.control import followed
+from atomo_cluster.ec2.jobs.control import follow_job
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 
 HELP: Final = """\
@@ -24,6 +24,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     job = number(run.options.job)
-    code = followed(run, cluster_hosts(run)[0], job, ALL)
+    code = follow_job(run, cluster_hosts(run)[0], job, ALL)
     run.tell({"job": job, "exit_code": code})
     return code

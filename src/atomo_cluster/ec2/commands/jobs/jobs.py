@@ -8,7 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.jobs.control import listed
+from atomo_cluster.ec2.jobs.control import list_jobs
 from atomo_cluster.ec2.jobs.job import Job
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 
@@ -28,7 +28,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     master = cluster_hosts(run)[0]
-    found = listed(run, master)
+    found = list_jobs(run, master)
     if found:
         shown = table(f"{run.cluster.name}, on {master.alias}", COLUMNS)
         for job in found:

@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs.control import followed, tail
+from atomo_cluster.ec2.jobs.control import follow_job, print_tail
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
 
@@ -40,9 +40,9 @@ def run(run: Run) -> int:
         raise ConfigError(f"--lines must be 0 or more, got {options.lines}")
     job = number(options.job)
     if options.follow:
-        followed(run, master, job, lines)
+        follow_job(run, master, job, lines)
     else:
-        tail(run, master, job, lines)
+        print_tail(run, master, job, lines)
     run.tell({"job": job})
     return 0
 

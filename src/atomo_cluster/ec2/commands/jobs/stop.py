@@ -7,7 +7,7 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.kill_python import add_wait
 from atomo_cluster.ec2.commands.jobs.logs import number
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs.control import stopped
+from atomo_cluster.ec2.jobs.control import stop_job
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 
 HELP: Final = """\
@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     job = number(run.options.job)
-    said = stopped(run, cluster_hosts(run)[0], job, run.options.wait)
+    said = stop_job(run, cluster_hosts(run)[0], job, run.options.wait)
     run.say(said or f"job {job} has ended")
     run.tell({"job": job})
     return 0

@@ -10,13 +10,13 @@ from atomo_cluster.ec2.aws.inventory import instances
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_site, site_of
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.places.network import find_subnet
-from atomo_cluster.ec2.supervisor.crew import Crew
-from atomo_cluster.ec2.supervisor.decision import Rules
+from atomo_cluster.ec2.supervisor.decision import Limits
+from atomo_cluster.ec2.supervisor.event_log import JOB, EventLog
 from atomo_cluster.ec2.supervisor.handover import STORY
-from atomo_cluster.ec2.supervisor.job import Job
+from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.ec2.supervisor.loop import Supervisor
-from atomo_cluster.ec2.supervisor.results import OnHosts, OnS3
-from atomo_cluster.ec2.supervisor.story import JOB, Story
+from atomo_cluster.ec2.supervisor.results import LocalResults, S3Results
+from atomo_cluster.ec2.supervisor.supervised_job import SupervisedJob
 
 HELP: Final = """\
   pytorch_ec2.py supervise --job 1 --config cluster.yaml -- --epochs 30
@@ -37,18 +37,18 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     cluster, home = run.cluster, Path.home()
-    story = Story(home / STORY, now)
+    story = EventLog(home / STORY, now)
     if f"job {run.options.job}" not in {event.text for event in story.of_job[:1]}:
         story.tell(JOB, f"job {run.options.job}")
     autostop = timedelta(minutes=cluster.autostop) if cluster.autostop else None
     public = (home / ".ssh/atomo_cluster.pub").read_text()
     Supervisor(
-        Rules(cluster.max_usd, cluster.max_restarts, autostop),
-        Job(cluster, run.options.passed_on, home),
-        Crew(run, home / ".atomo", public, site_of),
-        OnS3(cluster, home, Bucket(run.aws, cluster.results), home / STORY)
+        Limits(cluster.max_usd, cluster.max_restarts, autostop),
+        SupervisedJob(cluster, run.options.passed_on, home),
+        HostPool(run, home / ".atomo", public, site_of),
+        S3Results(cluster, home, Bucket(run.aws, cluster.results), home / STORY)
         if cluster.results
-        else OnHosts(cluster, home),
+        else LocalResults(cluster, home),
         story,
         lambda: find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr,
         now,

@@ -11,13 +11,20 @@ from atomo_cluster.ec2.commands.jobs.logs import ALL
 from atomo_cluster.ec2.hosts.setup import INSTALL_S
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs.control import check_free, followed, shown_words, started, stopped, tail
+from atomo_cluster.ec2.jobs.control import (
+    check_free,
+    follow_job,
+    job_label,
+    print_tail,
+    start_job,
+    stop_job,
+)
 from atomo_cluster.ec2.jobs.job import script_of
 from atomo_cluster.ec2.launch.plan import check_total, make_plan
 from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.supervisor.handover import package
 from atomo_cluster.ec2.targets.each_host import finish, on_each
-from atomo_cluster.ec2.targets.selection import cluster_hosts, inner_network, reach
+from atomo_cluster.ec2.targets.selection import cluster_hosts, inner_network, ssh_of
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -62,7 +69,7 @@ def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
     if cluster.supervise and not run.options.hostfile:
         return hand_over(run, hosts[0], words)
     script = script_of(cluster, len(hosts), inner_network(run), words)
-    job = started(run, hosts[0], script, shown_words(cluster.train_commands, words), queue)
+    job = start_job(run, hosts[0], script, job_label(cluster.train_commands, words), queue)
     run.tell({"job": job, "command": script})
     if run.options.detach:
         run.say(f"job {job} is on {hosts[0].alias}; `pytorch_ec2.py attach {job}` follows it")
@@ -87,7 +94,7 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
     if run.cluster.max_usd is not None:  # which then holds by the fuses alone, if the master dies
         check_total(make_plan(run.aws, run.cluster, run.owned), ended_usd(run))
     command = f"bash {run.cluster.remote_dir}/tools/remote_script.sh supervise"
-    answer = reach(run).run(master, command, package(run, words), INSTALL_S)
+    answer = ssh_of(run).run(master, command, package(run, words), INSTALL_S)
     answer.checked("starting the supervisor")
     run.say(
         f"the supervisor on {master.alias} has the job: `status` tells its story, `logs --follow` "
@@ -100,13 +107,13 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
 def to_the_end(run: Run, master: Host, job: str) -> int:
     """Follows a job and returns its exit code; on Ctrl-C makes it write a checkpoint."""
     try:
-        return followed(run, master, job, ALL)
+        return follow_job(run, master, job, ALL)
     except KeyboardInterrupt as error:
         if "SIGHUP" in str(error):  # a closed terminal is no wish of anybody's
             raise
         run.say(f"job {job} is to write a checkpoint and end; another Ctrl-C does not wait for it")
-        stopped(run, master, job, WAIT_S)
-        tail(run, master, job, LAST)
+        stop_job(run, master, job, WAIT_S)
+        print_tail(run, master, job, LAST)
         raise
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.money.prices import list_prices, money, spot_market
-from atomo_cluster.ec2.places.instance_types import Machine, all_machines
+from atomo_cluster.ec2.money.prices import format_usd, list_prices, spot_market
+from atomo_cluster.ec2.places.instance_types import InstanceType, all_instance_types
 from atomo_cluster.ec2.settings.terms import WORKER
 from atomo_cluster.errors import CloudError
 
@@ -23,7 +23,7 @@ COLUMNS: Final = ("type", "vCPU", "GiB", "GPUs", "on demand", "spot", "zone")
 
 
 @dataclass(frozen=True)
-class Offer:
+class PricedType:
     """A type with its prices in USD per hour; None: unknown."""
 
     type: str
@@ -48,7 +48,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     spot = run.cluster.spot(WORKER)
-    fitting = [one for one in all_machines(run.aws) if fits(run, one, spot)]
+    fitting = [one for one in all_instance_types(run.aws) if fits(run, one, spot)]
     if not fitting:
         raise CloudError(f"no type of {run.aws.region} has so much; ask for less")
     offers = sorted(priced(run, fitting), key=lambda one: rank(one, spot))[: run.options.limit]
@@ -56,34 +56,34 @@ def run(run: Run) -> int:
     for one in offers:
         gpus = f"{one.gpus} {one.gpu.replace('NVIDIA ', '')}" if one.gpus else "-"
         zone = one.zone.removeprefix(run.aws.region) or "-"
-        prices = (money(one.on_demand, 4), money(one.spot, 4), zone)
+        prices = (format_usd(one.on_demand, 4), format_usd(one.spot, 4), zone)
         shown.add_row(one.type, str(one.vcpus), f"{one.memory_gib:g}", gpus, *prices)
     run.show(shown)
     run.tell([asdict(one) for one in offers])
     return 0
 
 
-def fits(run: Run, one: Machine, spot: bool) -> bool:
+def fits(run: Run, one: InstanceType, spot: bool) -> bool:
     """True if a type has the wanted capacity and is sold by the method of the workers."""
     asked = run.options
     enough = one.gpus >= asked.gpus and one.vcpus >= asked.vcpus and one.memory_gib >= asked.memory
     return enough and (one.spot or not spot)
 
 
-def priced(run: Run, fitting: list[Machine]) -> list[Offer]:
+def priced(run: Run, fitting: list[InstanceType]) -> list[PricedType]:
     """Adds prices to types."""
     listed, market = list_prices(run.aws), spot_market(run.aws, [one.type for one in fitting])
     best: dict[str, tuple[float, str]] = {}
     for (zone, type), usd in market.items():
         best[type] = min(best.get(type, (usd, zone)), (usd, zone))
     return [
-        Offer(one.type, one.vcpus, one.memory_gib, one.gpus, one.gpu, one.architecture,
+        PricedType(one.type, one.vcpus, one.memory_gib, one.gpus, one.gpu, one.architecture,
               listed.get(one.type), *best.get(one.type, (None, "")))
         for one in fitting
     ]  # fmt: skip
 
 
-def rank(one: Offer, spot: bool) -> tuple[bool, float, float, int, str]:
+def rank(one: PricedType, spot: bool) -> tuple[bool, float, float, int, str]:
     """Returns the sort key of an offer: the price, then the size."""
     usd = one.spot if spot else one.on_demand
     return usd is None, usd or 0.0, one.on_demand or 0.0, one.vcpus, one.type

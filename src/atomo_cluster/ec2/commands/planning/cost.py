@@ -6,8 +6,8 @@ from typing import Final
 
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.money.costs import ENDED, STOPPED, Cost, all_costs, of_images, with_noted
-from atomo_cluster.ec2.money.prices import added, money
+from atomo_cluster.ec2.money.costs import ENDED, STOPPED, Cost, all_costs, of_images, with_ledger
+from atomo_cluster.ec2.money.prices import format_usd, sum_known
 
 HELP: Final = """\
   pytorch_ec2.py cost
@@ -26,8 +26,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    costs = [*with_noted(run, all_costs(run)), *of_images(run)]
-    total = {key: added([getattr(one, key) for one in costs]) for key in KEYS}
+    costs = [*with_ledger(run, all_costs(run)), *of_images(run)]
+    total = {key: sum_known([getattr(one, key) for one in costs]) for key in KEYS}
     shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
     for one in costs:
         name = one.type + NOTES.get(one.state, "")
@@ -50,4 +50,4 @@ def amount(one: Cost, key: str) -> str:
 
 def as_money(value: float | None, key: str) -> str:
     """Formats an amount; prices per hour get more digits."""
-    return money(value, 4 if key == KEYS[0] else 2)
+    return format_usd(value, 4 if key == KEYS[0] else 2)

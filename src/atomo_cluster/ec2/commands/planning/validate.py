@@ -7,7 +7,7 @@ from typing import Final
 from rich.table import Column, Table
 
 from atomo_cluster.ec2.checks.preflight import Finding, validate
-from atomo_cluster.ec2.checks.results import Site
+from atomo_cluster.ec2.checks.results import CheckContext
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.errors import NotReady
 
@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     """Shows the result of every check."""
-    findings = validate(Site(run.aws, run.cluster, run.owned))
+    findings = validate(CheckContext(run.aws, run.cluster, run.owned))
     table = Table("check", "outcome", Column("says", overflow="fold"), show_header=False)
     for finding in findings:
         table.add_row(finding.check, finding.outcome, finding.text)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
-from atomo_cluster.ec2.jobs.control import shown_words
+from atomo_cluster.ec2.jobs.control import job_label
 from atomo_cluster.ec2.jobs.job import TAKEN, job_command, jobs_in, script_of
 from atomo_cluster.ec2.jobs.job import Job as Listed
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["Job"]
+__all__ = ["SupervisedJob"]
 
 LEAVE_S: Final = 90  # EC2 gives two minutes
 LIVES: Final = ("queued", "running", "stopping")
@@ -23,7 +23,7 @@ END: Final = "kill -KILL -- -{0}; pkill -KILL -u \"$(id -u)\" -f -- '[-]m atomo 
 
 
 @final
-class Job:
+class SupervisedJob:
     """One training, started as often as needed; each start is a new job of the master."""
 
     def __init__(self, cluster: Cluster, words: Sequence[str], home: Path) -> None:
@@ -52,7 +52,7 @@ class Job:
             RemoteError: the job cannot be started.
         """
         script = script_of(self._cluster, hosts, network, self._words)
-        shown = shown_words(self._cluster.train_commands, self._words)
+        shown = job_label(self._cluster.train_commands, self._words)
         done = self._do("start", "no", shown, given=script)
         if done.returncode not in (0, TAKEN):
             raise RemoteError(f"starting the job: {done.stderr.strip()}")

@@ -11,18 +11,18 @@ from typing import Final, final
 from atomo_cluster.ec2.aws.inventory import LIVE, Instance, instances
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
-from atomo_cluster.ec2.hosts.setup import Site, bootstrap, own_commands
+from atomo_cluster.ec2.hosts.setup import SetupContext, bootstrap, run_commands
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
-from atomo_cluster.ec2.money.ledger import Entry, note, noted
-from atomo_cluster.ec2.money.prices import Prices, added, money, prices
-from atomo_cluster.ec2.supervisor.bill import Bill, beside, bill, entries
-from atomo_cluster.ec2.targets.selection import addressed, hosts_of, reach
+from atomo_cluster.ec2.money.ledger import LedgerEntry, read_entries, record_entries
+from atomo_cluster.ec2.money.prices import Prices, format_usd, prices, sum_known
+from atomo_cluster.ec2.supervisor.bill import Bill, bill, cost_except, entries
+from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
-__all__ = ["Crew"]
+__all__ = ["HostPool"]
 
 ENDED: Final = ("shutting-down", "terminated")
 SILENT: Final = timedelta(seconds=60)  # a host that lets nobody in for so long is dead
@@ -44,7 +44,7 @@ def answers(host: Instance) -> bool:
 
 
 @final
-class Crew:
+class HostPool:
     """The cluster as seen from its master."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Crew:
         run: Run,
         memory: Path,
         public: str,
-        site: Callable[[Run, list[Host]], Site],
+        site: Callable[[Run, list[Host]], SetupContext],
         reachable: Reachable = answers,
     ) -> None:
         self._run, self._public = run, public
@@ -107,10 +107,10 @@ class Crew:
         settings, known = self._run.cluster, self._known({one.type for one in found}, now)
         listed = entries(found, known, settings.spot_price, settings.volume_gb, now)
         with suppress(ConfigError):  # a full disk is no reason to look no further
-            note(settings, self._run.owned.owner, listed)
+            record_entries(settings, self._run.owned.owner, listed)
 
-    def _noted(self) -> list[Entry]:
-        return list(noted(self._run.cluster, self._run.owned.owner).values())
+    def _noted(self) -> list[LedgerEntry]:
+        return list(read_entries(self._run.cluster, self._run.owned.owner).values())
 
     def _known(self, types: set[str], now: datetime) -> Prices:
         """Returns cached list prices; if one is unknown, all are fetched again."""
@@ -161,19 +161,19 @@ class Crew:
         with Steps(hosts, (), self._run.say) as steps:
             bootstrap(site, steps, new)
             commands = self._run.cluster.pre_commands
-            steps.on(new, "before", lambda host: own_commands(site, host, commands))
+            steps.on(new, "before", lambda host: run_commands(site, host, commands))
 
     def _afford(self, plan: Plan, now: datetime) -> None:
         limit = self._run.cluster.max_usd
         if limit is None:
             return
         self.bill(now)
-        most = added([beside(self._noted(), plan.running, now), plan.total])
+        most = sum_known([cost_except(self._noted(), plan.running, now), plan.total])
         if most is None:  # it has said so at the launch, and will again
             raise CloudError("AWS does not say what new hosts would cost")
         if most > limit:
-            told = f"with new hosts the cluster may cost {money(most)} until the fuse"
-            raise NotReady(f"{told}, and max_usd is {money(limit)}")
+            told = f"with new hosts the cluster may cost {format_usd(most)} until the fuse"
+            raise NotReady(f"{told}, and max_usd is {format_usd(limit)}")
 
     def end(self, roles: Sequence[str]) -> list[str]:
         """Terminates the hosts of these roles, the master last.
@@ -196,9 +196,9 @@ class Crew:
         """Ends hosts through their fuses, without AWS."""
         if not self.hosts:  # AWS has never said which there are
             raise cause
-        known = [addressed(self._run, number, one) for number, one in enumerate(self.hosts)]
+        known = [to_host(self._run, number, one) for number, one in enumerate(self.hosts)]
         hosts = [host for host in reversed(known) if host.role in roles]
-        ssh, script = reach(self._run), FUSE.read_bytes()
+        ssh, script = ssh_of(self._run), FUSE.read_bytes()
         told = [ssh.run(host, "sudo -n bash -s -- 0", script, BURN_S) for host in hosts]
         if any(answer.code for answer in told):
             raise cause

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, final
 
 __all__ = ["DONE", "FAILED", "JOB", "LOST", "NOTE", "OVER", "RESTART", "STARTED", "STOPPED",
-           "Event", "Story", "parsed"]  # fmt: skip
+           "Event", "EventLog", "parsed"]  # fmt: skip
 
 JOB: Final = "job"  # a new one is handed over; what follows is of it
 STARTED: Final = "started"
@@ -47,7 +47,7 @@ def parsed(text: str) -> list[Event]:
 
 
 @final
-class Story:
+class EventLog:
     """The event log of a cluster, on the master's disk."""
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:

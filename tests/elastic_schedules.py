@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass, field
 from typing import NoReturn
 
 import torch
-from mortal import Mortal
+from crashing_transport import CrashingTransport
 from support import PATIENCE_S, together
 from torch import Size, Tensor
 
@@ -238,11 +238,11 @@ def scheduled(seed: int) -> Ship:
     spares, least = dice.randint(0, SPARES), dice.choice((1, 1, 2, 3))
     ship = Ship(ranks, steps, dice.randrange(len(WAYS)), seed, min(least, ranks), spares)
     for rank in dice.sample(range(1, ranks), dice.randint(1, ranks - 1)):
-        ship.ends[rank] = Mortal(ship.wires[rank], dice.randint(0, 5 * ranks * steps))
+        ship.ends[rank] = CrashingTransport(ship.wires[rank], dice.randint(0, 5 * ranks * steps))
     for rank in range(ranks, ranks + spares):
         match dice.randrange(4):
             case 0:
-                ship.ends[rank] = Mortal(ship.wires[rank], dice.randint(0, 5 * ranks))
+                ship.ends[rank] = CrashingTransport(ship.wires[rank], dice.randint(0, 5 * ranks))
             case 1:
                 ship.kills[rank] = dice.randint(1, steps)
     return ship

@@ -11,7 +11,7 @@ from atomo.codecs import make_codec
 from atomo.communicators.allgather import Allgather
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import BATCH, Compressor, add_frame, batch_of
-from atomo.communicators.parameter_server.total import Total
+from atomo.communicators.parameter_server.ordered_sum import OrderedSum
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
 from atomo.memory import NoMemory
@@ -61,7 +61,7 @@ def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
 def total_of(bucket: Bucket, frames: dict[int, dict[int, Bytes]], arrival: list[int]) -> Tensor:
     """Their sum, where they arrive in this order."""
     out, arrived = torch.ones(bucket.size), {worker: {} for worker in frames}
-    total = Total([bucket], out, WORKERS, [SHARE])
+    total = OrderedSum([bucket], out, WORKERS, [SHARE])
     for worker in arrival:
         arrived[worker] = frames[worker]
         total.advance(bucket, arrived, sorted(frames))
@@ -82,7 +82,7 @@ def test_a_follower_and_a_rank_without_master_have_the_bits_of_the_master(code):
     bucket, frames = sent(code)
     master = total_of(bucket, frames, sorted(frames))
     follower = torch.ones(bucket.size)
-    Total([bucket], follower, WORKERS, [SHARE]).advance(bucket, frames, sorted(frames))
+    OrderedSum([bucket], follower, WORKERS, [SHARE]).advance(bucket, frames, sorted(frames))
     assert follower.equal(master)
     gathered = Gathered([own[0] for own in frames.values()])
     compressor = Compressor(NoMemory(), RAW, 1, seed=1)

@@ -5,8 +5,8 @@ left take the same steps, of the same ranks, and each gradient counts once.
 from dataclasses import replace
 
 import pytest
+from crashing_transport import CrashingTransport
 from elastic_schedules import WAYS, Came, Ship, check, play
-from mortal import Mortal
 from selection import slow_but
 from support import together
 
@@ -44,7 +44,7 @@ def test_random_schedules():
 @pytest.mark.parametrize("breaths", slow_but([0, 8], range(0, 16, 2)))
 def test_a_step_goes_on_with_those_who_are_left(way, breaths):
     ship = Ship(4, steps=3, way=way, seed=0)
-    ship.ends[2] = Mortal(ship.wires[2], breaths)
+    ship.ends[2] = CrashingTransport(ship.wires[2], breaths)
     play(ship)
     first = ship.logs[0]
     assert [2 in counted for counted in first.counted] == sorted(
@@ -95,7 +95,9 @@ def test_a_spare_takes_the_place_of_the_dead_from_the_next_step_on(way):
 def test_a_spare_that_dies_as_it_joins_is_a_death_as_any_other():
     ship = Ship(3, steps=5, way=0, seed=0, spares=2)
     ship.deaths = {2: 2}
-    ship.ends[3] = Mortal(ship.wires[3], 1)  # it hears of its place, and says nothing any more
+    ship.ends[3] = CrashingTransport(
+        ship.wires[3], 1
+    )  # it hears of its place, and says nothing any more
     play(ship)
     assert ship.logs[0].counted == [(0, 1, 2), (0, 1), (0, 1), (0, 1, 4), (0, 1, 4)]
     assert [book[:3] for book in ship.books[2:4]] == [(3, 2, 1), (3, 3, 0)]
@@ -172,7 +174,7 @@ def test_those_that_repeat_are_those_that_take_back():
 
 def test_rank_0_is_not_outlived():
     ship = Ship(3, steps=3, way=0, seed=0)
-    ship.ends[0] = Mortal(ship.wires[0], 5)
+    ship.ends[0] = CrashingTransport(ship.wires[0], 5)
     ends: list[str] = []
 
     def body(rank: int) -> None:

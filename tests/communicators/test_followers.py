@@ -10,9 +10,7 @@ from support import settings, together
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec
-from atomo.communicators import Client, Coder, Compressor, Follower, Report, Server
-from atomo.communicators.parameter_server.down import Delta, Taken, Updates, add_difference
-from atomo.communicators.parameter_server.down.rent import Rent
+from atomo.communicators import Client, Compressor, DifferenceCoder, Follower, Report, Server
 from atomo.communicators.parameter_server.messages import (
     RAW,
     begin_frame,
@@ -21,6 +19,13 @@ from atomo.communicators.parameter_server.messages import (
     snapshot_frame,
     update_frame,
 )
+from atomo.communicators.parameter_server.weight_sync import (
+    CountedStep,
+    DeltaSync,
+    UpdateSync,
+    add_difference,
+)
+from atomo.communicators.parameter_server.weight_sync.ski_rental import SkiRental
 from atomo.errors import FrameError
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE, megabytes
@@ -47,7 +52,7 @@ class Cast:
         self.settings = settings(tmp_path, momentum=0.9, n=workers + 1)
         self.transports = network(workers + 1)
         self.master = self.replica()
-        self.down = Updates(self.master.state_dict, chooses)
+        self.down = UpdateSync(self.master.state_dict, chooses)
         self.server = Server(self.transports[0], self.buckets, needed, TIMEOUT_S, self.down)
         self.replicas = [self.replica() for _ in range(workers)]
         self.kinds: list[list[Kind]] = [[] for _ in range(workers)]
@@ -84,9 +89,9 @@ class Cast:
     def meet(self) -> None:
         """Asks for the hashes of the initial weights, and hears them from in between."""
         for worker, client in enumerate(self.clients, 1):
-            frame = self.down.greet(worker, self.master.weights)[0]
+            frame = self.down.initial_query(worker, self.master.weights)[0]
             answer = client._follower.hash(read_header(frame).step)
-            self.down.heard(worker, answer)
+            self.down.on_hash(worker, answer)
 
     def work(self, worker: int, step: int) -> None:
         """One step of a worker, at the weights that the master has: which are then its own."""
@@ -107,7 +112,7 @@ class Cast:
     def close(self) -> list[int]:
         counted = self.server.collect(self.master.gradient)
         self.master.step(self.step, 0.5)
-        self.server.took(0.5)
+        self.server.commit(0.5)
         return list(counted)
 
     def is_like_the_master(self, worker: int) -> bool:
@@ -196,7 +201,9 @@ def test_the_order_of_ranks_is_kept_and_so_is_the_factor(tmp_path):
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_weights_that_differ_are_reported_and_healed(tmp_path, monkeypatch, times):
-    monkeypatch.setattr("atomo.communicators.parameter_server.down.hashes.CHECK_EVERY", 2)
+    monkeypatch.setattr(
+        "atomo.communicators.parameter_server.weight_sync.weight_hashes.CHECK_EVERY", 2
+    )
     cast = Cast(tmp_path, workers=2, needed=2)
     for time in range(times):
         while cast.step < 2 * time + 2:
@@ -243,11 +250,11 @@ def test_the_end_is_compared_as_well(tmp_path):
 
 
 def test_rent_is_paid_until_it_would_have_bought():
-    rent = Rent()
-    assert [rent.stays(3, 1, 5) for _ in range(4)] == [True, True, False, True]
-    assert all(rent.stays(1, 3, 5) for _ in range(100))
-    assert rent.stays(6, 1, 5)  # what was cheap pays for nothing that comes
-    assert not rent.stays(2, 1, 5)
+    rent = SkiRental()
+    assert [rent.should_keep(3, 1, 5) for _ in range(4)] == [True, True, False, True]
+    assert all(rent.should_keep(1, 3, 5) for _ in range(100))
+    assert rent.should_keep(6, 1, 5)  # what was cheap pays for nothing that comes
+    assert not rent.should_keep(2, 1, 5)
 
 
 def follower(tmp_path) -> tuple[Follower, Sequence[Bucket], FlatOptimizer]:
@@ -339,7 +346,7 @@ def moved(buckets: Sequence[Bucket], number: int = 0, version: int = 1) -> Bytes
     """The difference of one bucket of weights, from 0 to 1."""
     bucket = buckets[number]
     ones = torch.ones(bucket.size)
-    return Coder(RAW, seed=1).frame(bucket, ones, torch.zeros(bucket.size), version)
+    return DifferenceCoder(RAW, seed=1).frame(bucket, ones, torch.zeros(bucket.size), version)
 
 
 DIFFERENCES = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), megabytes(0.0001))
@@ -386,14 +393,14 @@ def test_a_difference_of_an_earlier_version_reads_the_same():
     assert out.sum() == 60  # a twentieth of 1200
 
 
-def ordered(down: Delta, worker: int) -> list[Bytes]:
+def ordered(down: DeltaSync, worker: int) -> list[Bytes]:
     """What a worker gets to compute the open step."""
-    return [frame for to, frame in down.orders({worker: Flag.NONE}) if to == worker]
+    return [frame for to, frame in down.commands({worker: Flag.NONE}) if to == worker]
 
 
 def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
     buckets = plan(PARAMETERS, make_codec("topk(ratio=0.05)"), megabytes(0.0001))
-    down, weights = Delta(buckets, Coder(RAW, seed=1)), torch.zeros(ENTRIES)
+    down, weights = DeltaSync(buckets, DifferenceCoder(RAW, seed=1)), torch.zeros(ENTRIES)
     mine = [torch.zeros(ENTRIES) for _ in range(2)]
     workers = [
         Follower(own, no_optimizer, lambda _: buckets, rank, 2, differences=buckets)
@@ -401,13 +408,13 @@ def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
     ]
     down.open(1, weights)
     for rank, worker in enumerate(workers, 1):
-        down.greet(rank, weights)
+        down.initial_query(rank, weights)
         follow(worker, ordered(down, rank)[:-1])
     kinds: list[list[Kind]] = []
     generator = torch.Generator().manual_seed(0)
     for step in range(1, 30):
         weights += torch.randn(ENTRIES, generator=generator)
-        down.took(Taken(step, {}, 1.0))
+        down.commit(CountedStep(step, {}, 1.0))
         down.open(step + 1, weights)
         follow(workers[0], ordered(down, 1))
         if step in (4, 29):  # the second was busy till then

@@ -7,17 +7,17 @@ import torch
 from support import together
 from torch import Tensor
 
-from atomo.communicators.parameter_server.down import Weights
 from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.parameter_server.relay import (
     SMALLEST,
     chain_frames,
-    hand_on,
+    forward_frames,
     read_chain,
     read_relay,
     receive_relayed,
     relay_frames,
 )
+from atomo.communicators.parameter_server.weight_sync import FullSync
 from atomo.errors import DeadlineExpired, FrameError
 from atomo.transports import LocalTransport, network
 from atomo.wire import Flag, Header, Kind, pack, read_header
@@ -37,7 +37,7 @@ def handed_on(transport: LocalTransport, entries: int = ENTRIES) -> tuple[Tensor
 
 def test_all_workers_get_the_weights_and_the_master_sends_them_once():
     transports, weights = network(5), torch.randn(ENTRIES)
-    down = Weights(relays=True)
+    down = FullSync(relays=True)
     down.open(7, weights)
     flags = {1: Flag.NONE, 2: Flag.LATE, 4: Flag.NONE}  # the third is busy
     got: dict[int, tuple[Tensor, Flag]] = {}
@@ -46,7 +46,7 @@ def test_all_workers_get_the_weights_and_the_master_sends_them_once():
         return lambda: got.update({rank: handed_on(transports[rank])})
 
     def give() -> None:
-        for worker, frame in down.orders(flags):
+        for worker, frame in down.commands(flags):
             transports[0].send(worker, frame, "weights")
 
     together([give, *map(take, flags)])
@@ -57,9 +57,9 @@ def test_all_workers_get_the_weights_and_the_master_sends_them_once():
 
 
 def test_one_worker_alone_gets_them_in_one_message():
-    down = Weights(relays=True)
+    down = FullSync(relays=True)
     down.open(7, torch.zeros(ENTRIES))
-    frames = down.orders({3: Flag.NONE})
+    frames = down.commands({3: Flag.NONE})
     assert [(to, read_header(frame).kind) for to, frame in frames] == [(3, Kind.WEIGHTS)]
 
 
@@ -115,7 +115,7 @@ def test_frames_go_down_a_chain_unopened_and_in_order():
     def take(rank: int) -> None:
         place = transports[rank].receive(0, TIMEOUT_S, "its place").data
         relay, count = read_chain(place, rank, 5)
-        handed = hand_on(transports[rank], relay, count, TIMEOUT_S, "frames")
+        handed = forward_frames(transports[rank], relay, count, TIMEOUT_S, "frames")
         got[rank] = [frame.tobytes() for frame in handed]
 
     for worker, frame in chain_frames(3, [1, 2, 4], frames):

@@ -4,33 +4,35 @@ learns of it, and every gradient and its images count once.
 
 import pytest
 import torch
-from schedules import Came, check, working
+from server_harness import ENTRIES, ServerHarness
+from server_schedules import Came, check, working
 from support import together
-from troupe import ENTRIES, Troupe
 
-from atomo.communicators import Balance
+from atomo.communicators import GradientCounts
 from atomo.errors import TooFewWorkers
 
 
-def killed(troupe: Troupe, worker: int) -> None:
-    troupe.transports[worker].exit_rank(137)
+def killed(harness: ServerHarness, worker: int) -> None:
+    harness.transports[worker].exit_rank(137)
 
 
 def test_a_spare_joins_at_the_next_step_and_all_are_told_alike():
-    troupe = Troupe(workers=2, needed=2, spares=1)
-    one, three = troupe.client(1), troupe.client(3)
-    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    harness = ServerHarness(workers=2, needed=2, spares=1)
+    one, three = harness.client(1), harness.client(3)
+    harness.server.broadcast(1, torch.zeros(ENTRIES))
     assert one.pull().workers == (1, 2)
-    troupe.answer(one, 1)
-    killed(troupe, 2)
-    assert [*troupe.server.collect(troupe.sum)] == [1]
-    assert troupe.server.balance() == Balance(asked=2, used=1, late=0, lost=1, under_way=0)
-    assert troupe.server.image_balance() == Balance(13, used=6, late=0, lost=7, under_way=0)
-    troupe.server.broadcast(2, torch.full((ENTRIES,), 2.0))
+    harness.answer(one, 1)
+    killed(harness, 2)
+    assert [*harness.server.collect(harness.sum)] == [1]
+    assert harness.server.gradient_counts() == GradientCounts(
+        asked=2, used=1, late=0, lost=1, under_way=0
+    )
+    assert harness.server.image_counts() == GradientCounts(13, used=6, late=0, lost=7, under_way=0)
+    harness.server.broadcast(2, torch.full((ENTRIES,), 2.0))
     orders = one.pull(), three.pull()
     assert [(order.step, order.workers) for order in orders] == [(2, (1, 3))] * 2
     assert all(order.weights is not None and bool((order.weights == 2).all()) for order in orders)
-    told = troupe.server.take_notes()
+    told = harness.server.take_notes()
     assert told == [
         "worker 2 is gone; 1 of 2 workers go on, and a spare takes its place at the next step",
         "worker 3, a spare, takes part from step 2 on",
@@ -38,15 +40,15 @@ def test_a_spare_joins_at_the_next_step_and_all_are_told_alike():
 
 
 def test_no_more_places_are_promised_than_there_are_spares():
-    troupe = Troupe(workers=3, needed=3, spares=1)
-    one = troupe.client(1)
-    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    harness = ServerHarness(workers=3, needed=3, spares=1)
+    one = harness.client(1)
+    harness.server.broadcast(1, torch.zeros(ENTRIES))
     one.pull()
-    troupe.answer(one, 1)
+    harness.answer(one, 1)
     for worker in (2, 3):
-        killed(troupe, worker)
-    assert [*troupe.server.collect(troupe.sum)] == [1]
-    told = troupe.server.take_notes()
+        killed(harness, worker)
+    assert [*harness.server.collect(harness.sum)] == [1]
+    told = harness.server.take_notes()
     assert [("a spare takes its place" in note, "share its part" in note) for note in told] == [
         (True, False),
         (False, True),
@@ -54,66 +56,68 @@ def test_no_more_places_are_promised_than_there_are_spares():
 
 
 def test_where_all_have_died_spares_begin_the_step_anew():
-    troupe = Troupe(workers=2, needed=2, spares=2)
-    troupe.server.broadcast(1, torch.ones(ENTRIES))
+    harness = ServerHarness(workers=2, needed=2, spares=2)
+    harness.server.broadcast(1, torch.ones(ENTRIES))
     for worker in (1, 2):
-        killed(troupe, worker)
+        killed(harness, worker)
     counted: list[int] = []
 
     def lead() -> None:
-        counted.extend(troupe.server.collect(troupe.sum))
-        troupe.server.stop()
+        counted.extend(harness.server.collect(harness.sum))
+        harness.server.stop()
 
-    together([lead, *working(troupe, 3, 4)], lambda: troupe.transports[0].abort(1))
+    together([lead, *working(harness, 3, 4)], lambda: harness.transports[0].abort(1))
     assert counted == [3, 4]
-    assert troupe.server.balance() == Balance(asked=4, used=2, late=0, lost=2, under_way=0)
-    assert troupe.shared == {(1, 3): (3, 4), (1, 4): (3, 4)}
+    assert harness.server.gradient_counts() == GradientCounts(
+        asked=4, used=2, late=0, lost=2, under_way=0
+    )
+    assert harness.shared == {(1, 3): (3, 4), (1, 4): (3, 4)}
 
 
 def test_a_spare_that_is_gone_takes_no_place_and_too_few_are_too_few():
-    troupe = Troupe(workers=2, needed=2, spares=1, least=2)
-    one = troupe.client(1)
-    killed(troupe, 3)
-    troupe.server.broadcast(1, torch.ones(ENTRIES))
+    harness = ServerHarness(workers=2, needed=2, spares=1, min_workers=2)
+    one = harness.client(1)
+    killed(harness, 3)
+    harness.server.broadcast(1, torch.ones(ENTRIES))
     one.pull()
-    troupe.answer(one, 1)
-    killed(troupe, 2)
+    harness.answer(one, 1)
+    killed(harness, 2)
     with pytest.raises(TooFewWorkers, match=r"worker \[2, 3\] of 3 died, which leaves 1"):
-        troupe.server.collect(troupe.sum)
-    assert "spare 3 is gone; 0 are left" in troupe.server.take_notes()
+        harness.server.collect(harness.sum)
+    assert "spare 3 is gone; 0 are left" in harness.server.take_notes()
 
 
 def test_who_is_no_member_is_not_heard():
-    troupe = Troupe(workers=1, needed=1, spares=1)
-    troupe.server.broadcast(1, torch.ones(ENTRIES))
-    troupe.answer(troupe.client(2), 2)
-    one = troupe.client(1)
+    harness = ServerHarness(workers=1, needed=1, spares=1)
+    harness.server.broadcast(1, torch.ones(ENTRIES))
+    harness.answer(harness.client(2), 2)
+    one = harness.client(1)
     one.pull()
-    troupe.answer(one, 1)
-    assert [*troupe.server.collect(troupe.sum)] == [1]
-    assert troupe.sum.nonzero().flatten().tolist() == [1]
+    harness.answer(one, 1)
+    assert [*harness.server.collect(harness.sum)] == [1]
+    assert harness.sum.nonzero().flatten().tolist() == [1]
 
 
 def test_a_spare_begins_with_what_the_first_of_the_others_lends():
-    troupe = Troupe(workers=3, needed=2, spares=1, lends=True)
-    one, two, three = (troupe.client(worker) for worker in (1, 2, 3))
-    troupe.server.broadcast(1, torch.zeros(ENTRIES))
+    harness = ServerHarness(workers=3, needed=2, spares=1, lends=True)
+    one, two, three = (harness.client(worker) for worker in (1, 2, 3))
+    harness.server.broadcast(1, torch.zeros(ENTRIES))
     for worker, client in ((1, one), (3, three), (2, two)):
         client.pull()
-        troupe.answer(client, worker, images=4)
+        harness.answer(client, worker, images=4)
         if worker == 3:
-            assert [*troupe.server.collect(troupe.sum)] == [1, 3]
-    killed(troupe, 1)  # which is noticed in step 2
+            assert [*harness.server.collect(harness.sum)] == [1, 3]
+    killed(harness, 1)  # which is noticed in step 2
 
     def lead() -> None:
-        troupe.step(2)
-        troupe.step(3)
-        troupe.end()
+        harness.step(2)
+        harness.step(3)
+        harness.end()
 
-    bodies = [lead, lambda: troupe.work(2, two), lambda: troupe.work(3, three)]
-    together([*bodies, *working(troupe, 4)], lambda: troupe.transports[0].abort(1))
-    assert troupe.lent == {4: 2.0}
-    assert troupe.shared[3, 4] == (2, 3, 4)
+    bodies = [lead, lambda: harness.work(2, two), lambda: harness.work(3, three)]
+    together([*bodies, *working(harness, 4)], lambda: harness.transports[0].abort(1))
+    assert harness.spare_state == {4: 2.0}
+    assert harness.shared[3, 4] == (2, 3, 4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from mortal import Mortal
+from crashing_transport import CrashingTransport
 from networks import SMALL
 from selection import slow_but
 from support import settings, together
@@ -56,7 +56,7 @@ def trained(
     wires, told = network(chosen.processes), list[Event]()
     ends: list[Transport] = [*wires]
     for rank, count in breaths.items():
-        ends[rank] = Mortal(wires[rank], count)
+        ends[rank] = CrashingTransport(wires[rank], count)
 
     def body(transport: Transport, job: Job) -> None:
         end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)

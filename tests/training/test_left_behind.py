@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mortal import Mortal
+from crashing_transport import CrashingTransport
 from support import settings, together
 
 from atomo.errors import PeerLost
@@ -30,7 +30,7 @@ def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") ->
         wire.local_size, wire.local_index = 1, 0  # each on a host of its own: workers hand on
     ends: list[Transport] = [*wires]
     for rank in dice.sample(range(1, chosen.n), 2):
-        ends[rank] = Mortal(wires[rank], dice.randint(1, 10 * STEPS))
+        ends[rank] = CrashingTransport(wires[rank], dice.randint(1, 10 * STEPS))
 
     def body(transport: Transport) -> None:
         job = make_job(chosen, transport.size)

@@ -5,35 +5,35 @@ from atomo.communicators.collective import Collective
 from atomo.communicators.direct import Direct
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server import (
-    Balance,
     Client,
-    Coder,
+    Command,
+    DifferenceCoder,
     Follower,
-    Limits,
-    Order,
+    GradientCounts,
     Server,
-    Source,
-    make_down,
+    StepLimits,
+    SyncInputs,
+    make_weight_sync,
 )
 from atomo.communicators.pipeline import Pipeline
 from atomo.communicators.report import Report
 
 __all__ = [
-    "Balance",
     "Client",
-    "Coder",
     "Collective",
+    "Command",
     "Communicator",
     "Compressor",
+    "DifferenceCoder",
     "Direct",
     "Exchanged",
     "Follower",
-    "Limits",
-    "Order",
+    "GradientCounts",
     "Pipeline",
     "Reduction",
     "Report",
     "Server",
-    "Source",
-    "make_down",
+    "StepLimits",
+    "SyncInputs",
+    "make_weight_sync",
 ]

@@ -11,7 +11,7 @@ from typing import Final, final
 from torch import Tensor
 
 from atomo.coding import AUTO, codecs_text
-from atomo.communicators import Balance
+from atomo.communicators import GradientCounts
 from atomo.errors import CheckpointError
 from atomo.identity import record
 from atomo.memory import kind_of
@@ -32,7 +32,7 @@ from atomo.training.watch import Watch
 
 __all__ = ["Keeper", "Parts", "owned"]
 
-NONE: Final = Balance(asked=0, used=0, late=0, lost=0, under_way=0)
+NONE: Final = GradientCounts(asked=0, used=0, late=0, lost=0, under_way=0)
 
 
 @contextmanager
@@ -225,7 +225,11 @@ class Keeper:
             self._old.attempt(lambda: prune(self._folder, step, keep))
 
     def end(
-        self, step: int, reason: str, gradients: Balance = NONE, images: Balance = NONE
+        self,
+        step: int,
+        reason: str,
+        gradients: GradientCounts = NONE,
+        images: GradientCounts = NONE,
     ) -> None:
         """Marks the run as finished, unless it only pauses.
 

@@ -86,7 +86,7 @@ class Master:
                 self._tell_notes()
         self._server.stop()
         self._tell_notes()
-        balances = self._server.balance(), self._server.image_balance()
+        balances = self._server.gradient_counts(), self._server.image_counts()
         self._keeper.end(self.step, reason, *balances)
         return reason
 
@@ -169,7 +169,7 @@ class Master:
             )
         if self._job.resume == "auto":
             self._saved = snapshot.step
-            self._server.add_counts(counts_in(snapshot))
+            self._server.restore_counts(counts_in(snapshot))
         return snapshot.step
 
     def _take_step(self, step: int) -> StepDone:
@@ -181,7 +181,7 @@ class Master:
         times = result.update_s, result.step_s
         up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
         dense = 4 * self._job.entries * len(reports)
-        balances = server.balance(), server.image_balance()
+        balances = server.gradient_counts(), server.image_counts()
         lags = server.slowest()
         done = Step(step, exchanged, result.factor, *times, up, down, dense, *balances, *lags)
         return self._progress.done(done)

@@ -11,7 +11,14 @@ from typing import final
 
 import torch
 
-from atomo.communicators import Coder, Limits, Report, Server, Source, make_down
+from atomo.communicators import (
+    DifferenceCoder,
+    Report,
+    Server,
+    StepLimits,
+    SyncInputs,
+    make_weight_sync,
+)
 from atomo.downlink import weights_dtype
 from atomo.training.average import without_average
 from atomo.training.contents import kept_buffers
@@ -62,23 +69,23 @@ class MasterStepper:
             job.buckets,
             s.num_aggregate,
             s.timeout,
-            make_down(s.down, self._source()),
+            make_weight_sync(s.down, self._source()),
             late_counts=job.late_counts,
-            least=job.workers if trial else s.least_workers,
+            min_workers=job.workers if trial else s.least_workers,
             spares=0 if trial else s.spares,
             images=job.images_of_step,
-            lent=buffers_in if kept_buffers(job.model) and not trial else None,
-            most_strikes=s.max_strikes,
-            limits=Limits(s.step_timeout, s.grace),
+            spare_state=buffers_in if kept_buffers(job.model) and not trial else None,
+            max_strikes=s.max_strikes,
+            limits=StepLimits(s.step_timeout, s.grace),
         )
 
-    def _source(self) -> Source:
+    def _source(self) -> SyncInputs:
         """Returns the state that weights and differences for the workers are made of."""
-        return Source(
+        return SyncInputs(
             self._transport.local_size == self._transport.size,
             lambda: without_average(self.optimizer.state_dict()),
             self._job.down_buckets,
-            Coder(self._job.settings.compression, self._job.settings.seed),
+            DifferenceCoder(self._job.settings.compression, self._job.settings.seed),
             weights_dtype(self._job.settings.down),
         )
 
@@ -95,7 +102,7 @@ class MasterStepper:
         collected = time.perf_counter()
         factor = self._factor(step, reports)
         self.optimizer.step(step, factor)
-        server.took(factor)
+        server.commit(factor)
         ended = time.perf_counter()
         decode_s = server.decode_s - before_s
         return StepResult(reports, factor, ended - started, decode_s, ended - collected)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from atomo.communicators import Balance, Exchanged, Report
+from atomo.communicators import Exchanged, GradientCounts, Report
 from atomo.training.events import StepDone
 from atomo.training.job import Job
 
@@ -26,8 +26,8 @@ class Step:
     up_bytes: int  # gradients, on the link of rank 0
     down_bytes: int  # what came back for them
     dense_bytes: int  # what gradients would take as float32
-    gradients: Balance | None = None  # of a step that workers were given
-    images: Balance | None = None
+    gradients: GradientCounts | None = None  # of a step that workers were given
+    images: GradientCounts | None = None
     slowest: int = 0  # the worker whose gradients take longest; 0: not known
     slowness: float = 1.0  # how many times the median of all
 
@@ -95,6 +95,6 @@ class Progress:
         )
 
 
-def all_used(count: int) -> Balance:
+def all_used(count: int) -> GradientCounts:
     """Of a step that all ranks take together."""
-    return Balance(asked=count, used=count, late=0, lost=0, under_way=0)
+    return GradientCounts(asked=count, used=count, late=0, lost=0, under_way=0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import final
 
 from atomo.communicators.elastic.progress import Reports
-from atomo.communicators.parameter_server.accounts import Balance
+from atomo.communicators.parameter_server.gradient_counts import GradientCounts
 from atomo.communicators.sharing import part
 
 __all__ = ["SampleSplit"]
@@ -37,15 +37,15 @@ class SampleSplit:
         whole = sum(images)
         return () if len({*images}) == 1 else tuple(count / whole for count in images)
 
-    def balances(self, step: int, reports: Reports) -> tuple[Balance, Balance]:
+    def balances(self, step: int, reports: Reports) -> tuple[GradientCounts, GradientCounts]:
         """Returns the gradient counts and the image counts of a committed step."""
         sharing, used = len(self.members_at(step)), len(reports)
         images = round(sum(report.images for report in reports.values()))
         return balance_of(sharing, used), balance_of(self._images, images)
 
 
-def balance_of(asked: int, used: int) -> Balance:
+def balance_of(asked: int, used: int) -> GradientCounts:
     """Returns the counts of a step that waits for all living members: every gradient that was not
     used was lost.
     """
-    return Balance(asked=asked, used=used, late=0, lost=asked - used, under_way=0)
+    return GradientCounts(asked=asked, used=used, late=0, lost=asked - used, under_way=0)

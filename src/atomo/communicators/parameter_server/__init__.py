@@ -18,21 +18,25 @@ Gradients are summed in the order of the ranks, not of arrival: floating-point a
 associate, and equal runs are to give equal bits.
 """
 
-from atomo.communicators.parameter_server.accounts import Balance
-from atomo.communicators.parameter_server.client import Client, Order
-from atomo.communicators.parameter_server.closing import Limits
-from atomo.communicators.parameter_server.down import Coder, Source, make_down
+from atomo.communicators.parameter_server.client import Client, Command
 from atomo.communicators.parameter_server.follower import Follower
+from atomo.communicators.parameter_server.gradient_counts import GradientCounts
 from atomo.communicators.parameter_server.server import Server
+from atomo.communicators.parameter_server.step_deadline import StepLimits
+from atomo.communicators.parameter_server.weight_sync import (
+    DifferenceCoder,
+    SyncInputs,
+    make_weight_sync,
+)
 
 __all__ = [
-    "Balance",
     "Client",
-    "Coder",
+    "Command",
+    "DifferenceCoder",
     "Follower",
-    "Limits",
-    "Order",
+    "GradientCounts",
     "Server",
-    "Source",
-    "make_down",
+    "StepLimits",
+    "SyncInputs",
+    "make_weight_sync",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
-from atomo.communicators.parameter_server.accounts import Accounts, Balance
+from atomo.communicators.parameter_server.gradient_counts import GradientCounters, GradientCounts
 from atomo.errors import FrameFault
 from atomo.wire import Flag
 
@@ -24,7 +24,7 @@ class Assignments:
         self._asked: dict[int, int] = {}
         self._late: dict[int, int] = {}
         self._refused: dict[int, int] = {}  # likewise, for not being what it should
-        self._gradients, self._images = Accounts(), Accounts()
+        self._gradients, self._images = GradientCounters(), GradientCounters()
 
     def give(self, parts: Mapping[int, int], step: int) -> None:
         """These workers compute the gradient of `step` from now on, each of so many images."""
@@ -38,7 +38,7 @@ class Assignments:
         self._images.ask(images - self._asked[worker])
         self.owed[worker], self._asked[worker] = step, images
 
-    def excuse(self, worker: int) -> None:
+    def cancel(self, worker: int) -> None:
         """It could not begin, and owes nothing any more."""
         self._gradients.ask(-1)
         self._images.ask(-self._release(worker))
@@ -95,12 +95,12 @@ class Assignments:
                 self._count_lost(images)
         self.complete_images.clear()
 
-    def balance(self, refusals: Iterable[tuple[int, FrameFault]] = ()) -> Balance:
+    def gradient_counts(self, refusals: Iterable[tuple[int, FrameFault]] = ()) -> GradientCounts:
         """What became of the gradients that were asked for, since this was last asked, and of whom
         frames were refused, and why.
         """
         under_way = len(self._asked) + len(self._late) + len(self._refused)
-        return self._gradients.balance(under_way, refusals)
+        return self._gradients.gradient_counts(under_way, refusals)
 
     @property
     def counts(self) -> list[tuple[int, ...]]:
@@ -109,13 +109,13 @@ class Assignments:
 
     def add(self, counts: Sequence[Sequence[int]]) -> None:
         """What `counts` were where the run paused, if any: they are in the next balance."""
-        for accounts, some in zip((self._gradients, self._images), counts, strict=False):
-            accounts.add(some)
+        for counters, some in zip((self._gradients, self._images), counts, strict=False):
+            counters.add(some)
 
-    def image_balance(self) -> Balance:
+    def image_counts(self) -> GradientCounts:
         """The same of the images that they are of."""
         known = self._asked, self._late, self._refused
-        return self._images.balance(sum(sum(one.values()) for one in known))
+        return self._images.gradient_counts(sum(sum(one.values()) for one in known))
 
     def _release(self, worker: int) -> int:
         """It owes nothing any more; the images of what it owed."""

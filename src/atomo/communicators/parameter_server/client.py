@@ -15,7 +15,7 @@ from atomo.communicators.parameter_server.messages import RAW, read_members, rea
 from atomo.communicators.parameter_server.relay import (
     ChainBroken,
     broken_frame,
-    hand_on,
+    forward_frames,
     read_chain,
     read_relay,
     receive_relayed,
@@ -28,7 +28,7 @@ from atomo.fusion import Bucket
 from atomo.transports import Transport
 from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 
-__all__ = ["Client", "Order"]
+__all__ = ["Client", "Command"]
 
 ORDERS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
 STALE = (Kind.BEGIN, Kind.HASH)  # orders that were to follow what came down a chain
@@ -38,7 +38,7 @@ PATIENCE = 1.5  # a worker waits this much longer, so that the master's better m
 
 
 @dataclass(frozen=True)
-class Order:
+class Command:
     """What the master wants of a worker next."""
 
     kind: Kind
@@ -92,7 +92,7 @@ class Client:
         self._cut_off = False  # whether what was to come down a chain has not come
         self._workers = tuple(range(1, transport.size))  # as the master last said
 
-    def pull(self) -> Order:
+    def pull(self) -> Command:
         """Waits for the master's next order.
 
         Raises:
@@ -107,11 +107,11 @@ class Client:
                 frame = broken_frame(self._step, self._transport.rank)
                 self._transport.send(MASTER, frame, "that nothing comes")
 
-    def _ordered(self) -> Order:
+    def _ordered(self) -> Command:
         frame, header, follow_s = self._next_order()
         self._heed(header)
         self._step = header.step
-        order = Order(header.kind, header.step, follow_s=follow_s, workers=self._workers)
+        order = Command(header.kind, header.step, follow_s=follow_s, workers=self._workers)
         match header.kind:
             case Kind.WEIGHTS | Kind.RELAY:
                 weights = self._read_weights(header, frame)
@@ -166,7 +166,7 @@ class Client:
             return
         relay, count = read_chain(frame, self._transport.rank, self._transport.size)
         what = f"the update of step {header.step}"
-        yield from hand_on(self._transport, relay, count, self._timeout_s, what)
+        yield from forward_frames(self._transport, relay, count, self._timeout_s, what)
 
     def _follow(self, follower: Follower, frame: Bytes) -> None:
         header = read_header(frame)

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.parameter_server.checks import fits
-from atomo.communicators.parameter_server.down import Replica, add_difference
 from atomo.communicators.parameter_server.messages import hash_frame, read_snapshot, read_update
-from atomo.communicators.parameter_server.total import Total
+from atomo.communicators.parameter_server.ordered_sum import OrderedSum
+from atomo.communicators.parameter_server.weight_sync import Replica, add_difference
 from atomo.errors import CheckpointError, FrameError
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, Header, Kind
@@ -142,7 +142,7 @@ class Follower:
         buckets = self._buckets_at(step)
         arrived = self._arrived(step, counted, len(buckets))
         shares = told or [self._share or 1 / len(counted)]
-        total = Total(buckets, self.replica.gradient, len(counted), shares, trusts=True)
+        total = OrderedSum(buckets, self.replica.gradient, len(counted), shares, trusts=True)
         for bucket in buckets:
             total.advance(bucket, arrived, counted)
         self.replica.step(step, factor)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, final
 
-from atomo.communicators.parameter_server.pace import Pace
+from atomo.communicators.parameter_server.failure_detector import FailureDetector
 from atomo.errors import DeadlineExpired, PeerLost, TooFewWorkers, TransportError
 from atomo.transports import Message, Transport
 from atomo.wire import Bytes
@@ -27,12 +27,14 @@ NEARLY: Final = 0.9  # of the timeout: who is silent for so long is as silent as
 class Members:
     """Who takes part in steps, and who waits for that."""
 
-    def __init__(self, transport: Transport, least: int, timeout_s: float, spares: int = 0) -> None:
+    def __init__(
+        self, transport: Transport, min_workers: int, timeout_s: float, spares: int = 0
+    ) -> None:
         """All workers of a job, but for the spares.
 
         Args:
             transport: what connects them with the master.
-            least: how many must be left, spares among them.
+            min_workers: smallest number of living workers, spares included.
             timeout_s: the longest wait for one of them.
             spares: how many ranks, the last, wait.
         """
@@ -46,9 +48,9 @@ class Members:
         """Who waits."""
         self.notes: list[str] = []
         """What a person should know, until somebody takes it out."""
-        self.pace = Pace(timeout_s, transport.cpu_time_s)
+        self.failure_detector = FailureDetector(timeout_s, transport.cpu_time_s)
         """How long their answers take."""
-        self._transport, self._least, self._timeout_s = transport, least, timeout_s
+        self._transport, self._min_workers, self._timeout_s = transport, min_workers, timeout_s
         self._lost: list[int] = []  # and nobody has asked yet
         self._fenced: set[int] = set()
         self._spared: set[int] = set()  # who was silent beside others, and was given time again
@@ -56,11 +58,11 @@ class Members:
     def check(self) -> None:
         """Raises TooFewWorkers where fewer are left than must be."""
         left = len(self.living) + len(self.spares)
-        if left < self._least:
+        if left < self._min_workers:
             dead = sorted({*self.everyone} - {*self.living} - {*self.spares})
             raise TooFewWorkers(
                 f"worker {dead} of {len(self.everyone)} died, which leaves {left}; --min-workers "
-                f"is {self._least}"
+                f"is {self._min_workers}"
             )
 
     def fill(self, step: int) -> list[int]:
@@ -82,7 +84,7 @@ class Members:
         """Starts sending; nothing goes to a worker that is gone."""
         try:
             if worker in self.living or worker in self.spares:
-                self.pace.expect(worker)
+                self.failure_detector.expect(worker)
                 self._transport.send(worker, frame, what)
         except PeerLost as lost:
             self._lose(lost)
@@ -102,9 +104,9 @@ class Members:
         """
         message: Message | None = None
         try:
-            wait_s = min(most_s, self.pace.patience_s(owing))
+            wait_s = min(most_s, self.failure_detector.next_look_s(owing))
             received = self._transport.receive(None, wait_s, what)
-            self.pace.hear(received.source)
+            self.failure_detector.hear(received.source)
             self._spared.discard(received.source)
             message = received
         except PeerLost as lost:
@@ -145,7 +147,7 @@ class Members:
         if not self._transport.fault_tolerant or not (waited or worker in self.living):
             raise lost
         self._transport.ignore_rank(worker)
-        self.pace.lose(worker)
+        self.failure_detector.lose(worker)
         self._spared.discard(worker)
         (self.spares if waited else self.living).remove(worker)
         if waited:
@@ -170,12 +172,12 @@ class Members:
         that is gone: then the job ends.
         """
         due = [worker for worker in owing if worker in self.living]
-        if silent := self.pace.overdue(due):
+        if silent := self.failure_detector.overdue(due):
             error = DeadlineExpired(
                 f"rank {self._transport.rank} waited {self._timeout_s:g} s for {what}; see "
                 "--timeout"
             )
-            alike = self.pace.overdue(due, NEARLY)
+            alike = self.failure_detector.overdue(due, NEARLY)
             if not self._transport.fault_tolerant or alike == self.living:
                 raise error
             if len(alike) > 1 and not self._spared.issuperset(alike):
@@ -183,11 +185,11 @@ class Members:
             else:
                 why = f"did not answer for {self._timeout_s:g} s, the --timeout"
                 self._fence(silent, why, error)
-        hung = [worker for worker in self.pace.hung(due) if worker not in self._fenced]
+        hung = [worker for worker in self.failure_detector.hung(due) if worker not in self._fenced]
         if hung and hung != self.living and self._transport.fault_tolerant:
-            soon_s = self.pace.soon_s
+            limit_s = self.failure_detector.silence_limit_s
             why = (
-                f"showed no sign of life for {soon_s:.3g} s, as long as many of its gradients take"
+                f"showed no sign of life for {limit_s:.3g} s, as long as many of its gradients take"
             )
             self._fence(hung, why, None)
 
@@ -196,7 +198,7 @@ class Members:
         for worker in workers:
             if not self._transport.fence(worker, if_stuck=True):
                 raise error
-            self.pace.expect(worker)
+            self.failure_detector.expect(worker)
         self._spared.update(workers)
         self.notes.append(
             f"worker {[*workers]} did not answer for {self._timeout_s:g} s, the --timeout; who of "
@@ -211,5 +213,5 @@ class Members:
                     raise error
                 continue
             self._fenced.add(worker)
-            self.pace.expect(worker)
+            self.failure_detector.expect(worker)
             self.notes.append(f"worker {worker} {why}, and was killed")

@@ -28,7 +28,7 @@ __all__ = [
     "Relay",
     "broken_frame",
     "chain_frames",
-    "hand_on",
+    "forward_frames",
     "read_chain",
     "read_relay",
     "receive_relayed",
@@ -117,7 +117,7 @@ def read_chain(frame: Bytes, rank: int, size: int) -> tuple[Relay, int]:
     return checked(ranks, rank, size), count
 
 
-def hand_on(
+def forward_frames(
     transport: Transport, relay: Relay, count: int, timeout_s: float, what: str
 ) -> Iterator[Bytes]:
     """Frames of the master's as they come, each of them already on its way to the next worker.
@@ -127,7 +127,7 @@ def hand_on(
     """
     for number in range(count):
         asked = f"{what}, frame {number}, from rank {relay.source}"
-        frame = handed(transport, relay.source, timeout_s, asked)
+        frame = receive_next(transport, relay.source, timeout_s, asked)
         if relay.to != MASTER:
             give(transport, relay.to, frame, what)
         if is_broken(frame):
@@ -148,7 +148,7 @@ def is_broken(frame: Bytes) -> bool:
     return frame.size < SHORT and read_header(frame).kind is Kind.BROKEN
 
 
-def handed(transport: Transport, source: int, timeout_s: float, what: str) -> Bytes:
+def receive_next(transport: Transport, source: int, timeout_s: float, what: str) -> Bytes:
     """The next frame down the chain, or one that says that it is broken."""
     try:
         return transport.receive(source, timeout_s, what).data
@@ -195,7 +195,7 @@ def receive_relayed(
     weights = torch.empty(entries)
     parts = torch.split(weights, piece_entries(entries))
     what = f"the weights of step {step}"
-    frames = hand_on(transport, relay, len(parts), timeout_s, what)
+    frames = forward_frames(transport, relay, len(parts), timeout_s, what)
     for number, (part, frame) in enumerate(zip(parts, frames, strict=True)):
         part.copy_(read_piece(frame, step, number, Field(dtype, part.shape)))
     return weights

@@ -9,18 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.parameter_server.accounts import Balance
-from atomo.communicators.parameter_server.agreement import Agreement
 from atomo.communicators.parameter_server.assignments import Assignments
-from atomo.communicators.parameter_server.closing import Closing, Limits
-from atomo.communicators.parameter_server.collection import Collection
-from atomo.communicators.parameter_server.down import Down, Taken, Weights
-from atomo.communicators.parameter_server.intake import Intake
+from atomo.communicators.parameter_server.commands import CommandSender
+from atomo.communicators.parameter_server.frame_receiver import FrameReceiver
+from atomo.communicators.parameter_server.gradient_counts import GradientCounts
+from atomo.communicators.parameter_server.gradient_router import GradientRouter
 from atomo.communicators.parameter_server.members import Members
-from atomo.communicators.parameter_server.orders import Orders
-from atomo.communicators.parameter_server.reception import Reception
 from atomo.communicators.parameter_server.refusals import Refusals
-from atomo.communicators.parameter_server.states import States
+from atomo.communicators.parameter_server.scale_agreement import ScaleAgreement
+from atomo.communicators.parameter_server.step_deadline import StepDeadline, StepLimits
+from atomo.communicators.parameter_server.step_gradients import StepGradients
+from atomo.communicators.parameter_server.weight_sync import CountedStep, FullSync, WeightSync
+from atomo.communicators.parameter_server.worker_states import WorkerStates
 from atomo.communicators.report import Report
 from atomo.communicators.state import State
 from atomo.errors import FrameError, TooFewWorkers
@@ -30,7 +30,7 @@ from atomo.wire import Bytes, Header, Kind
 
 __all__ = ["Server"]
 
-ANY_TIME: Final = Limits()
+ANY_TIME: Final = StepLimits()
 
 
 @final
@@ -43,14 +43,14 @@ class Server:
         buckets: Sequence[Bucket],
         needed: int,
         timeout_s: float,
-        down: Down | None = None,
+        weight_sync: WeightSync | None = None,
         late_counts: bool = False,
-        least: int = 1,
+        min_workers: int = 1,
         spares: int = 0,
         images: int = 0,
-        lent: Callable[[State], State] | None = None,
-        most_strikes: int = 3,
-        limits: Limits = ANY_TIME,
+        spare_state: Callable[[State], State] | None = None,
+        max_strikes: int = 3,
+        limits: StepLimits = ANY_TIME,
     ) -> None:
         """A server.
 
@@ -59,39 +59,39 @@ class Server:
             buckets: what they send.
             needed: how many of them close a step, as long as so many are left.
             timeout_s: the longest wait for one of them.
-            down: how the weights come to the workers; None: whole, at every step.
+            weight_sync: how workers get the weights; None: whole, at every step.
             late_counts: whether each gradient weighs what it would in a step of all workers, since
                 what is late comes back; else the sum is the mean of those that count.
-            least: how many workers must be left for another step, spares among them.
+            min_workers: smallest number of living workers for another step, spares included.
             spares: how many ranks, the last, wait to take the place of a worker that is gone.
             images: of each step, which its workers divide.
-            lent: what of the state of another worker a spare begins with; None: nothing.
-            most_strikes: refused frames in a row that drop a worker.
+            spare_state: the part of another worker's state that a spare starts with; None: no part.
+            max_strikes: consecutive refused frames after which a worker is dropped.
             limits: how long a step waits for gradients.
         """
-        self._members = Members(transport, least, timeout_s, spares)
+        self._members = Members(transport, min_workers, timeout_s, spares)
         self._buckets, self._needed, self._late_counts = buckets, needed, late_counts
-        self._down = Weights() if down is None else down
+        self._weight_sync = FullSync() if weight_sync is None else weight_sync
         self._images, self._assignments = images, Assignments()
-        self._orders = Orders(self._members, self._assignments, self._down, images)
-        self._lent, self._weights = lent, torch.empty(0)
+        self._commands = CommandSender(self._members, self._assignments, self._weight_sync, images)
+        self._spare_state, self._weights = spare_state, torch.empty(0)
         self._workers = self._members.living
         self._usual = (1 / (len(self._workers) if late_counts else needed),)
-        self._closing = Closing(limits)
+        self._deadline = StepDeadline(limits)
         self._step = 0
-        self._taken: Taken | None = None
-        self._agreement = Agreement(self._orders)
+        self._counted_step: CountedStep | None = None
+        self._agreement = ScaleAgreement(self._commands)
         self._refusals = Refusals(
-            self._members, self._assignments, self._agreement, self._down, most_strikes
+            self._members, self._assignments, self._agreement, self._weight_sync, max_strikes
         )
-        self._intake = Intake(
-            self._members, self._assignments, self._agreement, self._orders, self._refusals
+        self._router = GradientRouter(
+            self._members, self._assignments, self._agreement, self._commands, self._refusals
         )
-        self._reception = Reception(
-            self._members, self._assignments, self._orders, self._down, self._refusals.leftovers,
-            self._bury, self._refuse,
+        self._receiver = FrameReceiver(
+            self._members, self._assignments, self._commands, self._weight_sync,
+            self._refusals.refused_tail, self._remove_dead, self._refuse,
         )  # fmt: skip
-        self._states = States(self._members, self._orders, self._reception, self._refuse)
+        self._states = WorkerStates(self._members, self._commands, self._receiver, self._refuse)
 
     def expect(self, buckets: Sequence[Bucket]) -> None:
         """Expects these buckets from the next step on: the same layout, perhaps other codecs."""
@@ -100,7 +100,7 @@ class Server:
     @property
     def decode_s(self) -> float:
         """Spent on decoding and adding up, so far."""
-        return self._intake.decode_s
+        return self._router.decode_s
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -109,15 +109,15 @@ class Server:
 
     def take_notes(self) -> list[str]:
         """What a person should know of the workers and their weights, since this was last asked."""
-        kept = (self._refusals.notes, self._members.notes, self._down.notes)
+        kept = (self._refusals.notes, self._members.notes, self._weight_sync.notes)
         notes = [note for one in kept for note in one]
         for one in kept:
             one.clear()
         return notes
 
-    def balance(self) -> Balance:
+    def gradient_counts(self) -> GradientCounts:
         """What became of the gradients that were asked for, since this was last asked."""
-        return self._assignments.balance(self._refusals.take_senders())
+        return self._assignments.gradient_counts(self._refusals.take_senders())
 
     @property
     def counts(self) -> list[tuple[int, ...]]:
@@ -126,25 +126,27 @@ class Server:
         """
         return self._assignments.counts
 
-    def add_counts(self, counts: Sequence[Sequence[int]]) -> None:
+    def restore_counts(self, counts: Sequence[Sequence[int]]) -> None:
         """What `counts` were where the run goes on."""
         self._assignments.add(counts)
 
     def slowest(self) -> tuple[int, float]:
         """The worker whose gradients take longest, and how many times the median; 0: not known."""
-        return self._members.pace.slowest()
+        return self._members.failure_detector.slowest()
 
-    def image_balance(self) -> Balance:
+    def image_counts(self) -> GradientCounts:
         """The same of the images that they are of."""
-        return self._assignments.image_balance()
+        return self._assignments.image_counts()
 
     def meet(self, weights: Float[Tensor, " n"]) -> None:
         """Before the first step of a run that starts anew: who built the same weights has them."""
         for worker in self.workers:
-            self._orders.send_all(worker, self._down.greet(worker, weights), "a greeting")
-        while owing := [worker for worker in self._workers if self._down.awaits(worker)]:
+            self._commands.send_all(
+                worker, self._weight_sync.initial_query(worker, weights), "a greeting"
+            )
+        while owing := [worker for worker in self._workers if self._weight_sync.awaits(worker)]:
             what = f"the hash of the initial weights of worker {owing}"
-            if received := self._reception.any(owing, what):
+            if received := self._receiver.any(owing, what):
                 raise FrameError(f"rank {received[0].source} sent no hash before the first step")
 
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
@@ -152,16 +154,16 @@ class Server:
 
         They must not change before `took`.
         """
-        self._bury()
-        self._admit(self._members.fill(step))
+        self._remove_dead()
+        self._admit_spares(self._members.fill(step))
         self._step, self._weights = step, weights
-        self._orders.open(step)
-        self._intake.expect(step, self._buckets)
-        self._closing.open()
-        self._down.open(step, weights)
+        self._commands.open(step)
+        self._router.expect(step, self._buckets)
+        self._deadline.open()
+        self._weight_sync.open(step, weights)
         self._agreement.open(step, min(self._needed, len(self._workers)), self._buckets)
         busy = self._assignments.owed
-        self._orders.compute([worker for worker in self._workers if worker not in busy])
+        self._commands.compute([worker for worker in self._workers if worker not in busy])
 
     def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
         """Closes the step: `out` becomes the mean gradient of the first `needed` workers,
@@ -179,32 +181,32 @@ class Server:
         self._assignments.use(counted)
         self._refusals.accept([*counted])
         shares = () if step.shares == self._usual else step.shares
-        self._taken = Taken(self._step, counted, 1.0, shares)
+        self._counted_step = CountedStep(self._step, counted, 1.0, shares)
         return {worker: step.reports[worker] for worker in counted}
 
     def _collected(
         self, out: Float[Tensor, " n"]
-    ) -> tuple[Collection, Mapping[int, Mapping[int, Bytes]]] | None:
+    ) -> tuple[StepGradients, Mapping[int, Mapping[int, Bytes]]] | None:
         """The gradients of the open step, and the frames in their sum; None: of nobody."""
-        step = self._intake.collection = Collection(
+        step = self._router.gradients = StepGradients(
             self._step, self._buckets, out, self._workers, self._needed, self._late_counts,
             self._images,
         )  # fmt: skip
         counted = None
-        while counted is None and self._all_are_well() and not step.is_deserted:
+        while counted is None and self._all_are_well() and not step.has_no_workers:
             counts = len(step.reports), step.needed, step.possible
-            if left_s := self._closing.left_s(*counts, len(self._behind(step.missing))):
+            if left_s := self._deadline.remaining_s(*counts, len(self._behind(step.missing))):
                 if received := self._receive(step.missing, left_s):
-                    self._intake.take(*received, step)
+                    self._router.take(*received, step)
             else:
-                counted = self._intake.closed(step)
-        self._intake.collection = None
+                counted = self._router.closed(step)
+        self._router.gradients = None
         return None if counted is None else (step, counted)
 
-    def took(self, factor: float) -> None:
+    def commit(self, factor: float) -> None:
         """What was collected made a step, `factor` times as long: the weights are the next."""
-        if self._taken is not None:
-            self._down.took(replace(self._taken, factor=factor))
+        if self._counted_step is not None:
+            self._weight_sync.commit(replace(self._counted_step, factor=factor))
 
     def save(self) -> list[dict[str, Tensor]]:
         """The state of every worker that is left, once all are done with what they compute.
@@ -212,10 +214,10 @@ class Server:
         Raises:
             TooFewWorkers: none is left.
         """
-        self._settle()
-        settled = self._down.settle(self.workers)
+        self._wait_idle()
+        settled = self._weight_sync.settle(self.workers)
         for worker, frames in settled.items():
-            self._orders.send_all(worker, frames, f"the weights after step {self._step}")
+            self._commands.send_all(worker, frames, f"the weights after step {self._step}")
         what = f"the checkpoint of step {self._step}"
         while not (states := self._states.ask(self.workers, what)) and self._members.spares:
             self._members.fill(self._step + 1)  # all others died, with all that they kept
@@ -233,18 +235,18 @@ class Server:
 
     def stop(self) -> None:
         """Ends the run of every worker."""
-        self._settle()
+        self._wait_idle()
         for worker in (*self.workers, *self._members.spares):
-            self._orders.send(worker, Kind.STOP)
+            self._commands.send(worker, Kind.STOP)
         self._members.drain()
 
-    def _admit(self, joining: Sequence[int]) -> None:
+    def _admit_spares(self, joining: Sequence[int]) -> None:
         """Gives those who join what they begin with. The weights come to them with their first
         step, as to all others, and who shares it.
         """
-        if joining and self._lent is not None:
-            self._settle()
-            self._states.lend(joining, self._lent)
+        if joining and self._spare_state is not None:
+            self._wait_idle()
+            self._states.lend(joining, self._spare_state)
 
     @property
     def is_waited_for(self) -> bool:
@@ -258,42 +260,42 @@ class Server:
 
     def _all_are_well(self) -> bool:
         """True. Who is not is taken out, and if too few are left, that is an error."""
-        self._bury()
+        self._remove_dead()
         try:
             self._members.check()
         except TooFewWorkers:
-            self._intake.collection = None
+            self._router.gradients = None
             self._assignments.abandon(self._workers)
             raise
         return True
 
     def _refuse(self, worker: int, error: FrameError) -> None:
         """Goes on without what a worker is sending."""
-        self._intake.refuse(worker, error)
+        self._router.refuse(worker, error)
         self._states.ask_again(worker)
 
-    def _bury(self) -> None:
+    def _remove_dead(self) -> None:
         """Takes those who died out of all that is waited for."""
         for worker in self._members.take_lost():
             self._refusals.lose(worker)
             self._assignments.lose(worker)
-            self._down.lose(worker)
-            self._intake.lose(worker)
+            self._weight_sync.lose(worker)
+            self._router.lose(worker)
 
-    def _settle(self) -> None:
+    def _wait_idle(self) -> None:
         """Waits until no worker computes any more. What still comes in came too late."""
-        self._bury()
+        self._remove_dead()
         while owing := sorted(self._assignments.owed):
             if received := self._receive(owing):
-                self._intake.turn_away(*received)
+                self._router.route_late(*received)
 
     def _receive(
         self, owing: Sequence[int], most_s: float = math.inf
     ) -> tuple[Message, Header] | None:
         """The next frame of a gradient; None: there was something else to see to."""
         what = f"the gradients of worker {[*owing]} at step {self._step}"
-        closed = self._intake.collection is None
+        closed = self._router.gradients is None
         buckets = () if closed else self._buckets  # those may be of the next step already
-        return self._reception.gradient(
+        return self._receiver.gradient(
             owing, what, self._step, buckets, closed=closed, most_s=most_s
         )

@@ -1,0 +1,229 @@
+"""When a worker is taken for hung, by a clock and processor times that the test sets."""
+
+from itertools import count
+
+import pytest
+import torch
+
+from atomo.communicators.parameter_server.failure_detector import LOOKS_PER_LIMIT, FailureDetector
+from atomo.communicators.parameter_server.members import Members
+from atomo.communicators.parameter_server.step_deadline import StepDeadline, StepLimits
+from atomo.errors import DeadlineExpired, PeerLost
+from atomo.transports import network
+from atomo.wire import Bytes
+
+TIMEOUT_S = 300.0
+SOON_S = 15.0  # its twentieth
+
+
+class World:
+    """Workers of which some compute, over so many seconds."""
+
+    def __init__(self, workers: int = 3, timeout_s: float = TIMEOUT_S) -> None:
+        self.now = 1000.0
+        self.used: dict[int, float | None] = dict.fromkeys(range(1, workers + 1), 0.0)
+        self.workers = [*self.used]
+        self.failure_detector = FailureDetector(
+            timeout_s, lambda worker: self.used[worker], lambda: self.now
+        )
+
+    def steps(self, count: int, took_s: float) -> None:
+        """Steps in which all answer."""
+        for _ in range(count):
+            for worker in self.workers:
+                self.failure_detector.expect(worker)
+                self.failure_detector.give(worker)
+            self.pass_s(took_s)
+            for worker in self.workers:
+                self.failure_detector.hear(worker)
+                self.failure_detector.complete(worker)
+
+    def pass_s(
+        self, seconds: float, computing: tuple[int, ...] = (), step_s: float = 0.5
+    ) -> list[int]:
+        """Lets time pass, and looks as the master does; who is taken for hung first."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += step_s
+            for worker in computing:
+                self.used[worker] = (self.used[worker] or 0.0) + 0.01
+            if found := self.failure_detector.hung(self.workers):
+                return found
+        return []
+
+
+def given(world: World) -> None:
+    for worker in world.workers:
+        world.failure_detector.expect(worker)
+        world.failure_detector.give(worker)
+
+
+def test_one_that_does_nothing_is_hung_long_before_the_timeout():
+    world = World()
+    world.steps(6, 0.5)
+    given(world)
+    began = world.now
+    assert world.pass_s(TIMEOUT_S, computing=(1, 3)) == [2]
+    assert SOON_S <= world.now - began <= SOON_S * (1 + 2 / LOOKS_PER_LIMIT)
+
+
+def test_one_that_computes_is_never_hung_however_slow_it_is():
+    world = World()
+    world.steps(6, 0.5)
+    given(world)
+    assert world.pass_s(0.99 * TIMEOUT_S, computing=(1, 2, 3)) == []
+    assert world.failure_detector.overdue(world.workers) == []
+    world.pass_s(0.02 * TIMEOUT_S, computing=(1, 2, 3))
+    assert world.failure_detector.overdue(world.workers) == [1, 2, 3]  # the bound of all
+
+
+def test_one_that_sends_is_not_hung():
+    world = World()
+    world.steps(6, 0.5)
+    given(world)
+    for _ in range(10):
+        assert world.pass_s(0.9 * SOON_S, computing=(1, 3)) == []
+        world.failure_detector.hear(2)
+
+
+@pytest.mark.parametrize(("took_s", "silence_limit_s"), [(0.01, 15.0), (2.0, 40.0), (60.0, 300.0)])
+def test_the_time_adapts_to_what_gradients_take(took_s, silence_limit_s):
+    world = World()
+    world.steps(1, 100.0)  # the first compiles, and stands for no other
+    world.steps(20, took_s)
+    step_s = max(took_s, 0.5)  # as the world's clock ticks
+    assert world.failure_detector.silence_limit_s == pytest.approx(
+        max(silence_limit_s, min(TIMEOUT_S, 20 * step_s))
+    )
+
+
+def test_nobody_is_judged_before_enough_is_known():
+    world = World()
+    world.steps(2, 0.5)
+    given(world)
+    assert world.pass_s(TIMEOUT_S - 1) == []
+
+
+def test_nobody_is_judged_whose_processor_time_is_not_known():
+    world = World()
+    world.used[2] = None
+    world.steps(6, 0.5)
+    given(world)
+    assert world.pass_s(TIMEOUT_S - 1, computing=(1, 3)) == []
+
+
+def test_a_master_that_was_held_up_begins_to_count_anew():
+    """A laptop's lid, a stopped container: all were asleep, and it wakes first."""
+    world = World()
+    world.steps(6, 0.5)
+    given(world)
+    world.pass_s(0.9 * SOON_S, computing=(1, 3))
+    world.now += 3600.0
+    assert world.failure_detector.hung(world.workers) == []
+    assert world.pass_s(0.9 * SOON_S, computing=(1, 2, 3)) == []
+
+
+def test_the_slowest_is_named_with_how_much_slower_it_is():
+    world = World(workers=4)
+    assert world.failure_detector.slowest() == (0, 1.0)
+    for _ in range(8):
+        given(world)
+        for worker in (1, 2, 4, 3):
+            world.now += 1.0 if worker < 3 else 0.5
+            world.failure_detector.complete(worker)
+    worker, slowness = world.failure_detector.slowest()
+    assert worker == 3
+    assert slowness == pytest.approx(3.0 / 2.25)
+
+
+def test_a_zombie_that_wakes_is_not_heard():
+    """Its rank is given to nobody else: what comes of it is of an age that is over."""
+    wires = network(3)
+    members = Members(wires[0], 1, 60.0)
+    members._lose(PeerLost(2, "waiting"))
+    wires[2].send(0, word(), "a word of the dead")
+    wires[1].send(0, word(), "a word")
+    assert members.receive([1], "words") is None
+    message = members.receive([1], "words")
+    assert message is not None
+    assert message.source == 1
+    assert members.living == [1]
+
+
+def word() -> Bytes:
+    return torch.zeros(1, dtype=torch.uint8).numpy()
+
+
+def test_all_that_are_silent_for_nearly_as_long_are_silent_together():
+    wires = network(3)
+    members, looks = Members(wires[0], 1, 0.05), count()
+    # At each look a little later, however long this process is held up between the two orders.
+    members.failure_detector._clock = lambda: 1e-3 * next(looks)
+    for worker in (1, 2):
+        members.send(worker, word(), "an order")
+
+    def wait() -> None:
+        while True:
+            members.receive([1, 2], "words")
+
+    with pytest.raises(DeadlineExpired, match=r"rank 0 waited 0.05 s for words; see --timeout"):
+        wait()
+    assert members.living == [1, 2]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_closes_once_there_are_enough():
+    closing = StepDeadline(StepLimits(), Clock())
+    closing.open()
+    assert closing.remaining_s(0, 2, 4) == closing.remaining_s(1, 2, 4) == float("inf")
+    assert closing.remaining_s(2, 2, 4) == closing.remaining_s(4, 4, 4) == 0.0
+
+
+def test_grace_waits_for_others_as_long_as_the_enough_took_times_it():
+    clock = Clock()
+    closing = StepDeadline(StepLimits(grace=0.5), clock)
+    for opened in (100.0, 200.0):
+        clock.now = opened
+        closing.open()
+        clock.now += 8.0
+        assert closing.remaining_s(1, 2, 4) == float("inf")
+        assert closing.remaining_s(2, 2, 4) == 4.0
+        clock.now += 3.0
+        assert closing.remaining_s(3, 2, 4) == 1.0
+        assert closing.remaining_s(4, 2, 4) == 0.0  # nobody else comes
+        clock.now += 1.0
+        assert closing.remaining_s(3, 2, 4) == 0.0
+
+
+def test_a_step_timeout_takes_what_is_there_and_waits_for_the_first():
+    clock = Clock()
+    closing = StepDeadline(StepLimits(step_s=10.0, grace=5.0), clock)
+    closing.open()
+    clock.now = 7.0
+    assert closing.remaining_s(0, 3, 4) == float("inf")
+    assert closing.remaining_s(1, 3, 4) == 3.0
+    assert closing.remaining_s(3, 3, 4) == 3.0  # the grace would be longer
+    clock.now = 11.0
+    assert closing.remaining_s(0, 3, 4) == float("inf")
+    assert closing.remaining_s(1, 3, 4) == 0.0
+
+
+def test_who_still_computes_an_earlier_step_is_not_waited_for_where_most_are_there():
+    clock = Clock()
+    closing = StepDeadline(StepLimits(step_s=10.0), clock)
+    closing.open()
+    assert closing.remaining_s(3, 4, 4, behind=1) == 0.0
+    assert closing.remaining_s(2, 4, 4, behind=1) == 10.0  # one that computes the open step
+    assert closing.remaining_s(2, 4, 4, behind=2) == 10.0  # no more than half
+    assert StepDeadline(StepLimits(), clock).remaining_s(3, 4, 4, behind=1) == float("inf")
+    closing = StepDeadline(StepLimits(grace=1.0), clock)
+    closing.open()
+    clock.now = 5.0
+    assert closing.remaining_s(2, 2, 4, behind=1) == 5.0
+    assert closing.remaining_s(3, 2, 4, behind=1) == 0.0

@@ -11,7 +11,7 @@ from typing import final
 
 from chaos_job import Cluster, Training
 
-from atomo.training.listing import steps
+from atomo.training.index import steps
 from atomo.training.manifest import manifest_name
 
 __all__ = ["FAULTS", "Fault", "Scene", "drawn", "liars"]

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
-from atomo.training.capture import capture
+from atomo.training.sample_gradient import sample_gradient
 
 __all__ = ["SPECS", "find_gradient"]
 
@@ -33,7 +33,7 @@ def find_gradient(path: Path | None, data_dir: Path, random: int) -> dict[str, T
         return {"weight": torch.randn(side, random // side, generator=generator) * scale}
     if path and path.exists():
         return load_file(path)
-    gradient = capture("ResNet18", "Cifar10", data_dir, steps=20)
+    gradient = sample_gradient("ResNet18", "Cifar10", data_dir, steps=20)
     if path:
         save_file(gradient, path)
     return gradient

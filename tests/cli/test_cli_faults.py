@@ -78,8 +78,8 @@ Client.send_state = planted
 """
 IN_FORWARD = """
 import torch
-from atomo.training.passes import Passes
-run, forward, at = Passes.run, torch.nn.Linear.forward, [0]
+from atomo.training.forward_backward import ForwardBackward
+run, forward, at = ForwardBackward.run, torch.nn.Linear.forward, [0]
 def noted(self, step):
     at[0] = step
     return run(self, step)
@@ -87,7 +87,7 @@ def planted(self, x):
     if at[0] == 3:
         {fault}
     return forward(self, x)
-Passes.run, torch.nn.Linear.forward = noted, planted
+ForwardBackward.run, torch.nn.Linear.forward = noted, planted
 """
 IN_ENCODING = """
 from atomo.communicators.parameter_server.uplink import Uplink

@@ -17,7 +17,7 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.integrations.making import Choice
 from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.noise_meter import NoiseMeter
-from atomo.training.damping import Damping
+from atomo.training.noise_damping import Damping
 from atomo.transports import network as memory_network
 
 NOISY = "randk(ratio=0.05)"

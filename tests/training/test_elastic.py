@@ -20,11 +20,11 @@ from atomo.errors import PeerLost, TooFewWorkers
 from atomo.training import replicated
 from atomo.training.checkpoint import load, steps
 from atomo.training.events import Caution, Ended, Event, Started
+from atomo.training.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.job import Job, make_job
 from atomo.training.rank import make_end
 from atomo.training.replica import ReplicaStep
 from atomo.training.replicated import Replicated
-from atomo.training.ways import cautions_of, make_elastic_group
 from atomo.transports import LocalTransport, Transport, network
 
 STEPS = 8

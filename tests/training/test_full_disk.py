@@ -17,12 +17,12 @@ from atomo.errors import CheckpointError
 from atomo.fusion import plan, shapes
 from atomo.grouping import ONE
 from atomo.training import metrics
-from atomo.training.board import Board
-from atomo.training.dump import GradientDump
 from atomo.training.events import StepDone, Storage
+from atomo.training.gradient_dump import GradientDump
 from atomo.training.metrics import MetricsLog
+from atomo.training.retrying_writer import RetryingWriter
 from atomo.training.scoring import Evaluation
-from atomo.training.storage import Outage
+from atomo.training.tensorboard_writer import TensorBoardWriter
 
 STEP = StepDone(1, *[1.0] * 4, 1, 1.0, 1, 1, 1, *[1.0] * 8)
 ROOM = 800  # bytes of a file: one step and a half
@@ -43,7 +43,7 @@ def test_steps_that_have_no_room_wait_for_it(full, tmp_path):
     told: list[Storage] = []
     clock = Clock()
     path = tmp_path / "metrics.jsonl"
-    with MetricsLog(tmp_path, 1, Outage("metrics", told.append, clock)) as log:
+    with MetricsLog(tmp_path, 1, RetryingWriter("metrics", told.append, clock)) as log:
         for step in (1, 2, 3):
             log.write(replace(STEP, step=step))
         assert len(path.read_bytes()) == ROOM  # one is torn
@@ -68,7 +68,7 @@ def test_a_log_that_was_removed_is_made_anew(tmp_path):
 
 def test_more_steps_than_can_wait_are_counted(full, tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "MOST", 2)
-    log = MetricsLog(tmp_path, 1, Outage("metrics", lambda told: None, Clock()))
+    log = MetricsLog(tmp_path, 1, RetryingWriter("metrics", lambda told: None, Clock()))
     for step in (1, 2, 3, 4):  # the first is written
         log.write(replace(STEP, step=step))
     make_room()
@@ -140,6 +140,6 @@ def test_a_tensorboard_that_has_no_room_says_so(full, tmp_path):
 
 
 def board(folder: Path) -> None:
-    with Board(folder) as written:
+    with TensorBoardWriter(folder) as written:
         for step in range(20):
             written.add(Evaluation(step, {"top1": 0.5, "loss": 1.0}, 10, "images"))

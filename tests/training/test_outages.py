@@ -12,11 +12,11 @@ from selection import slow_but
 from support import run_threads, settings
 
 from atomo.errors import CheckpointError
-from atomo.training import keeper, run_folder, storage
+from atomo.training import retrying_writer, run_folder, run_recorder
 from atomo.training.checkpoint import load, prune, steps
 from atomo.training.events import Event, Saved, StepDone, Storage
 from atomo.training.ownership import FolderTaken
-from atomo.training.storage import Outage
+from atomo.training.retrying_writer import RetryingWriter
 
 TIMES = 4  # steps that an outage takes
 
@@ -44,7 +44,7 @@ def full() -> None:
 def test_attempts_are_further_and_further_apart_and_told_twice():
     told: list[Storage] = []
     clock = Clock()
-    outage = Outage("checkpoints", told.append, clock)
+    outage = RetryingWriter("checkpoints", told.append, clock)
     assert outage.attempt(lambda: None)
     assert not outage.due
     at = []
@@ -67,7 +67,7 @@ def test_attempts_are_further_and_further_apart_and_told_twice():
 
 def test_what_comes_last_is_tried_for_a_bounded_time():
     clock = Clock()
-    outage = Outage("checkpoints", lambda told: None, clock)
+    outage = RetryingWriter("checkpoints", lambda told: None, clock)
     with pytest.raises(CheckpointError, match="No space left on device; tried for 30 s"):
         outage.insist(full, 30.0, clock.wait)
     assert 30 <= clock.now < 36
@@ -81,7 +81,7 @@ def test_a_folder_that_another_run_has_ends_the_run():
         raise FolderTaken("another run has it")
 
     with pytest.raises(FolderTaken):
-        Outage("checkpoints", lambda told: None).attempt(taken)
+        RetryingWriter("checkpoints", lambda told: None).attempt(taken)
 
 
 # --- a run
@@ -90,8 +90,8 @@ def test_a_folder_that_another_run_has_ends_the_run():
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again after each step."""
-    monkeypatch.setattr(storage, "FIRST_S", 0.0)
-    monkeypatch.setattr(keeper, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(retrying_writer, "FIRST_S", 0.0)
+    monkeypatch.setattr(run_recorder, "PATIENCE_S", 0.0)
 
 
 def refusing(number: int) -> Callable[[Path], Callable[[], None]]:

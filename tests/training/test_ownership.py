@@ -18,9 +18,9 @@ from jobs import until
 from support import settings
 
 from atomo.errors import CheckpointError
-from atomo.training import holder, ownership
-from atomo.training.holder import Holder, this_process
+from atomo.training import lock_owner, ownership
 from atomo.training.job import make_job
+from atomo.training.lock_owner import LockOwner, this_process
 from atomo.training.master import Master
 from atomo.training.ownership import LEASE_S, RUN, FolderGone, FolderTaken, own
 from atomo.transports import network
@@ -35,7 +35,7 @@ with own(Path(sys.argv[1]), RUN):
 """
 
 
-def lock_file(folder: Path, who: Holder, age_s: float = 0.0) -> Path:
+def lock_file(folder: Path, who: LockOwner, age_s: float = 0.0) -> Path:
     """The lock file that a holder has left, or renewed so long ago."""
     path = folder / RUN.file
     path.write_bytes(who.encoded())
@@ -44,7 +44,7 @@ def lock_file(folder: Path, who: Holder, age_s: float = 0.0) -> Path:
     return path
 
 
-def elsewhere() -> Holder:
+def elsewhere() -> LockOwner:
     return replace(this_process(), host="h2", boot="another", job="abcd")
 
 
@@ -123,7 +123,7 @@ def test_without_locks_a_process_is_known_by_its_number_and_start(tmp_path, monk
 
 
 def test_a_host_that_says_nothing_of_itself_goes_by_the_lease(tmp_path, monkeypatch):
-    monkeypatch.setattr(holder, "BOOT", tmp_path / "nothing")
+    monkeypatch.setattr(lock_owner, "BOOT", tmp_path / "nothing")
     with own(tmp_path, RUN), pytest.raises(FolderTaken, match="if that host is gone"):
         own(tmp_path, RUN)
     lock_file(tmp_path, this_process(), LEASE_S + 20)
@@ -135,7 +135,7 @@ def test_a_host_that_says_nothing_of_itself_goes_by_the_lease(tmp_path, monkeypa
 def test_a_lock_file_that_names_nobody_holds_nothing(text, tmp_path):
     (tmp_path / RUN.file).write_bytes(text)
     with own(tmp_path, RUN, pytest.fail):
-        assert holder.parse((tmp_path / RUN.file).read_bytes())
+        assert lock_owner.parse((tmp_path / RUN.file).read_bytes())
 
 
 def test_it_is_renewed(tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_a_folder_that_was_removed_is_made_anew_and_held(tmp_path):
             own(folder, RUN)
         (folder / RUN.file).unlink()  # by hand, say
         owner.check()
-        assert holder.parse((folder / RUN.file).read_bytes()) == owner._me
+        assert lock_owner.parse((folder / RUN.file).read_bytes()) == owner._me
     assert not list(folder.iterdir())
 
 

@@ -16,16 +16,16 @@ from atomo.errors import CheckpointError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.launch.sweep import SweepTrial, remember
-from atomo.training.board import Board
 from atomo.training.checkpoint import Snapshot, finish, save
-from atomo.training.dump import GradientDump
 from atomo.training.evaluation import Evaluation
 from atomo.training.evaluation_log import EvaluationLog
+from atomo.training.gradient_dump import GradientDump
 from atomo.training.kept_settings import keep_settings
 from atomo.training.lock_file import age_s
 from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import EVALUATOR, RUN, own
 from atomo.training.run_folder import explained, probe
+from atomo.training.tensorboard_writer import TensorBoardWriter
 
 TEXT = b'{"step": 1}\n{"victim": "of somebody else", "torn'  # a log that would be cut off
 
@@ -66,7 +66,7 @@ def evaluated(run: Path) -> None:
 
 
 def boarded(run: Path) -> None:
-    with Board(run / "tensorboard") as board:
+    with TensorBoardWriter(run / "tensorboard") as board:
         board.add(Evaluation(1, {"accuracy": 1.0}, 1, "images"))
 
 
@@ -203,14 +203,14 @@ ROOMS = ("training", "launch", "cli", "probing", "integrations")
 ALLOWED = {
     "training/run_folder.py": {"open"},  # a folder, to sync it
     "training/json_lines.py": {"truncate"},  # a file that `opened_own` opened
-    "training/board.py": {"SummaryWriter"},  # in a folder that `make_folder` made
+    "training/tensorboard_writer.py": {"SummaryWriter"},  # in a folder that `make_folder` made
     "integrations/rank_files.py": {"safe_open"},  # of a file that `opened` has looked at
-    "training/cores.py": {"read_text"},  # /proc
-    "training/holder.py": {"read_text"},  # /proc
+    "training/thread_share.py": {"read_text"},  # /proc
+    "training/lock_owner.py": {"read_text"},  # /proc
     "launch/streams.py": {"read_text"},  # /proc
     "training/job.py": {"open"},  # a task
     "training/scoring.py": {"open"},  # a task
-    "training/capture.py": {"open"},  # a task
+    "training/sample_gradient.py": {"open"},  # a task
     "cli/explain_profile.py": {"open"},  # a task
 }
 

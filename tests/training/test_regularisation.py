@@ -136,7 +136,7 @@ def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overfl
         made.append(LossScale(first))
         return made[-1]
 
-    monkeypatch.setattr("atomo.training.passes.LossScale", scale)
+    monkeypatch.setattr("atomo.training.forward_backward.LossScale", scale)
     common = {"code": "sgd", "max_steps": STEPS, "batch_size": 16, "network": "LeNet"}
     chosen = replace(settings(tmp_path, fusion_mb=0.1, **common), precision="fp16")
     run_threads(chosen)
@@ -154,7 +154,7 @@ def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overfl
 
 def test_a_batch_that_overflows_counts_once_in_the_statistics_of_batch_norm(tmp_path, monkeypatch):
     """As with GradScaler, whose skipped step has passed its batch once; on the CPU, as above."""
-    monkeypatch.setattr("atomo.training.passes.LossScale", lambda: LossScale(2.0**32))
+    monkeypatch.setattr("atomo.training.forward_backward.LossScale", lambda: LossScale(2.0**32))
     common = {"network": "networks:normed", "code": "sgd", "max_steps": 1, "batches_per_step": 2}
     chosen = replace(settings(tmp_path, batch_size=16, **common), precision="fp16")
     run_threads(chosen)

@@ -31,7 +31,6 @@ from atomo.training.codec_proposals import codecs_of
 from atomo.training.events import Caution, Event, ProbedAgain, Started, StepDone
 from atomo.training.job import Job, make_job
 from atomo.training.job_probe import JobMeasurements
-from atomo.training.keeper import Keeper
 from atomo.training.message_proposals import tensor_codecs
 from atomo.training.plan import CodecPlan, MessagePlan, Plan, TrialResult, planned_settings
 from atomo.training.plan_records import CODECS_FILE, MESSAGES_FILE, job_hash, keep_plan, read_codecs
@@ -39,6 +38,7 @@ from atomo.training.plan_trials import try_plans
 from atomo.training.rank import run_rank
 from atomo.training.replan import weigh_plans
 from atomo.training.replan_loop import DriftRules, ReplanLoop
+from atomo.training.run_recorder import RunRecorder
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import network
 
@@ -249,9 +249,9 @@ def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> N
     for step in (4, 9):
         save(tmp_path, Snapshot(step, {}, {}, (), record(run)))
     job = make_job(run, 2)
-    assert Keeper(job, pytest.fail).snapshot() is None
+    assert RunRecorder(job, pytest.fail).snapshot() is None
     again = ProbedAgain(5, 1.0, 1.0, 1.0, 1.0, False, 1.0, "")
-    found = Keeper(replace(job, again=again), pytest.fail).snapshot()
+    found = RunRecorder(replace(job, again=again), pytest.fail).snapshot()
     assert found is not None
     assert found.step == 4
 

@@ -17,7 +17,7 @@ from atomo.grouping import ONE, Grouping
 from atomo.launch.place import canonical
 from atomo.tasks import chosen as with_task
 from atomo.tasks import make_task
-from atomo.training import ways, worker
+from atomo.training import exchange_setup, worker
 from atomo.training.checkpoint import load
 from atomo.training.job import make_job
 from atomo.training.row_gradients import row_gradients
@@ -61,7 +61,7 @@ def test_training_is_the_same_as_with_whole_gradients(given, tmp_path, monkeypat
         return
     assert row_gradients(make_job(as_rows, 3)) == {}
     run_threads(as_rows)
-    for module in (worker, ways):
+    for module in (worker, exchange_setup):
         monkeypatch.setattr(module, "row_gradients", lambda job: None)
     whole = asked(tmp_path, "whole", **given)
     run_threads(whole)

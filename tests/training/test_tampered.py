@@ -19,10 +19,10 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.fusion import flatten, plan
 from atomo.grouping import ONE
 from atomo.memory import kind_of, make_memory
-from atomo.training.contents import check_worker, load_model
 from atomo.training.learning_rate import LearningRate
 from atomo.training.optimizer import FlatOptimizer
 from atomo.training.resume import find_snapshot
+from atomo.training.schema import check_worker, load_model
 
 State = dict[str, Tensor]
 NAN = float("nan")

@@ -20,7 +20,7 @@ from atomo.codecs import CODECS, make_codec
 from atomo.effects import ALWAYS, Effect, effective
 from atomo.launch.console import report_console
 from atomo.measure import Measurement, measure
-from atomo.training.capture import capture
+from atomo.training.sample_gradient import sample_gradient
 
 __all__ = ["CAPTURE", "EFFECTS", "BenchOptions", "main", "read_gradient"]
 
@@ -108,7 +108,7 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
         ConfigError: it holds something else than gradients.
     """
     if not options.tensor:
-        return capture(
+        return sample_gradient(
             options.network, options.dataset, Path(options.data_dir), steps=options.steps
         )
     return gradient_in(Path(options.tensor), "--tensor")

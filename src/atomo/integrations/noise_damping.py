@@ -1,7 +1,8 @@
 """Noise damping in hooks: SGD's learning rate, shortened by the noise of an unbiased codec.
 
-The rule is that of runs, `atomo.training.damping`. Here the optimiser is the caller's: its learning
-rates are scaled inside `step` alone, so that schedulers and states never have the scaled values.
+The rule is that of runs, `atomo.training.noise_damping`. Here the optimiser is the caller's: its
+learning rates are scaled inside `step` alone, so that
+schedulers and states never have the scaled values.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

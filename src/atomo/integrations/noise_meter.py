@@ -12,7 +12,7 @@ from atomo.communicators.collective import Collective
 from atomo.devices import to_host
 from atomo.errors import CheckpointError
 from atomo.integrations.chunk import Chunk
-from atomo.training.damping import KEY, Damping
+from atomo.training.noise_damping import KEY, Damping
 from atomo.wire import Bytes
 
 __all__ = ["NoiseMeter"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.tasks import dataset_named, make_task, spec_of
-from atomo.training.listing import readable, recorded
+from atomo.training.index import readable, recorded
 from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
 from atomo.training.run_folder import explained
 

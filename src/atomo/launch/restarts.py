@@ -12,7 +12,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError, TooFewWorkers, TransportError
 from atomo.launch.lines import Display
 from atomo.launch.summary import Summary
-from atomo.training.listing import latest
+from atomo.training.index import latest
 
 __all__ = ["restarted"]
 

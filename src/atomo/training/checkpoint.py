@@ -22,18 +22,18 @@ from torch import Tensor
 
 from atomo.errors import CheckpointError
 from atomo.training.data_files import read
-from atomo.training.listing import CheckpointGone, found, latest, read_manifest, steps
+from atomo.training.finished_marker import Finished, finish, finished, unfinish
+from atomo.training.index import CheckpointGone, found, latest, read_manifest, steps
 from atomo.training.manifest import (
     Entry,
     Manifest,
-    Setting,
+    SettingValue,
     encode_manifest,
     file_names,
     manifest_name,
 )
-from atomo.training.mark import Finished, finish, finished, unfinish
+from atomo.training.pruning import delete_data, prune, sweep
 from atomo.training.run_folder import PATIENCE_S, Staging, Wait
-from atomo.training.tidying import delete_data, prune, sweep
 from atomo.wire import tensor_file
 
 __all__ = [
@@ -66,7 +66,7 @@ class Snapshot:
     """By flat names such as "momentum_buffer/conv1.weight"."""
     workers: tuple[Mapping[str, Tensor], ...]
     """What the workers of rank 1, 2, ... keep back, by flat names."""
-    config: Mapping[str, Setting]
+    config: Mapping[str, SettingValue]
 
 
 def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor
 from atomo.errors import CheckpointError
 from atomo.models.tensor_files import DAMAGED
 from atomo.plain_file import memory_bytes, opened
-from atomo.training.listing import read_manifest, steps
+from atomo.training.index import read_manifest, steps
 from atomo.training.manifest import Entry, manifest_name
 
 __all__ = ["last_whole", "read", "verify"]

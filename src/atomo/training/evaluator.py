@@ -21,7 +21,6 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.identity import UNSAID
 from atomo.models import is_own
 from atomo.tasks import make_task, recalled
-from atomo.training.board import TENSORBOARD, Board
 from atomo.training.checkpoint import (
     CheckpointGone,
     Finished,
@@ -33,6 +32,7 @@ from atomo.training.checkpoint import (
 from atomo.training.evaluation_log import EVALUATIONS, EvaluationLog
 from atomo.training.run_folder import PATIENCE_S, Wait
 from atomo.training.scoring import Evaluation, agreed, build_subject, score
+from atomo.training.tensorboard_writer import TENSORBOARD, TensorBoardWriter
 from atomo.visible import visible
 
 __all__ = ["EVALUATIONS", "Evaluation", "EvaluatorSettings", "Missed", "evaluate"]
@@ -118,7 +118,7 @@ def evaluate(
     build = lru_cache(maxsize=1)(build_subject)
     s = settings
     log = EvaluationLog(s.model_dir, s.patience_s, s.predecessor_s, wait)
-    with log, Board(s.model_dir / TENSORBOARD) as board:
+    with log, TensorBoardWriter(s.model_dir / TENSORBOARD) as board:
         for found in snapshots(settings, log, wait):
             if isinstance(found, Missed):
                 report(found)

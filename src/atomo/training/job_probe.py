@@ -32,9 +32,9 @@ from atomo.probing import (
 from atomo.probing.pass_profile import Push
 from atomo.roles import has_master
 from atomo.training.allowance import TimeLeft
+from atomo.training.forward_backward import ForwardBackward
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
-from atomo.training.passes import Passes
 from atomo.transports import Transport
 
 __all__ = [
@@ -71,7 +71,7 @@ class JobDryRun:
         settings = replace(job.settings, dump_every=0)
         copy = replace(job, settings=settings, model=deepcopy(job.model))
         self._push: Push = lambda bucket, flat: None
-        self._passes = Passes(copy, max(1, worker), device, self._take)
+        self._passes = ForwardBackward(copy, max(1, worker), device, self._take)
         self.model, weights = self._passes.model, self._passes.weights.clone()
         self._optimizer = FlatOptimizer(weights, job.buckets, settings, job.rate, averages=False)
 

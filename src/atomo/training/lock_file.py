@@ -13,7 +13,7 @@ from typing import Final, final
 
 from atomo.errors import CheckpointError
 from atomo.plain_file import created, opened_own, read_start
-from atomo.training.holder import Holder, parse, this_process
+from atomo.training.lock_owner import LockOwner, parse, this_process
 from atomo.training.run_folder import TEMPORARY
 
 __all__ = [
@@ -93,7 +93,7 @@ def current(path: Path, descriptor: int) -> bool:
     return False
 
 
-def lives(holder: Holder, descriptor: int, path: Path, locked: bool | None) -> bool:
+def lives(holder: LockOwner, descriptor: int, path: Path, locked: bool | None) -> bool:
     """Whether a holder may still write of whom no lock says so."""
     me = this_process()
     # A lock that was got says that nobody here holds it; of other hosts it says so only where the
@@ -118,14 +118,14 @@ def age_s(descriptor: int, path: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def holder_of(path: Path) -> Holder | None:
+def holder_of(path: Path) -> LockOwner | None:
     """Whom a lock file names."""
     with suppress(OSError):
         return parse(read_start(path, LONGEST))
     return None
 
 
-def taken(path: Path, right: Right, holder: Holder | None) -> FolderTaken:
+def taken(path: Path, right: Right, holder: LockOwner | None) -> FolderTaken:
     """Says who has the right, and what to do."""
     who = holder or "a process that has just begun"
     away = ""

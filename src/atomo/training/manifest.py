@@ -12,7 +12,7 @@ from atomo.training.run_folder import decoded
 __all__ = [
     "Entry",
     "Manifest",
-    "Setting",
+    "SettingValue",
     "encode_manifest",
     "file_names",
     "manifest_name",
@@ -21,7 +21,7 @@ __all__ = [
     "step_of_manifest",
 ]
 
-Setting = str | int | float | bool
+SettingValue = str | int | float | bool
 
 FORMAT = 1
 MOST_STEP = 2**53  # a float has every whole number up to it
@@ -45,7 +45,7 @@ class Manifest:
     """What a checkpoint says about itself. Its files: model, optimizer, then one a worker."""
 
     step: int
-    config: Mapping[str, Setting]
+    config: Mapping[str, SettingValue]
     files: tuple[Entry, ...]
 
 
@@ -98,9 +98,9 @@ def parse_manifest(data: bytes, path: Path, step: int) -> Manifest:
     raise CheckpointError(f"{path} is not the manifest of a checkpoint: {data[:80]!r}")
 
 
-def settings(config: Mapping[str, object], path: Path) -> dict[str, Setting]:
+def settings(config: Mapping[str, object], path: Path) -> dict[str, SettingValue]:
     """The configuration, each value checked."""
-    checked = {key: value for key, value in config.items() if isinstance(value, Setting)}
+    checked = {key: value for key, value in config.items() if isinstance(value, SettingValue)}
     if len(checked) < len(config):
         odd = next(key for key in config if key not in checked)
         raise CheckpointError(f"{path}: the value of {odd[:80]!r} is neither text nor a number")

@@ -7,22 +7,22 @@ import torch
 
 from atomo.communicators import Exchanged
 from atomo.errors import TooFewWorkers
-from atomo.training.cadence import Cadence
-from atomo.training.contents import (
+from atomo.training.checkpoint_cadence import Cadence
+from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
+from atomo.training.job import Job
+from atomo.training.master_stepper import MasterStepper
+from atomo.training.master_weights import on_host
+from atomo.training.noise_damping import without_damping
+from atomo.training.progress import Progress, Step
+from atomo.training.resume import counts_in, hosts_in, spread
+from atomo.training.run_control import NO_CONTROL, RunControl
+from atomo.training.run_recorder import Parts, RunRecorder
+from atomo.training.schema import (
     COUNTS,
     EXCHANGE,
     load_model,
     without_exchange,
 )
-from atomo.training.damping import without_damping
-from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
-from atomo.training.job import Job
-from atomo.training.keeper import Keeper, Parts
-from atomo.training.master_stepper import MasterStepper
-from atomo.training.master_weights import on_host
-from atomo.training.progress import Progress, Step
-from atomo.training.resume import counts_in, hosts_in, spread
-from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.transports import Transport
 
 __all__ = ["Master"]
@@ -60,7 +60,7 @@ class Master:
         self.step = 0  # for who reports an error
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._control = interrupted, control
-        self._keeper, self._progress = Keeper(job, tell, control.owner), Progress(job)
+        self._recorder, self._progress = RunRecorder(job, tell, control.owner), Progress(job)
         self._stepper = MasterStepper(job, transport, device)
         self._server, self._weights = self._stepper.server, self._stepper.weights
         self._saved = -1
@@ -68,12 +68,12 @@ class Master:
 
     def run(self) -> str:
         """Trains to the end, until interrupted, or until steps have drifted; says which."""
-        with self._keeper.owning():
+        with self._recorder.owning():
             return self._run()
 
     def _run(self) -> str:
         self.step = self._resume()
-        with self._keeper.logging(self.step) as done:
+        with self._recorder.logging(self.step) as done:
             self._warn()
             if not self.step:
                 self._server.meet(self._weights.flat)
@@ -82,12 +82,12 @@ class Master:
             except TooFewWorkers as error:
                 raise TooFewWorkers(f"{error}; {self._rescued()}") from error
             if self._saved != self.step:
-                self._keeper.save_last(self.step, self._parts())
+                self._recorder.save_last(self.step, self._parts())
                 self._tell_notes()
         self._server.stop()
         self._tell_notes()
         balances = self._server.gradient_counts(), self._server.image_counts()
-        self._keeper.end(self.step, reason, *balances)
+        self._recorder.end(self.step, reason, *balances)
         return reason
 
     def _train(self, done: Callable[[StepDone], None]) -> str:
@@ -103,7 +103,7 @@ class Master:
             # checkpoint.
             if self._are_all_there() and self._control.drifts(step) and self._save():
                 return DRIFTED
-            if self._cadence.due(self.step) or self._is_old() or self._keeper.tries_again:
+            if self._cadence.due(self.step) or self._is_old() or self._recorder.tries_again:
                 self._save()
         return DONE
 
@@ -154,7 +154,7 @@ class Master:
         return f"{why}, and the last checkpoint stays what it is"
 
     def _resume(self) -> int:
-        snapshot = self._keeper.snapshot()
+        snapshot = self._recorder.snapshot()
         if snapshot is None:
             return 0
         load_model(self._job.model, snapshot.model)
@@ -188,9 +188,9 @@ class Master:
 
     def _save(self) -> bool:
         """Writes a checkpoint, if it can and there is none of this step; whether there is one."""
-        if self._saved != self.step and self._keeper.save(self.step, self._parts):
+        if self._saved != self.step and self._recorder.save(self.step, self._parts):
             self._saved = self.step
-        self._cadence.begin()  # also where it failed: when to try again the keeper knows
+        self._cadence.begin()  # also where it failed: when to try again the recorder knows
         self._tell_notes()
         return self._saved == self.step
 

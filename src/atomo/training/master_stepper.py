@@ -20,12 +20,12 @@ from atomo.communicators import (
     make_weight_sync,
 )
 from atomo.downlink import weights_dtype
-from atomo.training.average import without_average
-from atomo.training.contents import kept_buffers
-from atomo.training.damping import Damping
 from atomo.training.job import Job
 from atomo.training.master_weights import MasterWeights
+from atomo.training.noise_damping import Damping
 from atomo.training.optimizer import FlatOptimizer
+from atomo.training.schema import kept_buffers
+from atomo.training.weight_average import without_average
 from atomo.training.worker_state import buffers_in
 from atomo.transports import Transport
 

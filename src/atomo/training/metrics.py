@@ -11,8 +11,8 @@ from typing import Final, final
 from atomo.errors import CheckpointError
 from atomo.plain_file import opened_own, read_whole
 from atomo.training.events import Event, StepDone, Storage, to_json
+from atomo.training.retrying_writer import RetryingWriter
 from atomo.training.run_folder import Staging, Wait, explained
-from atomo.training.storage import Outage
 
 __all__ = ["MOST", "MetricsLog"]
 
@@ -44,12 +44,12 @@ class MetricsLog:
         self,
         folder: Path,
         first_step: int,
-        outage: Outage | None = None,
+        outage: RetryingWriter | None = None,
         patience_s: float = 0.0,
         wait: Wait = time.sleep,
     ) -> None:
         self.path = folder / "metrics.jsonl"
-        self._outage = outage or Outage("metrics", untold)
+        self._outage = outage or RetryingWriter("metrics", untold)
         self._patience_s, self._wait = patience_s, wait
         self._waiting: deque[bytes] = deque()
         self._lost = 0

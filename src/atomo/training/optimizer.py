@@ -15,12 +15,12 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import kind_of
-from atomo.training.average import AVERAGE, WeightAverage
-from atomo.training.contents import check_tensor
-from atomo.training.decay import DecayMomentum, PlainDecay, decayed_spans
 from atomo.training.learning_rate import LearningRate
 from atomo.training.one_thread import on_one_thread
+from atomo.training.schema import check_tensor
 from atomo.training.update_rules import COUNT, Adam, Sgd, UpdateRule
+from atomo.training.weight_average import AVERAGE, WeightAverage
+from atomo.training.weight_decay import DecayMomentum, PlainDecay, decayed_spans
 
 __all__ = ["FlatOptimizer"]
 

@@ -26,7 +26,6 @@ from typing import final
 
 from atomo.errors import CheckpointError
 from atomo.plain_file import opened_own
-from atomo.training.holder import Holder, parse, this_process
 from atomo.training.lock_file import (
     EVALUATOR,
     LEASE_S,
@@ -38,6 +37,7 @@ from atomo.training.lock_file import (
     lock,
     opened,
 )
+from atomo.training.lock_owner import LockOwner, parse, this_process
 from atomo.training.run_folder import PATIENCE_S, Wait, explained, patiently
 from atomo.visible import visible
 
@@ -173,7 +173,7 @@ def own(
     return owner
 
 
-def attempt(path: Path, right: Right) -> tuple[Ownership, Holder | None]:
+def attempt(path: Path, right: Right) -> tuple[Ownership, LockOwner | None]:
     """The right, and who has left it behind."""
     while (descriptor := opened(path, right)) is None:
         pass  # its holder has just let go of it, and of the file

@@ -31,9 +31,9 @@ from atomo.training.codec_proposals import (
     propose_codecs,
     unmeasured_codecs,
 )
+from atomo.training.index import recorded
 from atomo.training.job import Job, make_job, make_stages
 from atomo.training.job_probe import measure_job
-from atomo.training.listing import recorded
 from atomo.training.message_proposals import (
     UNDER_WAY,
     after_trials,

@@ -12,7 +12,6 @@ from atomo.config import Settings, wants_gpu
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.roles import has_master
 from atomo.setting_checks import AUTO, CPU
-from atomo.training.cores import share_of_cores
 from atomo.training.events import Caution, Event, Measuring
 from atomo.training.job import Job
 from atomo.training.master import Master
@@ -20,6 +19,7 @@ from atomo.training.planner import PlanGroup, plan_job, plan_with_spares
 from atomo.training.replan_loop import ReplanLoop
 from atomo.training.replicated import Replicated
 from atomo.training.run_control import NO_CONTROL, RunControl
+from atomo.training.thread_share import share_of_cores
 from atomo.training.worker import Worker
 from atomo.transports import Transport
 from atomo.visible import cut, visible

@@ -25,10 +25,10 @@ from atomo.config import Settings
 from atomo.hierarchy import FLAT
 from atomo.training.events import DRIFTED, Caution, Event, StepDone
 from atomo.training.job import Job
-from atomo.training.keeper import owned
 from atomo.training.planner import PlanGroup
 from atomo.training.replan import StepTimes, replan_job
 from atomo.training.run_control import NO_CONTROL, RunControl
+from atomo.training.run_recorder import owned
 from atomo.transports import Transport
 
 __all__ = ["RULES", "DriftDetector", "DriftRules", "ReplanLoop"]

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from atomo.communicators import Exchanged, Report
 from atomo.communicators.elastic import ElasticGroup
-from atomo.training.average import without_average
 from atomo.training.checkpoint import Snapshot
-from atomo.training.contents import EXCHANGE, load_model, without_exchange
-from atomo.training.damping import Damping, without_damping
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED
+from atomo.training.exchange_setup import make_exchange
+from atomo.training.forward_backward import ForwardBackward
 from atomo.training.job import Job
+from atomo.training.noise_damping import Damping, without_damping
 from atomo.training.one_thread import on_one_thread
 from atomo.training.optimizer import FlatOptimizer
-from atomo.training.passes import Passes
 from atomo.training.resume import hosts_in, spread
-from atomo.training.ways import make_ways
+from atomo.training.schema import EXCHANGE, load_model, without_exchange
+from atomo.training.weight_average import without_average
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
 
@@ -71,10 +71,10 @@ class Replica:
     ) -> None:
         self.step = 0  # done
         self.job = job
-        self.ways, self._group = make_ways(job, transport, group), group
-        self._communicator, self._rank = self.ways.communicator, transport.rank
-        push, rows = self._communicator.push, self.ways.rows
-        self._passes = Passes(job, self._rank + 1, device, push, rows=rows)
+        self.exchange, self._group = make_exchange(job, transport, group), group
+        self._communicator, self._rank = self.exchange.communicator, transport.rank
+        push, rows = self._communicator.push, self.exchange.rows
+        self._passes = ForwardBackward(job, self._rank + 1, device, push, rows=rows)
         leads = self._rank == 0  # and writes the checkpoints
         self._optimizer = FlatOptimizer(
             self._passes.weights, job.buckets, job.settings, job.rate, leads
@@ -89,7 +89,7 @@ class Replica:
             saving: whether it asks for a checkpoint.
         """
         step, started = self.step + 1, time.perf_counter()
-        self.ways.memory.set_learning_rate(self.job.rate.at(step))
+        self.exchange.memory.set_learning_rate(self.job.rate.at(step))
         self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
         if self._group:
             self._passes.share([1 + rank for rank in self._group.sample_split.members_at(step)])
@@ -130,9 +130,9 @@ class Replica:
         """What this rank has that others have not: its memory, and its batch-norm statistics; and,
         beside rank 0 on its host, what the exchange of what it compresses starts from.
         """
-        own = worker_state(self.ways.memory, self._passes.model)
-        beside = 0 != self._rank in self.ways.hosts.ranks_beside(0)
-        return own | (self.ways.state_dict() if beside else {})
+        own = worker_state(self.exchange.memory, self._passes.model)
+        beside = 0 != self._rank in self.exchange.hosts.ranks_beside(0)
+        return own | (self.exchange.state_dict() if beside else {})
 
     def model_state(self) -> dict[str, Tensor]:
         """Parameters, and this rank's buffers."""
@@ -140,7 +140,7 @@ class Replica:
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """What the optimiser keeps, what the noise was, and what the next exchange starts from."""
-        exchange = self.ways.state_dict()
+        exchange = self.exchange.state_dict()
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -161,10 +161,10 @@ class Replica:
         load_model(self._passes.model, under(MODEL, state))
         optimizer = under(OPTIMIZER, state)
         self._damping.load_state_dict(optimizer)
-        self.ways.load_state_dict(under(EXCHANGE, optimizer))
+        self.exchange.load_state_dict(under(EXCHANGE, optimizer))
         self._optimizer.load_state_dict(without_exchange(without_damping(optimizer)))
-        own = self.ways.without_others(under(WORKER, state))
-        restore(own, self.ways.memory, self._passes.model)
+        own = self.exchange.without_others(under(WORKER, state))
+        restore(own, self.exchange.memory, self._passes.model)
 
 
 def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:

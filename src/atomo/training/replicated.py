@@ -11,17 +11,17 @@ from torch import Tensor
 
 from atomo.communicators.rooted import Dealt, collect, deal, take
 from atomo.errors import TooFewWorkers
-from atomo.training.alike import check_alike
-from atomo.training.cadence import Cadence
 from atomo.training.checkpoint import Snapshot
-from atomo.training.contents import exchange_in, without_exchange
+from atomo.training.checkpoint_cadence import Cadence
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
+from atomo.training.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.job import Job
-from atomo.training.keeper import Keeper, Parts
 from atomo.training.progress import Progress, Step
 from atomo.training.replica import Replica, ReplicaStep, beginnings
+from atomo.training.replica_check import check_replicas
 from atomo.training.run_control import NO_CONTROL, RunControl
-from atomo.training.ways import cautions_of, make_elastic_group
+from atomo.training.run_recorder import Parts, RunRecorder
+from atomo.training.schema import exchange_in, without_exchange
 from atomo.training.worker_lines import WorkerLines
 from atomo.transports import Transport
 
@@ -59,7 +59,7 @@ class Replicated:
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
-        self._keeper: Keeper | None = None  # of rank 0
+        self._recorder: RunRecorder | None = None  # of rank 0
 
     @property
     def outlives(self) -> bool:
@@ -92,31 +92,31 @@ class Replicated:
 
     def _lead(self) -> str:
         """Trains, and keeps the folder."""
-        keeper, replica = Keeper(self._job, self._tell, self._control.owner), self._replica
-        self._keeper = keeper
-        with keeper.owning():
-            self._deal(keeper.snapshot())
+        recorder, replica = RunRecorder(self._job, self._tell, self._control.owner), self._replica
+        self._recorder = recorder
+        with recorder.owning():
+            self._deal(recorder.snapshot())
 
             def write(states: Sequence[Mapping[str, Tensor]], last: bool) -> None:
                 optimizer = replica.optimizer_state() | exchange_in(states)
                 workers = [*map(without_exchange, states)]
                 parts = Parts(replica.model_state(), optimizer, workers)
                 if last:
-                    keeper.save_last(self.step, parts)
+                    recorder.save_last(self.step, parts)
                 else:
-                    keeper.save(self.step, lambda: parts)
+                    recorder.save(self.step, lambda: parts)
 
-            with keeper.logging(self.step) as done:
+            with recorder.logging(self.step) as done:
                 for caution in cautions_of(self._job, self._group):
                     self._tell(Caution(caution))
                 reason = self._train(done, write)
-            keeper.end(self.step, reason)
+            recorder.end(self.step, reason)
         return reason
 
     def _deal(self, snapshot: Snapshot | None) -> None:
         """Has all ranks begin where a checkpoint ends, or anew."""
         step = snapshot.step if snapshot else 0
-        states = beginnings(snapshot, self._replica.ways.hosts.of)
+        states = beginnings(snapshot, self._replica.exchange.hosts.of)
         self._begin(step, states[0])
         deal(self._transport, states, step)
 
@@ -144,7 +144,7 @@ class Replicated:
         if self._saved != self.step:
             self._save(write, last=True)
         self._leave()
-        if few is not None and self._keeper is not None:
+        if few is not None and self._recorder is not None:
             raise TooFewWorkers(f"{few}; {self._rescued()}") from few
         return reason
 
@@ -173,7 +173,7 @@ class Replicated:
     def _tell_notes(self) -> None:
         """Says at rank 0 what became of the others."""
         notes = self._group.take_notes() if self._group else []
-        for note in notes if self._keeper else []:
+        for note in notes if self._recorder else []:
             self._tell(Caution(note))
 
     def _rescued(self) -> str:
@@ -189,7 +189,7 @@ class Replicated:
         """Before a step: those who wait take the places of the dead."""
         joined = self._group.admit_spares(self.step + 1) if self._group else ()
         if self._group and joined:
-            if self._keeper:
+            if self._recorder:
                 self._group.send_start(joined, self._replica.snapshot(), self.step)
             self._saved = self._compared = NEVER  # as for those who join, so that all do the same
             self._tell_notes()
@@ -219,11 +219,11 @@ class Replicated:
 
     def _asks_to_save(self) -> bool:
         """Whether it is time for a checkpoint, by one clock for all, or for another attempt."""
-        return self._keeper is not None and (self._cadence.is_old or self._keeper.tries_again)
+        return self._recorder is not None and (self._cadence.is_old or self._recorder.tries_again)
 
     def _can_save(self) -> bool:
         """Whether there is hope for the checkpoint from which the next leg goes on."""
-        return self._keeper is None or self._keeper.can_save(self.step)
+        return self._recorder is None or self._recorder.can_save(self.step)
 
     def _save(self, write: Write, *, last: bool) -> None:
         self._compare()
@@ -241,7 +241,7 @@ class Replicated:
             return
         self._compared = self.step
         found = self._collect({"digest": self._replica.digest()}, "the hash of the weights")
-        check_alike(found, self.step)
+        check_replicas(found, self.step)
 
     def _collect(self, state: Mapping[str, Tensor], what: str) -> dict[int, dict[str, Tensor]]:
         """What every rank has, by rank, at rank 0; nothing at the others."""

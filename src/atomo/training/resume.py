@@ -10,8 +10,8 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.identity import check_identity
 from atomo.training.checkpoint import Snapshot, load, steps
-from atomo.training.contents import COUNTS, EXCHANGE, HOSTS, MEMORY
 from atomo.training.run_folder import PATIENCE_S
+from atomo.training.schema import COUNTS, EXCHANGE, HOSTS, MEMORY
 
 __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
 

@@ -14,11 +14,11 @@ from atomo.arguments import flag
 from atomo.errors import CheckpointError, ConfigError
 from atomo.names import fold
 from atomo.tasks import Task, Workload, spec_of
-from atomo.training.average import averaged
 from atomo.training.checkpoint import Snapshot
-from atomo.training.contents import load_model
 from atomo.training.evaluation import AVERAGED, Evaluation
-from atomo.training.manifest import Setting
+from atomo.training.manifest import SettingValue
+from atomo.training.schema import load_model
+from atomo.training.weight_average import averaged
 
 __all__ = ["Evaluation", "Subject", "agreed", "build_subject", "score"]
 
@@ -33,7 +33,9 @@ class Subject:
     device: str
 
 
-def agreed(name: str, given: Setting | None, config: Mapping[str, Setting]) -> Setting | None:
+def agreed(
+    name: str, given: SettingValue | None, config: Mapping[str, SettingValue]
+) -> SettingValue | None:
     """The value of a setting that the caller, the checkpoint, both or neither may give.
 
     Raises:
@@ -52,9 +54,9 @@ def agreed(name: str, given: Setting | None, config: Mapping[str, Setting]) -> S
 
 def build_subject(
     task: Task,
-    network: Setting | None,
-    dataset: Setting | None,
-    image_size: Setting | None,
+    network: SettingValue | None,
+    dataset: SettingValue | None,
+    image_size: SettingValue | None,
     data_dir: Path,
     device: str,
 ) -> Subject:

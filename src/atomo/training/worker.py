@@ -10,9 +10,9 @@ from atomo.devices import to_device
 from atomo.downlink import repeats_steps, weights_dtype
 from atomo.memory import make_memory
 from atomo.training.events import DONE
+from atomo.training.forward_backward import ForwardBackward
 from atomo.training.job import Job
 from atomo.training.optimizer import FlatOptimizer
-from atomo.training.passes import Passes
 from atomo.training.row_gradients import row_gradients
 from atomo.training.worker_lines import WorkerLines
 from atomo.training.worker_state import restore, worker_state
@@ -34,7 +34,7 @@ class Worker:
         self._job, self._transport = job, transport
         self._lines = WorkerLines(job, transport.rank)
         rows = row_gradients(job)
-        self._passes = Passes(
+        self._passes = ForwardBackward(
             job,
             transport.rank,
             device,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from atomo.memory import Memory
-from atomo.training.contents import BUFFER, MEMORY, check_worker, kept_buffers
+from atomo.training.schema import BUFFER, MEMORY, check_worker, kept_buffers
 
 __all__ = ["buffers_in", "restore", "worker_state"]
 

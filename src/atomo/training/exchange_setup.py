@@ -17,17 +17,17 @@ from atomo.communicators.inside import Inside
 from atomo.communicators.pipeline import Averaged
 from atomo.memory import Memory, make_memory
 from atomo.roles import outlives
-from atomo.training.contents import EXCHANGE, HOSTS, MEMORY
 from atomo.training.job import Job
 from atomo.training.row_gradients import row_gradients
+from atomo.training.schema import EXCHANGE, HOSTS, MEMORY
 from atomo.transports import Subgroup, Transport
 
-__all__ = ["Ways", "cautions_of", "make_elastic_group", "make_ways"]
+__all__ = ["ExchangeSetup", "cautions_of", "make_elastic_group", "make_exchange"]
 
 
 @final
 @dataclass(frozen=True)
-class Ways:
+class ExchangeSetup:
     """A communicator, and what of it a checkpoint has to do with."""
 
     communicator: Communicator
@@ -93,7 +93,9 @@ def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
     ]
 
 
-def make_ways(job: Job, transport: Transport, group: ElasticGroup | None = None) -> Ways:
+def make_exchange(
+    job: Job, transport: Transport, group: ElasticGroup | None = None
+) -> ExchangeSetup:
     """The ways of this rank; all ranks make them together.
 
     Args:
@@ -114,14 +116,14 @@ def make_ways(job: Job, transport: Transport, group: ElasticGroup | None = None)
         reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)
         communicator = ElasticCommunicator(group, everyone, pipeline) if group else pipeline
         compressed = names_in(job, [0] * len(job.buckets), 0)
-        return Ways(communicator, memory, reduction, hosts, compressed, rows)
+        return ExchangeSetup(communicator, memory, reduction, hosts, compressed, rows)
     return inside_out(job, transport, everyone, hosts, memory)
 
 
 def inside_out(
     job: Job, transport: Transport, everyone: Collective, hosts: Hosts, memory: Memory
-) -> Ways:
-    """Ways among several ranks of a host, and between hosts."""
+) -> ExchangeSetup:
+    """Sets up the exchange among several ranks of a host, and between hosts."""
     s = job.settings
     beside = hosts.ranks_beside(transport.rank)
     up, down = (Subgroup(transport.dup(s.timeout), beside, one_host=True) for _ in range(2))
@@ -130,13 +132,13 @@ def inside_out(
     lanes = 1 if memory.needs_norm else hosts.lanes
     place = Place(inside, lanes_of(job.buckets, lanes), hosts.count / transport.size)
     if inside.rank >= lanes:
-        return Ways(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
+        return ExchangeSetup(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
     lane = Subgroup(transport, hosts.lane(inside.rank), one_host=False)
     collective = Direct(lane, s.timeout)
     reduction, between = make_pipeline(job, collective, memory, lane.rank, giver(inside))
     communicator = Hierarchical(everyone, place, between)
     compressed = names_in(job, place.lanes, inside.rank)
-    return Ways(communicator, memory, reduction, hosts, compressed)
+    return ExchangeSetup(communicator, memory, reduction, hosts, compressed)
 
 
 def make_pipeline(

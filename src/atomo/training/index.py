@@ -10,7 +10,7 @@ from atomo.errors import CheckpointError
 from atomo.plain_file import read_whole
 from atomo.training.manifest import (
     Manifest,
-    Setting,
+    SettingValue,
     manifest_name,
     parse_manifest,
     step_of_manifest,
@@ -58,7 +58,7 @@ def readable(folder: Path) -> int | None:
     return None
 
 
-def recorded(folder: Path, step: int) -> Mapping[str, Setting]:
+def recorded(folder: Path, step: int) -> Mapping[str, SettingValue]:
     """The settings that a checkpoint was made with.
 
     Raises:

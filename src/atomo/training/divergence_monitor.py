@@ -3,7 +3,7 @@
 import math
 from typing import Final, final
 
-__all__ = ["Watch"]
+__all__ = ["DivergenceMonitor"]
 
 SMOOTHING: Final = 0.8  # weight of the past losses; lower => sooner to notice, easier to fool
 RATIO: Final = 2.0  # of the smoothed loss to the best so far, at least ...
@@ -12,7 +12,7 @@ STEPS: Final = 3  # in a row
 
 
 @final
-class Watch:
+class DivergenceMonitor:
     """Compares a smoothed loss with its best so far; says so once.
 
     It forgets on a resume, which costs at most a caution that comes later.

@@ -11,7 +11,7 @@ from typing import final
 
 from atomo.training.run_folder import decoded
 
-__all__ = ["Holder", "parse", "this_process"]
+__all__ = ["LockOwner", "parse", "this_process"]
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PIDS = Path("/proc/self/ns/pid")
@@ -19,7 +19,7 @@ PIDS = Path("/proc/self/ns/pid")
 
 @final
 @dataclass(frozen=True)
-class Holder:
+class LockOwner:
     """Who holds a folder."""
 
     job: str  # drawn anew each time: a process of the same number is another one
@@ -42,25 +42,25 @@ class Holder:
         return birth(self.pid) == self.started
 
 
-def this_process() -> Holder:
-    """This process, as the holder of something from now on."""
+def this_process() -> LockOwner:
+    """This process, as the owner of a lock from now on."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     host, pid = socket.gethostname(), os.getpid()
     try:
         boot, pids = BOOT.read_text().strip(), os.readlink(PIDS)
     except OSError:  # a sandbox that shows neither: others go by the lease
         boot = pids = f"{host} {uuid.uuid4()}"
-    return Holder(uuid.uuid4().hex[:8], host, pid, now, boot, pids, birth(pid) or 0)
+    return LockOwner(uuid.uuid4().hex[:8], host, pid, now, boot, pids, birth(pid) or 0)
 
 
-def parse(text: bytes) -> Holder | None:
-    """The holder in a lock file, or None where it is empty or torn."""
+def parse(text: bytes) -> LockOwner | None:
+    """Returns the owner in a lock file; None if the file is empty or torn."""
     match decoded(text):
         case {
             "job": str(job), "host": str(host), "pid": int(pid), "since": str(since),
             "boot": str(boot), "pids": str(pids), "started": int(started),
         }:  # fmt: skip
-            return Holder(job, host, pid, since, boot, pids, started)
+            return LockOwner(job, host, pid, since, boot, pids, started)
     return None
 
 

@@ -9,20 +9,20 @@ from atomo.plain_file import make_folder
 from atomo.training.run_folder import explained
 from atomo.training.scoring import Evaluation
 
-__all__ = ["TENSORBOARD", "Board"]
+__all__ = ["TENSORBOARD", "TensorBoardWriter"]
 
 TENSORBOARD = "tensorboard"
 
 
 @final
-class Board:
+class TensorBoardWriter:
     """Writes TensorBoard's event file, which is only created for the first result."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: Any = None
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "TensorBoardWriter":
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -10,10 +10,10 @@ from atomo.randomness import derive
 from atomo.tasks import task_of
 from atomo.training.shard import Shard
 
-__all__ = ["capture"]
+__all__ = ["sample_gradient"]
 
 
-def capture(
+def sample_gradient(
     network: str, dataset: str, data_dir: Path, *, steps: int, batch_size: int = 32, seed: int = 1
 ) -> dict[str, Tensor]:
     """The gradient after `steps` steps of plain SGD, by parameter name, in forward order.

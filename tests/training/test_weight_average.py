@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from atomo.cli import main
-from atomo.training.average import WeightAverage, averaged
 from atomo.training.checkpoint import load
+from atomo.training.weight_average import WeightAverage, averaged
 
 COMMON = {"network": SMALL, "code": "sgd", "max_steps": 6, "batch_size": 16}
 

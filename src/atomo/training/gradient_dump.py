@@ -10,8 +10,8 @@ from torch import Tensor
 
 from atomo.fusion import Bucket
 from atomo.plain_file import make_folder
+from atomo.training.retrying_writer import RetryingWriter
 from atomo.training.run_folder import Staging, explained
-from atomo.training.storage import Outage
 from atomo.visible import visible
 
 __all__ = ["GradientDump"]
@@ -24,7 +24,7 @@ class GradientDump:
     def __init__(self, folder: Path, every: int) -> None:
         self._folder, self._every = folder, every
         self._gradient: dict[str, Tensor] = {}
-        self._outage = Outage("gradients", lambda told: say(told.text))
+        self._outage = RetryingWriter("gradients", lambda told: say(told.text))
 
     def add(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> None:
         """Takes in one bucket of a step."""

@@ -17,7 +17,7 @@ from atomo.identity import record
 from atomo.memory import kind_of
 from atomo.training.causes import at_start, likely
 from atomo.training.checkpoint import Snapshot, finish, prune, sweep, unfinish, write
-from atomo.training.contents import BUFFER, check_kept, check_worker, kept_buffers
+from atomo.training.divergence_monitor import DivergenceMonitor
 from atomo.training.events import DRIFTED, Caution, Ended, Event, Saved, Started, StepDone
 from atomo.training.job import Job
 from atomo.training.kept_settings import keep_settings
@@ -26,11 +26,11 @@ from atomo.training.metrics import MetricsLog
 from atomo.training.ownership import RUN, Ownership, own
 from atomo.training.plan_records import keep_plan
 from atomo.training.resume import find_snapshot, mean, snapshot_of
+from atomo.training.retrying_writer import RetryingWriter
 from atomo.training.run_folder import probe
-from atomo.training.storage import Outage
-from atomo.training.watch import Watch
+from atomo.training.schema import BUFFER, check_kept, check_worker, kept_buffers
 
-__all__ = ["Keeper", "Parts", "owned"]
+__all__ = ["Parts", "RunRecorder", "owned"]
 
 NONE: Final = GradientCounts(asked=0, used=0, late=0, lost=0, under_way=0)
 
@@ -66,7 +66,7 @@ class Parts:
 
 
 @final
-class Keeper:
+class RunRecorder:
     """The folder of a run, and what is said of it.
 
     Once steps are taken, what cannot be written ends nothing: a checkpoint is tried again after a
@@ -76,7 +76,7 @@ class Keeper:
     def __init__(
         self, job: Job, tell: Callable[[Event], None], owner: Ownership | None = None
     ) -> None:
-        """A keeper.
+        """A recorder.
 
         Args:
             job: whose folder it is.
@@ -86,10 +86,13 @@ class Keeper:
         self._job, self._tell, self._owner = job, tell, owner
         self._folder = Path(job.settings.train_dir)
         self._caution = next(at_start(job.settings), "")  # one is enough: the worst
-        self._watch = Watch()
-        self._checkpoints = Outage("checkpoints", tell)
-        self._metrics, self._old = Outage("metrics", tell), Outage("deletions", tell)
-        self._rest = Outage("records of the run", tell)
+        self._monitor = DivergenceMonitor()
+        self._checkpoints = RetryingWriter("checkpoints", tell)
+        self._metrics, self._old = (
+            RetryingWriter("metrics", tell),
+            RetryingWriter("deletions", tell),
+        )
+        self._rest = RetryingWriter("records of the run", tell)
         self._needed = 0  # bytes, of a checkpoint
         self._patience_s = min(PATIENCE_S, job.settings.timeout / 3)  # others wait for --timeout
 
@@ -145,9 +148,9 @@ class Keeper:
                 event = replace(event, storage_failures=self.failures)
                 log.write(event)
                 self._tell(event)
-                if self._watch.alarms(event.loss):
+                if self._monitor.alarms(event.loss):
                     why = "" if self._caution else f"; {likely(self._job.settings)}"
-                    self._tell(Caution(f"{self._watch}{why}"))
+                    self._tell(Caution(f"{self._monitor}{why}"))
 
             yield done
 

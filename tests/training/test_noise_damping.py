@@ -10,9 +10,9 @@ from support import run_threads, settings
 from atomo.codecs import CODECS, make_codec
 from atomo.errors import CheckpointError
 from atomo.training.checkpoint import load
-from atomo.training.damping import Damping
 from atomo.training.events import Event, StepDone
 from atomo.training.job import make_job
+from atomo.training.noise_damping import Damping
 
 
 def test_the_factor_is_one_over_one_plus_the_noise():

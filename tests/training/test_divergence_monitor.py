@@ -9,12 +9,12 @@ from support import run_threads, settings
 from atomo.config import Settings
 from atomo.errors import Diverged
 from atomo.training.causes import at_start, likely
+from atomo.training.divergence_monitor import DivergenceMonitor
 from atomo.training.events import Caution, Event, StepDone
-from atomo.training.watch import Watch
 
 
 def alarms(losses: list[float]) -> list[int]:
-    watch = Watch()
+    watch = DivergenceMonitor()
     return [step for step, loss in enumerate(losses) if watch.alarms(loss)]
 
 

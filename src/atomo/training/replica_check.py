@@ -7,10 +7,10 @@ from torch import Tensor
 
 from atomo.errors import ReplicasDiffer
 
-__all__ = ["check_alike"]
+__all__ = ["check_replicas"]
 
 
-def check_alike(found: Mapping[int, Mapping[str, Tensor]], step: int) -> None:
+def check_replicas(found: Mapping[int, Mapping[str, Tensor]], step: int) -> None:
     """Raises ReplicasDiffer, which names who differs, unless all have the same digest.
 
     Args:

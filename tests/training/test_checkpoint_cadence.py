@@ -1,6 +1,6 @@
 """When checkpoints are due."""
 
-from atomo.training.cadence import Cadence
+from atomo.training.checkpoint_cadence import Cadence
 
 
 class Clock:

@@ -10,8 +10,8 @@ from support import settings
 from torch import nn
 
 from atomo.errors import Diverged
+from atomo.training.forward_backward import ForwardBackward
 from atomo.training.job import make_job
-from atomo.training.passes import Passes
 
 
 class Broken(nn.Module):
@@ -32,7 +32,9 @@ def test_nothing_of_a_gradient_is_sent_whose_loss_is_not_finite(tmp_path: Path, 
     """Beside a device the look comes when the first bucket does."""
     pushed: list[Any] = []
     job = make_job(settings(tmp_path, fusion="layer"), 3)
-    passes = Passes(job, 1, torch.device("cpu"), lambda bucket, flat: pushed.append(bucket.number))
+    passes = ForwardBackward(
+        job, 1, torch.device("cpu"), lambda bucket, flat: pushed.append(bucket.number)
+    )
     passes._looks_late = late
     broken = Broken(passes.model, 1)
     passes.model = broken
@@ -61,7 +63,7 @@ def test_a_gradient_whose_length_overflows_has_diverged(tmp_path: Path):
     """Its entries do not, and no worker is to blame."""
     job = make_job(settings(tmp_path, code="svd"), 3)
     assert job.damps_at(1)
-    passes = Passes(job, 1, torch.device("cpu"), lambda *_: None)
+    passes = ForwardBackward(job, 1, torch.device("cpu"), lambda *_: None)
     passes.model = Steep(passes.model)
     with pytest.raises(Diverged, match="the gradient of worker 1 at step 1 is too long; --lr"):
         passes.run(1)

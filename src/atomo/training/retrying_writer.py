@@ -15,14 +15,14 @@ from atomo.training.events import Storage
 from atomo.training.ownership import FolderTaken
 from atomo.training.run_folder import Wait
 
-__all__ = ["FIRST_S", "LONGEST_S", "Outage"]
+__all__ = ["FIRST_S", "LONGEST_S", "RetryingWriter"]
 
 FIRST_S: Final = 1.0  # from the first failure to the second attempt
 LONGEST_S: Final = 60.0  # between two attempts
 
 
 @final
-class Outage:
+class RetryingWriter:
     """One thing that a run writes, and whether it can be written.
 
     Args:

@@ -22,13 +22,13 @@ from atomo.errors import CodecError, Diverged
 from atomo.fusion import Bucket, Gradients, apart, flatten
 from atomo.randomness import derive
 from atomo.tasks import Batch, Scorer
+from atomo.training.batch_feed import Feed, Order
 from atomo.training.causes import likely
-from atomo.training.dump import GradientDump
-from atomo.training.feed import Feed, Order
+from atomo.training.gradient_dump import GradientDump
 from atomo.training.job import Job
 from atomo.training.precision import LossScale, buffers_of, forward_in, put_back
 
-__all__ = ["Outcome", "Passes"]
+__all__ = ["ForwardBackward", "Outcome"]
 
 
 @final
@@ -46,7 +46,7 @@ class Outcome:
 
 
 @final
-class Passes:
+class ForwardBackward:
     """Computes gradients of a model at the weights that it has, bucket by bucket."""
 
     def __init__(

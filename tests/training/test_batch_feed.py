@@ -12,7 +12,7 @@ from torch import Tensor
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation, in_memory
 from atomo.tasks import Batch, Samples
 from atomo.tasks.images import ImageSamples
-from atomo.training.feed import Feed, Order
+from atomo.training.batch_feed import Feed, Order
 
 
 @final

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from support import together
 
-from atomo.training import cores
+from atomo.training import thread_share
 from atomo.transports import Transport, network
 
 PATIENCE_S = 600.0  # only a hang takes as long
@@ -17,7 +17,7 @@ def shares(size: int, comm_type: str, spares: int = 0) -> list[int]:
     found = [0] * size
 
     def ask(one: Transport) -> None:
-        found[one.rank] = cores.share_of_cores(comm_type, one, PATIENCE_S, spares)
+        found[one.rank] = thread_share.share_of_cores(comm_type, one, PATIENCE_S, spares)
 
     together([partial(ask, one) for one in network(size)])
     return found
@@ -26,7 +26,7 @@ def shares(size: int, comm_type: str, spares: int = 0) -> list[int]:
 @pytest.fixture
 def eight(monkeypatch):
     """Every rank may run on the same eight cores."""
-    monkeypatch.setattr(cores, "usable_cores", lambda: [*range(8)])
+    monkeypatch.setattr(thread_share, "usable_cores", lambda: [*range(8)])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_those_who_wait_take_no_core(eight):
 
 def test_hosts_with_kernels_of_their_own_have_cores_of_their_own(eight, monkeypatch):
     # A host each, so the master's cores are all its own, and no worker gets less for it.
-    monkeypatch.setattr(cores, "kernel", lambda: threading.current_thread().name)
+    monkeypatch.setattr(thread_share, "kernel", lambda: threading.current_thread().name)
     assert shares(3, "Bcast") == [8, 8, 8]
 
 
@@ -60,7 +60,7 @@ def test_ranks_that_are_bound_to_cores_of_their_own_take_those(monkeypatch):
         rank = rank_of.setdefault(threading.get_ident(), len(rank_of))
         return [3 * rank, 3 * rank + 1, 3 * rank + 2]
 
-    monkeypatch.setattr(cores, "usable_cores", bound)
+    monkeypatch.setattr(thread_share, "usable_cores", bound)
     assert shares(3, "Allgather") == [3, 3, 3]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atomo.errors import CheckpointError
 from atomo.training.data_files import verify
-from atomo.training.listing import steps
+from atomo.training.index import steps
 from atomo.training.manifest import manifest_name, step_of_data
 from atomo.training.run_folder import TEMPORARY, explained, names, sync_folder
 

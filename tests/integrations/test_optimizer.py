@@ -264,7 +264,7 @@ def test_what_cannot_be_wrapped():
     network, other = model(), model()
     with pytest.raises(ConfigError, match="4 of the optimizer's 4 parameters are not the model's"):
         atomo.wrap_optimizer(plain_sgd(network), other, "sgd")
-    with pytest.raises(ConfigError, match="bucket_mb must be above 0"):
+    with pytest.raises(ConfigError, match="bucket_mb must be a number of MB above 0"):
         alone(bucket_mb=0.0)
     with pytest.raises(ConfigError, match="add all groups"):
         alone().add_param_group({"params": []})

@@ -1,5 +1,6 @@
 """Arguments of hooks and optimisers that cannot be, refused in their own words."""
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import atomo
 from atomo.compression import Compression
 from atomo.errors import ConfigError
 from atomo.integrations import option_checks as checks
+from atomo.integrations.recipe_coding import check
 from atomo.memory import Residual
 
 NETWORK = nn.Linear(2, 2)
@@ -102,6 +104,33 @@ def test_a_hook_takes_a_wrapped_model_and_then_a_code(given, words):
 def test_an_optimizer_comes_before_its_model_and_a_code(given, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         checks.check_optimizer(*given)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: checks.check_accelerator("topk", NETWORK), "an accelerate.Accelerator comes first,"
+         " not a str: atomo.accelerate_hook(accelerator, 'topk')"),
+        (lambda: atomo.accelerate_hook(NETWORK, "dgc"), "first, not a Linear: atomo.accelerate_hook"
+         "(accelerator, 'dgc')"),
+        (lambda: checks.check_trainer("topk", NETWORK), "a transformers.Trainer comes first, "
+         "not a str: atomo.trainer_hook(trainer, 'topk')"),
+        (lambda: atomo.trainer_hook(NETWORK, "topk"), "not a Linear: atomo.trainer_hook(trainer, "),
+        (lambda: checks.check_callback(NETWORK), "a code comes first, not a Linear: "
+         "atomo.lightning_callback('topk(ratio=0.01)')"),
+        (lambda: checks.check_sharded("topk", NETWORK), "a model that fully_shard was called on "
+         "comes first, not a str: atomo.fsdp_hook(model, 'topk', replicas)"),
+        (lambda: checks.check_bucket_mb([1, 2]),
+         "bucket_mb must be a number of MB above 0, got [1, 2] of type list"),
+        (lambda: checks.check_bucket_mb("4"), "above 0, got '4' of type str"),
+        (lambda: atomo.wrap_optimizer(OPTIMIZER, NETWORK, "sgd", bucket_mb=math.inf), "got inf"),
+        (lambda: check("sgd", ["9: topk"], "", 0, 0),
+         "code_schedule must be text such as '1000: topk(ratio=0.01)', got ['9: topk'] of type"),
+    ],
+)  # fmt: skip
+def test_arguments_in_another_order_or_of_another_type_are_refused(call, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        call()
 
 
 def test_an_optimizer_is_wrapped_once():

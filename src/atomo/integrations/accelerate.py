@@ -12,7 +12,7 @@ from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
-from atomo.integrations.option_checks import host_rule
+from atomo.integrations.option_checks import check_accelerator, host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
 from atomo.integrations.recipe_coding import coding
@@ -84,6 +84,7 @@ def accelerate_hook(
         ConfigError: models were prepared before, gradients are not averaged by
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
+    check_accelerator(accelerator, code)
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov

@@ -25,7 +25,7 @@ from atomo.integrations.fsdp_shards import cut_up, sharded_modules, shards_of
 from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import given_optimizers, move_momentum
-from atomo.integrations.option_checks import check_timeout
+from atomo.integrations.option_checks import check_sharded, check_timeout
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.sharded import ShardedExchange
 from atomo.memory import Memory
@@ -103,6 +103,7 @@ def fsdp_hook(
             first, the model has a hook already, is sharded by FSDP1 or otherwise than above, there
             are no replicas, or they do not say the same.
     """
+    check_sharded(model, code)
     check_timeout(timeout_s)
     dense = Dense(dense_below, dense_steps)
     coded = coding(

@@ -13,7 +13,7 @@ from atomo.errors import ConfigError
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.making import Choice
-from atomo.integrations.option_checks import host_rule
+from atomo.integrations.option_checks import check_callback, host_rule
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
@@ -80,6 +80,7 @@ def lightning_callback(
     Raises:
         ConfigError: Lightning is not installed.
     """
+    check_callback(code)
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov

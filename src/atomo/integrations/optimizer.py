@@ -24,6 +24,7 @@ from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import inner_optimizer, move_momentum
 from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.option_checks import (
+    check_bucket_mb,
     check_optimizer,
     check_scaler,
     check_timeout,
@@ -113,6 +114,7 @@ def wrap_optimizer(
     check_optimizer(optimizer, model, code)
     check_scaler(scaler)
     check_timeout(timeout_s)
+    check_bucket_mb(bucket_mb)
     if isinstance(optimizer, AveragedOptimizer):
         raise ConfigError("the optimizer is wrapped already, and would average twice")
     parameters = trained(optimizer, model)
@@ -264,8 +266,6 @@ def grouped(
     parameters: Mapping[str, Tensor], codec: Codec[Any], bucket_mb: float
 ) -> list[dict[str, Tensor]]:
     """The parameters of each message: the last first, as a backward pass makes them."""
-    if not bucket_mb > 0:
-        raise ConfigError(f"bucket_mb must be above 0, got {bucket_mb}")
     shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
     buckets = plan(shapes, codec, megabytes(bucket_mb))
     return [{slot.name: parameters[slot.name] for slot in bucket.slots} for bucket in buckets]

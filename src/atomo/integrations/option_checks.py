@@ -17,12 +17,17 @@ from atomo.hierarchy import canonical_hierarchy
 from atomo.memory import MEMORIES, Memory
 
 __all__ = [
+    "check_accelerator",
+    "check_bucket_mb",
+    "check_callback",
     "check_group",
     "check_model",
     "check_optimizer",
     "check_options",
     "check_scaler",
+    "check_sharded",
     "check_timeout",
+    "check_trainer",
     "host_rule",
 ]
 
@@ -112,6 +117,46 @@ def check_model(ddp: object, code: object = "") -> None:
         raise ConfigError("the DistributedDataParallel has a communication hook already: give one")
 
 
+def check_bucket_mb(bucket_mb: object) -> None:
+    """Raises ConfigError for anything but a number of megabytes above 0."""
+    if not isinstance(bucket_mb, int | float) or bucket_mb is True or not 0 < bucket_mb < math.inf:
+        raise ConfigError(f"bucket_mb must be a number of MB above 0, got {value_text(bucket_mb)}")
+
+
+def check_accelerator(accelerator: object, code: object) -> None:
+    """Raises ConfigError for anything but an Accelerator; a stranger's may be like one."""
+    call = f"atomo.accelerate_hook(accelerator, {spelled(code, accelerator)})"
+    check_first(
+        hasattr(accelerator, "distributed_type"), accelerator, "an accelerate.Accelerator", call
+    )
+
+
+def check_trainer(trainer: object, code: object) -> None:
+    """Raises ConfigError for anything but a Trainer with an Accelerator; Lightning's has none."""
+    call = f"atomo.trainer_hook(trainer, {spelled(code, trainer)})"
+    fits = hasattr(getattr(trainer, "accelerator", None), "distributed_type")
+    check_first(fits, trainer, "a transformers.Trainer", call)
+
+
+def check_callback(code: object) -> None:
+    """Raises ConfigError for anything but a code, or None where there is a recipe."""
+    call = f"atomo.lightning_callback({spelled(code)})"
+    check_first(code is None or isinstance(code, str | Codec), code, "a code", call)
+
+
+def check_sharded(model: object, code: object) -> None:
+    """Raises ConfigError for anything but a model."""
+    call = f"atomo.fsdp_hook(model, {spelled(code, model)}, replicas)"
+    fits = isinstance(model, nn.Module)
+    check_first(fits, model, "a model that fully_shard was called on", call)
+
+
+def check_first(fits: bool, given: object, wanted: str, call: str) -> None:
+    """Raises ConfigError where the first argument does not fit."""
+    if not fits:
+        raise ConfigError(f"{wanted} comes first, not a {type(given).__name__}: {call}")
+
+
 def check_optimizer(optimizer: object, model: object, code: object) -> None:
     """Raises ConfigError for what `wrap_optimizer` cannot wrap."""
     order = f"atomo.wrap_optimizer(optimizer, model, {spelled(code)})"
@@ -123,6 +168,7 @@ def check_optimizer(optimizer: object, model: object, code: object) -> None:
         raise ConfigError(f"the model is needed, not a {type(model).__name__}: {order}")
 
 
-def spelled(code: object) -> str:
-    """A code as a call has it."""
-    return repr(str(code)) if isinstance(code, str | Codec) else "'topk(ratio=0.01)'"
+def spelled(*given: object) -> str:
+    """A code as a call has it: the first that is one of these arguments, or else an example."""
+    codes = (repr(str(one)) for one in given if isinstance(one, str | Codec))
+    return next(codes, "'topk(ratio=0.01)'")

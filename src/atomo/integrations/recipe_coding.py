@@ -79,6 +79,11 @@ def check(
         raise ConfigError(
             f"recipe must be a name, one of {', '.join(RECIPES)}, got {value_text(recipe)}"
         )
+    if not isinstance(code_schedule, str):
+        raise ConfigError(
+            "code_schedule must be text such as '1000: topk(ratio=0.01)', got "
+            f"{value_text(code_schedule)}"
+        )
     for name, value in (("steps_per_epoch", steps_per_epoch), ("warmup_steps", warmup)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"{name} must be a whole number from 0, got {value_text(value)}")

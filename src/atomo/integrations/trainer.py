@@ -9,7 +9,7 @@ from atomo.errors import CheckpointError
 from atomo.integrations.accelerate import load_folder, plug_in, save_folder
 from atomo.integrations.dense import Dense
 from atomo.integrations.making import Choice
-from atomo.integrations.option_checks import host_rule
+from atomo.integrations.option_checks import check_trainer, host_rule
 from atomo.integrations.plug import Plug
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
@@ -76,6 +76,7 @@ def trainer_hook(
     Raises:
         ConfigError: as of `accelerate_hook`.
     """
+    check_trainer(trainer, code)
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov

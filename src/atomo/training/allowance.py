@@ -44,7 +44,7 @@ class TimeLeft:
 @final
 @dataclass(frozen=True)
 class Allowance:
-    """How long one job may measure, and what speaks for it."""
+    """Time that one job may measure, and the numbers it follows from."""
 
     step_s: float
     """Of a step as it is without any choice, measured."""

@@ -63,5 +63,5 @@ class Feed:
 
 
 def same(one: Order, other: Order) -> bool:
-    """Whether two orders are for the same batch."""
+    """Returns True if two orders are for the same batch."""
     return one[1] == other[1] and one[0].equal(other[0])

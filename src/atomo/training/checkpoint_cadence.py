@@ -1,4 +1,4 @@
-"""When a run writes a checkpoint: every so many steps, and every so many seconds beside."""
+"""Cadence of checkpoints: every few steps, and every few seconds beside."""
 
 import time
 from collections.abc import Callable

@@ -22,7 +22,7 @@ PIECE: Final = 2**20  # bytes
 
 
 def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
-    """The tensors of one file, once its size and its hash are what the manifest says."""
+    """Reads the tensors of one file, once its size and its hash are as in the manifest."""
     path = folder / entry.name
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -48,7 +48,7 @@ def verify(folder: Path, step: int) -> None:
 
 
 def last_whole(folder: Path) -> int | None:
-    """The last step that has a checkpoint whose files are what was written.
+    """Returns the last step that has a checkpoint with all files as they were written.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -73,7 +73,7 @@ def check_hash(path: Path, digest: str, entry: Entry) -> None:
 
 
 def hash_of(file: BinaryIO) -> str:
-    """The hash of a file, read piece by piece."""
+    """Hashes a file, piece by piece."""
     digest = xxhash.xxh3_128()
     while piece := file.read(PIECE):
         digest.update(piece)

@@ -1,4 +1,4 @@
-"""Whether a run has begun to diverge, said while its loss is still a number."""
+"""Detection of divergence while the loss is still finite."""
 
 import math
 from typing import Final, final

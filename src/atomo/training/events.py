@@ -1,4 +1,4 @@
-"""What a run says while it goes on: records that become lines of JSON, and back."""
+"""Events of a run: records that become lines of JSON, and back."""
 
 import json
 from collections.abc import Mapping
@@ -219,11 +219,11 @@ EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for 
 
 
 def to_json(event: Event) -> str:
-    """One line."""
+    """Returns an event as one line."""
     return json.dumps({"event": type(event).__name__} | asdict(event))
 
 
 def from_json(line: str) -> Event:
-    """The inverse of `to_json`."""
+    """Reads an event from a line of `to_json`."""
     values = json.loads(line)
     return EVENTS[values.pop("event")](**values)

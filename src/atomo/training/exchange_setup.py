@@ -1,4 +1,4 @@
-"""How one rank of a run without a master averages: flat, or dense inside its host."""
+"""Exchange of gradients of one rank without a master: flat, or dense inside its host."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
 
 
 def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
-    """What to say of a run that should go on where a worker dies, and does not."""
+    """Returns cautions for a run that should survive the death of a worker, and cannot."""
     s = job.settings
     fewer = s.min_workers and s.least_workers < job.workers
     if (group is not None and group.transport.fault_tolerant) or not (fewer or s.spares):
@@ -96,7 +96,7 @@ def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
 def make_exchange(
     job: Job, transport: Transport, group: ElasticGroup | None = None
 ) -> ExchangeSetup:
-    """The ways of this rank; all ranks make them together.
+    """Sets up the exchange of this rank; all ranks call this together.
 
     Args:
         job: what is trained.
@@ -159,6 +159,6 @@ def make_pipeline(
 
 
 def names_in(job: Job, lanes: Sequence[int], lane: int) -> frozenset[str]:
-    """The parameters of the buckets in a lane."""
+    """Returns the parameters of the buckets in a rail."""
     buckets = (bucket for bucket in job.buckets if lanes[bucket.number] == lane)
     return frozenset(slot.name for bucket in buckets for slot in bucket.slots)

@@ -36,7 +36,7 @@ def finish(folder: Path, step: int, reason: str) -> None:
 def finished(
     folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sleep
 ) -> Finished | None:
-    """The mark of a run that is over, or None.
+    """Returns the marker of a finished run, or None.
 
     Raises:
         CheckpointError: the mark cannot be read, or is not one.

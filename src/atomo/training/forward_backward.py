@@ -34,7 +34,7 @@ __all__ = ["ForwardBackward", "Outcome"]
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """What one worker's passes came to, beside the gradient."""
+    """Loss, counts and metrics of one worker's passes, beside the gradient."""
 
     loss: float  # mean over its samples
     correct: float  # samples that are right, in whole or in part
@@ -117,7 +117,7 @@ class ForwardBackward:
         return Outcome(loss, right, samples, square, metrics)
 
     def close(self) -> None:
-        """After the last of them, so that memory is freed."""
+        """Frees memory after the last pass."""
         self._gradients.close()
         self._feed.close()
 
@@ -187,7 +187,7 @@ class ForwardBackward:
             raise self._diverged(f"{what} is no longer finite") from error
 
     def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """A bucket that is complete."""
+        """Takes a complete bucket."""
         if self._scale is None:
             self._hand_over(bucket, flat)
         else:
@@ -205,7 +205,7 @@ class ForwardBackward:
 
 
 def in_batches(indices: Int64[Tensor, " n"], most: int) -> Sequence[Int64[Tensor, " _"]]:
-    """As few batches of at most `most` samples as there can be, as equal as they can be: what each
-    comes to weighs the same.
+    """Splits samples into as few batches of at most `most` as possible, of equal size or nearly: so
+    each batch weighs the same.
     """
     return torch.tensor_split(indices, -(-len(indices) // most))

@@ -1,4 +1,4 @@
-"""Which checkpoints a run has, and with which settings each was made: what manifests say alone."""
+"""Index of a run's checkpoints and their settings, from manifests alone."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class CheckpointGone(CheckpointError):
 
 
 def steps(folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[int]:
-    """The steps that have a checkpoint, in order; none when there is no such folder.
+    """Returns the steps that have a checkpoint, in order; none if there is no such folder.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -37,7 +37,7 @@ def steps(folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sle
 
 
 def latest(folder: Path) -> int | None:
-    """The last step that has a checkpoint.
+    """Returns the last step that has a checkpoint.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -46,7 +46,7 @@ def latest(folder: Path) -> int | None:
 
 
 def readable(folder: Path) -> int | None:
-    """The last step whose manifest is one, whatever its other files are.
+    """Returns the last step with a valid manifest, whatever its other files are.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -59,7 +59,7 @@ def readable(folder: Path) -> int | None:
 
 
 def recorded(folder: Path, step: int) -> Mapping[str, SettingValue]:
-    """The settings that a checkpoint was made with.
+    """Returns the settings of a checkpoint.
 
     Raises:
         CheckpointGone: there is none for this step, and none came while NFS may have hidden it.
@@ -81,7 +81,7 @@ def found(
     patience_s: float = PATIENCE_S,
     wait: Wait = time.sleep,
 ) -> T:
-    """What an attempt to read something of a checkpoint returns, once one succeeds.
+    """Retries an attempt to read a part of a checkpoint; returns its result.
 
     Raises:
         CheckpointGone: there is none for this step, and none came within `patience_s`.

@@ -1,4 +1,4 @@
-"""What the master and the workers of a run must agree on, computed by each from the settings."""
+"""The job: all that the master and the workers of a run agree on, computed from the settings."""
 
 import math
 from collections.abc import Sequence
@@ -62,28 +62,28 @@ class Job:
 
     @property
     def resume(self) -> str:
-        """Where it begins: after a probe, where it was."""
+        """Start of the run: after a probe, its current step."""
         return "auto" if self.again else self.settings.resume
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Where each parameter lies; the same in every stage."""
+        """Place of each parameter; the same in every stage."""
         return self.stages[0].buckets
 
     def buckets_at(self, step: int) -> tuple[Bucket, ...]:
-        """The buckets of `step`, with the codecs that serve by then."""
+        """Returns the buckets of `step`, with the codecs of that step."""
         return [stage for stage in self.stages if stage.first_step <= step][-1].buckets
 
     @property
     def down_buckets(self) -> tuple[Bucket, ...]:
-        """The buckets with the codec of what comes down, where differences of the weights do."""
+        """Buckets with the codec for differences of weights sent to workers, if any."""
         codec = delta_codec(self.settings.down)
         if codec is None:
             return ()
         return plan_buckets(shapes(self.model), codec, self.settings.grouping)
 
     def damps_at(self, step: int) -> bool:
-        """Whether `step` is shortened by as much as its codec's noise makes gradients longer.
+        """Returns True if the learning rate of `step` falls by the factor of its codec's noise.
 
         Adam divides by the length of its gradients already. What a memory keeps is no noise.
         """
@@ -102,7 +102,7 @@ class Job:
 
     @property
     def late_share(self) -> float:
-        """How much of what was late comes back: the part K / P that steps wait for.
+        """Share K / P of a late gradient that counts later: the part that steps wait for.
 
         So a worker that is late again and again has at most P / (P - K) gradients waiting, and not
         all that it ever computed, to be let go at once.
@@ -110,17 +110,17 @@ class Job:
         return self.late_share_of(self.workers)
 
     def late_share_of(self, workers: int) -> float:
-        """The same where so many are left."""
+        """Returns that share for a number of workers that are left."""
         return min(self.settings.num_aggregate, workers) / workers
 
     @property
     def late_counts(self) -> bool:
-        """Whether a gradient that is late counts later on."""
+        """True if a late gradient counts in a later step."""
         return kind_of(self.settings.memory).feeds_back
 
     @property
     def last_step(self) -> int:
-        """Whichever runs out first, epochs or steps."""
+        """The last step: by epochs or by steps, whichever ends first."""
         return min(self.settings.epochs * self.steps_per_epoch, self.settings.max_steps)
 
     @property
@@ -130,7 +130,7 @@ class Job:
 
     @property
     def images_of_step(self) -> int:
-        """What its workers divide, however many they are."""
+        """Samples of a step, which its workers divide, however many they are."""
         return self.workers * self.settings.share_of_step
 
     @property
@@ -139,7 +139,7 @@ class Job:
         return sum(bucket.size for bucket in self.buckets)
 
     def shard(self, worker: int) -> Shard:
-        """The samples of worker 1..workers."""
+        """Returns the samples of worker 1..workers."""
         s = self.settings
         return Shard(len(self.workload.train), self.workers, worker - 1, s.share_of_step, s.seed)
 
@@ -184,7 +184,7 @@ def check_rate(settings: Settings, last_step: int) -> None:
 
 
 def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
-    """The stages of a run whose epochs have `steps` steps.
+    """Builds the stages of a run whose epochs have `steps` steps.
 
     Where messages are to be found from measured costs, each parameter is one, until they are.
 
@@ -208,5 +208,5 @@ def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage
 
 
 def own_codecs(settings: Settings, tensors: Sequence[tuple[str, Size]]) -> ByName:
-    """The codecs of single parameters: small ones travel dense, whatever else is said of them."""
+    """Returns the codecs of single parameters; small parameters always travel dense."""
     return dense_below(tensors, settings.dense_below, settings.by_name)

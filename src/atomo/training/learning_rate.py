@@ -20,7 +20,7 @@ class LearningRate:
     last_step: int = 1
 
     def at(self, step: int) -> float:
-        """The learning rate of `step`, which counts from 1."""
+        """Returns the learning rate of `step`, which counts from 1."""
         s, done = self.settings, step - 1
         shrunk = s.peak_lr * s.lr_shrinkage ** (done // s.lr_shrink_freq)
         falls = schedule_factor(s.schedule, self._plan, done)

@@ -36,7 +36,7 @@ NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno
 @final
 @dataclass(frozen=True)
 class Right:
-    """What a lock file gives the right to."""
+    """The right that a lock file gives."""
 
     file: str
     taken: str
@@ -57,7 +57,7 @@ class FolderTaken(CheckpointError):
 
 
 def opened(path: Path, right: Right) -> int | None:
-    """The lock file of nobody else, open; None where it was replaced meanwhile."""
+    """Opens the lock file if it is nobody else's; None if it was replaced meanwhile."""
     descriptor = opened_own(path, os.O_CREAT | os.O_SYNC)
     try:
         locked = lock(descriptor)
@@ -74,7 +74,7 @@ def opened(path: Path, right: Right) -> int | None:
 
 
 def lock(descriptor: int) -> bool | None:
-    """Whether this process has the lock now; None: there are no locks here."""
+    """Tries to lock; returns True if this process has the lock, None if there are no locks here."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -87,14 +87,14 @@ def lock(descriptor: int) -> bool | None:
 
 
 def current(path: Path, descriptor: int) -> bool:
-    """Whether an open file still has its name."""
+    """Returns True if an open file still has its name."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     return False
 
 
 def lives(holder: LockOwner, descriptor: int, path: Path, locked: bool | None) -> bool:
-    """Whether a holder may still write of whom no lock says so."""
+    """Returns True if an owner without a lock may still write."""
     me = this_process()
     # A lock that was got says that nobody here holds it; of other hosts it says so only where the
     # file system passes locks on, so these are asked by their lease.
@@ -119,7 +119,7 @@ def age_s(descriptor: int, path: Path) -> float:
 
 
 def holder_of(path: Path) -> LockOwner | None:
-    """Whom a lock file names."""
+    """Reads the owner that a lock file names."""
     with suppress(OSError):
         return parse(read_start(path, LONGEST))
     return None

@@ -20,7 +20,7 @@ PIDS = Path("/proc/self/ns/pid")
 @final
 @dataclass(frozen=True)
 class LockOwner:
-    """Who holds a folder."""
+    """The process that owns a folder."""
 
     job: str  # drawn anew each time: a process of the same number is another one
     host: str
@@ -34,16 +34,16 @@ class LockOwner:
         return f"process {self.pid} on host {self.host} since {self.since} (job {self.job})"
 
     def encoded(self) -> bytes:
-        """One line of JSON."""
+        """The owner as one line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     def runs(self) -> bool:
-        """Whether it is there, for one whose number counts here."""
+        """True if the process exists, for process numbers of this host."""
         return birth(self.pid) == self.started
 
 
 def this_process() -> LockOwner:
-    """This process, as the owner of a lock from now on."""
+    """Returns this process as the owner of a lock."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     host, pid = socket.gethostname(), os.getpid()
     try:
@@ -65,7 +65,7 @@ def parse(text: bytes) -> LockOwner | None:
 
 
 def birth(pid: int) -> int | None:
-    """When a process was started; None when there is none of this number."""
+    """Returns the start time of a process; None if there is no process of this number."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -42,7 +42,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says about itself. Its files: model, optimizer, then one a worker."""
+    """The manifest of a checkpoint. Its files: model, optimizer, then one for each worker."""
 
     step: int
     config: Mapping[str, SettingValue]
@@ -50,30 +50,30 @@ class Manifest:
 
 
 def manifest_name(step: int) -> str:
-    """The name of the manifest of `step`."""
+    """Returns the name of the manifest of `step`."""
     return f"step-{step:08}.json"
 
 
 def file_names(step: int, workers: int) -> list[str]:
-    """The names of the files that the manifest of `step` lists, in order."""
+    """Returns the names of the files that the manifest of `step` lists, in order."""
     parts = ["model", "optimizer", *(f"worker-{rank}" for rank in range(1, workers + 1))]
     return [f"step-{step:08}.{part}.safetensors" for part in parts]
 
 
 def step_of_manifest(name: str) -> int | None:
-    """The step that a file called `name` would be the manifest of."""
+    """Returns the step of a manifest called `name`; None for another file."""
     found = MANIFEST.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def step_of_data(name: str) -> int | None:
-    """The step that a file called `name` would hold tensors of."""
+    """Returns the step of a file of tensors called `name`; None for another file."""
     found = DATA.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as JSON."""
+    """Encodes a manifest as JSON."""
     files = [{"name": e.name, "bytes": e.size, "xxh3_128": e.digest} for e in manifest.files]
     head = {"format": FORMAT, "step": manifest.step, "config": dict(manifest.config)}
     return json.dumps({**head, "files": files}, indent=1).encode() + b"\n"
@@ -99,7 +99,7 @@ def parse_manifest(data: bytes, path: Path, step: int) -> Manifest:
 
 
 def settings(config: Mapping[str, object], path: Path) -> dict[str, SettingValue]:
-    """The configuration, each value checked."""
+    """Checks the configuration, each value of it."""
     checked = {key: value for key, value in config.items() if isinstance(value, SettingValue)}
     if len(checked) < len(config):
         odd = next(key for key in config if key not in checked)
@@ -111,7 +111,7 @@ def settings(config: Mapping[str, object], path: Path) -> dict[str, SettingValue
 
 
 def entries(files: Sequence[object], path: Path, step: int) -> tuple[Entry, ...]:
-    """The files, each checked; only the names that this step must have get through."""
+    """Checks the files; only the names that this step must have are accepted."""
     expected = file_names(step, len(files) - 2)
     if len(files) != len(expected):
         raise CheckpointError(f"{path} lists {len(files)} files; a checkpoint has at least 2")

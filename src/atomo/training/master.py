@@ -108,8 +108,8 @@ class Master:
         return DONE
 
     def _is_old(self) -> bool:
-        """Whether the last checkpoint is too old. For another one every worker must be done with
-        what it computes: one that may hang is waited for in steps, which go on without it.
+        """Returns True if the last checkpoint is too old. Another checkpoint needs every worker
+        idle; steps wait for a worker that may hang, and go on without it.
         """
         patience_s = self._job.settings.timeout if self._server.is_waited_for else 0.0
         return self._cadence.is_older(patience_s)
@@ -118,12 +118,12 @@ class Master:
         return len(self._server.workers) == self._job.workers
 
     def _tell_notes(self) -> None:
-        """What the server found out about the workers."""
+        """Tells the server's notes about workers."""
         for note in self._server.take_notes():
             self._tell(Caution(note))
 
     def _warn(self) -> None:
-        """Says so where the death of a worker ends the run."""
+        """Cautions if the death of a worker ends the run."""
         least, workers = self._job.settings.least_workers, self._job.workers
         spares = self._job.settings.spares
         if (least < workers or spares) and not self._transport.fault_tolerant:

@@ -34,7 +34,7 @@ class Damping:
         self._gradient = self._estimate = 0.0
 
     def factor(self, gradient: float, estimate: float) -> float:
-        """The factor for the step to come.
+        """Returns the factor for the next step.
 
         Args:
             gradient: the mean over the workers of the squared norm of what each encoded. It is at
@@ -49,7 +49,7 @@ class Damping:
         return self._gradient / self._estimate
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: nothing where nothing was measured."""
+        """Returns the state for a checkpoint; empty if nothing was measured."""
         if not self._estimate:
             return {}
         return {KEY: torch.tensor([self._gradient, self._estimate], dtype=torch.float64)}
@@ -65,5 +65,5 @@ class Damping:
 
 
 def without_damping(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a checkpoint keeps of the optimiser itself."""
+    """Returns a checkpoint's state of the optimizer alone."""
     return {name: tensor for name, tensor in state.items() if name != KEY}

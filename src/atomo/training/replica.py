@@ -1,6 +1,6 @@
-"""One rank of a run without a master: its own weights and optimiser, and the steps that it takes.
+"""Steps of one rank without a master: its own weights and optimizer.
 
-All ranks begin alike, average alike and step alike, so that their weights stay the same bits.
+All ranks start, average and step alike, so their weights stay the same bits.
 """
 
 import time
@@ -109,11 +109,11 @@ class Replica:
         )
 
     def close(self) -> None:
-        """After the last of them, so that memory is freed."""
+        """Frees memory after the last step."""
         self._passes.close()
 
     def _factor(self, step: int, exchanged: Exchanged) -> float:
-        """What the noise of the codec leaves of the learning rate."""
+        """Returns the factor on the learning rate, by the noise of the codec."""
         if not self.job.damps_at(step):
             return 1.0
         squares = [report.square for report in exchanged.reports.values()]
@@ -122,7 +122,7 @@ class Replica:
         return self._damping.factor(sum(squares) / len(squares), norm**2)
 
     def digest(self) -> Tensor:
-        """A hash of the weights, 16 bytes."""
+        """Returns a hash of the weights, 16 bytes."""
         data = self._passes.weights.detach().cpu().numpy().data
         return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
 
@@ -135,11 +135,11 @@ class Replica:
         return own | (self.exchange.state_dict() if beside else {})
 
     def model_state(self) -> dict[str, Tensor]:
-        """Parameters, and this rank's buffers."""
+        """Returns the parameters, and this rank's buffers."""
         return dict(self._passes.model.state_dict())
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """What the optimiser keeps, what the noise was, and what the next exchange starts from."""
+        """Returns the state of the optimizer, of noise damping and of the next exchange."""
         exchange = self.exchange.state_dict()
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
@@ -168,7 +168,7 @@ class Replica:
 
 
 def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:
-    """What each rank begins with: where a checkpoint ends, or anew.
+    """Returns the state that each rank starts with: of a checkpoint, or empty.
 
     Args:
         snapshot: the checkpoint; None: there is none.
@@ -186,13 +186,13 @@ def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str
 def joined(
     model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], worker: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """All that a rank begins with, by flat names."""
+    """Joins the parts of a rank's state under flat names."""
     parts = (MODEL, model), (OPTIMIZER, optimizer), (WORKER, worker)
     return {prefix + name: tensor for prefix, part in parts for name, tensor in part.items()}
 
 
 def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of a state whose names begin so, without that."""
+    """Returns the part of a state under a prefix, without the prefix."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in state.items()

@@ -1,4 +1,4 @@
-"""What rank 0 of a run tells the others before its first step, or between two: values as JSON."""
+"""Values that rank 0 gives all other ranks before the first step or between two, as JSON."""
 
 import json
 from typing import Any
@@ -14,13 +14,13 @@ __all__ = ["hear", "names_of_hosts", "tell"]
 
 
 def tell(transport: Transport, values: object) -> None:
-    """Gives every other rank the same, from rank 0."""
+    """Sends the same values from rank 0 to every other rank."""
     told = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
     deal(transport, [{"told": told}] * transport.size, 0)
 
 
 def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
-    """What rank 0 told.
+    """Receives the values of rank 0.
 
     Raises:
         DeadlineExpired: nothing came.
@@ -30,6 +30,6 @@ def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
 
 
 def names_of_hosts(transport: Transport, timeout_s: float) -> tuple[str, ...]:
-    """The host of each rank, which all find together."""
+    """Gathers the host name of each rank."""
     names = host_names(Direct(transport, timeout_s))
     return tuple(name.decode(errors="replace") for name in names)

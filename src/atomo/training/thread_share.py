@@ -1,8 +1,8 @@
-"""How many threads each rank computes with, so that all together keep every core busy, once.
+"""Number of threads of each rank, so that all ranks together keep every core busy, once.
 
-Ranks share cores where they share a kernel and may run on the same cores: processes of one host,
-and hosts that are really containers, or virtual ones on one machine. A host name does not tell:
-two such hosts that each took all cores would wait for each other's threads at every operation.
+Ranks share cores if they share a kernel and may run on the same cores: processes of one host, and
+hosts that are containers or virtual machines on one machine. Host names do not show this: two such
+hosts that each took all cores would wait for each other's threads at every operation.
 """
 
 import os
@@ -45,12 +45,12 @@ def share_of_cores(comm_type: str, transport: Transport, timeout_s: float, spare
 
 
 def usable_cores() -> list[int]:
-    """Those that this process may run on; all of the machine where the system cannot say."""
+    """Returns the cores that this process may run on; all cores if the system cannot say."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return [*range(os.cpu_count() or 1)]
 
 
 def kernel() -> str:
-    """What tells kernels apart."""
+    """Returns a name that tells kernels apart."""
     return KERNEL.read_text().strip() if KERNEL.exists() else socket.gethostname()

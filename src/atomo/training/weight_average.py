@@ -35,7 +35,7 @@ class WeightAverage:
 
 
 def averaged(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A checkpoint's model with the average in place of the weights; empty: it has none."""
+    """Returns a checkpoint's model with averaged weights; empty if it has no average."""
     prefix = AVERAGE + "/"
     average = {
         name.removeprefix(prefix): t for name, t in optimizer.items() if name.startswith(prefix)
@@ -44,5 +44,5 @@ def averaged(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> di
 
 
 def without_average(optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """An optimiser's state for who only repeats its steps, and keeps no average."""
+    """Returns an optimizer's state for a rank that repeats steps and keeps no average."""
     return {name: t for name, t in optimizer.items() if not name.startswith(AVERAGE + "/")}

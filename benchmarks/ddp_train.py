@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 from atomo.data import Dataset, load_dataset
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 from atomo.memory import kind_of
 from atomo.models import build_model
 from atomo.randomness import derive

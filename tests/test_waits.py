@@ -24,7 +24,7 @@ from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.options import Choice, make_exchange
 from atomo.kernels import entropy
 from atomo.memory import make_memory
 from atomo.transports import network

@@ -14,7 +14,7 @@ __all__ = ["COMM_TYPES", "PARAMETER_SERVER", "REDUCTIONS", "REPEATING"]
 
 PARAMETER_SERVER: Final = "Bcast"  # the one with a master, by the name of its way down
 
-REDUCTIONS: Final[Table["type[Reduction[Any]]"]] = Table(
+REDUCTIONS: Final[Table["type[Reduction[Any, Any]]"]] = Table(
     "atomo.communicators",
     {
         "Allgather": "allgather:Allgather",

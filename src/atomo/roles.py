@@ -57,7 +57,7 @@ def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:
         ConfigError: they do not go together.
     """
     name = resolve("comm-type", comm_type, COMM_TYPES)
-    return REDUCTIONS[name].fitted(codec) if name in REDUCTIONS else codec
+    return REDUCTIONS[name].adapt_codec(codec) if name in REDUCTIONS else codec
 
 
 def own_memory(comm_type: str, momentum: float = 0.0) -> str | None:

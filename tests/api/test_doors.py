@@ -8,8 +8,8 @@ from atomo.codecs import CODECS, Dense
 from atomo.codecs.spec import IN_ROUNDS, read
 from atomo.compression import Compression
 from atomo.errors import ConfigError
+from atomo.integrations.code_spec import parse_code, reductions_by_code
 from atomo.integrations.ddp_buckets import check_buckets
-from atomo.integrations.methods import METHODS, read_code
 from atomo.memory import MEMORIES, Residual, check_number, default_memory
 from atomo.memory import read_memory as memory_of
 
@@ -22,8 +22,8 @@ def test_the_memory_of_a_specification_is_that_of_its_codec(code, momentum):
 
 
 def test_every_method_of_several_rounds_is_known_to_be_no_codec():
-    assert IN_ROUNDS.keys() == METHODS.keys()
-    for name in METHODS:
+    assert IN_ROUNDS.keys() == reductions_by_code().keys()
+    for name in reductions_by_code():
         with pytest.raises(ConfigError, match=f"{name} is no codec"):
             atomo.encode(torch.ones(3, 3), name, seed=0)
 
@@ -40,11 +40,11 @@ def test_every_method_of_several_rounds_is_known_to_be_no_codec():
             r"a memory is named here, such as 'residual\(beta=0.9\)', got None",
         ),
         (lambda: read(Dense()), r"a specification is text such as .*, got Dense\(\) of type Dense"),
-        (lambda: read_code("powersg("), "unknown codec 'powersg'; did you mean 'powersgd'"),
-        (lambda: read_code("powersgd(rank=0)"), "^powersgd: rank must be a whole number of 1 or"),
-        (lambda: read_code("acpsgd(rank=True)"), "^acpsgd: rank must be a whole number of 1 or"),
-        (lambda: read_code("chunked(ratio=2)"), "^chunked: ratio must be above 0 and at most 1"),
-        (lambda: read_code("chunked(rank=2)"), "^chunked: unknown setting 'rank'"),
+        (lambda: parse_code("powersg("), "unknown codec 'powersg'; did you mean 'powersgd'"),
+        (lambda: parse_code("powersgd(rank=0)"), "^powersgd: rank must be a whole number of 1 or"),
+        (lambda: parse_code("acpsgd(rank=True)"), "^acpsgd: rank must be a whole number of 1 or"),
+        (lambda: parse_code("chunked(ratio=2)"), "^chunked: ratio must be above 0 and at most 1"),
+        (lambda: parse_code("chunked(rank=2)"), "^chunked: unknown setting 'rank'"),
         (lambda: Compression(level=True), "blosc level must be a whole number, got True"),
         (lambda: check_buckets("layer", "layer"), "must be a torch.nn.Module, got 'layer' of type"),
         (lambda: check_buckets(torch.nn.Linear(1, 1), 4), "text such as 'bytes:4', got 4 of type"),

@@ -87,7 +87,8 @@ def test_a_follower_and_a_rank_without_master_have_the_bits_of_the_master(code):
     gathered = Gathered([own[0] for own in frames.values()])
     compressor = Compressor(NoMemory(), RAW, 1, seed=1)
     rank = torch.zeros(bucket.size)
-    Allgather(gathered, compressor).start(bucket, frames[1][0], 1)(rank)
+    reduction = Allgather(gathered, compressor)
+    reduction.decode(bucket, reduction.exchange(bucket, frames[1][0], 1), 1, rank)
     assert rank.equal(master)
 
 

@@ -45,7 +45,8 @@ class Ranks:
 
         def body(rank: int) -> None:
             encoded = self.ways[rank].encode(self.bucket, given[rank].clone(), step)
-            self.ways[rank].start(self.bucket, encoded, step)(outs[rank])
+            received = self.ways[rank].exchange(self.bucket, encoded, step)
+            self.ways[rank].decode(self.bucket, received, step, outs[rank])
 
         together([lambda rank=rank: body(rank) for rank in range(len(outs))])
         assert all(out.equal(outs[0]) for out in outs)
@@ -135,5 +136,5 @@ def test_a_gradient_that_is_not_finite_is_refused_by_all():
 
 def test_other_codecs_are_refused():
     with pytest.raises(ConfigError, match="give --code 'chunktopk"):
-        Chunked.fitted(make_codec("topk"))
-    assert Chunked.fitted(make_codec("sgd")) == make_codec("sgd")
+        Chunked.adapt_codec(make_codec("topk"))
+    assert Chunked.adapt_codec(make_codec("sgd")) == make_codec("sgd")

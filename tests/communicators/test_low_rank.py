@@ -13,7 +13,7 @@ from atomo.communicators.acpsgd import ACPSGD
 from atomo.communicators.direct import Direct
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
-from atomo.communicators.warm import Warm
+from atomo.communicators.warm_start import WarmStart
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
@@ -42,7 +42,7 @@ def gradients(rank: int, step: int) -> Gradients:
 
 
 def bucket_of(rank: int) -> Bucket:
-    codec = PowerSGD.fitted(make_codec(f"svd(rank={rank})"))
+    codec = PowerSGD.adapt_codec(make_codec(f"svd(rank={rank})"))
     (bucket,) = plan([*SHAPES.items()], codec, ONE)
     return bucket
 
@@ -68,7 +68,8 @@ def averaged(
         for slot in bucket.slots:
             flat[slot.start : slot.stop] = mine[slot.name].flatten()
         encoded = made[rank][0].encode(bucket, flat, step)
-        made[rank][0].start(bucket, encoded, step)(outs[rank])
+        received = made[rank][0].exchange(bucket, encoded, step)
+        made[rank][0].decode(bucket, received, step, outs[rank])
 
     together([lambda rank=rank: body(rank) for rank in range(len(made))])
     assert all(out.equal(outs[0]) for out in outs)
@@ -87,7 +88,7 @@ def orthonormal(columns: Tensor) -> Tensor:
 
 
 def drawn(name: str, rows: int, rank: int) -> Tensor:
-    return Warm(SEED).factor(name, rows, rank, torch.device("cpu")).double()
+    return WarmStart(SEED).factor(name, rows, rank, torch.device("cpu")).double()
 
 
 class PowerReference:
@@ -236,7 +237,7 @@ def test_a_gradient_that_is_not_finite_is_known_to_all(kind):
         flat = torch.cat([broken(rank, 1)[slot.name].flatten() for slot in bucket.slots])
         encoded = made[rank][0].encode(bucket, flat, 1)
         with pytest.raises(CodecError, match="of bucket 0 of step 1: a rank's gradient is not"):
-            made[rank][0].start(bucket, encoded, 1)(torch.zeros(bucket.size))
+            made[rank][0].exchange(bucket, encoded, 1)
         told.append("so")
 
     together([lambda rank=rank: body(rank) for rank in range(RANKS)])
@@ -260,7 +261,7 @@ def test_who_begins_where_another_ended_goes_on_alike(kind):
 
 
 def test_a_change_of_rank_keeps_what_it_can():
-    warm = Warm(1)
+    warm = WarmStart(1)
     first = warm.factor("a", 5, 3, torch.device("cpu")).clone()
     assert warm.factor("a", 5, 2, torch.device("cpu")).equal(first[:, :2])
     more = warm.factor("a", 5, 4, torch.device("cpu"))
@@ -269,7 +270,7 @@ def test_a_change_of_rank_keeps_what_it_can():
 
 
 def test_foreign_factors_are_refused():
-    warm = Warm(1)
+    warm = WarmStart(1)
     for bad in (torch.ones(3), torch.ones(3, 2).double(), torch.full((3, 2), torch.nan)):
         with pytest.raises(CheckpointError, match="must be a matrix of finite float32"):
             warm.load_state_dict({"a": bad})
@@ -291,7 +292,7 @@ def test_what_factors_do_not_make_smaller_travels_dense():
 def test_other_codecs_are_refused(kind, spec):
     assert REDUCTIONS[kind.__name__] is kind
     with pytest.raises(ConfigError, match=rf"--comm-type {kind.__name__} sends two factors"):
-        kind.fitted(make_codec(spec))
+        kind.adapt_codec(make_codec(spec))
 
 
 def test_another_memory_is_refused():

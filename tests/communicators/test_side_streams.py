@@ -11,7 +11,7 @@ from torch import Tensor
 
 from atomo.codecs import Codec, make_codec
 from atomo.communicators import Compressor
-from atomo.communicators.base import Reduction
+from atomo.communicators.base import ALL_USED, Reduction, Usage
 from atomo.communicators.direct import Direct
 from atomo.communicators.parameter_server.uplink import Uplink
 from atomo.communicators.pipeline import Pipeline
@@ -62,29 +62,32 @@ def assert_beside(module: Module, seen: list[Any], times: int) -> None:
 
 
 @final
-class RunControl(Reduction[str]):
+class StreamRecorder(Reduction[str, str]):
     """Tells on which stream it does what."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
 
-    @staticmethod
-    def fitted(codec: Codec[Any]) -> Codec[Any]:
+    @classmethod
+    def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
         return codec
 
-    def encode(self, bucket: Bucket, flat: Tensor, step: int) -> str:
+    def encode(self, bucket: Bucket, flat: Tensor, step: int, usage: Usage = ALL_USED) -> str:
         self._tell()
         return "encoded"
 
-    def start(self, bucket: Bucket, encoded: str, step: int) -> Callable[[Tensor], None]:
+    def exchange(self, bucket: Bucket, encoded: str, step: int) -> str:
         self._tell()
-        return lambda mean: self._tell()
+        return "received"
+
+    def decode(self, bucket: Bucket, received: str, step: int, out: Tensor) -> None:
+        self._tell()
 
 
 def test_ranks_without_a_master_encode_and_decode_there(module):
     seen: list[Any] = []
     collective = Direct(network(1)[0], 60.0)
-    reduction = RunControl(lambda: seen.append(module.current_stream()))
+    reduction = StreamRecorder(lambda: seen.append(module.current_stream()))
     pipeline = Pipeline(collective, compressor(), reduction)
     size = sum(bucket.size for bucket in BUCKETS)
     with Device():

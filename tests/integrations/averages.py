@@ -10,9 +10,9 @@ from torch import Tensor
 from atomo.communicators.direct import Direct
 from atomo.errors import AtomoError
 from atomo.integrations.chunk import Chunk
+from atomo.integrations.code_spec import parse_code
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.making import Choice, make_exchange
-from atomo.integrations.methods import read_code
+from atomo.integrations.options import Choice, make_exchange
 from atomo.transports import network
 
 CODE = "topk(ratio=0.1)"
@@ -35,7 +35,7 @@ def averaged(
     **settings: Any,
 ) -> tuple[list[Exchange], list[BaseException | None]]:
     """Averages gradients, in place, a rank a thread, in two chunks; what each rank raised."""
-    read_code(settings.get("code", CODE))  # imports it: Python 3.11 may fail to in many threads
+    parse_code(settings.get("code", CODE))  # imports it: Python 3.11 may fail to in many threads
     transports = network(len(given))
     made: list[Any] = [None] * len(given) if exchanges is None else exchanges
     raised: list[BaseException | None] = [None] * len(given)

@@ -26,7 +26,7 @@ import atomo
 from atomo.errors import AtomoError, CheckpointError, ConfigError
 from atomo.integrations.fsdp_checks import check_choice, sharded_parameters
 from atomo.integrations.fsdp_shards import sharded_modules
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 STEPS = 10

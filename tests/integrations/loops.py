@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import atomo
 from atomo.communicators.direct import Direct
 from atomo.errors import ConfigError
-from atomo.integrations.methods import read_code
+from atomo.integrations.code_spec import parse_code
 from atomo.transports import network
 
 STEPS, BATCH = 20, 12
@@ -63,7 +63,7 @@ def on_ranks(
     networks, optimizers = [copy.deepcopy(model()) for _ in range(size)], [None] * size
     transports = network(size)
     with suppress(ConfigError):
-        read_code(code)  # imports it: Python 3.11 may fail to in many threads
+        parse_code(code)  # imports it: Python 3.11 may fail to in many threads
 
     def run(rank: int) -> None:
         ranks = Direct(transports[rank], PATIENCE_S)

@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 
 FIRST, LATER = "topk(ratio=0.5)", "3: topk(ratio=0.2); 5: sgd"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from atomo.codecs import make_codec
 from atomo.communicators.direct import Direct
 from atomo.integrations.chunk import Chunk, Codecs, bucket_of, taken
-from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.options import Choice, make_exchange
 from atomo.kernels.peaks import INFINITY
 from atomo.transports import network
 

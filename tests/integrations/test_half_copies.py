@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from atomo.communicators.direct import Direct
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk, taken
-from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.options import Choice, make_exchange
 from atomo.transports import network
 
 assert backends.TRITON  # which has Triton interpret

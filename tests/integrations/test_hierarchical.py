@@ -23,7 +23,7 @@ from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
-from atomo.integrations.making import Choice, make_exchange
+from atomo.integrations.options import Choice, make_exchange
 from atomo.integrations.rank_files import load_ranks, save_rank
 from atomo.transports import network
 

@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from atomo.errors import ConfigError, Diverged
-from atomo.integrations.methods import LOW_RANK
 
-BOTH = [*LOW_RANK]
+BOTH = ["powersgd", "acpsgd"]
 
 
 def sgd(network: nn.Module) -> torch.optim.Optimizer:

@@ -15,9 +15,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 import atomo
 from atomo.errors import CheckpointError, ConfigError
-from atomo.integrations.making import Choice
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import inner_optimizer, move_momentum, transfers
+from atomo.integrations.options import Choice
 from atomo.integrations.plug import Plug
 
 HEAVY = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}

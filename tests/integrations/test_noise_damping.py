@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import StepLR
 import atomo
 from atomo.communicators.direct import Direct
 from atomo.errors import CheckpointError, ConfigError
-from atomo.integrations.making import Choice
 from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.noise_meter import NoiseMeter
+from atomo.integrations.options import Choice
 from atomo.training.noise_damping import Damping
 from atomo.transports import network as memory_network
 

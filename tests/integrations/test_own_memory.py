@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 from atomo.integrations.plug import Plug
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory, canonical, make_memory

@@ -15,7 +15,7 @@ from torch.optim import SGD, Adam
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 from atomo.integrations.plug import Plug
 from atomo.integrations.recipe_coding import check, coding
 from atomo.recipes import RECIPES

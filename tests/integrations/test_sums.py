@@ -1,19 +1,19 @@
 """Payloads that add up are summed on their way, and the mean is what gathered frames have."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from support import PATIENCE_S, together
 from torch import Tensor
 
+from atomo.communicators.allgather import AnnouncedAllgather
 from atomo.communicators.direct import Direct
 from atomo.errors import Diverged
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk
-from atomo.integrations.making import Choice, make_exchange
-from atomo.integrations.methods import read_code
+from atomo.integrations.code_spec import parse_code
+from atomo.integrations.options import Choice, make_exchange
 from atomo.transports import network
 
 RANKS = 3
@@ -30,7 +30,7 @@ def gradients(rank: int, scale: float = 1.0) -> dict[str, Tensor]:
 
 def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> list[Averager]:
     """Averages gradients, in place, over threads, a rank each."""
-    read_code(code)  # imports it: Python 3.11 may fail to in many threads
+    parse_code(code)  # imports it: Python 3.11 may fail to in many threads
     transports = network(len(given))
     made = [None] * len(given)
 
@@ -38,8 +38,10 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
         parameters = {name: torch.zeros_like(one) for name, one in given[rank].items()}
         exchange = make_exchange(Choice(code), Direct(transports[rank], PATIENCE_S), parameters)
         made[rank] = exchange._averager
-        later = made[rank]._later
-        made[rank]._later = [(begin, replace(way, adds=sums)) for begin, way in later]
+        if not sums:
+            averager = made[rank]
+            gathers = AnnouncedAllgather(averager.collective, averager._compressor)
+            averager._encodings = [(0, (averager.codecs, gathers))]
         exchange.submit(Chunk(0, given[rank]), 1.0, True, lambda: None)
         exchange.finish()
 

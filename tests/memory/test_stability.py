@@ -18,7 +18,7 @@ import atomo
 from atomo.codecs import CODECS, Law, make_codec
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 from atomo.memory import check_fits, make_memory
 
 SHAPE = (64, 48)

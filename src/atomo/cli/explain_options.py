@@ -178,7 +178,7 @@ def misfit(codec: Codec[Any], reduction: str) -> str:
     if str(codec) in DENSE and reduction not in ("Allgather", "Allreduce"):
         return f"{codec} is what Allreduce sums"
     try:
-        REDUCTIONS[reduction].fitted(codec)
+        REDUCTIONS[reduction].adapt_codec(codec)
     except ConfigError as error:
         return str(error)
     return ""

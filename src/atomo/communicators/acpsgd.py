@@ -16,101 +16,72 @@ Zhang, Zhang, Shi, Chu and Li, "Evaluation and Optimization of Gradient Compress
 Deep Learning", ICDCS 2023.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, final
+from dataclasses import replace
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs import Codec
-from atomo.communicators.base import Finish, Reduction
-from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor
-from atomo.communicators.factors import Factors, Side
-from atomo.communicators.low_rank import MEMORIES, Held, LowRank, low_rank
+from atomo.communicators.base import ALL_USED, Usage
+from atomo.communicators.factors import Factors
+from atomo.communicators.low_rank import Held, LowRankReduction, P, Q
 from atomo.fusion import Bucket
 from atomo.memory import MomentumCorrection
 
 __all__ = ["ACPSGD"]
 
-NAME: Final = "ACPSGD"
-P, Q = "p/", "q/"  # what the names of factors in a state begin with
-
 
 @final
-class ACPSGD(Reduction[Held]):
-    """One sum a bucket and step."""
+class ACPSGD(LowRankReduction):
+    """One sum a bucket and step.
 
-    memories: ClassVar[tuple[str, ...]] = MEMORIES
+    The number of the step, which a resume continues, decides which factor is sent. So a resumed run
+    sends the factor that the interrupted run would have sent, and starts it from the right one.
+    """
+
     momentum_memory: ClassVar[str | None] = MomentumCorrection.id
-
-    def __init__(self, collective: Collective, compressor: Compressor) -> None:
-        self._low_rank, self._share = LowRank(collective, compressor), 1 / collective.size
-
-    @staticmethod
-    def fitted(codec: Codec[Any]) -> Codec[Any]:
-        return low_rank(codec, NAME)
+    kept: ClassVar[tuple[str, ...]] = (P, Q)
 
     def encode(
-        self,
-        bucket: Bucket,
-        flat: Float[Tensor, " n"],
-        step: int,
-        idle: frozenset[str] = frozenset(),
+        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
     ) -> Held:
-        """The factor of each matrix that this step sends, of this rank alone."""
-        held = self._low_rank.hold(bucket, flat, idle)
+        """Computes the factor of each matrix that this step sends, of this rank alone."""
+        held = self.hold(bucket, flat, usage.unused)
         factors, odd = held.factors, step % 2 == 1
         self._fix(factors, odd)
-        for whole, p, q in zip(
-            held.wholes, factors.left.factors, factors.right.factors, strict=True
-        ):
+        left, right = factors.left.factors, factors.right.factors
+        for whole, p, q in zip(held.wholes, left, right, strict=True):
             torch.mm(whole, q, out=p) if odd else torch.mm(whole.T, p, out=q)
             whole.addmm_(p, q.T, alpha=-1)
-        self._low_rank.dense(held, flat, sent(factors, odd))
+        held = replace(held, side=factors.left if odd else factors.right)
+        self.copy_dense(held, flat)
         return held
 
-    def start(self, bucket: Bucket, encoded: Held, step: int) -> Finish:
+    def exchange(self, bucket: Bucket, encoded: Held, step: int) -> Held:
         what = f"the factors of bucket {bucket.number} of step {step}"
-        return lambda out: self._finish(encoded.factors, out, step % 2 == 1, what)
+        self.sum(encoded.side.flat, what)
+        return encoded
+
+    def decode(self, bucket: Bucket, received: Held, step: int, out: Float[Tensor, " n"]) -> None:
+        del bucket, step
+        factors, side = received.factors, received.side
+        side.flat.mul_(self._share)
+        factors.pour(side.dense, out)
+        means = factors.matrices_in(out)
+        for p, q, mean in zip(factors.left.factors, factors.right.factors, means, strict=True):
+            torch.mm(p, q.T, out=mean)
+        prefix = P if side is factors.left else Q
+        for matrix, factor in zip(factors.matrices, side.factors, strict=True):
+            self._warm.keep(prefix + matrix.name, factor)
+
+    def sent_bytes(self, encoded: Held, received: Held) -> int:
+        del received
+        return encoded.side.flat.nbytes
 
     def _fix(self, factors: Factors, odd: bool) -> None:
         """Has the factors that this step does not send be those of the step before."""
         fixed, prefix = (factors.right, Q) if odd else (factors.left, P)
-        for one, place in zip(factors.matrices, fixed.factors, strict=True):
-            rows, rank = place.shape
-            place.copy_(self._low_rank.warm.factor(prefix + one.name, rows, rank, place.device))
+        for matrix, place in zip(factors.matrices, fixed.factors, strict=True):
+            place.copy_(self.warm_factor(prefix, matrix, place.device))
         fixed.orthonormalise()
-
-    def _finish(self, factors: Factors, out: Float[Tensor, " n"], odd: bool, what: str) -> None:
-        side = sent(factors, odd)
-        self._low_rank.sum(side.flat, what)
-        side.flat.mul_(self._share)
-        factors.pour(side.dense, out)
-        places = zip(factors.left.factors, factors.right.factors, strict=True)
-        for (p, q), mean in zip(places, factors.matrices_in(out), strict=True):
-            torch.mm(p, q.T, out=mean)
-        for one, factor in zip(factors.matrices, side.factors, strict=True):
-            self._low_rank.warm.keep((P if odd else Q) + one.name, factor)
-
-    def bytes_of(self, held: Held, step: int) -> int:
-        """How much of a bucket is summed in a step."""
-        return sent(held.factors, step % 2 == 1).flat.nbytes
-
-    def prepare(self, bucket: Bucket, device: torch.device) -> None:
-        """Draws the factors of a bucket where there are none yet, so that the state has them."""
-        for one in Factors(bucket, device).matrices:
-            self._low_rank.warm.factor(P + one.name, one.m, one.rank, device)
-            self._low_rank.warm.factor(Q + one.name, one.n, one.rank, device)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._low_rank.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._low_rank.load_state_dict(state)
-
-
-def sent(factors: Factors, odd: bool) -> Side:
-    """The factors that a step sends."""
-    return factors.left if odd else factors.right

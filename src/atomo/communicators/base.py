@@ -14,13 +14,13 @@ which they are pushed; and timing. So is the law: after `average`, `out` is the 
 in every bit, and so are the reports.
 
 How one bucket gets from n gradients to their mean is a `Reduction`, a file each, listed in
-`comm_types.py`.
+`comm_types.py`. Runs and hooks average by the same reductions, in the stages of `stages.py`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, final
+from typing import Any, ClassVar, Final, Generic, TypeVar, final
 
 import torch
 from jaxtyping import Float
@@ -30,13 +30,13 @@ from atomo.codecs import Codec
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.report import Report
+from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 
-__all__ = ["Communicator", "Exchanged", "Finish", "Reduction"]
+__all__ = ["ALL_USED", "Communicator", "Exchanged", "Reduction", "Usage"]
 
 Encoded = TypeVar("Encoded")
-Finish = Callable[[Float[Tensor, " n"]], None]
-"""Adds the mean of a bucket to a flat tensor of its size, once the others' have come."""
+Received = TypeVar("Received")
 
 
 @final
@@ -86,56 +86,117 @@ class Communicator(ABC):
         """
 
 
-class Reduction(ABC, Generic[Encoded]):
-    """How one bucket gets from n gradients to their mean. Abstract; subclasses are final."""
+@final
+@dataclass(frozen=True)
+class Usage:
+    """What is known of the gradient of a bucket before it is encoded."""
+
+    unused: frozenset[str] = frozenset()
+    """The parameters whose gradient is zero throughout."""
+    not_finite: frozenset[str] = frozenset()
+    """The parameters whose gradient holds NaN or infinity."""
+
+
+ALL_USED: Final = Usage()
+
+
+class Reduction(ABC, Generic[Encoded, Received]):
+    """How one bucket gets from n gradients to their mean. Abstract; subclasses are final.
+
+    Three stages, each in a thread of its own (`stages.py`). Buckets pass each stage in the order of
+    their numbers, on all ranks alike.
+    """
 
     memories: ClassVar[tuple[str, ...]] = ()
     """Memories that it works with, the default first. Empty: the codec decides."""
     momentum_memory: ClassVar[str | None] = None
     """The default where the optimiser has momentum, if it is another."""
+    announced: ClassVar["type[Reduction[Any, Any]] | None"] = None
+    """The reduction for ranks that use different parameters, which they announce to each other;
+    None: `encode` takes them into account by itself."""
+    is_code: ClassVar[bool] = False
+    """True if hooks take its name as their code, such as `powersgd(rank=4)`: see `codec_for`."""
+    accepts_half: ClassVar[bool] = True
+    """True if `encode` takes gradients in half precision, where codec and memory do."""
+    has_state: ClassVar[bool] = False
+    """True if the next step starts from what `state_dict` returns."""
+    entrywise: ClassVar[bool] = False
+    """True if entries are summed as they are, in any order that all ranks have in common."""
 
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         """A reduction over all ranks of `collective`, of what `compressor` makes of gradients."""
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def fitted(codec: Codec[Any]) -> Codec[Any]:
-        """The codec as it is used here.
+    def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
+        """Returns the codec as it is used here.
 
         Raises:
             ConfigError: it does not go with this; the message says what does.
         """
 
     @classmethod
+    def codec_for(cls, code: str) -> Codec[Any]:
+        """Returns the codec that a code of a hook stands for, which names this reduction.
+
+        Raises:
+            ConfigError: it has settings that the codec does not take.
+        """
+        raise ConfigError(f"{code!r} is no code: {cls.__name__} takes any codec")
+
+    @classmethod
     def default_memory(cls, momentum: float) -> str | None:
-        """The memory that it takes with this momentum of the optimiser; None: the codec decides."""
+        """Returns the memory for this momentum of the optimiser; None: the codec decides."""
         plain = cls.memories[0] if cls.memories else None
         return cls.momentum_memory if momentum and cls.momentum_memory else plain
 
     @abstractmethod
-    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Encoded:
-        """Encodes one bucket. Several threads may encode different buckets at once.
+    def encode(
+        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
+    ) -> Encoded:
+        """Encodes one bucket. Several threads may encode different buckets at a time.
+
+        Args:
+            bucket: whose.
+            flat: its gradient, which is scratch space until the bucket is decoded.
+            step: the number of the step.
+            usage: the parameters that this rank did not use. Runs use all of them.
 
         Raises:
             CodecError: a codec cannot carry the gradient.
         """
 
     @abstractmethod
-    def start(self, bucket: Bucket, encoded: Encoded, step: int) -> Finish:
-        """Begins to send one bucket, where that needs nobody else. Buckets start in their order.
+    def exchange(self, bucket: Bucket, encoded: Encoded, step: int) -> Received:
+        """Sends and receives.
 
-        Those of `comm_types.REPEATING` may be started again with what `encode` made, which is then
-        exchanged anew, among others.
+        Ranks begin all that they do together here, where it has one order. What `gather` returned
+        may be read in `decode`, unless other operations of the collective follow it.
 
-        Returns:
-            What waits for the others. It may run in another thread, beside the start of the next
-            bucket, and runs in the order of the buckets.
+        Those of `comm_types.REPEATING` may exchange again what `encode` made, among other ranks.
+
+        Raises:
+            NotFiniteSum: the gradient of some rank is not finite; all ranks raise it.
+            TransportError: a rank did not take part.
         """
 
+    @abstractmethod
+    def decode(
+        self, bucket: Bucket, received: Received, step: int, out: Float[Tensor, " n"]
+    ) -> None:
+        """Replaces `out` by the mean. It may be the tensor that was encoded.
+
+        Raises:
+            FrameError: what came is not the gradient of this bucket and step.
+        """
+
+    def sent_bytes(self, encoded: Encoded, received: Received) -> int:
+        """Returns how many bytes this rank gave for a bucket."""
+        raise NotImplementedError(f"{type(self).__name__} does not count its bytes")
+
     def take_back(self, bucket: Bucket, encoded: Encoded, device: torch.device) -> None:
-        """What was encoded never counts: the memory gets it, if it feeds back. Of those that
-        repeat.
+        """Gives the memory what was encoded and never counts. Only what repeats has it.
 
         Args:
             bucket: whose.
@@ -144,12 +205,16 @@ class Reduction(ABC, Generic[Encoded]):
         """
         raise NotImplementedError(f"{type(self).__name__} does not repeat")
 
+    def prepare(self, bucket: Bucket, device: torch.device) -> None:
+        """Makes the state of a bucket that was never encoded, where there is a state."""
+        del bucket, device  # most have none
+
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold beside memories, alike on all ranks: for most, nothing."""
+        """Returns what a checkpoint must hold beside memories, alike on all ranks."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces it by what `state_dict` returned, of this or another reduction.
+        """Replaces the state by what `state_dict` returned, of this or another reduction.
 
         Raises:
             CheckpointError: it cannot be that.

@@ -9,7 +9,7 @@ Sun et al., "Optimizing Network Performance for Distributed DNN Training on GPU 
 ImageNet/AlexNet Training in 1.5 Minutes", 2019.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
@@ -17,32 +17,131 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from atomo.codecs import Codec, Field, Granularity, Law
+from atomo.codecs import Codec, Field, Granularity, Law, make_codec
 from atomo.codecs.dense_fallback import DENSE
 from atomo.codecs.sparse.chunktopk import ChunkTopK
 from atomo.codecs.sparse.payload import Sparse
 from atomo.communicators.allreduce import add_mean, addends_of
-from atomo.communicators.base import Finish, Reduction
+from atomo.communicators.announcements import (
+    Announced,
+    add_subset,
+    all_encoded,
+    announce,
+    check_encoded,
+    cut_out,
+    read_announcements,
+)
+from atomo.communicators.base import ALL_USED, Reduction, Usage
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import Compressor
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket
+from atomo.fusion.buckets import subset
+from atomo.wire import Bytes
 
-__all__ = ["Chunked"]
+__all__ = ["AnnouncedChunked", "Chunked"]
 
 NORM_BYTES: Final = 4  # half of what sums them up has
 SumNorms = Callable[[Float[Tensor, " chunks"]], None]
 
 
 @final
-class Chunked(Reduction[Float[Tensor, " n"]]):
+@dataclass(frozen=True)
+class SummedChunks:
+    """The sums over all ranks of the chunks of a bucket."""
+
+    part: Bucket
+    """The parameters of which chunks are summed, with codecs that ask all ranks."""
+    payloads: Sequence[Any]
+    addends: Sequence[Addend]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that were summed, the norms among them."""
+        chunks = sum(
+            part.codec.own.chunks(part.stop - part.start)
+            for part in self.part.parts
+            if isinstance(part.codec, Agreed)
+        )
+        return NORM_BYTES * chunks + sum(addend.values.nbytes for addend in self.addends)
+
+
+@final
+class AnnouncedChunked(
+    Reduction[Announced[Float[Tensor, " n"]], "SummedChunks | Sequence[Bytes] | None"]
+):
+    """Sums of the chunks of all parameters that any rank used: of these every rank sends chunks,
+    with what it kept of them.
+    """
+
+    accepts_half: ClassVar[bool] = False
+
+    def __init__(self, collective: Collective, compressor: Compressor) -> None:
+        self._collective, self._compressor = collective, compressor
+        self._chunks = Chunked(collective, compressor)
+
+    @classmethod
+    def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
+        return Chunked.adapt_codec(codec)
+
+    def encode(
+        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
+    ) -> Announced[Float[Tensor, " n"]]:
+        del step
+        announcement, _ = announce(bucket, usage, self._compressor)
+        return Announced(announcement, bucket, flat, flat.device)
+
+    def exchange(
+        self, bucket: Bucket, encoded: Announced[Float[Tensor, " n"]], step: int
+    ) -> "SummedChunks | Sequence[Bytes] | None":
+        what = f"bucket {bucket.number} of step {step}"
+        messages = [*self._collective.gather(encoded.announcement, what)]
+        announcements = read_announcements(messages, bucket)
+        if not all_encoded(announcements):
+            return messages  # `decode` says why
+        used = tuple(map(any, zip(*(one.marked for one in announcements), strict=True)))
+        if not any(used) or encoded.encoded is None:
+            return None
+        part = subset(bucket, used)
+        return self._chunks.exchange(part, cut_out(bucket, part, encoded.encoded), step)
+
+    def decode(
+        self,
+        bucket: Bucket,
+        received: "SummedChunks | Sequence[Bytes] | None",
+        step: int,
+        out: Float[Tensor, " n"],
+    ) -> None:
+        if isinstance(received, SummedChunks):
+            mean = out.new_empty(received.part.size)  # payloads may be views of `out`
+            self._chunks.decode(bucket, received, step, mean)
+            add_subset(bucket, received.part, mean, out.zero_())
+            return
+        check_encoded(read_announcements(received or (), bucket), bucket)
+        out.zero_()  # no rank used any of it
+
+    def sent_bytes(
+        self,
+        encoded: Announced[Float[Tensor, " n"]],
+        received: "SummedChunks | Sequence[Bytes] | None",
+    ) -> int:
+        chunks = received.nbytes if isinstance(received, SummedChunks) else 0
+        return encoded.announcement.size + chunks
+
+
+@final
+class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
     """Two sums a bucket and step."""
+
+    announced: ClassVar[type[Reduction[Any, Any]] | None] = AnnouncedChunked
+    is_code: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = False
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor
 
-    @staticmethod
-    def fitted(codec: Codec[Any]) -> Codec[Any]:
+    @classmethod
+    def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
         if isinstance(codec, ChunkTopK) or Law.LOSSLESS in codec.laws:
             return codec
         raise ConfigError(
@@ -50,36 +149,45 @@ class Chunked(Reduction[Float[Tensor, " n"]]):
             "--code 'chunktopk(ratio=0.01, chunk=256)', or sgd"
         )
 
-    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Float[Tensor, " n"]:
-        """The gradient: what is sent of it is known once the others' norms are."""
-        del bucket, step
+    @classmethod
+    def codec_for(cls, code: str) -> Codec[Any]:
+        """Returns the `chunktopk` with the settings of a code."""
+        name, bracket, settings = code.partition("(")
+        try:
+            codec = make_codec(f"{ChunkTopK.id}{bracket}{settings}")
+        except ConfigError as error:
+            own = name.strip().lower()
+            raise ConfigError(str(error).replace(ChunkTopK.id, own)) from error
+        return cls.adapt_codec(codec)
+
+    def encode(
+        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
+    ) -> Float[Tensor, " n"]:
+        """Returns the gradient: what is sent of it is known once the others' norms are."""
+        del bucket, step, usage
         return flat
 
-    def start(self, bucket: Bucket, encoded: Float[Tensor, " n"], step: int) -> Finish:
-        def finish(out: Float[Tensor, " n"]) -> None:
-            self.average(bucket, encoded, step, out)
-
-        return finish
-
-    def average(
-        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, out: Float[Tensor, " n"]
-    ) -> int:
-        """Adds the mean of all ranks to `out`; the bytes that are summed."""
+    def exchange(self, bucket: Bucket, encoded: Float[Tensor, " n"], step: int) -> SummedChunks:
         what = f"bucket {bucket.number} of step {step}"
         agreed = self._agreeing(bucket, f"the norms of {what}")
-        payloads = self._compressor.encode(agreed, flat, step)
+        payloads = self._compressor.encode(agreed, encoded, step)
         addends = addends_of(agreed, payloads, self._collective.size)
         self._collective.sum(addends, what)
-        add_mean(agreed, payloads, addends, out, self._collective.size)
-        norms = sum(
-            part.codec.chunks(part.stop - part.start)
-            for part in bucket.parts
-            if isinstance(part.codec, ChunkTopK)
-        )
-        return NORM_BYTES * norms + sum(addend.values.nbytes for addend in addends)
+        return SummedChunks(agreed, payloads, addends)
+
+    def decode(
+        self, bucket: Bucket, received: SummedChunks, step: int, out: Float[Tensor, " n"]
+    ) -> None:
+        del bucket, step
+        part, addends = received.part, received.addends
+        add_mean(part, received.payloads, addends, out.zero_(), self._collective.size)
+
+    def sent_bytes(self, encoded: Float[Tensor, " n"], received: SummedChunks) -> int:
+        del encoded
+        return received.nbytes
 
     def _agreeing(self, bucket: Bucket, what: str) -> Bucket:
-        """The bucket with codecs that ask all ranks, in the order of its parts."""
+        """Returns the bucket with codecs that ask all ranks, in the order of its parts."""
 
         def sum_norms(norms: Float[Tensor, " chunks"]) -> None:
             self._collective.sum([Addend(norms, DENSE)], what)

@@ -17,11 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.base import Communicator, Exchanged
+from atomo.communicators.busy_intervals import BusyIntervals
 from atomo.communicators.collective import Collective
 from atomo.communicators.inside import Inside
 from atomo.communicators.pipeline import Averaged, Pipeline, Settled
 from atomo.communicators.report import Report
-from atomo.communicators.spans import Spans
 from atomo.communicators.telling import tell
 from atomo.communicators.threads import one_thread
 from atomo.fusion import Bucket
@@ -68,7 +68,7 @@ class Hierarchical(Communicator):
         lanes, rank = self._place.lanes, self._inside.rank
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
         self._summing: list[Future[None]] = []
-        self._busy = Spans()
+        self._busy = BusyIntervals()
         self._before_s = self._inside.up_s + self._inside.down_s
         if self._between:
             own = [bucket for bucket in buckets if lanes[bucket.number] == rank]
@@ -89,7 +89,9 @@ class Hierarchical(Communicator):
         asked = time.perf_counter()
         for summing in self._summing:
             summing.result()
-        settled = self._between.settle() if self._between else Settled(0.0, 0.0, 0.0, Spans())
+        settled = (
+            self._between.settle() if self._between else Settled(0.0, 0.0, 0.0, BusyIntervals())
+        )
         for taking in self._taking:
             taking.result()
         wait_s = settled.wait_s + self._inside.up_s + self._inside.down_s - self._before_s

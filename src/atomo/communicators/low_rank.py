@@ -1,8 +1,8 @@
-"""What the ways to average low-rank factors have in common: memory, room, and what is refused."""
+"""The base of reductions that sum low-rank factors: memory, room, and what is refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import torch
 from jaxtyping import Float
@@ -10,18 +10,25 @@ from torch import Generator, Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.codecs.dense_fallback import DENSE
+from atomo.codecs.spec import read_call
 from atomo.codecs.spectral.svd import SVD
+from atomo.communicators.base import Reduction
 from atomo.communicators.collective import Addend, Collective
 from atomo.communicators.exchange import Compressor, gradient_of, layout
-from atomo.communicators.factors import Factors, Side
-from atomo.communicators.warm import Warm
+from atomo.communicators.factors import Factors, Matrix, Side
+from atomo.communicators.warm_start import WarmStart
 from atomo.errors import CodecError, ConfigError
 from atomo.fusion import Bucket
 from atomo.memory import MomentumCorrection, Residual
 
-__all__ = ["MEMORIES", "Held", "LowRank", "low_rank"]
+__all__ = ["MEMORIES", "Held", "LowRankReduction", "NotFiniteSum", "P", "Q", "low_rank"]
 
+P, Q = "p/", "q/"  # what the names of factors in a state begin with
 MEMORIES: Final = (Residual.id, MomentumCorrection.id)
+
+
+class NotFiniteSum(CodecError):
+    """A sum over all ranks is not finite, which every rank sees in it."""
 
 
 @final
@@ -30,14 +37,25 @@ class Held:
     """A bucket of which the factors are to be summed."""
 
     factors: Factors
+    side: Side
+    """The factors that the first sum is of, and what travels dense."""
     wholes: list[Float[Tensor, "_ _"]]
     """The gradients together with what was kept of them. They lie in the memory: what is
     subtracted there counts as sent."""
 
 
-@final
-class LowRank:
-    """One rank's gradients, residuals and factors."""
+class LowRankReduction(Reduction[Held, Held]):
+    """Sums of factors. Abstract; subclasses say which factors a step sends.
+
+    A rank has gradients, what its memory keeps of them, and the factors of the step before.
+    """
+
+    memories: ClassVar[tuple[str, ...]] = MEMORIES
+    is_code: ClassVar[bool] = True
+    has_state: ClassVar[bool] = True
+    accepts_half: ClassVar[bool] = False
+    kept: ClassVar[tuple[str, ...]]
+    """The factors that the next step starts from: what their names in a state begin with."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         memory = compressor.memory
@@ -46,49 +64,77 @@ class LowRank:
                 f"low-rank factors go with memory {' or '.join(MEMORIES)}, not {memory.id}: what "
                 "they leave out would be lost"
             )
-        self.warm = Warm(compressor.seed)
+        self._warm = WarmStart(compressor.seed)
+        self._share = 1 / collective.size
         self._collective, self._memory = collective, memory
         self._rooms: dict[tuple[int, int], Factors] = {}
 
-    def hold(
-        self, bucket: Bucket, flat: Float[Tensor, " n"], idle: frozenset[str] = frozenset()
-    ) -> Held:
-        """A bucket's gradient together with what was kept; what travels dense is in no memory.
+    @classmethod
+    def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
+        return low_rank(codec, cls.__name__)
+
+    @classmethod
+    def codec_for(cls, code: str) -> Codec[Any]:
+        """Returns the codec that has the rank of a code.
+
+        Raises:
+            ConfigError: the code has another setting than a rank, or a rank below 1.
+        """
+        name, settings = read_call(code)
+        own = name.lower()
+        if settings.keys() - {"rank"}:
+            raise ConfigError(
+                f"{own} takes a rank and nothing else, such as {own}(rank=4): {code!r}"
+            )
+        rank = settings.get("rank", SVD().rank)
+        if type(rank) is not int or rank < 1:
+            raise ConfigError(f"{own}: rank must be a whole number of 1 or more, got {rank!r}")
+        return cls.adapt_codec(SVD(rank=rank))
+
+    def hold(self, bucket: Bucket, flat: Float[Tensor, " n"], unused: frozenset[str]) -> Held:
+        """Adds the gradient of a bucket to what was kept of it; what travels dense is in no memory.
 
         Args:
             bucket: of parts as `low_rank` has them.
             flat: its gradient; scratch space afterwards.
-            idle: parameters whose gradient is zero, and whose memory is to be left alone.
+            unused: parameters whose gradient is zero, and whose memory is to be left alone.
         """
         factors = self._room(bucket, flat.device)
         wholes = [
-            gradient.view(one.m, one.n)
-            if one.name in idle
-            else self._memory.hold(gradient, layout(one.part)).view(one.m, one.n)
-            for one in factors.matrices
-            for gradient in [gradient_of(one.part, flat)]
+            gradient.view(matrix.m, matrix.n)
+            if matrix.name in unused
+            else self._memory.hold(gradient, layout(matrix.part)).view(matrix.m, matrix.n)
+            for matrix in factors.matrices
+            for gradient in [gradient_of(matrix.part, flat)]
         ]
-        return Held(factors, wholes)
+        return Held(factors, factors.left, wholes)
 
-    def dense(self, held: Held, flat: Float[Tensor, " n"], side: Side) -> None:
-        """Copies what travels dense behind the factors of a side."""
+    def copy_dense(self, held: Held, flat: Float[Tensor, " n"]) -> None:
+        """Copies what travels dense behind the factors that are sent."""
         start = 0
         for part in held.factors.dense:
             gradient, stop = gradient_of(part, flat), start + part.stop - part.start
             payload = self._memory.encode(DENSE, gradient, layout(part), Generator())
-            side.dense[start:stop] = payload.values
+            held.side.dense[start:stop] = payload.values
             start = stop
 
     def sum(self, flat: Float[Tensor, " n"], what: str) -> None:
         """Replaces factors by their sums over all ranks.
 
         Raises:
-            CodecError: a rank's gradient holds NaN or infinity; all ranks find that out.
+            NotFiniteSum: a rank's gradient holds NaN or infinity; all ranks find that out.
         """
         if flat.numel():
             self._collective.sum([Addend(flat, DENSE)], what)
         if not bool(flat.isfinite().all()):
-            raise CodecError(f"{what}: a rank's gradient is not finite, or too large for float32")
+            raise NotFiniteSum(f"{what}: a rank's gradient is not finite, or too large for float32")
+
+    def warm_factor(
+        self, prefix: str, matrix: Matrix, device: torch.device
+    ) -> Float[Tensor, "rows rank"]:
+        """Returns the factor of a matrix that this step starts from."""
+        rows = matrix.m if prefix == P else matrix.n
+        return self._warm.factor(prefix + matrix.name, rows, matrix.rank, device)
 
     def _room(self, bucket: Bucket, device: torch.device) -> Factors:
         key = bucket.number, bucket.layout_hash
@@ -96,18 +142,25 @@ class LowRank:
             self._rooms[key] = Factors(bucket, device)
         return self._rooms[key]
 
+    def prepare(self, bucket: Bucket, device: torch.device) -> None:
+        """Draws the factors of a bucket where there are none yet, so that the state has them."""
+        for matrix in Factors(bucket, device).matrices:
+            for prefix in self.kept:
+                self.warm_factor(prefix, matrix, device)
+
     def state_dict(self) -> dict[str, Tensor]:
-        """The factors that the next step starts from."""
-        return self.warm.state_dict()
+        """Returns the factors that the next step starts from."""
+        return self._warm.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces them."""
-        self.warm.load_state_dict(state)
+        self._warm.load_state_dict(state)
 
 
 def low_rank(codec: Codec[Any], comm_type: str) -> Codec[Any]:
-    """The codec that says which factors are sent: `svd` with the largest atoms, of each parameter
-    as a matrix with a row for each output channel, as published. `sgd` stays: all travels dense.
+    """Returns the codec that says which factors are sent.
+
+    That is `svd` with the largest atoms, of each parameter as a matrix with a row for each output
+    channel, as published. `sgd` stays: all travels dense.
 
     Raises:
         ConfigError: it is another codec, or its factors cannot be added up.

@@ -1,13 +1,13 @@
-"""The exchange beside the backward pass: threads encode, one sends, and one receives and decodes.
+"""The exchange of a step beside its backward pass.
 
-Buckets are sent and received in the order of their numbers, so that all ranks exchange them in the
-same order, whatever the order in which their backward passes make them.
+Threads encode, one thread sends, and one thread receives and decodes. Buckets are exchanged in the
+order of their numbers on all ranks, whatever the order in which a backward pass makes them.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -16,23 +16,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.base import Communicator, Exchanged, Finish, Reduction
+from atomo.communicators.base import Communicator, Exchanged, Reduction
+from atomo.communicators.busy_intervals import BusyIntervals
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
 from atomo.communicators.report import Report
-from atomo.communicators.scales import read_scales
-from atomo.communicators.spans import Spans
+from atomo.communicators.scales import adopt_largest, read_scales
+from atomo.communicators.stages import StagePipeline, StageWork, Submission
 from atomo.communicators.telling import gather, tell
 from atomo.communicators.threads import one_thread
 from atomo.devices import AsyncScalars, SideStreams
 from atomo.fusion import Bucket
 from atomo.wire import Kind
 
-__all__ = ["Pipeline", "Settled"]
+__all__ = ["Averaged", "Pipeline", "Settled"]
 
 Averaged = Callable[[Bucket, Float[Tensor, " n"]], None]
+"""Takes a bucket and its mean."""
 Place = Callable[[], AbstractContextManager[None]]
-"""Where something is computed."""
+"""Has a block compute on the side stream of a device."""
 
 
 @final
@@ -43,31 +45,65 @@ class Settled:
     encode_s: float
     decode_s: float
     wait_s: float  # for other ranks
-    busy: Spans
+    busy: BusyIntervals
+
+
+@final
+class Step:
+    """What the buckets of a step have in common."""
+
+    def __init__(
+        self,
+        number: int,
+        reduction: Reduction[Any, Any],
+        out: Float[Tensor, " n"],
+        averaged: Averaged | None,
+    ) -> None:
+        self.number, self.reduction, self.out, self.averaged = number, reduction, out, averaged
+        self.encoding, self.exchanging = BusyIntervals(), BusyIntervals()
 
 
 @final
 @dataclass(frozen=True)
-class Held:
-    """What a rank sends of a bucket, once it is encoded."""
+class BucketWork(StageWork[Any, Any]):
+    """A bucket in the stages of a step."""
 
+    step: Step
     bucket: Bucket
-    encoded: Future[Any]
+    flat: Float[Tensor, " n"]
+    """Its gradient, which is scratch space."""
     place: Place
-    device: torch.device  # of the gradient
+
+    def encode(self) -> Any:
+        step = self.step
+        with step.encoding.busy(), self.place():
+            return step.reduction.encode(self.bucket, self.flat, step.number)
+
+    def exchange(self, encoded: Any) -> Any:
+        step = self.step
+        with step.exchanging.busy(), self.place():
+            return step.reduction.exchange(self.bucket, encoded, step.number)
+
+    def decode(self, received: Any) -> None:
+        step, bucket = self.step, self.bucket
+        with step.exchanging.busy(), self.place():
+            mean = step.out[bucket.offset : bucket.offset + bucket.size]
+            step.reduction.decode(bucket, received, step.number, mean)
+            if step.averaged is not None:
+                step.averaged(bucket, mean)
 
 
 @final
 class Pipeline(Communicator):
-    """A communicator over all ranks of a collective, by one way to reduce a bucket."""
+    """A communicator over all ranks of a collective, by one reduction."""
 
     def __init__(
         self,
         collective: Collective,
         compressor: Compressor,
-        reduction: Reduction[Any],
+        reduction: Reduction[Any, Any],
         threads: int = 1,
-        averaged: Averaged = lambda bucket, mean: None,
+        averaged: Averaged | None = None,
     ) -> None:
         """A communicator.
 
@@ -75,28 +111,28 @@ class Pipeline(Communicator):
             collective: connects the ranks.
             compressor: the one that `reduction` encodes with.
             reduction: how one bucket is averaged.
-            threads: that encode.
-            averaged: gets each bucket with its mean, in their order, in the thread that receives.
+            threads: how many threads encode.
+            averaged: gets each bucket with its mean, in their order, in the thread that decodes.
         """
         self._collective, self._compressor, self._reduction = collective, compressor, reduction
         self._averaged = averaged
-        self._encoders = ThreadPoolExecutor(threads, "encode", one_thread)
-        self._sender = ThreadPoolExecutor(1, "send", one_thread)
-        self._receiver = ThreadPoolExecutor(1, "receive", one_thread)
+        self._stages = StagePipeline(
+            ThreadPoolExecutor(threads, "encode", one_thread),
+            ThreadPoolExecutor(1, "exchange", one_thread),
+            ThreadPoolExecutor(1, "decode", one_thread),
+        )
         self._streams = SideStreams()
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
-        # They may be some of a gradient's; `out` is for all of it.
-        self._step, self._buckets, self._out = step, buckets, out.zero_()
+        # The buckets may be some of a gradient's; `out` is for all of it.
+        self._buckets = buckets
+        self._step = Step(step, self._reduction, out, self._averaged)
         self._agreeing = any(bucket.agreeing for bucket in buckets)
-        # Until the gradient is whole, where something must be known of all of it first.
+        # A norm or a scale of the whole gradient must be known before any of it is encoded.
         self._holds = self._agreeing or self._compressor.memory.needs_norm
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
-        self._released = 0
-        self._held: list[Held] = []
-        self._starting: list[Future[None]] = []
-        self._finishing: list[Future[None]] = []
-        self._encoding, self._receiving = Spans(), Spans()
+        self._submitted: list[Submission[Any, Any]] = []
+        self._works: list[BucketWork] = []
         self._before_s = self._collective.wait_s
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
@@ -107,8 +143,8 @@ class Pipeline(Communicator):
     def average(self, report: Report) -> Exchanged:
         asked = time.perf_counter()
         settled = self.settle()
-        told = replace(report, encode_s=settled.encode_s, wait_s=settled.wait_s)
-        reports = tell(self._collective, self._step, told)
+        full = replace(report, encode_s=settled.encode_s, wait_s=settled.wait_s)
+        reports = tell(self._collective, self._step.number, full)
         busy = settled.busy
         return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
 
@@ -122,60 +158,61 @@ class Pipeline(Communicator):
         Raises:
             CodecError: a codec cannot carry this rank's gradient.
         """
-        wait([held.encoded for held in self._held])
-        wait(self._starting)
-        wait(self._finishing)
-        for held in self._held:
-            held.encoded.result()
+        wait([submission.encoded for submission in self._submitted])
+        wait([submission.done for submission in self._submitted])
+        for submission in self._submitted:
+            submission.encoded.result()
 
     def repeat(self) -> Settled:
         """Exchanges anew what this rank has encoded for the step. Errors: those of `average`."""
         self._streams.join()
-        self._out.zero_()
-        self._finishing.clear()
         after = self._streams.after_current_stream
-        self._held = [replace(held, place=after(held.device)) for held in self._held]
-        self._starting = [self._sender.submit(self._start, held) for held in self._held]
+        self._works = [replace(work, place=after(work.flat.device)) for work in self._works]
+        for submission, work in zip(self._submitted, self._works, strict=True):
+            self._stages.repeat(submission, work)
         return self._settled(0.0)
 
     def take_back(self) -> None:
-        """The step is never taken: the memory gets back what was encoded for it."""
-        for held in self._held:
-            self._reduction.take_back(held.bucket, held.encoded.result(), held.device)
+        """Gives the memory what was encoded for the step, which is never taken."""
+        for submission, work in zip(self._submitted, self._works, strict=True):
+            encoded = submission.encoded.result()
+            self._reduction.take_back(work.bucket, encoded, work.flat.device)
 
     def _settled(self, agree_s: float) -> Settled:
-        """Waits for what was begun, of which ranks agreed on scales for so long before."""
-        for starting in self._starting:
-            starting.result()
-        for finishing in self._finishing:  # complete by now: each is begun by one of those
-            finishing.result()
+        """Waits for what was submitted.
+
+        Args:
+            agree_s: how long this rank waited before, for the scales of others.
+        """
+        for submission in self._submitted:  # what this rank cannot encode is told first
+            submission.encoded.result()
+        for submission in self._submitted:
+            submission.done.result()
         self._streams.join()
-        wait_s = self._collective.wait_s - self._before_s
-        decode_s = self._receiving.total_s() - (wait_s - agree_s)
-        busy = self._encoding | self._receiving
-        return Settled(self._encoding.total_s(), decode_s, wait_s, busy)
+        step, wait_s = self._step, self._collective.wait_s - self._before_s
+        decode_s = step.exchanging.total_s() - (wait_s - agree_s)
+        busy = step.encoding | step.exchanging
+        return Settled(step.encoding.total_s(), decode_s, wait_s, busy)
 
     def _release(self) -> None:
-        """Encodes the buckets whose turn it is."""
+        """Submits the buckets whose turn it is."""
         # The codec of this step may be another than when the gradients were laid out.
-        for bucket in self._buckets[self._released :]:
+        for bucket in self._buckets[len(self._works) :]:
             flat = self._pushed.get(bucket.number)
             if flat is None:
                 return
             place = self._streams.after_current_stream(
                 flat.device
             )  # while the device goes on with the pass
-            encoded = self._encoders.submit(self._encode, place, bucket, flat)
-            held = Held(bucket, encoded, place, flat.device)
-            self._held.append(held)
-            self._starting.append(self._sender.submit(self._start, held))
-            self._released += 1
+            work = BucketWork(self._step, bucket, flat, place)
+            self._works.append(work)
+            self._submitted.append(self._stages.submit(work))
 
     def _release_whole(self) -> float:
-        """Encodes a whole gradient, once what must be known of all of it is.
+        """Submits a whole gradient, once what must be known of all of it is.
 
         Returns:
-            The seconds that it waited for others.
+            The seconds that it waited for other ranks.
         """
         norms = AsyncScalars(*(flat.norm() for flat in self._pushed.values())).values()
         self._compressor.memory.begin(math.hypot(*norms))
@@ -184,30 +221,12 @@ class Pipeline(Communicator):
         self._release()
         return self._collective.wait_s - self._before_s
 
-    def _encode(self, place: Place, bucket: Bucket, flat: Float[Tensor, " n"]) -> Any:
-        with self._encoding.busy(), place():
-            return self._reduction.encode(bucket, flat, self._step)
-
-    def _start(self, held: Held) -> None:
-        encoded = held.encoded.result()
-        with held.place():
-            finish = self._reduction.start(held.bucket, encoded, self._step)
-        finishing = self._receiver.submit(self._finish, held.place, held.bucket, finish)
-        self._finishing.append(finishing)
-
-    def _finish(self, place: Place, bucket: Bucket, finish: Finish) -> None:
-        with self._receiving.busy(), place():
-            mean = self._out[bucket.offset : bucket.offset + bucket.size]
-            finish(mean)
-            self._averaged(bucket, mean)
-
     def _agree(self) -> None:
-        """Has all ranks encode with the same scales: the largest that any of them asks for."""
-        asked: dict[str, float] = {}
+        """Has all ranks encode with the same scales, in one round for the whole gradient."""
+        proposed: dict[str, float] = {}
         for bucket in self._buckets:
-            asked |= self._compressor.propose(bucket, self._pushed[bucket.number])
-        section = torch.tensor([*asked.values()], dtype=torch.float64)
-        frames = gather(self._collective, Kind.SCALES, self._step, section, "the scales")
-        scales = [read_scales(frame, len(asked)) for frame in frames]
-        largest = map(max, zip(*scales, strict=True))
-        self._compressor.agree(dict(zip(asked, largest, strict=True)))
+            proposed |= self._compressor.propose(bucket, self._pushed[bucket.number])
+        section = torch.tensor([*proposed.values()], dtype=torch.float64)
+        frames = gather(self._collective, Kind.SCALES, self._step.number, section, "the scales")
+        scales = [read_scales(frame, len(proposed)) for frame in frames]
+        adopt_largest(self._compressor, [*proposed], scales)

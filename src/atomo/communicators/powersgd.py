@@ -15,95 +15,67 @@ Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compressio
 Optimization", NeurIPS 2019, algorithms 1 and 2.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs import Codec
-from atomo.communicators.base import Finish, Reduction
-from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor
-from atomo.communicators.factors import Factors
-from atomo.communicators.low_rank import MEMORIES, Held, LowRank, low_rank
+from atomo.communicators.base import ALL_USED, Usage
+from atomo.communicators.low_rank import Held, LowRankReduction, Q
 from atomo.fusion import Bucket
 
 __all__ = ["PowerSGD"]
 
-NAME: Final = "PowerSGD"
-Q: Final = "q/"  # what the names of factors in a state begin with
-
 
 @final
-class PowerSGD(Reduction[Held]):
+class PowerSGD(LowRankReduction):
     """Two sums a bucket and step."""
 
-    memories: ClassVar[tuple[str, ...]] = MEMORIES
-
-    def __init__(self, collective: Collective, compressor: Compressor) -> None:
-        self._low_rank, self._share = LowRank(collective, compressor), 1 / collective.size
-
-    @staticmethod
-    def fitted(codec: Codec[Any]) -> Codec[Any]:
-        return low_rank(codec, NAME)
+    kept: ClassVar[tuple[str, ...]] = (Q,)
 
     def encode(
-        self,
-        bucket: Bucket,
-        flat: Float[Tensor, " n"],
-        step: int,
-        idle: frozenset[str] = frozenset(),
+        self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
     ) -> Held:
-        """P of each matrix, of this rank alone."""
-        held = self._low_rank.hold(bucket, flat, idle)
+        """Computes P of each matrix, of this rank alone."""
+        del step
+        held = self.hold(bucket, flat, usage.unused)
         left = held.factors.left
-        for one, whole, p in zip(held.factors.matrices, held.wholes, left.factors, strict=True):
-            q = self._low_rank.warm.factor(Q + one.name, one.n, one.rank, flat.device)
-            torch.mm(whole, q, out=p)
-        self._low_rank.dense(held, flat, left)
+        for matrix, whole, p in zip(held.factors.matrices, held.wholes, left.factors, strict=True):
+            torch.mm(whole, self.warm_factor(Q, matrix, flat.device), out=p)
+        self.copy_dense(held, flat)
         return held
 
-    def start(self, bucket: Bucket, encoded: Held, step: int) -> Finish:
+    def exchange(self, bucket: Bucket, encoded: Held, step: int) -> Held:
         what = f"of bucket {bucket.number} of step {step}"
-        return lambda out: self._finish(encoded, out, what)
-
-    def _finish(self, held: Held, out: Float[Tensor, " n"], what: str) -> None:
-        factors, left = held.factors, held.factors.left
-        self._low_rank.sum(left.flat, f"P {what}")
-        factors.pour(left.dense * self._share, out)
+        left, right = encoded.factors.left, encoded.factors.right
+        self.sum(left.flat, f"P {what}")
         left.orthonormalise()
-        self._project(held)
-        self._low_rank.sum(factors.right.low, f"Q {what}")
-        factors.right.low.mul_(self._share)
+        project(encoded)
+        self.sum(right.low, f"Q {what}")
+        return encoded
+
+    def decode(self, bucket: Bucket, received: Held, step: int, out: Float[Tensor, " n"]) -> None:
+        del bucket, step
+        factors = received.factors
+        left, right = factors.left, factors.right
+        factors.pour(left.dense * self._share, out)
+        right.low.mul_(self._share)
         means = factors.matrices_in(out)
-        sides = zip(factors.matrices, left.factors, factors.right.factors, means, strict=True)
-        for one, p, q, mean in sides:
-            torch.mm(p, q.T, out=mean)
-            self._low_rank.warm.keep(Q + one.name, q)
-
-    def _project(self, held: Held) -> None:
-        """Q of each matrix, of this rank alone; the memory keeps what its projection leaves."""
-        factors = held.factors
-        for whole, p, q in zip(
-            held.wholes, factors.left.factors, factors.right.factors, strict=True
+        for matrix, p, q, mean in zip(
+            factors.matrices, left.factors, right.factors, means, strict=True
         ):
-            torch.mm(whole.T, p, out=q)
-            whole.addmm_(p, q.T, alpha=-1)
+            torch.mm(p, q.T, out=mean)
+            self._warm.keep(Q + matrix.name, q)
 
-    def bytes_of(self, held: Held, step: int) -> int:
-        """How much of a bucket is summed in a step."""
-        del step  # all are alike
-        return held.factors.left.flat.nbytes + held.factors.right.low.nbytes
+    def sent_bytes(self, encoded: Held, received: Held) -> int:
+        del received
+        return encoded.factors.left.flat.nbytes + encoded.factors.right.low.nbytes
 
-    def prepare(self, bucket: Bucket, device: torch.device) -> None:
-        """Draws the factors of a bucket where there are none yet, so that the state has them."""
-        for one in Factors(bucket, device).matrices:
-            self._low_rank.warm.factor(Q + one.name, one.n, one.rank, device)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._low_rank.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._low_rank.load_state_dict(state)
+def project(held: Held) -> None:
+    """Computes Q of each matrix, of this rank alone; the memory keeps what P Q^T leaves."""
+    left, right = held.factors.left, held.factors.right
+    for whole, p, q in zip(held.wholes, left.factors, right.factors, strict=True):
+        torch.mm(whole.T, p, out=q)
+        whole.addmm_(p, q.T, alpha=-1)

@@ -8,10 +8,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Field
+from atomo.communicators.exchange import Compressor
 from atomo.errors import FrameError, FrameFault
 from atomo.wire import Bytes, Kind, read_header, unpack
 
-__all__ = ["Scales", "read_scales"]
+__all__ = ["Scales", "adopt_largest", "read_scales"]
+
+
+def adopt_largest(
+    compressor: Compressor, names: Sequence[str], proposals: Sequence[Sequence[float]]
+) -> None:
+    """Has a compressor encode with the largest scale that any rank proposes, part by part.
+
+    Args:
+        compressor: of this rank.
+        names: the first parameter of each part, the same on all ranks.
+        proposals: the scales that each rank proposes for these parts.
+    """
+    largest = map(max, zip(*proposals, strict=True))
+    compressor.agree(dict(zip(names, largest, strict=True)))
 
 
 def read_scales(frame: Bytes, *counts: int) -> list[float]:

@@ -5,9 +5,9 @@ their gradients, so that the first bucket can travel while the rest is still com
 share a bucket `grouping` says. Within a bucket, what `codecs.dense_fallback` says travels dense.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from typing import Any, Final, final
 
@@ -22,9 +22,10 @@ from atomo.errors import ConfigError
 from atomo.grouping import Grouping
 from atomo.wire import Sections
 
-__all__ = ["Bucket", "Part", "Slot", "plan"]
+__all__ = ["Bucket", "Part", "Slot", "divide", "plan", "subset"]
 
 FLOAT_BYTES: Final = 4
+MOST_SUBSETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
 MOST: Final = 2**31 - 1  # entries of a bucket: kernels and payloads count in 31 bits
 
 
@@ -175,19 +176,45 @@ def divide(
     group: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName = NONE
 ) -> tuple[Part, ...]:
     """Divides a bucket into parts: first the compressed parameters, then the dense ones."""
+    return parts_of(group, lambda name: by_name.codec(name, codec))
+
+
+def subset(bucket: Bucket, marked: tuple[bool, ...]) -> Bucket:
+    """Returns the bucket of some of a bucket's parameters; the same object where all are marked.
+
+    Args:
+        bucket: of all of them.
+        marked: True for each parameter that stays, in the order in which they lie.
+    """
+    # Not by the cache, which has the first of equal buckets.
+    return bucket if all(marked) else true_subset(bucket, marked)
+
+
+@lru_cache(MOST_SUBSETS)
+def true_subset(bucket: Bucket, marked: tuple[bool, ...]) -> Bucket:
+    """Returns the bucket of some of a bucket's parameters, but not of all."""
+    codecs = {slot.name: part.codec for part in bucket.parts for slot in part.slots}
+    chosen = [(s.name, s.shape) for s, stays in zip(bucket.slots, marked, strict=True) if stays]
+    return Bucket(bucket.number, 0, parts_of(chosen, codecs.__getitem__))
+
+
+def parts_of(
+    group: Sequence[tuple[str, Size]], codec_of: Callable[[str], Codec[Any]]
+) -> tuple[Part, ...]:
+    """Returns the parts of one bucket, in which `codec_of` names the codec of a parameter."""
     coded = [(name, shape) for name, shape in group if not goes_dense(shape)]
     dense = [(name, shape) for name, shape in group if goes_dense(shape)]
     parts: list[Part] = []
-    for own, run in (*runs(coded, codec, by_name), *([(DENSE, dense)] if dense else [])):
+    for own, run in (*runs(coded, codec_of), *([(DENSE, dense)] if dense else [])):
         parts.append(part(run, own, parts[-1].stop if parts else 0))
     return tuple(parts)
 
 
 def runs(
-    coded: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName
+    coded: Sequence[tuple[str, Size]], codec_of: Callable[[str], Codec[Any]]
 ) -> Iterator[tuple[Codec[Any], list[tuple[str, Size]]]]:
     """Groups neighbours with one codec into inputs of `encode`."""
-    for own, neighbours in groupby(coded, lambda one: by_name.codec(one[0], codec)):
+    for own, neighbours in groupby(coded, lambda entry: codec_of(entry[0])):
         if own.granularity is Granularity.PARAMETER:
             yield from ((own, [one]) for one in neighbours)
         else:

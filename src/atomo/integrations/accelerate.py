@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.dense import Dense
-from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import check_accelerator, host_rule
+from atomo.integrations.options import Choice
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
 from atomo.integrations.recipe_coding import coding

@@ -12,7 +12,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from atomo.coding import AUTO, needed_memory
 from atomo.errors import ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
-from atomo.integrations.making import GATHERS, Choice
+from atomo.integrations.options import GATHERS, Choice
 from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
 
 __all__ = ["PlainStep", "move_adam", "warn_of_adam"]
@@ -125,7 +125,7 @@ def made_by_memory(choice: Choice) -> bool:
     """True if the memory that is given, or is the default beside Adam, makes the update."""
     if choice.memory != AUTO:
         return choice.memory_kind.makes_update
-    if choice.method is not None:
+    if choice.low_rank:
         return False
     return kind_of(needed_memory(choice.codecs, GATHERS, 0.0, "adam")).makes_update
 
@@ -171,7 +171,7 @@ def warn_of_adam(choice: Choice, optimizers: Sequence[Optimizer], rank: int) -> 
     served = any(not unserved(one, scaled=False) for one in optimizers)
     if rank == 0 and served and choice.memory == AUTO and made_by_memory(choice):
         warnings.warn(
-            f"a hook leaves the step to Adam, which loses more with {choice.meant} than what "
+            f"a hook leaves the step to Adam, which loses more with {choice.spec} than what "
             "atomo.wrap_optimizer takes by default, memory 'adam'; here dense_steps= or "
             "warmup_steps= of a tenth of the steps help",
             stacklevel=3,

@@ -1,109 +1,130 @@
-"""One rank's part in the averages of a step, in three stages: encode, exchange, decode."""
+"""The adapter between hooks and reductions: one rank's part in the averages of a step.
+
+Hooks hand over gradients of any strides and dtypes, in buckets that may change from step to step.
+Here they become flat gradients for a `Reduction`, and means become gradients again.
+"""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, final
+from dataclasses import replace
+from typing import Any, Final, final
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from atomo.codecs.dense_fallback import DENSE
-from atomo.communicators.acpsgd import ACPSGD
+from atomo.communicators.announcements import NotFinite
+from atomo.communicators.base import Reduction, Usage
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
-from atomo.communicators.powersgd import PowerSGD
+from atomo.communicators.low_rank import NotFiniteSum
+from atomo.communicators.scales import adopt_largest
 from atomo.devices import to_host
-from atomo.integrations.chunk import Chunk, Codecs, bucket_of, spread, taken
+from atomo.errors import CodecError, FrameError
+from atomo.fusion import Bucket
+from atomo.integrations.chunk import Chunk, Codecs, bucket_of, spread, taken, usage_of
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.dense import NEVER, Dense
-from atomo.integrations.means import decode_frames
-from atomo.integrations.scales import agree
-from atomo.integrations.sent import Scratch, Sent
+from atomo.integrations.in_flight import InFlight, ScratchSpace
 from atomo.integrations.stats import Stats
-from atomo.integrations.way import Way, way_of
-from atomo.memory import NoMemory
+from atomo.memory import Memory
 from atomo.wire import Bytes
 
-__all__ = ["Averager"]
+__all__ = ["Averager", "Encoding", "RunInExchange"]
 
 ALL_STEP: Final = "has every rank registered its hook, ddp.register_comm_hook(state, hook)?"
-Before = tuple[dict[str, Tensor], dict[str, Tensor]]  # memories, and a method's state
-Within = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
+Snapshot = tuple[dict[str, Tensor], dict[str, Tensor]]  # of the memory and of the reduction
+RunInExchange = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
+Encoding = tuple[Codecs, Reduction[Any, Any]]
+"""The codecs of some steps, and how what they encode is averaged."""
 
 
 @final
 class Averager:
     """Replaces gradients by their average over all ranks, bit for bit the same on each.
 
-    Each chunk goes through `encode`, `exchange` and `decode`, with the same chunks in the same
-    order on every rank. Each stage has one thread at a time; while a chunk is in one, the next may
-    be in the stage before. A step is through all of them before the next one begins.
+    Each chunk passes `encode`, `exchange` and `decode`, with the same chunks in the same order on
+    every rank. Each stage has one thread at a time; while a chunk is in one stage, the next chunk
+    may be in the stage before. A step ends before the next one begins.
 
-    After an error it is of no more use: the ranks are out of step. What `decode` finds wrong, all
-    ranks find, once they have the chunk; they go on to exchange what is left of the step, lest one
-    waits for another that has stopped.
+    What the threads share needs no lock. The memory, the decay and the chunks that are held belong
+    to the thread that encodes; the looks at the averages, to the thread that decodes. The number of
+    the step changes in the thread that decodes the last chunk, when nothing is in other stages.
+
+    After an error it is of no more use: the ranks are out of step. A decode error occurs on every
+    rank. All finish the step's exchange before raising, so that no rank blocks.
     """
 
     def __init__(
         self,
-        codecs: Codecs,
-        compressor: Compressor,
+        memory: Memory,
         collective: Collective,
+        encodings: Sequence[tuple[int, Encoding]],
+        compressor: Compressor,
+        dense_first: Encoding,
+        *,
         skips: bool,
-        method: PowerSGD | ACPSGD | None = None,
         dense: Dense = NEVER,
         decay: Decay = NO_DECAY,
-        schedule: Sequence[tuple[int, Codecs]] = (),
     ) -> None:
-        """An averager at step 0.
+        """Makes an averager at step 0.
 
         Args:
-            codecs: what encode.
-            compressor: does it, with what this rank keeps back.
-            collective: the group.
-            skips: whether whoever asks for the averages leaves out a step with a gradient that is
-                not finite; then all ranks get NaN, and every memory is as it was before the step.
-            method: sums in rounds of its own what the codec stands for; None: frames are gathered.
+            memory: of this rank.
+            collective: connects the ranks.
+            encodings: each from a step on, in order, the first one from step 0.
+            compressor: the one that they encode with.
+            dense_first: what encodes in the first steps, where `dense` has some.
+            skips: True if a step with a gradient that is not finite is left out; then all ranks get
+                NaN, and every memory is as it was before the step.
             dense: in which steps all travels dense.
             decay: the weight decay that gradients get before the memory sees them.
-            schedule: codecs that encode in the place of `codecs`, each from a step on, in order.
         """
-        self.stats = Stats()
-        self.step = 0
-        self.memory, self.codecs, self.dense = compressor.memory, codecs, dense
-        self.collective, self.method, self._decay = collective, method, decay
-        self._at_first = way_of(Codecs(DENSE), compressor)
-        later = [(0, codecs), *schedule]
-        self._later = [(begin, way_of(one, compressor, method)) for begin, one in later]
-        self._snapshots = skips and type(self.memory) is not NoMemory
-        self._skips = skips
-        self._before: Before | None = None
-        self._looks: list[Tensor] = []  # whether averages of this step are finite
-        self._held: list[tuple[Chunk, float]] = []  # until the norm of all is known
-        self._scratch = Scratch()
-        self._open = False  # whether a step has begun and more of it is to come
+        self.stats, self.step = Stats(), 0
+        self.memory, self.collective, self.dense = memory, collective, dense
+        self._compressor, self._decay = compressor, decay
+        self._dense_first, self._encodings = dense_first, encodings
+        self._skips, self._snapshots = skips, skips and bool(memory.vectors)
+        self._before: Snapshot | None = None
+        self._looks: list[Tensor] = []  # True if averages of this step are finite
+        self._held: list[tuple[Chunk, float]] = []  # until the norm of the whole gradient is known
+        self._scratch = ScratchSpace()
+        self._open = False  # True if a step has begun and more of it is to come
         self._failure: BaseException | None = None
-        self._wrong: BaseException | None = None  # in what came of this step
+        self._decode_failure: BaseException | None = None  # of this step
 
-    def encode(self, chunk: Chunk, scale: float, last: bool, within: Within) -> list[Sent]:
-        """What this rank has to say: of this chunk, or of several at once, or of none yet.
+    @property
+    def codecs(self) -> Codecs:
+        """The codecs that encode from step 0 on."""
+        return self._encodings[0][1][0]
+
+    @property
+    def reduction(self) -> Reduction[Any, Any]:
+        """How what these codecs encode is averaged."""
+        return self._encodings[0][1][1]
+
+    def encode(
+        self, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
+    ) -> list[InFlight]:
+        """Encodes this chunk, or all that were held until the norm is known, or nothing yet.
 
         Args:
             chunk: some parameters' gradients.
             scale: what they were multiplied with; a memory holds them without it.
-            last: whether it is the last one of this step.
-            within: does something in the thread of `exchange`, behind what that has to do already.
+            last: True if it is the last chunk of this step.
+            run_in_exchange: calls a function in the thread of `exchange`, after all that this has
+                to do already.
         """
         if not self._open:
-            self._failure = self._failure or self._wrong
+            self._failure = self._failure or self._decode_failure
         self._open = not last
         with self._stopping():
             if self._snapshots and self._before is None:
                 # A gradient that spoils the step may be the last one to come.
-                factors = self.method.state_dict() if self.method else {}
-                self._before = self.memory.state_dict(), factors
+                self._before = self.memory.state_dict(), self.reduction.state_dict()
             self._decay.add_to(chunk.gradients, scale)
             self._held.append((chunk, scale))
             if self.memory.needs_norm and not last:
@@ -111,10 +132,10 @@ class Averager:
             if self.memory.needs_norm:
                 self._tell_norm()
             held, self._held = self._held, []
-            return [self._encode(one, of, within) for one, of in held]
+            return [self._encode(one, of, run_in_exchange) for one, of in held]
 
-    def meet(self, _: object) -> None:
-        """In the place of `exchange`, before the first one.
+    def meet(self) -> None:
+        """Meets all ranks, in the place of the first exchange.
 
         Raises:
             DeadlineExpired: a rank has not come to its first step.
@@ -122,16 +143,16 @@ class Averager:
         with self._stopping():
             self.collective.meet("first step", ALL_STEP)
 
-    def exchange(self, sent: Sequence[Sent]) -> list[Sent]:
-        """What all ranks have to say.
+    def exchange(self, encoded: Sequence[InFlight]) -> list[InFlight]:
+        """Sends and receives.
 
         Raises:
             TransportError: the others' part did not arrive.
         """
         with self._stopping():
-            return [self._exchange(one) for one in sent]
+            return [self._exchange(one) for one in encoded]
 
-    def decode(self, sent: Sequence[Sent], last: bool) -> None:
+    def decode(self, received: Sequence[InFlight], last: bool) -> None:
         """Replaces the gradients by their average, in place; with `last`, closes the step.
 
         Raises:
@@ -139,29 +160,28 @@ class Averager:
             CodecError: a rank cannot encode its gradient.
             FrameError: what a rank sent is no message about this bucket.
         """
-        if self._wrong is not None:
-            raise self._wrong
+        if self._decode_failure is not None:
+            raise self._decode_failure
         try:
-            for one in sent:
+            for one in received:
                 self._decode(one)
             if last:
                 self._close()
         except BaseException as error:
-            self._wrong = error
+            self._decode_failure = error
             raise
 
     def end(self) -> None:
-        """In the place of `encode`, behind chunks of which none was the last."""
+        """Ends a step, in the place of `encode`, after chunks of which none was the last."""
         with self._stopping():
             self._open = False
 
-    def close(self, _: object) -> None:
-        """In the place of `decode`, at the end of such a step.
-
-        Raises:
-            AtomoError: as of `decode`.
-        """
-        self.decode([], True)
+    def look(self, chunk: Chunk) -> None:
+        """Looks at averages as whoever skips the step will look at them: on all ranks alike."""
+        # Half precision may overflow where what was gathered did not.
+        if self._skips:
+            wholes = [*chunk.gradients.values()] if chunk.whole is None else [chunk.whole]
+            self._looks.append(torch.stack([one.isfinite().all() for one in wholes]).all())
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
@@ -175,88 +195,109 @@ class Averager:
             raise
 
     @property
-    def _way(self) -> Way:
+    def _encoding(self) -> Encoding:
         """Of this step."""
         if self.dense.covers(self.step):
-            return self._at_first
-        return next(way for begin, way in reversed(self._later) if begin <= self.step)
+            return self._dense_first
+        return next(own for begin, own in reversed(self._encodings) if begin <= self.step)
 
     def _tell_norm(self) -> None:
         norms = [torch.linalg.vector_norm(g, dtype=torch.float32) / of
                  for chunk, of in self._held for g in chunk.gradients.values()]  # fmt: skip
         norm = float(torch.stack(norms).norm())
-        if math.isfinite(norm):  # where it is not, the message says so
+        if math.isfinite(norm):  # where it is not, the announcement says so
             self.memory.begin(norm)
 
-    def _encode(self, chunk: Chunk, scale: float, within: Within) -> Sent:
+    def _encode(self, chunk: Chunk, scale: float, run_in_exchange: RunInExchange) -> InFlight:
         began = time.perf_counter()
         self.stats.dense_bytes += chunk.dense_bytes
-        way = self._way
-        bucket = bucket_of(chunk.number, chunk.parameters, way.codecs)
-        if way.sums:
-            row = chunk.joined(lambda: self._scratch.flat(chunk))
-            return Sent(chunk, scale, bucket, row, ())
-        flat = self._scratch.flat(chunk)
-        reads = way.accepts_half and way.encoder.compressor.accepts_half(bucket, flat.device)
-        given, peaks = taken(bucket, chunk, scale, flat, reads)
-        if way.method:
-            idle = frozenset(s.name for s, p in zip(bucket.slots, peaks, strict=True) if not p)
-            held = way.method.encode(bucket, flat, self.step, idle)
-            self.stats.sent_bytes += way.method.bytes_of(held, self.step)
-            self.stats.encode_s += time.perf_counter() - began
-            return Sent(chunk, scale, bucket, flat, (), held)
+        codecs, reduction = self._encoding
+        bucket = bucket_of(chunk.number, chunk.parameters, codecs)
+        flat = self._flat(chunk, reduction)
+        usage, gradient = Usage(), flat
+        if not reduction.entrywise:
+            half = reduction.accepts_half and self._compressor.accepts_half(bucket, flat.device)
+            gradient, peaks = taken(bucket, chunk, scale, flat, half)
+            usage = usage_of(bucket, peaks)
         if bucket.agreeing:
-            what = f"the scales of step {self.step}"
-            gather = self.collective.gather
-            agree(bucket, given, way.encoder.compressor,
-                  lambda mine: within(lambda: [*gather(mine, what)]))  # fmt: skip
-        if way.chunked:
-            said, coded = way.encoder.announced(peaks), None
-        else:
-            said, coded = way.encoder.encode(bucket, given, peaks, self.step)
-        data = said if way.adds or way.chunked else way.encoder.framed(said, coded, self.step)
-        self.stats.sent_bytes += data.size + (coded.nbytes if coded and way.adds else 0)
+            self._agree(bucket, gradient, run_in_exchange)
+        encoded = reduction.encode(bucket, gradient, self.step, usage)
         self.stats.encode_s += time.perf_counter() - began
-        return Sent(chunk, scale, bucket, flat, [data], coded=coded if way.adds else None)
+        return InFlight(chunk, scale, bucket, flat, reduction, encoded)
 
-    def _exchange(self, sent: Sent) -> Sent:
-        began = time.perf_counter()
-        sent, more = self._way.exchange(sent, self.collective, self.step, skips=self._skips)
-        self.stats.sent_bytes += more
+    def _flat(self, chunk: Chunk, reduction: Reduction[Any, Any]) -> Float[Tensor, " n"]:
+        """Returns the room of a chunk's mean; of an entrywise sum, its gradients in any order."""
+        if reduction.entrywise:
+            return chunk.joined(lambda: self._scratch.flat(chunk))
+        return self._scratch.flat(chunk)
+
+    def _agree(self, bucket: Bucket, flat: Tensor, run_in_exchange: RunInExchange) -> None:
+        """Has all ranks encode a bucket with the same scales.
+
+        Raises:
+            FrameError: a rank proposed something else than scales.
+        """
+        names = [part.slots[0].name for part in bucket.agreeing]
+        try:
+            proposed = self._compressor.propose(bucket, flat)
+        except CodecError:  # not finite: the announcement says so
+            proposed = dict.fromkeys(names, 0.0)
+        mine = np.array([proposed[name] for name in names], np.float64)
+        what = f"the scales of step {self.step}"
+        answers = run_in_exchange(lambda: [*self.collective.gather(mine.view(np.uint8), what)])
+        scales = [answer.view(np.float64) for answer in answers]
+        if any(one.shape != mine.shape or not np.isfinite(one).all() for one in scales):
+            raise FrameError(f"{len(names)} finite scales were expected of each rank")
+        adopt_largest(self._compressor, names, [one.tolist() for one in scales])
+
+    def _exchange(self, encoded: InFlight) -> InFlight:
+        began, reduction = time.perf_counter(), encoded.reduction
+        try:
+            received = reduction.exchange(encoded.bucket, encoded.payload, self.step)
+        except NotFiniteSum as error:  # all ranks find that out, at the same sum
+            if not self._skips:
+                raise NotFinite(str(error)) from error
+            received, encoded = encoded.payload, replace(encoded, spoilt=True)
+        self.stats.sent_bytes += reduction.sent_bytes(encoded.payload, received)
         self.stats.exchange_s += time.perf_counter() - began
-        return sent
+        return encoded.followed_by(received)
 
-    def _decode(self, sent: Sent) -> None:
+    def _decode(self, received: InFlight) -> None:
         began = time.perf_counter()
-        chunk, flat, way = sent.chunk, sent.flat, self._way
-        if not way.sums:
-            if sent.said:
-                decode_frames(sent, way.codecs, self.step, skips=self._skips)
-            if sent.scale != 1:
-                flat.mul_(sent.scale)
-            spread(sent.bucket, flat, chunk.gradients)
+        chunk, flat = received.chunk, received.flat
+        self._replace_by_mean(received)
+        if not received.reduction.entrywise:
+            if received.scale != 1:
+                flat.mul_(received.scale)
+            spread(received.bucket, flat, chunk.gradients)
+        elif flat is not chunk.whole:
+            chunk.replace(flat)
         self.look(chunk)
         self.stats.decode_s += time.perf_counter() - began
 
-    def _restore(self, memory: dict[str, Tensor], factors: dict[str, Tensor]) -> None:
-        self.memory.load_state_dict(memory)
-        if self.method:
-            self.method.load_state_dict(factors)
-
-    def look(self, chunk: Chunk) -> None:
-        """Whether whoever looks at the averages will leave the step out: on all ranks."""
-        # Half precision may overflow where what was gathered did not.
-        if self._skips:
-            wholes = [*chunk.gradients.values()] if chunk.whole is None else [chunk.whole]
-            self._looks.append(torch.stack([one.isfinite().all() for one in wholes]).all())
+    def _replace_by_mean(self, received: InFlight) -> None:
+        """Replaces the scratch space by the mean; by NaN where the step is to be skipped."""
+        bucket, flat, reduction = received.bucket, received.flat, received.reduction
+        spoilt = received.spoilt
+        try:
+            if not spoilt:
+                reduction.decode(bucket, received.payload, self.step, flat)
+        except NotFinite:
+            if not self._skips:
+                raise
+            spoilt = True
+        if spoilt:
+            flat.fill_(math.nan)
 
     def _close(self) -> None:
         # Once for all chunks: each look at a device waits for it.
-        spoilt = not all(bool(one) for one in to_host(self._looks))
-        if spoilt:
+        finite = all(bool(one) for one in to_host(self._looks))
+        if not finite:
             self.stats.skipped += 1
             if self._before is not None:
-                self._restore(*self._before)
+                memory, reduction = self._before
+                self.memory.load_state_dict(memory)
+                self.reduction.load_state_dict(reduction)
         self._before = None
         self._looks.clear()
         self._scratch.tidy()

@@ -1,6 +1,6 @@
 """Gradients of somebody else's that travel together, and the bucket that they make."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, final
@@ -11,11 +11,13 @@ from torch import Size, Tensor
 
 from atomo.codecs import Codec
 from atomo.codecs.by_name import NONE, ByName
+from atomo.communicators.base import ALL_USED, Usage
 from atomo.fusion import Bucket
 from atomo.fusion.buckets import divide
 from atomo.kernels import peaks
+from atomo.kernels.peaks import INFINITY
 
-__all__ = ["Chunk", "Codecs", "Parameters", "bucket_of", "collect", "spread", "taken"]
+__all__ = ["Chunk", "Codecs", "Parameters", "bucket_of", "collect", "spread", "taken", "usage_of"]
 
 MOST_BUCKETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
 HALVES: Final = frozenset({torch.bfloat16, torch.float16})
@@ -88,8 +90,6 @@ class Codecs:
 
     codec: Codec[Any]
     by_name: ByName = NONE
-    chunked: bool = False
-    """Whether all ranks send the same chunks of `chunktopk`."""
 
 
 @lru_cache(MOST_BUCKETS)
@@ -133,6 +133,20 @@ def taken(
         there = flat.view(half)[: len(flat)]
         return there, collect(bucket, chunk.gradients, 1.0, there)
     return there, peaks.largest([there[slot.start : slot.stop] for slot in bucket.slots])
+
+
+def usage_of(bucket: Bucket, peaks: Sequence[int]) -> Usage:
+    """Returns which parameters of a bucket were used.
+
+    Args:
+        bucket: of these parameters.
+        peaks: the bits of the largest magnitude of the gradient of each.
+    """
+    if min(peaks) > 0 and max(peaks) < INFINITY:
+        return ALL_USED
+    pairs = [*zip(bucket.slots, peaks, strict=True)]
+    unused = frozenset(slot.name for slot, peak in pairs if not peak)
+    return Usage(unused, frozenset(slot.name for slot, peak in pairs if peak >= INFINITY))
 
 
 def spread(bucket: Bucket, flat: Float[Tensor, " n"], gradients: Mapping[str, Tensor]) -> None:

@@ -23,7 +23,6 @@ from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.meeting import SOON_S
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import given_optimizers, move_momentum
@@ -35,6 +34,7 @@ from atomo.integrations.option_checks import (
     check_timeout,
     host_rule,
 )
+from atomo.integrations.options import Choice, make_exchange
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression

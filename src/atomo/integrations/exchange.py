@@ -2,25 +2,27 @@
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 from safetensors.torch import load, save
 from torch import Tensor
 
+from atomo.communicators.serial_executor import SerialExecutor
+from atomo.communicators.stages import StagePipeline, StageWork
 from atomo.devices import SideStreams
 from atomo.errors import CheckpointError
-from atomo.integrations.at_once import AtOnce
 from atomo.integrations.averager import Averager
-from atomo.integrations.belt import Belt
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.host_averager import HostAverager
 from atomo.integrations.inside import Inside
 from atomo.integrations.memories import add_up, blank, claimed, filled
+from atomo.integrations.memory_owner import MemoryOwner
 from atomo.integrations.noise_meter import NoiseMeter
-from atomo.integrations.seat import Seat
 from atomo.integrations.stats import Stats
 
 __all__ = ["FACTORS", "Exchange"]
@@ -28,7 +30,80 @@ __all__ = ["FACTORS", "Exchange"]
 State = dict[str, Any]
 FACTORS: Final = "factors"  # in a state: by "p/" or "q/" and the name of a parameter
 ALL_GATHER: Final = "every rank must call gather(), which returns None on all but rank 0"
-ON_LINKS: Final = 1  # the stage in which ranks meet
+
+
+@final
+@dataclass(frozen=True)
+class ChunkWork(StageWork[Any, Any]):
+    """A chunk in the stages of its average."""
+
+    averaging: Averager | HostAverager
+    stages: StagePipeline
+    place: Callable[[], AbstractContextManager[None]]
+    """Has a block compute on the side stream of a device."""
+    chunk: Chunk
+    scale: float
+    last: bool
+    done: Callable[[], None]
+    step: int
+    meter: NoiseMeter | None
+
+    def encode(self) -> Any:
+        with self.place():
+            if self.meter is not None:
+                self.meter.before(self.chunk, self.scale, self.step)
+            run = self.stages.run_in_exchange
+            return self.averaging.encode(self.chunk, self.scale, self.last, run)
+
+    def exchange(self, encoded: Any) -> Any:
+        with self.place():
+            return self.averaging.exchange(encoded)
+
+    def decode(self, received: Any) -> None:
+        with self.place():
+            self.averaging.decode(received, self.last)
+            if self.meter is not None:
+                self.meter.after(self.chunk, self.scale)
+                if self.last:
+                    self.stages.run_in_exchange(self.meter.close)
+
+    def close(self) -> None:
+        with self.place():
+            self.done()
+
+
+@final
+@dataclass(frozen=True)
+class MeetWork(StageWork[None, None]):
+    """The meeting of all ranks before their first exchange."""
+
+    averager: Averager
+
+    def encode(self) -> None:
+        """Has nothing to do."""
+
+    def exchange(self, encoded: None) -> None:
+        self.averager.meet()
+
+    def decode(self, received: None) -> None:
+        """Has nothing to do."""
+
+
+@final
+@dataclass(frozen=True)
+class EndWork(StageWork[None, None]):
+    """The end of a step of which no chunk was said to be the last."""
+
+    averager: Averager
+
+    def encode(self) -> None:
+        self.averager.end()
+
+    def exchange(self, encoded: None) -> None:
+        """Has nothing to do."""
+
+    def decode(self, received: None) -> None:
+        self.averager.decode([], True)
 
 
 @final
@@ -39,7 +114,7 @@ class Exchange:
         self,
         averager: Averager,
         parameters: Mapping[str, Tensor],
-        seat: Seat,
+        seat: MemoryOwner,
         inside: Inside | None = None,
         layout: BucketLayout | None = None,
         about: str = "",
@@ -60,12 +135,18 @@ class Exchange:
         self._layout, self._about = layout, about
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.seat = averager, dict(parameters), seat
-        self._stages: Averager | HostAverager | AtOnce = averager
+        self._averaging: Averager | HostAverager = averager
         if inside is not None:
-            self._stages = among_hosts(averager, inside)
-        # A bucket is encoded while the one before it is on the links.
-        self._belt = Belt("atomo-encode", "atomo-exchange", "atomo-decode")
-        self._pending: list[Any] = []
+            self._averaging = HostAverager(averager, inside)
+        self._stages = StagePipeline(
+            SerialExecutor("atomo-encode"),
+            SerialExecutor("atomo-exchange"),
+            SerialExecutor("atomo-decode"),
+            # Ranks must not begin the sum inside a host and the mean that is given there in
+            # different orders.
+            sequential=inside is not None and inside.in_one_order,
+        )
+        self._pending: list[Future[None]] = []
         self._begun = False
         self._streams = SideStreams()
 
@@ -116,39 +197,21 @@ class Exchange:
         if not self._begun:
             self._begin()
         device = next(iter(chunk.gradients.values())).device
-        stages, meter = self._stages, self.meter
         place = self._streams.after_current_stream(device)
+        averaging, stages, step = self._averaging, self._stages, self._averager.step
+        self._submit(
+            ChunkWork(averaging, stages, place, chunk, scale, last, done, step, self.meter)
+        )
 
-        def encode() -> Any:
-            with place():
-                if meter:
-                    meter.before(chunk, scale, self._averager.step)
-                return stages.encode(chunk, scale, last, partial(self._belt.within, ON_LINKS))
-
-        def exchange(sent: Any) -> Any:
-            with place():
-                return stages.exchange(sent)
-
-        def decode(sent: Any) -> None:
-            with place():
-                stages.decode(sent, last)
-                if meter:
-                    meter.after(chunk, scale)
-                if meter and last:
-                    self._belt.within(ON_LINKS, meter.close)
-
-        def over() -> None:
-            with place():
-                done()
-
-        self._pending.append(self._belt.submit(encode, exchange, decode, done=over))
+    def _submit(self, work: StageWork[Any, Any]) -> None:
+        # The future alone: what a chunk has become is free as soon as it has passed a stage.
+        self._pending.append(self._stages.submit(work).done)
 
     def _begin(self) -> None:
         """Has the ranks that exchange meet before the first bucket of this process."""
         self._begun = True
         if self.seat.keeps:
-            meet, nothing = self._averager.meet, lambda _: None
-            self._pending.append(self._belt.submit(lambda: None, meet, nothing, done=lambda: None))
+            self._submit(MeetWork(self._averager))
 
     def end(self) -> None:
         """Ends a step of which no chunk was said to be the last.
@@ -156,10 +219,7 @@ class Exchange:
         Raises:
             AtomoError: as of `finish`.
         """
-        averager, belt = self._averager, self._belt
-        # Through all lanes: behind the chunks that are in them.
-        ending = belt.submit(averager.end, lambda _: None, averager.close, done=lambda: None)
-        self._pending.append(ending)
+        self._submit(EndWork(self._averager))  # through all stages, after the chunks in them
         self.finish()
 
     def finish(self) -> None:
@@ -207,14 +267,14 @@ class Exchange:
         return about | self._factors() | {"memories": memories} if self.seat.keeps else about
 
     def _factors(self) -> dict[str, Any]:
-        """What a method starts its next step from, alike on all ranks."""
-        method, parameters = self._averager.method, self._parameters
-        if method is None:
+        """Returns the factors that the next step starts from, alike on all ranks, if it has any."""
+        reduction, parameters = self._averager.reduction, self._parameters
+        if not reduction.has_state:
             return {}
         shapes = tuple((name, parameter.shape) for name, parameter in parameters.items())
         bucket = bucket_of(0, shapes, self._averager.codecs)
-        method.prepare(bucket, next(iter(parameters.values())).device)
-        return {FACTORS: method.state_dict()}
+        reduction.prepare(bucket, next(iter(parameters.values())).device)
+        return {FACTORS: reduction.state_dict()}
 
     def gather(self) -> State | None:
         """The state of all ranks, at rank 0, for a single file; None elsewhere. All must call it.
@@ -237,7 +297,7 @@ class Exchange:
                         state |= load(found.tobytes())
             return states
 
-        states = self._belt.within(ON_LINKS, work)
+        states = self._stages.run_in_exchange(work)
         if self.rank != 0:
             return None
         return self._described({str(n): one for n, one in enumerate(states)}, len(states))
@@ -275,11 +335,5 @@ class Exchange:
             self._layout.load_state_dict(state)
         if self.meter is not None:
             self.meter.load_state_dict(state)
-        if averager.method and FACTORS in state:
-            averager.method.load_state_dict(state[FACTORS])
-
-
-def among_hosts(averager: Averager, inside: Inside) -> HostAverager | AtOnce:
-    """The stages of an average that is dense inside hosts."""
-    stages = HostAverager(averager, inside)
-    return AtOnce(stages) if inside.in_one_order else stages
+        if FACTORS in state:
+            averager.reduction.load_state_dict(state[FACTORS])

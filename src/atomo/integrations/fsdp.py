@@ -22,10 +22,10 @@ from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.fsdp_checks import check_choice, check_meshes, sharded_parameters
 from atomo.integrations.fsdp_shards import cut_up, sharded_modules, shards_of
-from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.integrations.option_checks import check_sharded, check_timeout
+from atomo.integrations.options import Choice, make_exchange
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.sharded import ShardedExchange
 from atomo.memory import Memory

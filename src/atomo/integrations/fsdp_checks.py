@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 from atomo.memory import make_memory
 
 __all__ = ["check_choice", "check_meshes", "sharded_parameters"]

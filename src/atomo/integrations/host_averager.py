@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import TransportError
-from atomo.integrations.averager import Averager, Within
+from atomo.integrations.averager import Averager, RunInExchange
 from atomo.integrations.chunk import Chunk
+from atomo.integrations.in_flight import InFlight, ScratchSpace
 from atomo.integrations.inside import Inside
-from atomo.integrations.sent import Scratch, Sent
 
 __all__ = ["Carried", "HostAverager"]
 
@@ -28,7 +28,7 @@ class Carried:
     """This rank's."""
     flat: Float[Tensor, " n"]
     """Its gradients, then its host's, then the mean; and a flag."""
-    sent: list[Sent]
+    sent: list[InFlight]
     """What the host says; nothing at other ranks than its first."""
     wrong: BaseException | None = None
     """Why there will be no mean."""
@@ -51,10 +51,12 @@ class HostAverager:
             inside: this host.
         """
         self._averager, self._inside = averager, inside
-        self._scratch = Scratch(FLAG)
+        self._scratch = ScratchSpace(FLAG)
         self._held: list[Carried] = []  # until the norm of the whole gradient is known
 
-    def encode(self, chunk: Chunk, scale: float, last: bool, within: Within) -> Carried:
+    def encode(
+        self, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
+    ) -> Carried:
         """What this host has to say. Arguments: as of `Averager.encode`.
 
         Raises:
@@ -65,7 +67,7 @@ class HostAverager:
         self._inside.sum(flat[:-FLAG], f"{self._name(chunk)} inside this host")
         self._averager.stats.encode_s += time.perf_counter() - began
         carried = Carried(chunk, flat, [])
-        return self._lead(carried, lambda: self._encode(host, chunk, scale, last, within))
+        return self._lead(carried, lambda: self._encode(host, chunk, scale, last, run_in_exchange))
 
     def exchange(self, carried: Carried) -> Carried:
         """What all hosts have to say."""
@@ -92,13 +94,13 @@ class HostAverager:
             self._scratch.tidy()
 
     def _encode(
-        self, host: Chunk, chunk: Chunk, scale: float, last: bool, within: Within
-    ) -> list[Sent]:
-        sent = self._averager.encode(host, scale, last, within)
+        self, host: Chunk, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
+    ) -> list[InFlight]:
+        sent = self._averager.encode(host, scale, last, run_in_exchange)
         self._averager.stats.dense_bytes += chunk.dense_bytes - host.dense_bytes
         return sent
 
-    def _decode(self, sent: list[Sent], last: bool) -> list[Sent]:
+    def _decode(self, sent: list[InFlight], last: bool) -> list[InFlight]:
         self._averager.decode(sent, last)
         return []
 
@@ -124,7 +126,7 @@ class HostAverager:
         one.chunk.replace(one.flat[:-FLAG])
         return None
 
-    def _lead(self, carried: Carried, work: Callable[[], list[Sent]]) -> Carried:
+    def _lead(self, carried: Carried, work: Callable[[], list[InFlight]]) -> Carried:
         """Does what the first rank alone does. What is wrong goes on with the chunk."""
         if carried.wrong is not None or not self._inside.leads:
             return carried

@@ -12,8 +12,8 @@ from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import check_callback, host_rule
+from atomo.integrations.options import Choice
 from atomo.integrations.plug import Plug, warn_of_nothing
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 
 __all__ = ["MomentumWatch"]
 
@@ -59,7 +59,7 @@ class MomentumWatch:
             return f"{given} comes on top of that of memory {choice.memory_spec}: give SGD none"
         advice = "give SGD none" if choice.codec.shared_seed else self._advice
         return (
-            f"{given} repeats updates that error feedback has delivered already ({choice.meant} "
+            f"{given} repeats updates that error feedback has delivered already ({choice.spec} "
             f"with memory {choice.memory_spec}): {advice}"
         )
 

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from atomo.errors import CheckpointError, ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.making import Choice
+from atomo.integrations.options import Choice
 from atomo.integrations.own_memory import check_same
 from atomo.integrations.recipe_coding import check_recipe
 from atomo.memory import Memory, kind_of

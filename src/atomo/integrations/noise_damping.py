@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
 from atomo.integrations.noise_meter import NoiseMeter
+from atomo.integrations.options import Choice
 
 __all__ = ["damp", "release", "resolve_damping"]
 

@@ -19,7 +19,6 @@ from atomo.integrations.chunk import Chunk
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.job import join_job
-from atomo.integrations.making import Choice, make_exchange
 from atomo.integrations.momentum_watch import MomentumWatch
 from atomo.integrations.moved import inner_optimizer, move_momentum
 from atomo.integrations.noise_damping import damp, release, resolve_damping
@@ -30,6 +29,7 @@ from atomo.integrations.option_checks import (
     check_timeout,
     host_rule,
 )
+from atomo.integrations.options import Choice, make_exchange
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.replicas import replicate
 from atomo.memory import Memory

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from atomo.errors import ConfigError
 from atomo.integrations.ddp import ADVICE, averaged_by, hook_of
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.making import Choice
 from atomo.integrations.moved import given_optimizers, inner_optimizer, move_momentum
 from atomo.integrations.option_checks import check_timeout
+from atomo.integrations.options import Choice
 
 __all__ = ["Plug", "warn_of_nothing"]
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from atomo.api.validate import value_text
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
-from atomo.integrations.making import Choice
-from atomo.integrations.methods import read_code
+from atomo.integrations.code_spec import parse_code
+from atomo.integrations.options import Choice
 from atomo.integrations.own_memory import momentum_of
 from atomo.memory import Memory
 from atomo.names import resolve
@@ -107,12 +107,12 @@ def warmed_up(code: str | Codec[Any], steps: int) -> tuple[str, str]:
     Raises:
         ConfigError: the code has no ratio, or there are fewer steps than stages.
     """
-    meant = read_code(code)
-    if meant.method or meant.chunked or not hasattr(meant.codec, "ratio"):
-        raise ConfigError(f"warmup_steps is for a codec with a ratio, such as topk, not {meant}")
+    spec = parse_code(code)
+    if spec.named or not hasattr(spec.codec, "ratio"):
+        raise ConfigError(f"warmup_steps is for a codec with a ratio, such as topk, not {spec}")
     if steps < STAGES:
         raise ConfigError(f"warmup_steps must be 0, or {STAGES} and more: one a stage, got {steps}")
-    return in_steps(str(meant), warm_up_schedule(meant.codec, STAGES), steps / STAGES)
+    return in_steps(str(spec), warm_up_schedule(spec.codec, STAGES), steps / STAGES)
 
 
 def in_steps(code: str, schedule: str, steps_per_epoch: float) -> tuple[str, str]:

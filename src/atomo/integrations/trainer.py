@@ -8,8 +8,8 @@ from atomo.codecs import Codec
 from atomo.errors import CheckpointError
 from atomo.integrations.accelerate import load_folder, plug_in, save_folder
 from atomo.integrations.dense import Dense
-from atomo.integrations.making import Choice
 from atomo.integrations.option_checks import check_trainer, host_rule
+from atomo.integrations.options import Choice
 from atomo.integrations.plug import Plug
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory

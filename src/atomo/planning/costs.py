@@ -120,7 +120,7 @@ def measure_costs(
         CodecError: the codec cannot carry the gradient.
     """
     kind = REDUCTIONS[reduction]
-    fitted = kind.fitted(codec)
+    fitted = kind.adapt_codec(codec)
     shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
     timer = ExchangeTimer(kind, fitted, compression or Compression(), typical)
     apart = timer.measure(plan(shapes, fitted, LAYERS), gradient, repetitions)
@@ -137,7 +137,7 @@ class ExchangeTimer:
 
     def __init__(
         self,
-        kind: type[Reduction[Any]],
+        kind: type[Reduction[Any, Any]],
         codec: Codec[Any],
         compression: Compression,
         typical: Statistic,
@@ -174,15 +174,16 @@ class ExchangeTimer:
 
 
 def exchange(
-    reduction: Reduction[Any], group: SingleRank, bucket: Bucket, flat: Tensor, step: int
+    reduction: Reduction[Any, Any], group: SingleRank, bucket: Bucket, flat: Tensor, step: int
 ) -> tuple[Cost, int]:
     """Times one step of one bucket; returns its cost and its rounds."""
     work, out = flat.clone(), torch.zeros_like(flat)
     group.sent_bytes = group.rounds = 0
     begin = time.perf_counter()
-    finish = reduction.start(bucket, reduction.encode(bucket, work, step), step)
+    payload = reduction.encode(bucket, work, step)
     encoded = time.perf_counter()
-    finish(out)
+    received = reduction.exchange(bucket, payload, step)
+    reduction.decode(bucket, received, step, out)
     decoded = time.perf_counter()
     return Cost(encoded - begin, decoded - encoded, float(group.sent_bytes)), group.rounds
 

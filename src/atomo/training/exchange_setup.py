@@ -32,7 +32,7 @@ class ExchangeSetup:
 
     communicator: Communicator
     memory: Memory
-    reduction: Reduction[Any] | None
+    reduction: Reduction[Any, Any] | None
     """None: other ranks of this host compress all that there is."""
     hosts: Hosts
     compressed: frozenset[str]
@@ -146,9 +146,9 @@ def make_pipeline(
     collective: Collective,
     memory: Memory,
     number: int,
-    averaged: Averaged = lambda bucket, mean: None,
+    averaged: Averaged | None = None,
     rows: dict[str, RowGradient] | None = None,
-) -> tuple[Reduction[Any], Pipeline]:
+) -> tuple[Reduction[Any, Any], Pipeline]:
     """What compresses and exchanges over all ranks of a collective, of which this has a number."""
     s = job.settings
     there = {} if rows is None else rows

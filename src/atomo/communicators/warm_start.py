@@ -10,11 +10,11 @@ from torch import Generator, Tensor
 from atomo.errors import CheckpointError
 from atomo.randomness import derive
 
-__all__ = ["Warm"]
+__all__ = ["WarmStart"]
 
 
 @final
-class Warm:
+class WarmStart:
     """A factor of each matrix, by parameter name; drawn where there was no step before.
 
     Only the directions of its columns matter, so that factors are held with a largest entry of 1:

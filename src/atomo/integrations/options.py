@@ -8,6 +8,7 @@ from typing import Any, Final, final
 from torch import Tensor
 
 from atomo.codecs import Codec, Law
+from atomo.codecs.dense_fallback import DENSE
 from atomo.coding import needed_memory
 from atomo.communicators.collective import Collective
 from atomo.communicators.exchange import Compressor
@@ -18,15 +19,15 @@ from atomo.integrations.agreement import check_alike
 from atomo.integrations.averager import Averager
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Codecs
+from atomo.integrations.code_spec import CodeSpec, parse_code, reduction_of
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.inside import enter
-from atomo.integrations.methods import Meant, Method, read_code
+from atomo.integrations.memory_owner import owner_of
 from atomo.integrations.noise_meter import NoiseMeter
 from atomo.integrations.option_checks import check_options
 from atomo.integrations.own_memory import check_fresh, take
-from atomo.integrations.seat import seat_in
 from atomo.memory import (
     Memory,
     NoMemory,
@@ -74,7 +75,7 @@ class Choice:
     """The sizes of the caller's buckets, MiB, in words; "": the caller has none."""
 
     def __post_init__(self) -> None:
-        _ = self.meant  # an unknown code is an error where it is given
+        _ = self.spec  # an unknown code is an error where it is given
         check_options(self.memory, self.momentum, self.nesterov, self.seed, self.compression)
         if not isinstance(self.noise_damping, bool | None):
             raise ConfigError(
@@ -92,9 +93,9 @@ class Choice:
         return [self.codec, *(phase.codec for phase in self.phases)]
 
     @cached_property
-    def meant(self) -> Meant:
+    def spec(self) -> CodeSpec:
         """What the code stands for."""
-        return read_code(self.code)
+        return parse_code(self.code)
 
     def is_noisy(self, step: int) -> bool:
         """True if the codec of a step is unbiased and makes gradients longer."""
@@ -102,14 +103,14 @@ class Choice:
         return not self.dense.covers(step) and [self.codec, *phases][-1].amplifies_noise
 
     @property
-    def method(self) -> Method | None:
-        """What sums in rounds of its own; None: codecs do, and frames are gathered."""
-        return self.meant.method
+    def low_rank(self) -> bool:
+        """True if ranks sum factors."""
+        return self.spec.named is not None and self.spec.named.has_state
 
     @property
     def codec(self) -> Codec[Any]:
         """The codec."""
-        return self.meant.codec
+        return self.spec.codec
 
     @property
     def memory_spec(self) -> str:
@@ -118,7 +119,8 @@ class Choice:
             return self.memory.spec
         if self.memory != "auto":
             return canonical(self.memory)
-        own = None if self.method is None else self.method.default_memory(self.momentum)
+        named = self.spec.named
+        own = None if named is None else named.default_memory(self.momentum)
         if self.phases:
             return canonical(own or needed_memory(self.codecs, GATHERS, self.momentum))
         return canonical(own or default_memory(self.codec, self.momentum))
@@ -132,7 +134,7 @@ class Choice:
     def delays(self) -> bool:
         """True if error feedback sends late what the optimizer's momentum would then repeat."""
         drops = any(not one.near_lossless and Law.LOSSLESS not in one.laws for one in self.codecs)
-        return self.method is None and self.memory_kind.feeds_back and drops
+        return not self.low_rank and self.memory_kind.feeds_back and drops
 
     @property
     def has_momentum(self) -> bool:
@@ -143,8 +145,8 @@ class Choice:
     @property
     def undamped_by(self) -> str:
         """Returns the reason why the codec or the memory has no noise to damp; empty: it has."""
-        if self.method or not any(codec.amplifies_noise for codec in self.codecs):
-            return f"{self.meant} is not unbiased, and makes no gradient longer; leave it out"
+        if self.low_rank or not any(codec.amplifies_noise for codec in self.codecs):
+            return f"{self.spec} is not unbiased, and makes no gradient longer; leave it out"
         if self.memory_kind is not NoMemory:
             return (
                 f"memory {self.memory_spec} sends later what the codec has left out, which is no "
@@ -172,16 +174,16 @@ class Choice:
             raise ConfigError("nesterov=True needs momentum above 0")
         if self.momentum and not self.memory_kind.takes_momentum:
             raise ConfigError(
-                f"momentum={self.momentum:g}: memory {self.memory_spec} with {self.meant} applies "
+                f"momentum={self.momentum:g}: memory {self.memory_spec} with {self.spec} applies "
                 f"none of it: {self._place_of_momentum}"
             )
 
     def _check_schedule(self) -> None:
-        if self.phases and (self.method or self.meant.chunked):
-            raise ConfigError(f"code_schedule goes with codecs, not with {self.meant}")
+        if self.phases and self.spec.named:
+            raise ConfigError(f"code_schedule goes with codecs, not with {self.spec}")
         if self.phases and not self.phases[0].epoch:
             raise ConfigError(
-                f"code_schedule begins at step 0, so that {self.meant} never encodes: begin it "
+                f"code_schedule begins at step 0, so that {self.spec} never encodes: begin it "
                 f"later, or give code='{self.phases[0].codec}' and the rest as the schedule"
             )
 
@@ -207,13 +209,13 @@ class Choice:
     def _encoders(self) -> str:
         """The codecs in words."""
         later = "".join(f"; from step {one.epoch:g} {one.codec}" for one in self.phases)
-        return f"{self.meant}{later}"
+        return f"{self.spec}{later}"
 
     @property
     def settings(self) -> dict[str, str]:
         """The settings that all ranks must have in common, by the names of arguments."""
         return {
-            "code": str(self.meant),
+            "code": str(self.spec),
             "code_schedule": "; ".join(f"{one.epoch:g}: {one.codec}" for one in self.phases)
             or "none",
             "memory": self.memory_spec,
@@ -259,7 +261,7 @@ def make_exchange(
     check_alike(choice.settings, parameters, collective)
     hosts = find_hosts(choice.hierarchical, collective)
     meter = NoiseMeter(collective, choice.is_noisy) if choice.noise_damping else None
-    seat = seat_in(hosts, collective.rank)
+    seat = owner_of(hosts, collective.rank)
     if hosts.flat:
         averager, inside = make_averager(choice, collective, parameters, decay), None
     else:
@@ -280,9 +282,27 @@ def make_averager(
     )
     compression = choice.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, choice.seed)
-    method = None if choice.method is None else choice.method(collective, compressor)
     rules = choice.dense.rules(parameters)
-    codecs = Codecs(choice.codec, rules, choice.meant.chunked)
-    later = [(int(phase.epoch), Codecs(phase.codec, rules)) for phase in choice.phases]
-    skips, dense = choice.skips, choice.dense
-    return Averager(codecs, compressor, collective, skips, method, dense, decay, later)
+    remembers = bool(memory.vectors)
+    first = choice.spec.reduction(remembers=remembers)
+    # By the steps from which they encode.
+    kinds = [(0, choice.codec, first)] + [
+        (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
+        for phase in choice.phases
+    ]
+    encodings = [
+        (begin, (Codecs(codec, rules), kind(collective, compressor)))
+        for begin, codec, kind in kinds
+    ]
+    dense_kind = reduction_of(DENSE, remembers=remembers)
+    dense_first = Codecs(DENSE), dense_kind(collective, compressor)
+    return Averager(
+        memory,
+        collective,
+        encodings,
+        compressor,
+        dense_first,
+        skips=choice.skips,
+        dense=choice.dense,
+        decay=decay,
+    )

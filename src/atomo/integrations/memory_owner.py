@@ -5,12 +5,12 @@ from typing import final
 
 from atomo.communicators.hosts import Hosts
 
-__all__ = ["Seat", "seat_in"]
+__all__ = ["MemoryOwner", "owner_of"]
 
 
 @final
 @dataclass(frozen=True)
-class Seat:
+class MemoryOwner:
     """A rank's numbers."""
 
     rank: int
@@ -24,11 +24,13 @@ class Seat:
     """Whether it is this rank that has it."""
 
 
-def seat_in(hosts: Hosts, rank: int) -> Seat:
+def owner_of(hosts: Hosts, rank: int) -> MemoryOwner:
     """A rank's seat: the first rank of each host has the memory.
 
-    >>> seat_in(Hosts((0, 0, 2, 2)), 3)
-    Seat(rank=3, size=4, memory=1, memories=2, keeps=False)
+    >>> owner_of(Hosts((0, 0, 2, 2)), 3)
+    MemoryOwner(rank=3, size=4, memory=1, memories=2, keeps=False)
     """
     host = hosts.of[rank]
-    return Seat(rank, len(hosts.of), sorted(set(hosts.of)).index(host), hosts.count, host == rank)
+    return MemoryOwner(
+        rank, len(hosts.of), sorted(set(hosts.of)).index(host), hosts.count, host == rank
+    )

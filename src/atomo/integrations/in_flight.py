@@ -1,56 +1,58 @@
-"""A chunk on its way through the stages of an average, and the room that it takes."""
+"""A chunk on its way through the stages of an average, and its scratch space."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.low_rank import Held
+from atomo.communicators.base import Reduction
 from atomo.fusion import Bucket
 from atomo.integrations.chunk import Chunk, Parameters
-from atomo.integrations.encoder import Coded
-from atomo.wire import Bytes
 
-__all__ = ["Scratch", "Sent"]
+__all__ = ["InFlight", "ScratchSpace"]
 
 
 @final
 @dataclass(frozen=True)
-class Sent:
-    """A chunk on its way: what this rank says of it, and then what all ranks said."""
+class InFlight:
+    """A chunk between two stages."""
 
     chunk: Chunk
     scale: float
+    """What its gradients were multiplied with."""
     bucket: Bucket
     flat: Float[Tensor, " n"]
-    """Scratch space of the size of the bucket."""
-    said: Sequence[Bytes]
-    """Nothing where `flat` has the mean."""
-    held: Held | None = None
-    """What a method has encoded."""
-    coded: Coded | None = None
-    """What a codec has, until it is in a frame or in a sum."""
+    """Scratch space of the size of the bucket, which becomes the mean."""
+    reduction: Reduction[Any, Any]
+    """Of this step."""
+    payload: Any
+    """What the stage before returned: first encoded, then received."""
+    spoilt: bool = False
+    """True if the mean is not finite, and the step is to be skipped."""
+
+    def followed_by(self, payload: Any) -> "InFlight":
+        """Returns the same chunk after the next stage."""
+        return replace(self, payload=payload)
 
 
 @final
-class Scratch:
+class ScratchSpace:
     """A flat tensor for each chunk, the same at every step."""
 
     def __init__(self, spare: int = 0) -> None:
-        """None yet.
+        """No tensors yet.
 
         Args:
-            spare: how many entries each has behind those of its chunk.
+            spare: how many entries each tensor has after those of its chunk.
         """
         self._spare = spare
         self._flats: dict[Parameters, Tensor] = {}
         self._served: set[Parameters] = set()
 
     def flat(self, chunk: Chunk) -> Float[Tensor, " n"]:
-        """That of a chunk."""
+        """Returns the tensor of a chunk."""
         parameters = chunk.parameters
         self._served.add(parameters)
         if parameters not in self._flats:
@@ -60,6 +62,6 @@ class Scratch:
         return self._flats[parameters]
 
     def tidy(self) -> None:
-        """Ends a step: whose buckets have changed gets their room back."""
+        """Ends a step: frees the tensors of chunks that it did not have."""
         self._flats = {key: flat for key, flat in self._flats.items() if key in self._served}
         self._served.clear()

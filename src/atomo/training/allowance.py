@@ -47,13 +47,13 @@ class Allowance:
     """Time that one job may measure, and the numbers it follows from."""
 
     step_s: float
-    """Of a step as it is without any choice, measured."""
+    """Measured seconds of a step without any plan."""
     steps: int
-    """That are left."""
+    """Number of steps that are left."""
     share: float
-    """Of these steps, that measuring may take."""
+    """Share of the time of these steps that measurements may take."""
     spent_s: float = 0.0
-    """Of it, before."""
+    """Seconds that measurements took already."""
 
     @property
     def run_s(self) -> float:

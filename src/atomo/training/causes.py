@@ -32,7 +32,7 @@ class Cause:
 
 
 def at_start(settings: Settings) -> Iterator[str]:
-    """What speaks against resolved settings before the first step, worst first."""
+    """Returns the causes that resolved settings show before the first step, the worst first."""
     return (told(cause, settings) for cause in CAUSES if cause.known and cause.holds(settings))
 
 

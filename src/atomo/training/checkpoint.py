@@ -65,7 +65,7 @@ class Snapshot:
     optimizer: Mapping[str, Tensor]
     """By flat names such as "momentum_buffer/conv1.weight"."""
     workers: tuple[Mapping[str, Tensor], ...]
-    """What the workers of rank 1, 2, ... keep back, by flat names."""
+    """Memories of the workers of rank 1, 2, ..., by flat names."""
     config: Mapping[str, SettingValue]
 
 

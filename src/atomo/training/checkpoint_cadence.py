@@ -30,13 +30,13 @@ class Cadence:
 
     @property
     def is_old(self) -> bool:
-        """Whether the last checkpoint is too old."""
+        """Returns True if the last checkpoint is too old."""
         return self.is_older(0.0)
 
     def is_older(self, by_s: float) -> bool:
-        """Whether it is too old by so much."""
+        """Returns True if the last checkpoint is too old by a number of seconds."""
         return 0 < self._every_s <= self._clock() - self._since - by_s
 
     def due(self, step: int) -> bool:
-        """Whether one is due after this step, whatever its age."""
+        """Returns True if a checkpoint is due after this step, whatever the last one's age."""
         return step % self._every_steps == 0

@@ -11,7 +11,7 @@ AVERAGED: Final = "average_"  # before the key of a value
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well one checkpoint does on the test split."""
+    """The metrics of one checkpoint on the test split."""
 
     step: int
     values: Mapping[str, float]

@@ -50,7 +50,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
 
 @dataclass(frozen=True)
 class EvaluatorSettings:
-    """What to evaluate, how, and for how long. What is None is taken from the checkpoint."""
+    """Settings of an evaluator. A setting that is None comes from the checkpoint."""
 
     model_dir: Path
     """The run folder. It need not exist yet."""
@@ -176,7 +176,7 @@ def snapshots(
 
 @final
 class View:
-    """What a run folder has, for as long as it can be read; a person is told when it cannot."""
+    """The content of a run folder while it can be read; a person is told when it cannot."""
 
     def __init__(self, folder: Path, patience_s: float, wait: Wait) -> None:
         self._folder, self._patience_s, self._wait = folder, patience_s, wait

@@ -41,7 +41,7 @@ class ExchangeSetup:
     """Where gradients of embeddings go as rows; None: nobody reads them there."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What this rank knows of the exchange, beside memories."""
+        """Returns the state of this rank's exchange, beside memories."""
         own = self.reduction.state_dict() if self.reduction else {}
         hosts = {} if self.hosts.flat else {HOSTS: torch.tensor(self.hosts.of)}
         return {EXCHANGE + name: held for name, held in (own | hosts).items()}
@@ -65,7 +65,7 @@ class ExchangeSetup:
 
 
 def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
-    """Who takes part, where that may change, or where some wait; None: a death ends the job.
+    """Returns the group of ranks if it may change or has spares; None: a death ends the job.
 
     What all ranks agree on before they encode is not agreed on anew by those who are left.
     """
@@ -149,7 +149,7 @@ def make_pipeline(
     averaged: Averaged | None = None,
     rows: dict[str, RowGradient] | None = None,
 ) -> tuple[Reduction[Any, Any], Pipeline]:
-    """What compresses and exchanges over all ranks of a collective, of which this has a number."""
+    """Builds the pipeline that compresses and exchanges over all ranks of a collective."""
     s = job.settings
     there = {} if rows is None else rows
     compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=there)

@@ -16,7 +16,7 @@ FINISHED = "finished.json"
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run leaves behind when it is over."""
+    """The marker of a finished run."""
 
     step: int
     reason: str

@@ -40,7 +40,7 @@ class Right:
 
     file: str
     taken: str
-    """What to say of a folder where somebody has it; and what to do."""
+    """Message for a folder that another process owns, with the remedy in `fix`."""
     fix: str
 
 

@@ -1,4 +1,4 @@
-"""How much of a step an unbiased codec can bear.
+"""Damping of the learning rate by the noise of an unbiased codec.
 
 An unbiased estimate C(g) with E|C(g) - g|^2 <= omega |g|^2 is longer than what it estimates: with W
 workers E|mean C(g_i)|^2 is up to (1 + omega / W) |g|^2, and the largest stable learning rate falls

@@ -116,7 +116,7 @@ class FlatOptimizer:
             self._rule.state[kind] = whole
 
     def _whole(self, kind: str, state: Mapping[str, Tensor]) -> Float[Tensor, " n"]:
-        """What a state has of every parameter, joined."""
+        """Joins a state's tensors of every parameter."""
         whole = torch.empty_like(self.weights)
         for name, view in named_slices(whole, self._buckets):
             key = f"{kind}/{name}"
@@ -183,5 +183,5 @@ def decay_momentum(
 
 
 def has_decay_momentum(settings: Settings) -> bool:
-    """Whether workers apply momentum, to gradients that have no weight decay in them yet."""
+    """Returns True if workers apply momentum to gradients without weight decay."""
     return settings.optimizer == "sgd" and kind_of(settings.memory).decay_has_momentum

@@ -38,7 +38,7 @@ def forward_in(precision: str, device: torch.device) -> Iterator[None]:
 
 
 def buffers_of(model: nn.Module) -> list[Tensor]:
-    """What passes change beside gradients, such as the statistics of batch norm, as it is now."""
+    """Copies the buffers that passes change, such as the statistics of batch norm."""
     return [tensor.clone() for tensor in model.buffers()]
 
 
@@ -51,7 +51,8 @@ def put_back(model: nn.Module, before: list[Tensor]) -> None:
 
 @final
 class LossScale:
-    """What the loss is multiplied by, and the buckets that wait until their gradients hold.
+    """The factor on the loss, and the buckets that wait until their gradients are known to be
+    finite.
 
     As GradScaler it doubles after 2000 steps without overflow and is halved by one; but where that
     skips the step, the gradient is computed anew with what is left, for other workers count on it.
@@ -71,7 +72,9 @@ class LossScale:
         self._held.append((bucket, flat))
 
     def overflows(self, gradients: Gradients) -> bool:
-        """Whether to compute the gradient anew. At a scale of 1 or less that is of no use."""
+        """Returns True if the gradient is to be computed again. At a scale of 1 or less, that is no
+        use.
+        """
         if gradients.are_finite() or self.value <= 1:
             return False
         self.value, self._steps = self.value / 2, 0

@@ -16,7 +16,7 @@ SMOOTHING = 0.9  # weight of the past steps in what is left of the run
 @final
 @dataclass(frozen=True)
 class Step:
-    """What a step came to."""
+    """Reports, times and counts of a step."""
 
     number: int
     exchanged: Exchanged
@@ -96,5 +96,5 @@ class Progress:
 
 
 def all_used(count: int) -> GradientCounts:
-    """Of a step that all ranks take together."""
+    """Returns the counts of a step that all ranks take together."""
     return GradientCounts(asked=count, used=count, late=0, lost=0, under_way=0)

@@ -99,7 +99,7 @@ def make_end(
     interrupted: Callable[[], bool],
     control: RunControl = NO_CONTROL,
 ) -> Master | Worker | Replicated:
-    """What this rank is: of a run without a master, all are alike."""
+    """Builds this rank's role; without a master, all ranks are alike."""
     if not has_master(job.settings.comm_type):
         return Replicated(job, transport, device, tell, interrupted, control)
     if transport.rank == 0:
@@ -108,7 +108,7 @@ def make_end(
 
 
 def where(settings: Settings, rank: int, step: int) -> str:
-    """Which rank something happened at, and when."""
+    """Names the rank and the step of an error."""
     role = ""
     if has_master(settings.comm_type):
         role = " (master)" if rank == 0 else " (worker)"
@@ -172,13 +172,13 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def sums_on_gpus(settings: Settings) -> bool:
-    """Whether dense sums may go from GPU to GPU: with a master none are made on the way."""
+    """Returns True if dense sums may go from GPU to GPU; with a master there are none."""
     wanted = settings.cuda_aware_mpi == AUTO and wants_gpu(settings.enable_gpu)
     return wanted and not has_master(settings.comm_type)
 
 
 def threads_of(settings: Settings, transport: Transport) -> int:
-    """What this process computes with."""
+    """Returns the number of threads of this process."""
     if settings.threads:
         return settings.threads
     return share_of_cores(settings.comm_type, transport, settings.timeout, settings.spares)

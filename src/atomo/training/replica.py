@@ -127,8 +127,8 @@ class Replica:
         return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
 
     def own_state(self) -> dict[str, Tensor]:
-        """What this rank has that others have not: its memory, and its batch-norm statistics; and,
-        beside rank 0 on its host, what the exchange of what it compresses starts from.
+        """Returns the state that differs between ranks: memory, batch-norm statistics and, beside
+        rank 0 on its host, the start of its exchange.
         """
         own = worker_state(self.exchange.memory, self._passes.model)
         beside = 0 != self._rank in self.exchange.hosts.ranks_beside(0)
@@ -144,8 +144,8 @@ class Replica:
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What a rank that joins now begins with: what all have alike, and this one's batch-norm
-        statistics. Of a memory it has nothing.
+        """Returns the start of a rank that joins now: the common state, and this rank's batch-norm
+        statistics. Its memory starts empty.
         """
         return joined(self.model_state(), without_average(self.optimizer_state()), {})
 

@@ -1,4 +1,4 @@
-"""Whether ranks that take the same steps have the same weights."""
+"""Check that ranks which take the same steps have the same weights."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -63,7 +63,7 @@ class Replicated:
 
     @property
     def outlives(self) -> bool:
-        """Whether the others go on where this rank dies."""
+        """True if the other ranks go on when this rank dies."""
         return self._group is not None and self._transport.rank > 0
 
     @property
@@ -218,11 +218,11 @@ class Replicated:
         return taken
 
     def _asks_to_save(self) -> bool:
-        """Whether it is time for a checkpoint, by one clock for all, or for another attempt."""
+        """Returns True if a checkpoint is due, by one clock for all, or another attempt."""
         return self._recorder is not None and (self._cadence.is_old or self._recorder.tries_again)
 
     def _can_save(self) -> bool:
-        """Whether there is hope for the checkpoint from which the next leg goes on."""
+        """Returns True if the checkpoint that the next plan starts from can probably be written."""
         return self._recorder is None or self._recorder.can_save(self.step)
 
     def _save(self, write: Write, *, last: bool) -> None:
@@ -244,12 +244,12 @@ class Replicated:
         check_replicas(found, self.step)
 
     def _collect(self, state: Mapping[str, Tensor], what: str) -> dict[int, dict[str, Tensor]]:
-        """What every rank has, by rank, at rank 0; nothing at the others."""
+        """Gathers a state of every rank at rank 0, by rank; returns nothing elsewhere."""
         if self._group:
             return self._group.gather_states(state, self.step, what)
         return dict(enumerate(collect(self._transport, state, self.step, self._timeout_s, what)))
 
 
 def dense_bytes(job: Job) -> int:
-    """What a rank sends in an all-reduce of the gradient as float32."""
+    """Returns the bytes that a rank sends in an all-reduce of the gradient as float32."""
     return 2 * 4 * job.entries * (job.workers - 1) // job.workers

@@ -1,4 +1,4 @@
-"""Where a run begins: at its first step, or at a checkpoint."""
+"""The start of a run: its first step, or a checkpoint."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,7 +87,7 @@ def hosts_in(snapshot: Snapshot) -> Sequence[int]:
 
 
 def counts_in(snapshot: Snapshot) -> list[list[int]]:
-    """What became of gradients and images between the last step of a checkpoint and itself.
+    """Returns a checkpoint's counts of gradients and images since its last step.
 
     Raises:
         CheckpointError: it has none of both.

@@ -46,12 +46,12 @@ class RetryingWriter:
 
     @property
     def works(self) -> bool:
-        """Whether the last attempt did."""
+        """True if the last attempt succeeded."""
         return not self._row
 
     @property
     def due(self) -> bool:
-        """Whether something failed, and it is time to try again."""
+        """True if an attempt failed and it is time for another."""
         return not self.works and self._clock() >= self._next
 
     def attempt(self, write: Callable[[], object]) -> bool:

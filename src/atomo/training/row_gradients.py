@@ -1,4 +1,4 @@
-"""Whether the gradients of embeddings reach the codec as the rows that a batch touched."""
+"""Choice of gradients of embeddings by rows: the codec gets only the rows that a batch touched."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ BY_FRAMES: Final = frozenset({PARAMETER_SERVER, "Allgather"})  # a frame of each
 
 
 def row_gradients(job: Job) -> dict[str, RowGradient] | None:
-    """Where they are to be put, by parameter; None where somebody must see the whole gradient.
+    """Returns a place for these gradients, by parameter; None if the whole gradient is needed.
 
     That is who needs its norm, or a scale that all workers agree on, before anything is encoded;
     who adds gradients up before they are decoded; and who writes them down.

@@ -171,7 +171,7 @@ def free(folder: Path) -> str:
 
 
 def patiently(attempt: Callable[[], T], patience_s: float, wait: Wait) -> T:
-    """What `attempt` returns, called again while the file may only be late.
+    """Returns the result of `attempt`, and repeats it while the file may only be late.
 
     Raises:
         OSError: it fails for another reason, or still fails after `patience_s`.
@@ -188,7 +188,7 @@ def patiently(attempt: Callable[[], T], patience_s: float, wait: Wait) -> T:
 
 
 def present(path: Path, read: Callable[[Path], T], patience_s: float, wait: Wait) -> T | None:
-    """What `read` makes of `path`, or None when nothing is there.
+    """Returns the result of `read` on `path`; None if there is no file.
 
     Raises:
         CheckpointError: something is there, and cannot be read.

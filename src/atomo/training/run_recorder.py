@@ -1,4 +1,4 @@
-"""What rank 0 of any run does besides training: it keeps the folder, and tells."""
+"""The recorder of a run on rank 0: it keeps the folder, and tells events."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ PATIENCE_S: Final = 60.0  # for what is written last; of a shorter --timeout, a 
 @final
 @dataclass(frozen=True)
 class Parts:
-    """What a checkpoint is made of."""
+    """The parts of a checkpoint."""
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
@@ -114,7 +114,7 @@ class RunRecorder:
             self._owner = None
 
     def snapshot(self) -> Snapshot | None:
-        """Where the run goes on; None where it starts anew.
+        """Returns the checkpoint that the run goes on from; None if it starts anew.
 
         Raises:
             CheckpointError: it cannot be read, or is of another run.
@@ -165,7 +165,7 @@ class RunRecorder:
 
     @property
     def tries_again(self) -> bool:
-        """Whether the last checkpoint could not be written, and it is time for another attempt."""
+        """True if the last checkpoint failed, and it is time for another attempt."""
         return self._checkpoints.due
 
     def save(self, step: int, parts: Callable[[], Parts]) -> bool:
@@ -196,7 +196,7 @@ class RunRecorder:
         self._prune(step)
 
     def can_save(self, step: int) -> bool:
-        """Whether a checkpoint of `step` could be written now, as far as can be told without."""
+        """Returns True if a checkpoint of `step` can probably be written now."""
         return self._checkpoints.works and self._checkpoints.attempt(partial(self._probe, step))
 
     def _write(self, step: int, parts: Callable[[], Parts]) -> None:

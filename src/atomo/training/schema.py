@@ -98,10 +98,10 @@ def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:
 
 
 def without_exchange(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a checkpoint keeps of an optimiser, less what is a communicator's."""
+    """Returns a checkpoint's optimizer state without the part of the communicator."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(EXCHANGE)}
 
 
 def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What ranks beside rank 0 know of an exchange, which a checkpoint keeps as one."""
+    """Joins the state of an exchange from the ranks beside rank 0."""
     return {n: held for state in states for n, held in state.items() if n.startswith(EXCHANGE)}

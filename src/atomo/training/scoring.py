@@ -25,7 +25,7 @@ __all__ = ["Evaluation", "Subject", "agreed", "build_subject", "score"]
 
 @dataclass(frozen=True)
 class Subject:
-    """What the checkpoints of one configuration are evaluated with."""
+    """The task, network and data that evaluate the checkpoints of one configuration."""
 
     network: Module
     task: Task
@@ -116,6 +116,6 @@ def tested(
 
 
 def passed(subject: Subject, indices: Int64[Tensor, " b"]) -> tuple[Any, Tensor]:
-    """What a network makes of some samples, as its task adds it up, and what they are."""
+    """Runs a network on samples; returns the result in the form that its task adds up."""
     batch = subject.workload.test.batch(indices).to(subject.device)
     return subject.network(*batch.inputs), batch.targets

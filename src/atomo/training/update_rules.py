@@ -27,7 +27,7 @@ EPSILON: Final = 1e-8
 
 @runtime_checkable
 class UpdateRule(Protocol):
-    """How a gradient changes weights."""
+    """The rule by which a gradient changes weights."""
 
     state: dict[str, Tensor]  # by kind; empty before the first step
 

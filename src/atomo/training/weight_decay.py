@@ -19,7 +19,8 @@ __all__ = ["DecayMomentum", "PlainDecay", "decayed_spans"]
 
 
 def decayed_spans(buckets: Sequence[Bucket], norms: bool) -> tuple[slice, ...]:
-    """Where the parameters lie that decay: all, or without `norms` those of two dimensions or more.
+    """Returns the places of decaying parameters: all, or without `norms` those of at least two
+    dimensions.
 
     Scales of norms and biases have one dimension. Decay does not regularise the former, which the
     norm undoes, and there is little to regularise in the latter (Goyal et al., "Accurate, Large

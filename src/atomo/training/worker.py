@@ -68,7 +68,7 @@ class Worker:
         )
 
     def _follower(self, rank: int) -> Follower:
-        """What keeps the weights up with the master's."""
+        """Builds the part that keeps the weights equal to the master's."""
         job = self._job
         return Follower(
             self._passes.weights.cpu(),  # no copy where that is where they are

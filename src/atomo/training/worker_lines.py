@@ -25,7 +25,7 @@ def say_line(line: str) -> None:
 
 @final
 class WorkerLines:
-    """What one worker says of its steps, where the settings ask for it."""
+    """The lines of one worker's steps, if the settings ask for them."""
 
     def __init__(self, job: Job, worker: int, say: Callable[[str], None] = say_line) -> None:
         self._job, self._worker, self._say = job, worker, say
@@ -51,7 +51,7 @@ class WorkerLines:
             self._say(told + precision(metrics))
 
     def _place(self, step: int) -> str:
-        """Where in its epoch a step begins; epochs count from 0."""
+        """Returns the place of a step in its epoch; epochs count from 0."""
         job, images = self._job, len(self._job.workload.train)
         epoch, done = divmod(step - 1, job.steps_per_epoch)
         seen = done * job.settings.share_of_step * job.workers

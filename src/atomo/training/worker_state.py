@@ -1,4 +1,4 @@
-"""What a worker keeps from step to step: its memory, and its batch-norm statistics."""
+"""State of a worker from step to step: its memory, and its batch-norm statistics."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ __all__ = ["buffers_in", "restore", "worker_state"]
 
 
 def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint keeps of a worker, by flat names; it changes with the next step."""
+    """Returns a checkpoint's state of a worker, by flat names; it changes with the next step."""
     kept = {MEMORY + name: tensor for name, tensor in memory.state_dict(copy=False).items()}
     return kept | {BUFFER + name: tensor for name, tensor in kept_buffers(model).items()}
 

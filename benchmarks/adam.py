@@ -167,7 +167,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class Method:
-    """What is done beside the codec."""
+    """The settings of a method beside the codec."""
 
     change: Callable[[], Plain | Differences] = Plain
     memory: str = ""  # one that compresses gradients
@@ -212,7 +212,7 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, str, int, int]:
-        """What was run."""
+        """The identity of the run, without its results."""
         return self.task, self.code, self.method, self.steps, self.seed
 
 
@@ -304,7 +304,7 @@ def held_out_loss(task: str, model: nn.Module) -> float:
 
 
 def read(path: Path) -> dict[tuple[str, str, str, int, int], Cell]:
-    """What was run already."""
+    """Reads the results of an earlier run."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {cell.key: cell for cell in (Cell(**json.loads(line)) for line in lines)}
 

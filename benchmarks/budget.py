@@ -97,7 +97,7 @@ Way = Callable[[Settings], "list[Outcome]"]
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[Settings, Way]]:
-    """Returns all that is asked for, and how it is found."""
+    """Returns the settings of the requested runs, each with the function that measures it."""
     if options.converged:
         return [*of_table(options.converged)]
     if options.runs:

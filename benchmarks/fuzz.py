@@ -127,12 +127,12 @@ def other_bytes(specs: Sequence[str]) -> Sort:
 
 
 def other_structures(specs: Sequence[str]) -> Sort:
-    """Returns the same for those of a stranger's frame."""
+    """Returns structurally changed frames for the decoder of unknown frames."""
     return restructured(seeds([*specs, *NESTED])), decoded
 
 
 def other_training(specs: Sequence[str]) -> Sort:
-    """Returns the same for those of a step."""
+    """Returns structurally changed frames for the roles of a training step."""
     roles, frames = make_roles([*specs, *NESTED[:2]])
     return restructured(frames), roles.take
 

@@ -35,7 +35,7 @@ def has_shapes(annotation: object) -> bool:
 
 
 def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
-    """What stands in `jaxtyping.jaxtyped`'s place: the same checks."""
+    """Replaces `jaxtyping.jaxtyped`: does the same checks."""
     if function is None:
         return functools.partial(checked, typechecker=typechecker)
     if checks_itself(function):

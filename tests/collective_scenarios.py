@@ -1,4 +1,4 @@
-"""What every implementation of `Collective` must do: scenarios that each rank takes part in."""
+"""Scenarios that every implementation of `Collective` must pass; each rank takes part."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ CARRIERS = {"sgd": 0.0, "bf16": 2**-8, "fp16": 2**-10}  # and what each may roun
 
 
 def said(rank: int, round: int = 0) -> np.ndarray:
-    """What a rank gives: of another length than the others'."""
+    """Returns the data of a rank. Its length differs from that of every other rank."""
     return np.full(1 + 1000 * rank + round, rank, np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Which tests run, in which process they do, and what all of them find."""
+"""The selection of tests, their distribution over processes, and what all of them share."""
 
 import gc
 import os
@@ -88,7 +88,7 @@ def is_in(nodeid: str, places: tuple[str, ...]) -> bool:
 
 
 def group_of(nodeid: str) -> str:
-    """Where a test runs by itself; empty: anywhere."""
+    """Returns the group in which a test runs by itself; empty if it may run anywhere."""
     return next((name for name, places in GROUPS.items() if is_in(nodeid, places)), "")
 
 
@@ -148,8 +148,8 @@ def check_cases(items: list[pytest.Item]) -> None:
 
 
 def turn(item: pytest.Item) -> int:
-    """When a test begins: first what compiles for all others; then, where one runs at a time, those
-    of the longest group.
+    """Returns the position of a test in the order: first what compiles for all others; then, where
+    one runs at a time, those of the longest group.
     """
     order = ("loops", "faults", "jobs", "ec2", "uncompiled", "ranks")
     group = "uncompiled" if is_in(item.nodeid, UNCOMPILED) else group_of(item.nodeid)

@@ -37,15 +37,15 @@ def unchecked() -> Iterator[None]:
 
 
 def draws(codec: Codec, gradient: Tensor, count: int) -> Tensor:
-    """What the seeds below `count` make of a gradient."""
+    """Returns the gradient after coding with each seed below `count`."""
     first = roundtrip(codec, gradient, 0)
     with unchecked():
         return torch.stack([first, *(roundtrip(codec, gradient, seed) for seed in range(1, count))])
 
 
 def draws_at_once(codec: Codec, gradient: Tensor, count: int) -> Tensor:
-    """Returns the same in less time, as layers of a bucket are encoded, which gives the bytes of
-    each.
+    """Does the work of `draws` faster: encodes all seeds as the layers of a bucket, with the same
+    bytes.
 
     Not where a test has changed the way that a gradient takes on its own.
     """

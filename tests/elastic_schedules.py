@@ -55,7 +55,7 @@ WAYS = (
 
 @dataclass
 class Log:
-    """What a rank came to."""
+    """The record of a rank."""
 
     weights: Tensor = field(default_factory=lambda: torch.zeros(ENTRIES))
     before: int = 0  # steps that were taken when it began
@@ -70,13 +70,13 @@ class Log:
 
     @property
     def done(self) -> int:
-        """How many steps count."""
+        """The number of steps that count."""
         return self.before + len(self.counted)
 
 
 @dataclass(frozen=True)
 class Came:
-    """What schedules came to."""
+    """Counts of events over schedules."""
 
     died: int = 0
     lost: int = 0  # gradients
@@ -218,13 +218,13 @@ class Ship:
         return mask.flatten().repeat(2)
 
     def gradient(self, rank: int, step: int) -> Tensor:
-        """Of a rank and a step: small integers, which sums keep exactly."""
+        """Returns the gradient of a rank at a step: small integers, which sums keep exactly."""
         generator = torch.Generator().manual_seed(1000 * self.seed + 10 * step + rank)
         drawn = torch.randint(-8, 9, (ENTRIES,), generator=generator)
         return drawn.float() * self.own(rank)
 
     def kept(self, rank: int) -> Tensor:
-        """What a rank's memory has, in the order of the entries."""
+        """Returns the residuals in a rank's memory, in the order of the entries."""
         state = self.memories[rank].state_dict()
         return torch.cat(
             [state.get(n, torch.zeros(shape)).flatten() for n, shape in reversed(PARAMETERS)]

@@ -66,7 +66,7 @@ class Job:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output of the job so far."""
         return self._log.read_text(errors="replace")
 
     def family(self) -> list[int]:

@@ -73,7 +73,7 @@ class LockstepServer:
         self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
 
     def answer(self, worker: int) -> int:
-        """What a worker does with its next order; the step."""
+        """Answers a worker's next command, and returns the step."""
         client = self.clients[worker - 1]
         step = client.pull().step
         client.begin(self.buckets)
@@ -99,14 +99,14 @@ class LockstepServer:
         return counted
 
     def kept(self, worker: int) -> Tensor:
-        """What a memory has, in the order of the entries."""
+        """Returns the residuals of a worker's memory, in the order of the entries."""
         out, state = torch.zeros(ENTRIES), self.memories[worker - 1].state_dict()
         for name, view in named_slices(out, self.buckets):
             view.copy_(state.get(name, torch.zeros(view.shape)).view(view.shape))
         return out
 
     def of(self, *workers: int) -> Tensor:
-        """What the sum should be of the gradients of these, as they were sent."""
+        """Returns the expected sum of these workers' gradients, as they were sent."""
         out = torch.zeros(ENTRIES)
         sent = {w: self.clients[w - 1]._compressor._sent for w in workers}
         arrived = {w: {n: one[1] for n, one in sent[w].items()} for w in workers}

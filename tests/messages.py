@@ -5,7 +5,7 @@ from torch import Generator, Tensor
 
 
 def message(kind: str, n: int) -> Tensor:
-    """Of one kind: even, one, steep, or trits."""
+    """Returns a message of one kind: even, one, steep, or trits."""
     generator = Generator().manual_seed(n)
     if kind == "even":
         return torch.randint(256, (n,), generator=generator).to(torch.uint8)

@@ -21,18 +21,20 @@ from atomo.kernels import backends
 DEVICE = torch.device("meta")  # every build of PyTorch knows it; nothing here computes on it
 MOVES = {torch.ops.aten.copy_, torch.ops.aten._to_copy}
 INDEXING = {torch.ops.aten.index, torch.ops.aten.index_put_, torch.ops.aten.index_put}
-"""Where a real device takes the indices from the CPU."""
+"""Operations for which a real device takes the indices from the CPU."""
 LOOKS = {
     torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal,
     torch.ops.aten.masked_select, torch.ops.aten.bincount, torch.ops.aten._unique2,
 }  # fmt: skip
-"""What tells the host something of the device, and waits for it."""
+"""Operations that tell the host something of the device, and wait for it."""
 MAKERS = {torch.where, torch.nn.functional.one_hot}
-"""What makes further tensors on the device of its arguments, out of our sight."""
+"""Functions that make further tensors on the device of their arguments, which this module does not
+see.
+"""
 
 
 HEARERS: list[list[str]] = []
-"""Who is told of every wait for the device."""
+"""Lists that record every wait for the device."""
 UNDER_WAY: list[Callable[[], object]] = []
 """Copies to the host that are done once it is waited for."""
 
@@ -45,7 +47,7 @@ def waited(what: str) -> None:
 
 @contextmanager
 def waits() -> Iterator[list[str]]:
-    """What waits for the device, as long as this lasts."""
+    """Records the waits for the device inside the context."""
     heard: list[str] = []
     HEARERS.append(heard)
     try:
@@ -261,7 +263,7 @@ class Stream:
 
 
 class Module:
-    """What `torch.cuda` has of streams; each thread has its own current one."""
+    """The part of `torch.cuda` that deals with streams. Each thread has its own current stream."""
 
     Stream = Stream
 

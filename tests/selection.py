@@ -1,4 +1,4 @@
-"""Which cases of a test run by default, which with --all, and which with --long alone."""
+"""The selection of a test's cases: by default, with --all, and with --long alone."""
 
 from collections.abc import Collection, Iterable
 

@@ -182,7 +182,7 @@ def balanced(books: list[tuple[GradientCounts, int]]) -> bool:
 
 
 def kept(memory: Residual) -> Tensor:
-    """What a memory has, in the order of the entries."""
+    """Returns the residuals of a memory, in the order of the entries."""
     state = memory.state_dict()
     return torch.cat(
         [state.get(name, torch.zeros(shape)).flatten() for name, shape in reversed(PARAMETERS)]

@@ -22,7 +22,7 @@ __all__ = ["Came", "check", "scheduled", "working"]
 
 @dataclass(frozen=True)
 class Came:
-    """What schedules came to."""
+    """Counts of events over schedules."""
 
     joined: int = 0
     late: int = 0
@@ -38,8 +38,8 @@ def working(harness: ServerHarness, *workers: int) -> list[Callable[[], object]]
 
 
 def scheduled(seed: int) -> tuple[ServerHarness, int]:
-    """Returns a troupe of whose workers and spares some die, each after so many messages, and some
-    are late; and how many steps it takes.
+    """Returns a job and its number of steps; some of its workers and spares die, each after a
+    number of messages, and some are late.
     """
     dice = random.Random(seed)
     workers, spares, steps = dice.randint(1, 4), dice.randint(1, 3), dice.randint(2, 6)
@@ -80,7 +80,7 @@ def check(seed: int) -> Came:
 
 
 def judged(harness: ServerHarness, seed: int) -> Came:
-    """What a troupe came to, once its books are seen to be right."""
+    """Checks the books of a harness, and returns its counts."""
     assert harness.balanced(), (seed, harness.books, harness.image_books)
     assert harness.books[-1][0].under_way == harness.image_books[-1][0].under_way == 0, seed
     for worker in harness.server.workers:

@@ -1,4 +1,6 @@
-"""What several rooms' tests share: jobs of threads, real jobs, and plain SGD to compare with."""
+"""Helpers that tests of several packages share: jobs of threads, real jobs, and plain SGD to
+compare with.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -80,8 +82,8 @@ def plain_sgd(
     rates: Sequence[float] = (),
     make: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
 ) -> dict[str, Tensor]:
-    """Returns the same training as one loop over the joined batches, written from PyTorch's
-    tutorial.
+    """Trains in one loop over the joined batches, written from PyTorch's tutorial; returns the
+    weights.
 
     `rates` are the learning rates of the steps; empty: a rate that shrinks. `make` makes another
     optimiser than SGD.

@@ -1,4 +1,6 @@
-"""What CONTRIBUTING shows is all that a codec, a backend of a kernel or a data set takes."""
+"""A codec, a backend of a kernel or a data set needs no more than the changes that CONTRIBUTING
+shows.
+"""
 
 import os
 import re
@@ -19,13 +21,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def parts(diff: str) -> list[tuple[str, str, str]]:
-    """Of each file of a diff its name before and after, and its lines."""
+    """Returns, for each file of a diff, its name before and after, and its lines."""
     found = [PART.fullmatch(part) for part in re.split(r"^(?=--- )", diff, flags=re.M) if part]
     return [part.groups() for part in found]
 
 
 def side(lines: str, sign: str) -> str:
-    """What a part has before a change ("-") or after it ("+")."""
+    """Returns the text of a part before a change ("-") or after it ("+")."""
     # An empty line is one of both, whose blank at the front editors have taken away.
     marked = [line if line != "\n" else " \n" for line in lines.splitlines(keepends=True)]
     return "".join(line[1:] for line in marked if line[0] in (" ", sign))
@@ -56,7 +58,7 @@ def copy(tmp_path_factory):
 
 
 def run(copy: Path, *words: str) -> str:
-    """What a module prints that is run with the copy."""
+    """Runs a module with the copy, and returns its output."""
     done = subprocess.run(
         [sys.executable, "-m", *words],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What a step frees, the next one gets without asking the system."""
+"""Memory that a step frees serves the next step without a call to the system."""
 
 import os
 import subprocess
@@ -66,7 +66,7 @@ def printed(code: str, **environment: str) -> list[str]:
 
 @glibc
 def test_no_step_maps_memory_anew():
-    """Of 80 MB in each."""
+    """Each step allocates 80 MB."""
     kept, faulted = printed(COUNT_FAULTS)
     assert kept == "True"
     assert int(faulted) < 1_000_000

@@ -1,4 +1,4 @@
-"""What the tests check of annotated functions while they run, beside what `test_selection` asks."""
+"""The checks of annotated functions that run during tests, beside those in `test_selection`."""
 
 from array import array
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What docs/codecs.md and the page of each family say of a codec is so."""
+"""The statements of docs/codecs.md and of each family's page about a codec are true."""
 
 import dataclasses
 import math

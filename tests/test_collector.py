@@ -1,4 +1,4 @@
-"""What a command imports is not looked through for garbage; what it makes afterwards is."""
+"""The garbage collector skips imported objects, and collects objects made afterwards."""
 
 import subprocess
 import sys

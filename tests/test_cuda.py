@@ -1,4 +1,4 @@
-"""What a GPU alone can show; `tests/test_device.py` has the same on a device that is pretended.
+"""Behaviour that only a GPU can show; `tests/test_device.py` has the same on a fake device.
 
 Where a CPU can take the same way, over gloo, it does so too, in a short form. The contract suite
 on a GPU is `tests/test_cuda_contract.py`; tests of kernels take a GPU where there is one.

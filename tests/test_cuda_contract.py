@@ -60,7 +60,7 @@ def lift(monkeypatch: pytest.MonkeyPatch, kind: Any, put: Put) -> None:
 
 
 def adding_there(add: Any, put: Put) -> Any:
-    """What adds one payload, or several, to a sum on the GPU."""
+    """Returns a method that adds one payload, or several, to a sum on the GPU."""
 
     def add_there(self: Any, coming: Any, out: Tensor, scale: float = 1.0) -> None:
         there = put(out)

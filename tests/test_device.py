@@ -59,7 +59,7 @@ def seeded(seed: int = 3) -> Generator:
 
 
 def sections_on_the_cpu(codec: Codec, payload: object) -> list[Tensor]:
-    """What a receiver is given."""
+    """Returns the sections that a receiver is given."""
     return [part.cpu() for part in codec.sections(payload)]
 
 

@@ -1,4 +1,4 @@
-"""What a module exports says what it is; a helper may let its name and its types speak."""
+"""Docstrings of exported names; a helper may be plain from its name and types."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the pages tell to type is understood: every command, in blocks and in tables."""
+"""Commands in the pages parse: every command, in blocks and in tables."""
 
 import re
 import shlex

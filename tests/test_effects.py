@@ -35,7 +35,7 @@ def test_a_table_has_every_option_of_its_command(options, table):
 
 
 def told(*words: str, table: Mapping[str, Any] = EFFECTS) -> list[str]:
-    """What a command line of `atomo train` hears of its options."""
+    """Returns the notes that a command line of `atomo train` gets on its options."""
     lines: list[str] = []
     given(words, "train", "").check(lines.append, table)
     return lines

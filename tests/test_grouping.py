@@ -1,4 +1,4 @@
-"""What `--fusion` says, and what it makes of a list of tensors."""
+"""The values of `--fusion`, and the buckets that each makes of a list of tensors."""
 
 import pytest
 

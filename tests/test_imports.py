@@ -162,7 +162,7 @@ def test_only_kernels_import_backends():
 
 
 def test_what_processes_are_joined_by_is_loaded_by_name_alone():
-    """Who asks for one transport needs none of what the others need."""
+    """A caller that names one transport needs no dependency of the others."""
     assert TRANSPORTS
     for place in TRANSPORTS.values():
         one, own = f"atomo.transports.{place.module}", f"transports/{place.module}/"
@@ -221,7 +221,7 @@ def test_importing_atomo_changes_nothing():
 
 
 def test_a_command_is_ready_for_ctrl_c_before_it_imports_torch():
-    """What is found while it is imported is caught like any other: one code, no traceback."""
+    """Ctrl-C during the import is caught like at any other time: one exit code, no traceback."""
     run("import sys, atomo.cli, atomo.__main__\nassert 'torch' not in sys.modules")
 
 

@@ -15,7 +15,7 @@ TABLE = ROOT / "docs" / "codecs" / "figures.md"
 
 
 def script(name: str) -> dict:
-    """What a benchmark defines."""
+    """Returns the names that a benchmark defines."""
     return runpy.run_path(str(ROOT / "benchmarks" / name))
 
 

@@ -1,4 +1,4 @@
-"""What a stranger's program sees of the package: every public name, typed, and no other."""
+"""The public names of the package: each is typed, and a user's program sees no other."""
 
 import ast
 import re

@@ -48,7 +48,7 @@ class Line:
 
     @property
     def command(self) -> str:
-        """Which of ours it is."""
+        """The name of the command."""
         return shlex.split(self.ours)[1]
 
     @property
@@ -89,7 +89,7 @@ def identity(line: Line) -> str:
 
 
 def settings_of(line: Line) -> Settings:
-    """What a line asks for, as `atomo` understands it."""
+    """Returns the settings of a line, as `atomo` parses it."""
     words = line.words
     if line.command == "throughput":
         words = ["--dataset=Noise", *planned(words)[1]]

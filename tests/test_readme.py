@@ -1,4 +1,5 @@
-"""What the words say is so: options, defaults, exit codes, names, paths, bytes and examples.
+"""The statements of the README are true: options, defaults, exit codes, names, paths, bytes and
+examples.
 
 `python tests/test_readme.py` prints the tables of options for the README.
 """
@@ -63,7 +64,7 @@ def shown(default: object) -> str:
 
 
 def section(text: str, title: str) -> str:
-    """What stands under a heading, up to the next one."""
+    """Returns the text under a heading, up to the next heading."""
     parts = re.split(r"^(#+ .*)$", text, flags=re.MULTILINE)
     return next(body for head, body in zip(parts[1::2], parts[2::2], strict=True) if title in head)
 

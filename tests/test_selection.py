@@ -83,7 +83,9 @@ def suite(tmp_path: Path) -> Path:
 
 
 def played(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
-    """What pytest says last, and what the tests noted; from where SIGINT is ignored."""
+    """Runs a suite where SIGINT is ignored; returns pytest's last lines, and the log of
+    the tests.
+    """
     (suite / "log").write_text("")
     done = run(suite, *words)
     assert done.returncode == 0, done.stdout + done.stderr

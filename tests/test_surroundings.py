@@ -1,4 +1,4 @@
-"""What a process may find missing: its streams, its home, a folder for what it compiles."""
+"""Resources that a process may lack: its streams, its home, a folder for compiled kernels."""
 
 import os
 import subprocess

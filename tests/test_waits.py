@@ -1,4 +1,4 @@
-"""How often the host waits for a device: counted on one that is pretended, with CUDA's ways.
+"""Waits of the host for a device, counted on a fake device that behaves like CUDA.
 
 Each wait leaves the device without work, unless a side stream has some. What is counted is what a
 bucket takes on CUDA: Triton's kernels are interpreted, and refuse tensors of the CPU as they do

@@ -1,4 +1,4 @@
-"""What is published has every file, and works alone: no checkout, no PYTHONPATH."""
+"""The wheel has every file, and works alone: no checkout, no PYTHONPATH."""
 
 import ast
 import re
@@ -61,7 +61,7 @@ for words in (
 
 
 def messages(tree):
-    """The strings of a file that are no documentation."""
+    """Yields the strings of a file that are no documentation."""
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and id(node) not in documentation:
@@ -76,7 +76,7 @@ def test_no_message_names_what_a_wheel_lacks():
 
 
 def test_no_file_of_the_checkout_is_ignored():
-    """What git ignores a build leaves out, though git has it."""
+    """A build leaves out files that git ignores, even if they are committed."""
     words = ["git", "-C", str(ROOT), "ls-files", "--cached", "--ignored", "--exclude-standard"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == ""

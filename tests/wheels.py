@@ -15,7 +15,7 @@ LONGEST_S = 600  # only what hangs takes as long, on however loaded a machine
 
 
 def call(*words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """What a command prints; it must succeed."""
+    """Returns the output of a command, which must succeed."""
     done = subprocess.run(
         words, cwd=cwd, env=env, capture_output=True, text=True, timeout=LONGEST_S, check=False
     )
@@ -52,16 +52,16 @@ class Installed:
 
     @property
     def bin(self) -> Path:
-        """Where its commands are."""
+        """The folder of the environment's commands."""
         return self._env / "bin"
 
     @property
     def site_packages(self) -> Path:
-        """Where its packages are."""
+        """The folder of the environment's packages."""
         return next(self._env.glob("lib/python*/site-packages"))
 
     def run(self, command: str, *words: str | Path) -> str:
-        """What one of its commands prints, called from an empty folder."""
+        """Runs a command of the environment in an empty folder, and returns its output."""
         env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
         mpirun = Path(sys.executable).parent
         env["PATH"] = f"{self.bin}:{env['PATH']}:{mpirun}"

@@ -1,4 +1,4 @@
-"""What is wrong with a command ends it with the promised exit code and a line that says so."""
+"""Exit codes and messages of invalid commands: the promised code, and one line with the reason."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ DAMAGED = "is damaged: its hash is not the one in its manifest"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command that ends with 2 says, in one line."""
+    """Returns the one-line message of a command that exits with 2."""
     assert main(words) == 2
     told = capsys.readouterr()
     assert not told.out

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees, on a real one."""
+"""The output of commands on a real terminal."""
 
 import shlex
 import shutil

@@ -33,7 +33,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 
 
 def state() -> dict[str, Tensor]:
-    """Of a network as `FC` is, on Digits."""
+    """Returns the state of the network `FC` for Digits."""
     torch.manual_seed(3)
     return dict(task_of("Digits").open("Digits", Path()).build("FC").state_dict())
 

@@ -68,7 +68,7 @@ def test_the_library_knows_nothing_of_clusters():
 
 
 def loaded(code):
-    """The outermost names of what a fresh interpreter has imported after `code`."""
+    """Returns the outermost names of what a fresh interpreter has imported after `code`."""
     code += "\nimport sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
@@ -92,7 +92,7 @@ def test_help_loads_neither_the_heavy_nor_what_acts(words):
 
 
 def codes(module):
-    """The exit codes of a module's errors."""
+    """Returns the exit codes of a module's errors."""
     kinds = [one for one in vars(module).values() if isinstance(one, type)]
     return {kind.exit_code for kind in kinds if issubclass(kind, Exception)}
 

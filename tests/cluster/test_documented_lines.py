@@ -1,4 +1,4 @@
-"""What the pages tell to type about clusters is understood: every line, and its options."""
+"""Commands for clusters in the pages: every line parses, with its options."""
 
 import re
 import shlex

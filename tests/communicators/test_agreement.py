@@ -56,7 +56,7 @@ class Cast:
             self.answer(worker, order.step)
 
     def answer(self, worker: int, step: int) -> None:
-        """What a worker sends for one step."""
+        """Sends a worker's gradients of one step."""
         client = self.clients[worker - 1]
         held = [(bucket, self.gradient(worker, bucket, step)) for bucket in self.buckets]
         client.begin(self.buckets)
@@ -69,7 +69,7 @@ class Cast:
         self.server.broadcast(step, torch.zeros(ENTRIES))
 
     def largest(self, workers: tuple[int, ...]) -> dict[str, float]:
-        """The largest magnitude that any worker has for a parameter, written anew."""
+        """Returns the largest magnitude that any worker has for a parameter, written anew."""
         return {
             slot.name: max(
                 float(self.gradient(w, bucket)[slot.start : slot.stop].abs().max()) for w in workers

@@ -49,7 +49,7 @@ class Gathered(Collective):
 
 
 def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
-    """A bucket, and what each worker sends of it."""
+    """Returns a bucket, and what each worker sends of it."""
     (bucket,) = plan(PARAMETERS, make_codec(code), ONE)
     frames = {}
     for worker in range(1, WORKERS + 1):
@@ -59,7 +59,7 @@ def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
 
 
 def total_of(bucket: Bucket, frames: dict[int, dict[int, Bytes]], arrival: list[int]) -> Tensor:
-    """Their sum, where they arrive in this order."""
+    """Returns the sum of the frames when workers' frames arrive in the order `arrival`."""
     out, arrived = torch.ones(bucket.size), {worker: {} for worker in frames}
     total = OrderedSum([bucket], out, WORKERS, [SHARE])
     for worker in arrival:

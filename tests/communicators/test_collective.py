@@ -33,7 +33,7 @@ def hosts(size: int) -> Iterator[Direct]:
 
 
 def summed(ranks: list[Direct], carrier: str) -> list[torch.Tensor]:
-    """What the sum of vectors is at each rank, of what halves carry exactly."""
+    """Returns the sum of the vectors at each rank, for values that float16 carries exactly."""
     halves = [vector(one.rank, ENTRIES).bfloat16().half().float() for one in ranks]
     addends = [Addend(half, make_codec(carrier)) for half in halves]
     jobs = zip(ranks, addends, strict=True)
@@ -66,7 +66,7 @@ def test_chunks_change_no_bit(chunked, carrier, size):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_rank_waits_only_while_it_sends(chunked, size):
-    """So that links are idle in neither direction. Only the last sum needs all addends first."""
+    """Links are idle in neither direction. Only the last sum needs all addends first."""
     ranks, ahead = [*hosts(size)], []
     first = ranks[0]._transport
     receive, counts = first.receive, {"sent": 0, "received": 0}

@@ -11,7 +11,7 @@ from atomo.training.checkpoint import load
 
 
 def trained(folder, **changes: object) -> dict[str, torch.Tensor]:
-    """All that a checkpoint holds after a few steps."""
+    """Trains a few steps, and returns all tensors of the checkpoint."""
     chosen = settings(folder, network="LeNet", fusion_mb=0.05, n=3, max_steps=4, **changes)
     run_threads(chosen)
     snapshot = load(folder, 4)

@@ -1,4 +1,4 @@
-"""When a worker is taken for hung, by a clock and processor times that the test sets."""
+"""The detection of a hung worker, with a clock and processor times that the test sets."""
 
 from itertools import count
 

@@ -343,7 +343,7 @@ def test_a_gradient_of_another_step_or_layout_is_refused(tmp_path, header, messa
 
 
 def moved(buckets: Sequence[Bucket], number: int = 0, version: int = 1) -> Bytes:
-    """The difference of one bucket of weights, from 0 to 1."""
+    """Returns the difference of one bucket of weights, from 0 to 1."""
     bucket = buckets[number]
     ones = torch.ones(bucket.size)
     return DifferenceCoder(RAW, seed=1).frame(bucket, ones, torch.zeros(bucket.size), version)
@@ -394,7 +394,7 @@ def test_a_difference_of_an_earlier_version_reads_the_same():
 
 
 def ordered(down: DeltaSync, worker: int) -> list[Bytes]:
-    """What a worker gets to compute the open step."""
+    """Returns the frames that a worker receives to compute the open step."""
     return [frame for to, frame in down.commands({worker: Flag.NONE}) if to == worker]
 
 

@@ -31,12 +31,12 @@ Change = Callable[[list[Tensor]], None]
 
 
 def some(codes: Iterable[str], *quick: str) -> list[Any]:
-    """All of them, of which the short run of the tests takes the quick ones."""
+    """Returns all codes as parameters of a test; only the quick ones run by default."""
     return [pytest.param(one, marks=() if one in quick else pytest.mark.slow) for one in codes]
 
 
 def framed(code: str) -> tuple[Bucket, Bytes]:
-    """A bucket of one parameter, and a frame of it."""
+    """Returns a bucket of one parameter, and a frame of it."""
     bucket = plan([("w", SHAPE)], make_codec(code), ONE)[0]
     gradient = torch.randn(SIZE, generator=torch.Generator().manual_seed(1))
     return bucket, Compressor(Residual(), RAW, 1, seed=0).compress(bucket, gradient, 1)

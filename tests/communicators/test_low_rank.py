@@ -48,7 +48,7 @@ def bucket_of(rank: int) -> Bucket:
 
 
 def ways(kind: type[PowerSGD | ACPSGD], size: int = RANKS) -> Ways:
-    """One for each rank."""
+    """Returns a reduction and a compressor for each rank."""
     made = []
     for transport in network(size):
         memory = make_memory("residual", workers=size)
@@ -60,7 +60,7 @@ def ways(kind: type[PowerSGD | ACPSGD], size: int = RANKS) -> Ways:
 def averaged(
     made: Ways, bucket: Bucket, step: int, given: Callable[[int, int], Gradients] = gradients
 ) -> Gradients:
-    """The mean of a step, which is the same on all ranks."""
+    """Returns the mean of a step, which is the same on all ranks."""
     outs = [torch.zeros(bucket.size) for _ in made]
 
     def body(rank: int) -> None:

@@ -37,7 +37,7 @@ class Cast:
         self.sum = torch.zeros(ENTRIES)
 
     def answer(self, worker: int, value: float, order: tuple[int, ...] | None = None) -> None:
-        """What a worker sends for one step: a gradient of `value` everywhere."""
+        """Sends a worker's gradient of one step: `value` in every entry."""
         client = self.clients[worker - 1]
         client.begin(self.buckets)
         for number in order or range(len(self.buckets)):
@@ -191,7 +191,7 @@ def test_a_silent_master_is_named_with_the_step():
 
 
 def begun() -> Cast:
-    """A step of two workers, of whom the second is complete."""
+    """Returns a step of two workers, of whom the second is complete."""
     cast = Cast(2, 2)
     cast.broadcast(1)
     cast.clients[1].pull()
@@ -200,7 +200,9 @@ def begun() -> Cast:
 
 
 def refused(cast: Cast, frame: Bytes) -> str:
-    """What is told of a frame of the first, without which the step goes on."""
+    """Returns the note on a refused frame of the first worker; the step goes on without
+    the frame.
+    """
     cast.transports[1].send(0, frame, "something wrong")
     assert list(cast.server.collect(cast.sum)) == [2]
     assert all_equal(cast.sum, 3.0)

@@ -27,7 +27,7 @@ TIMEOUT_S = 600.0  # only a hang takes as long
 
 
 def handed_on(transport: LocalTransport, entries: int = ENTRIES) -> tuple[Tensor, Flag]:
-    """A worker's part."""
+    """Returns a worker's part."""
     frame = transport.receive(0, TIMEOUT_S, "its place").data
     header = read_header(frame)
     relay = read_relay(frame, transport.rank, transport.size)

@@ -23,7 +23,9 @@ STEPS = 4
 
 @pytest.fixture
 def sent(monkeypatch) -> Counter[Kind]:
-    """The frames that the master sends, by kind, over transports whose ranks are hosts apart."""
+    """Returns the frames that the master sends, by kind, over transports whose ranks are hosts
+    apart.
+    """
     kinds: Counter[Kind] = Counter()
     plain = LocalTransport.send
 
@@ -46,7 +48,7 @@ def sent(monkeypatch) -> Counter[Kind]:
 def trained(
     folder, down: str, tell: Callable[[Event], None] = lambda event: None, **changes: object
 ) -> dict[str, Tensor]:
-    """All that a checkpoint holds after a few steps."""
+    """Trains a few steps, and returns all tensors of the checkpoint."""
     short = {"network": SMALL, "batch_size": 8, "max_steps": STEPS, "fusion_mb": SMALL_MB}
     chosen = settings(folder, **(short | {"down": down} | changes))
     run_threads(chosen, tell)

@@ -200,7 +200,9 @@ def test_nobody_waits_for_the_scale_that_a_dead_worker_would_ask_for():
 
 
 def scheduled(seed: int) -> tuple[ServerHarness, int]:
-    """A troupe of which some die, each after so many messages; and how many steps it takes."""
+    """Returns a job and its number of steps; some of its workers die, each after a number of
+    messages.
+    """
     dice = random.Random(seed)
     workers, steps = dice.randint(2, 5), dice.randint(2, 6)
     harness = ServerHarness(workers, needed=dice.randint(1, workers), relays=dice.random() < 0.5)
@@ -233,7 +235,7 @@ def played(seed: int) -> ServerHarness:
     "seeds", [range(8), pytest.param(range(8, 32), marks=pytest.mark.slow)], ids=len
 )
 def test_whenever_workers_die_each_gradient_counts_once(seeds):
-    """What the living computed is in steps or in their memories."""
+    """Gradients of workers that live are in steps or in the workers' memories."""
     for seed in seeds:
         harness = played(seed)
         assert harness.balanced(), (seed, harness.books)

@@ -1,5 +1,6 @@
-"""What ranks of one job do in other people's loops, as a script: `frameworks.py RANK SIZE FOLDER
-NAME ...`."""
+"""Ranks of one job in the training loops of other frameworks, as a script: `frameworks.py RANK SIZE
+FOLDER NAME ...`.
+"""
 
 import logging
 import os
@@ -32,13 +33,13 @@ HALF_DATA = TensorDataset(IMAGES[: HALF * SIZE * BATCH], LABELS[: HALF * SIZE * 
 
 
 def network() -> nn.Module:
-    """The same on all ranks."""
+    """Returns a network with the same weights on all ranks."""
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 5))
 
 
 def flat(model: nn.Module) -> Tensor:
-    """The weights, which all ranks have alike."""
+    """Returns the weights in one vector, and checks that all ranks have the same."""
     mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     everyone = [torch.empty_like(mine) for _ in range(SIZE)]
     dist.all_gather(everyone, mine)
@@ -47,20 +48,20 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def kept(exchange: Any) -> Tensor:
-    """What this rank keeps back."""
+    """Returns the residuals of this rank."""
     entries = exchange.state_dict()["memories"][str(RANK)]
     return torch.cat([entries[name].flatten() for name in sorted(entries)])
 
 
 def heavy(model: nn.Module) -> torch.optim.Optimizer:
-    """An SGD whose momentum and weight decay a memory applies in its place."""
+    """Returns an SGD whose momentum and weight decay a memory applies in its place."""
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
 
 
 def accelerated(
     code: str | None, handler: bool = True, optimizer: Any = None, **options: Any
 ) -> tuple[Any, Any]:
-    """An Accelerator, and the plug."""
+    """Returns an Accelerator, and the plug."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
     from accelerate.utils import DistributedDataParallelKwargs
@@ -82,7 +83,7 @@ def accelerate_run(
     clip: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, Any]:
-    """The weights after all steps, of which the first half may be those of a checkpoint."""
+    """Returns the weights after all steps, of which the first half may be those of a checkpoint."""
     model, loader = network(), DataLoader(DATA, BATCH)
     optimizer = heavy(model)
     accelerator, plug = accelerated(code, optimizer=optimizer, **options)
@@ -105,7 +106,9 @@ def accelerate_run(
 
 
 def factor(exchange: Any) -> float:
-    """The factor of the noise on the learning rate, which all ranks have alike."""
+    """Returns the factor of the noise on the learning rate, and checks that all ranks have the
+    same.
+    """
     flat(nn.ParameterList([torch.tensor([exchange.damping])]))
     return float(exchange.damping)
 

@@ -1,4 +1,4 @@
-"""What four ranks do with a model sharded by FSDP2, as a script: `fsdp_ranks.py RANK SIZE FOLDER`.
+"""Four ranks with a model sharded by FSDP2, as a script: `fsdp_ranks.py RANK SIZE FOLDER`.
 
 Two replicas of two shards each; at the end one replica of four, and four of one.
 """
@@ -52,7 +52,9 @@ class Network(nn.Module):
 
 
 def sharded(mesh: DeviceMesh) -> Network:
-    """A network whose hidden layers are sharded one by one, and the rest together."""
+    """Returns a network whose hidden layers are sharded one by one, and the other
+    layers together.
+    """
     model = Network()
     for layer in model.hidden:
         fully_shard(layer, mesh=mesh)
@@ -61,7 +63,7 @@ def sharded(mesh: DeviceMesh) -> Network:
 
 
 def hooked(replicas: int, code: str, **settings: Any) -> tuple[Network, Any]:
-    """The network in so many replicas."""
+    """Returns the network in so many replicas."""
     shape, names = (replicas, SIZE // replicas), ("replicate", "shard")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     model = sharded(mesh["shard"])
@@ -88,7 +90,7 @@ def train(
 
 
 def whole(tensors: Any) -> Tensor:
-    """All of what is sharded, in a row."""
+    """Returns the sharded tensors, gathered and flattened into one vector."""
     return torch.cat([one.full_tensor().detach().flatten() for one in tensors])
 
 
@@ -100,8 +102,8 @@ def check_alike(mine: Tensor) -> None:
 
 
 def kept(exchange: Any) -> Tensor:
-    """The sum over replicas of what they keep back: each is whole on as many ranks as it has
-    shards.
+    """Returns the sum of the replicas' residuals. Each residual is whole on as many ranks as the
+    replica has shards.
     """
     memory = exchange.state_dict()["memories"][str(exchange.rank)]
     mine = whole(memory[name] for name, _ in Network().named_parameters())
@@ -121,7 +123,7 @@ def equals_hsdp() -> None:
 
 
 def heavy(model: nn.Module) -> torch.optim.Optimizer:
-    """An SGD whose momentum and weight decay a memory can apply."""
+    """Returns an SGD whose momentum and weight decay a memory can apply."""
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
@@ -250,7 +252,9 @@ def chunked() -> None:
 
 
 def unused() -> None:
-    """What had no gradient is said to be there, or an error on all ranks."""
+    """Parameters without a gradient need `set_reduce_scatter_unused_params`; else all ranks raise
+    an error.
+    """
     model, _ = hooked(2, "topk(ratio=0.05)")
     expect(ConfigError, "set_reduce_scatter_unused_params", lambda: train(model, spare=False))
     model, exchange = hooked(2, "topk(ratio=0.05)")
@@ -264,7 +268,7 @@ def unused() -> None:
 
 
 def refuses() -> None:
-    """What the hook cannot serve."""
+    """Refuses meshes and models that the hook cannot serve."""
     both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = sharded(both)
     hook: Any = atomo.fsdp_hook
@@ -282,7 +286,7 @@ def refuses() -> None:
 
 
 def refuses_before_it_makes_groups() -> None:
-    """What the code or the model alone says."""
+    """Refuses a code or a model that is wrong by itself, before any group is made."""
     clips = Choice("dgc", "dgc(clip=1.0)", 0.9)
     expect(ConfigError, "clips by the norm of the whole", partial(check_choice, clips))
     expect(ConfigError, "on is needed, not a Linear", lambda: sharded_parameters(nn.Linear(2, 2)))

@@ -11,7 +11,7 @@ PARAMETERS = [("a", torch.Size((20, 30))), ("b", torch.Size((30,)))]
 
 
 def row_of(dtype: torch.dtype, seed: int = 1) -> Chunk:
-    """A chunk as DDP has it: gradients side by side in one buffer."""
+    """Returns a chunk as DDP has it: gradients side by side in one buffer."""
     whole, gradients, start = normal(630, seed=seed).to(dtype), {}, 0
     for name, shape in PARAMETERS:
         gradients[name] = whole[start : start + shape.numel()].view(shape)

@@ -29,7 +29,7 @@ def model() -> nn.Module:
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """All images of a step, of which each rank takes its share."""
+    """Returns all images of a step, of which each rank takes its share."""
     images = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(1000 + step))
     return images, (images @ TEACHER).argmax(1)
 
@@ -39,7 +39,7 @@ def flat(network: nn.Module) -> Tensor:
 
 
 def total(optimizers: list[Any]) -> Tensor:
-    """The sum of the memories of all ranks."""
+    """Returns the sum of the memories of all ranks."""
     sums: dict[str, Tensor] = {}
     for rank, optimizer in enumerate(optimizers):
         for name, kept in optimizer.exchange.state_dict()["memories"][str(rank)].items():
@@ -85,7 +85,7 @@ def on_ranks(
 
 
 def steps(size: int, count: int = STEPS) -> Body:
-    """So many steps, each with a share of every batch."""
+    """Returns the body of a training of `count` steps; each rank takes its share of every batch."""
 
     def body(rank: int, network: nn.Module, optimizer: Any) -> None:
         for step in range(count):
@@ -101,7 +101,7 @@ def plainly(
     make: Callable[[nn.Module], torch.optim.Optimizer],
     schedule: Callable[[Any], Any] = lambda optimizer: None,
 ) -> Tensor:
-    """The weights after the same steps in one process."""
+    """Returns the weights after the same steps in one process."""
     network = model()
     optimizer = make(network)
     scheduler = schedule(optimizer)

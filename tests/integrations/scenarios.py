@@ -1,4 +1,4 @@
-"""What ranks of one job do with a hook, as a script: `scenarios.py RANK SIZE FOLDER NAME ...`."""
+"""Ranks of one job with a hook, as a script: `scenarios.py RANK SIZE FOLDER NAME ...`."""
 
 import copy
 import re
@@ -34,14 +34,14 @@ TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
 
 
 def network() -> nn.Module:
-    """The same on all ranks."""
+    """Returns a network with the same weights on all ranks."""
     torch.manual_seed(1)
     layers = nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 5)
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
 def batches(count: int = STEPS, rank: int = RANK) -> list[tuple[Tensor, Tensor]]:
-    """A rank's own images, which a teacher has labelled."""
+    """Returns a rank's own batches, with labels of a teacher network."""
     generator = torch.Generator().manual_seed(100 + rank)
     images = [torch.randn(32, 32, generator=generator) for _ in range(count)]
     return [(one, (one @ TEACHER).argmax(1)) for one in images]
@@ -74,7 +74,7 @@ def check_alike(model: nn.Module) -> None:
 
 
 def total(state: Any) -> Tensor:
-    """The sum of all ranks' memories."""
+    """Returns the sum of all ranks' memories."""
     kept = state.state_dict()["memories"][str(RANK)]
     mine = torch.cat([kept[name].flatten() for name in sorted(kept)])
     dist.all_reduce(mine)
@@ -90,7 +90,7 @@ def train(
     model: nn.Module | None = None,
     **settings: Any,
 ) -> tuple[Tensor, list[float], Any]:
-    """The weights after some steps, the losses, and the hook's state."""
+    """Returns the weights after some steps, the losses, and the hook's state."""
     options = SMALL if options is None else options
     ddp, state = wrapped(model or network(), code, options, **settings)
     optimizer = sgd(ddp, momentum)
@@ -252,7 +252,7 @@ def amp() -> None:
 
 
 def heavy(model: nn.Module) -> torch.optim.Optimizer:
-    """An SGD whose momentum and weight decay a memory can apply."""
+    """Returns an SGD whose momentum and weight decay a memory can apply."""
     settings = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
     return torch.optim.SGD(model.parameters(), lr=0.05, **settings)
 
@@ -260,7 +260,7 @@ def heavy(model: nn.Module) -> torch.optim.Optimizer:
 def heavy_run(
     code: str | None, scale: float = 0.0, micro: int = 1, view: bool = False, **settings: Any
 ) -> Tensor:
-    """The weights after steps of `heavy`, whose momentum moves where there is a code."""
+    """Returns the weights after steps of `heavy`, whose momentum moves where there is a code."""
     options = {**SMALL, "gradient_as_bucket_view": view}
     ddp = DistributedDataParallel(network(), **options)
     optimizer = heavy(ddp)

@@ -16,7 +16,7 @@ PARAMETERS = {"0.weight": (64, 32), "0.bias": (64,)}
 
 
 def told(each: list[tuple[dict[str, str], dict[str, Any]]]) -> list[str]:
-    """What each rank is told, whose settings and parameters these are."""
+    """Returns the error of each rank, for the settings and parameters of each."""
     transports, errors = network(len(each)), [""] * len(each)
 
     def run(rank: int) -> None:

@@ -15,13 +15,13 @@ FIRST, LATER = ["ab", "cd", "ef"], ["fe", "dcb", "a"]  # as DDP divides them, an
 
 
 def bucket(names: str, number: int = 0) -> Chunk:
-    """A bucket of DDP's."""
+    """Returns a bucket of DDP's."""
     whole = torch.arange(2.0 * len(names))
     return Chunk(number, dict(zip(names, whole.split(2), strict=True)), whole)
 
 
 def step(layout: BucketLayout, buckets: list[str]) -> tuple[list[Any], list[str]]:
-    """What a step submits, and which buckets are done then, in turn."""
+    """Returns the submissions of a step, and the buckets in the order of completion."""
     submitted, over = [], []
     for number, names in enumerate(buckets):
         last = number + 1 == len(buckets)

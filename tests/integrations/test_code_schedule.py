@@ -22,7 +22,7 @@ def sgd(network: nn.Module) -> torch.optim.Optimizer:
 
 
 def go_on(rank: int, network: nn.Module, optimizer: Any, first: int, last: int) -> list[int]:
-    """The bytes that a rank sends at each step."""
+    """Returns the bytes that a rank sends at each step."""
     sent = []
     for step in range(first, last):
         images, labels = batch(step)

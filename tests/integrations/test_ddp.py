@@ -28,7 +28,7 @@ def test_two_ranks_with_all_that_ddp_can_do(tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_three_ranks(tmp_path):
-    """Of which two wait for a third, or send what it needs in one sum."""
+    """Three ranks: two wait for a third, or send their addends to it in one sum."""
     run_ranks(SCENARIOS, 3, tmp_path, "gathers", "equals_ddp", "trains", "joins", "resumes")
 
 

@@ -20,7 +20,9 @@ def network() -> nn.Module:
 
 
 def buckets_of(model: nn.Module, caps: list[float]) -> list[list[Size]]:
-    """The shapes in each bucket of the second backward pass: after the first, DDP divides anew."""
+    """Returns the shapes in each bucket of the second backward pass: DDP rebuilds its buckets after
+    the first.
+    """
     ddp = DistributedDataParallel(model, bucket_cap_mb_list=caps)
     seen: list[list[Size]] = []
 

@@ -76,7 +76,9 @@ def test_states_of_before_are_those_without():
 
 
 def test_a_form_that_was_filled_in_alone_says_that_there_were_some():
-    """So torch.distributed.checkpoint leaves it, which fills in what it is asked for."""
+    """torch.distributed.checkpoint leaves such a form: it fills in only the entries that are asked
+    for.
+    """
     with pytest.raises(CheckpointError, match="dense_below not 0, dense_steps not 0, and this one"):
         Dense().check({"format": 2})
 

@@ -57,7 +57,7 @@ def test_what_lies_otherwise_is_joined_in_half_precision_in_that_room(dtype, lay
 
 
 def averaged(chunks: list[Chunk], code: str) -> list[Tensor]:
-    """What a chunk of each rank becomes: of gradients that lie in a row, or apart."""
+    """Returns each rank's chunk after averaging, with gradients in one buffer or apart."""
     transports = network(len(chunks))
 
     def run(rank: int) -> None:
@@ -81,7 +81,7 @@ def test_its_mean_is_that_of_float32_copies_rounded(code):
 
 
 def widened(chunk: Chunk) -> Chunk:
-    """The same in float32."""
+    """Returns a chunk with the same gradients in float32."""
     assert chunk.whole is not None
     whole = chunk.whole.float()
     parts = torch.split(whole, [shape.numel() for _, shape in PARAMETERS])

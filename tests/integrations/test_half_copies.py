@@ -41,7 +41,7 @@ USUAL = [("topk(ratio=0.1)", "wrap_optimizer"), ("efsignsgd", "ddp"), ("sgd", "w
 
 
 def chosen(pairs: list[tuple[str, str]]) -> list[Any]:
-    """All of them, of which most are slow."""
+    """Returns all pairs as parameters of a test; most are slow."""
     return [pytest.param(*one, marks=[] if one in USUAL else pytest.mark.slow) for one in pairs]
 
 
@@ -71,12 +71,14 @@ class Widenings(TorchDispatchMode):
 
 
 def is_wide(one: Any) -> bool:
-    """Whether something is a float32 tensor of the size of most of a gradient."""
+    """True if the argument is a float32 tensor of the size of most of a gradient."""
     return isinstance(one, Tensor) and one.dtype == torch.float32 and 2 * one.numel() >= SIZE
 
 
 def averager_of(code: str, memory: str = "auto") -> Averager:
-    """That of the only rank of a group. Its stages are played here, where we see what they do."""
+    """Returns the averager of a group of one rank. The test runs the stages itself, to
+    watch them.
+    """
     (transport,) = network(1)
     parameters = {name: torch.empty(shape) for name, shape in PARAMETERS}
     exchange = make_exchange(Choice(code, memory), Direct(transport, 60.0), parameters)
@@ -92,7 +94,9 @@ def average(averager: Averager, chunk: Chunk) -> Widenings:
 
 
 def steps(averager: Averager, lay: str, dtype: torch.dtype, put: Any) -> tuple[Any, Widenings]:
-    """What two steps leave of gradients; and what was seen in the second, which has all room."""
+    """Returns the gradients after two steps, and the tensors seen in the second, when all buffers
+    exist.
+    """
     for step in (1, 2):
         chunk = moved(LAYOUTS[lay](row_of(dtype, seed=step)), put)
         seen = average(averager, chunk)
@@ -101,7 +105,7 @@ def steps(averager: Averager, lay: str, dtype: torch.dtype, put: Any) -> tuple[A
 
 
 def moved(chunk: Chunk, put: Any) -> Chunk:
-    """A chunk somewhere else, laid out as it was."""
+    """Returns a copy of a chunk on another device, in the same layout."""
     whole = None if chunk.whole is None else put(chunk.whole)
     gradients = {}
     for name, one in chunk.gradients.items():
@@ -163,7 +167,7 @@ def test_on_the_cpu_it_is_widened_once_into_the_room_of_the_mean(code, lay):
 
 
 def rounded(one: Tensor) -> Tensor:
-    """The float32 of what half precision has of it."""
+    """Returns a tensor rounded to bfloat16, as float32."""
     return one.bfloat16().float()
 
 

@@ -107,7 +107,7 @@ def shares(places: list[int], count: int) -> Any:
 
 
 def test_half_precision_is_added_up_as_float32():
-    """Of a host's entries near the largest that there is, the sum is not one, and the mean is."""
+    """A host's sum of entries near the largest float16 overflows; their mean does not."""
     most = torch.finfo(torch.float16).max
     given = [{n: torch.full(s, most / 1.5).half() for n, s in ENTRIES.items()} for _ in range(4)]
     for one in given[2:]:
@@ -209,7 +209,7 @@ def test_a_state_goes_on_elsewhere(loads, tmp_path):
 
 
 def kept(exchanges: list[Exchange]) -> Tensor:
-    """The sum of all memories."""
+    """Returns the sum of all memories."""
     states = [one.state_dict().get("memories", {}).values() for one in exchanges]
     return sum(one["weight"] for state in states for one in state)
 

@@ -82,7 +82,7 @@ MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.exe
     ids=["alone", "torchrun", "torchrun-ended", "mpirun", "mpirun-ended"],
 )
 def test_a_wrapped_optimizer_says_nothing_at_the_end(launcher, ends, tmp_path):
-    """Whether or not the script ends what its launcher began."""
+    """Holds with and without an end of the process group in the script."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

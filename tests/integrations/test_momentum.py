@@ -70,7 +70,7 @@ def test_all_doors_refuse(settings, words):
 
 
 def trained(code: str | None, **settings: Any) -> tuple[torch.Tensor, Any, Any]:
-    """The weights after steps with DDP, the optimiser, and the state of the hook."""
+    """Returns the weights after steps with DDP, the optimiser, and the state of the hook."""
     ddp, state = DistributedDataParallel(model()), None
     optimizer = SGD(ddp.parameters(), **HEAVY)
     if code:
@@ -127,7 +127,9 @@ def test_a_resume_goes_on_bit_for_bit(loads_first):
 
 
 def moving(code: str = "topk", memory: str = "auto", **settings: Any) -> tuple[SGD, Any, Any]:
-    """An SGD of which what moves has moved; the choice; and what moved."""
+    """Returns an SGD whose momentum a memory has taken over, the choice of the hook, and the
+    transfer.
+    """
     network = model()
     optimizer = SGD(network.parameters(), **HEAVY | settings)
     choice, moved = move_momentum(Choice(code, memory), [optimizer], network.parameters())
@@ -218,7 +220,7 @@ def test_what_cannot_move_is_refused():
 
 
 def looked_at(choice: Choice, optimizer: Any, rank: int = 0) -> list[str]:
-    """The warnings of two steps."""
+    """Returns the warnings of two steps."""
     parameters = optimizer.param_groups[0]["params"]
     watch = MomentumWatch(choice, rank, parameters, "the advice")
     with warnings.catch_warnings(record=True) as seen:

@@ -40,7 +40,7 @@ def losses_of(rank: int, network: nn.Module, optimizer: Any, first: int, last: i
 
 
 def square(network: nn.Module) -> float:
-    """The squared norm of the gradients."""
+    """Returns the squared norm of the gradients."""
     return sum(float(p.grad.norm()) ** 2 for p in network.parameters() if p.grad is not None)
 
 

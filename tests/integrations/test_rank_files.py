@@ -1,4 +1,4 @@
-"""What ranks keep, as files of each in a folder of somebody else's."""
+"""State files of each rank, in a folder of the caller's."""
 
 import re
 import shutil

@@ -52,7 +52,7 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
 
 @pytest.fixture
 def gathered(monkeypatch) -> list[int]:
-    """The bytes of what is gathered, as ranks give it."""
+    """Records the bytes that ranks pass to `gather`."""
     sizes: list[int] = []
     gather = Direct.gather
 
@@ -86,7 +86,7 @@ def test_the_sum_is_the_mean_of_what_was_gathered(code, gathered):
 @pytest.mark.parametrize("code", ["fp16", "bf16"])
 @pytest.mark.parametrize("scale", [1e-12, 1e5, HUGE])
 def test_no_sum_overflows(code, scale):
-    """Of three entries near the largest that there is, the sum is not one, and the mean is."""
+    """The sum of three entries near the largest value overflows; their mean does not."""
     given = [{"weight": torch.full((100, 100), scale), "bias": torch.ones(3)} for _ in range(RANKS)]
     averaged(code, given)
     for one in given:

@@ -1,4 +1,4 @@
-"""What people see: plain lines, the live panel, and the table at the end."""
+"""The display of a run: plain lines, the live panel, and the table at the end."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where a run goes, and what becomes of what was there."""
+"""The folder of a run, and the treatment of files that are already there."""
 
 from pathlib import Path
 

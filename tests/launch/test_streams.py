@@ -1,4 +1,4 @@
-"""What mpirun and its ranks say, without mpirun's noise."""
+"""The output of mpirun and its ranks, without mpirun's noise."""
 
 import json
 import queue

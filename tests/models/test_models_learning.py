@@ -1,4 +1,4 @@
-"""That the networks compute what their papers say, not only in the right shapes."""
+"""Networks compute the functions of their papers, not only tensors of the right shapes."""
 
 import pytest
 import torch

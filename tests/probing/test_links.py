@@ -77,7 +77,7 @@ def test_shorter_messages_have_the_bandwidth_that_they_were_seen_to_have() -> No
 
 
 class Limited:
-    """What is sent after a rest is ahead by what a bucket of tokens held."""
+    """A link with a token bucket: after a rest, the first bytes pass at once."""
 
     def __init__(self) -> None:
         self._taken_s, self._rested = 0.0, False

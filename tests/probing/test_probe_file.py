@@ -1,4 +1,4 @@
-"""What a probe found comes back from its file as it was, and nothing else does."""
+"""Files of probes: the results are read back unchanged, and nothing else is read."""
 
 import json
 from collections.abc import Callable

@@ -27,7 +27,7 @@ OPTIONS = ExplainOptions(
 
 @pytest.fixture(scope="module")
 def found() -> list[Probe]:
-    """The probe of each rank of a job, ranks being threads."""
+    """Returns the probe of each rank of a job, ranks being threads."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(RANKS) as pool:
         patch.setattr(links, "LARGEST_BYTES", 200_000)
         patch.setattr(links, "TIMES", 1)

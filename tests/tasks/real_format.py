@@ -128,7 +128,7 @@ def write_spoken(root: Path, train: int = 160, test: int = 16) -> None:
 
 
 def tone(letter: str, rng: np.random.Generator) -> np.ndarray:
-    """What a letter sounds like; silence is the space."""
+    """Returns the sound of a letter; the space is silence."""
     if letter == " ":
         return np.zeros(640)
     time = np.arange(rng.integers(640, 1280)) / 16_000

@@ -25,7 +25,9 @@ KINDS = {kind.name: kind for kind in DETECTORS}
 
 
 def on_nothing(name: str, frame: Frame):
-    """Returns a network whose weights have shapes and no numbers: it is made in no time."""
+    """Returns a network on the meta device: its weights have shapes and no values, so it is fast to
+    make.
+    """
     with torch.device("meta"):
         return KINDS[name].build(name, frame)
 

@@ -1,4 +1,4 @@
-"""What is trained, by name, and what follows from a name."""
+"""Tasks by name, and the properties that follow from a name."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What tests of measured plans have in common."""
+"""Fixtures that tests of measured plans share."""
 
 import pytest
 

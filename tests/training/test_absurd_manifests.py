@@ -26,7 +26,7 @@ DRAWN = 120  # of all documents
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder of a run that is over, with three checkpoints."""
+    """Returns the folder of a run that is over, with three checkpoints."""
     for step in (1, 2, 3):
         checkpoint(tmp_path, step)
     finish(tmp_path, 3, "done")
@@ -43,13 +43,13 @@ def evaluated(folder: Path) -> list[Evaluation | Missed]:
 
 
 def renamed(folder: Path, step: int, other: int) -> bytes:
-    """The manifest of a step, as that of another, which lists files of that name."""
+    """Returns the manifest of a step, as that of another, which lists files of that name."""
     text = (folder / manifest_name(step)).read_text().replace(f"step-{step:08}", f"step-{other:08}")
     return json.dumps(json.loads(text) | {"step": other}).encode()
 
 
 def absurd(folder: Path) -> Iterator[bytes]:
-    """The manifest of step 2 with one value changed, which some are drawn of."""
+    """Yields manifests of step 2 with one value changed: a random sample of all such manifests."""
     found = [*documents(json.loads((folder / manifest_name(2)).read_bytes()))]
     yield from random.Random(1).sample(found, DRAWN)
 

@@ -149,7 +149,9 @@ def test_plans_are_tried_in_the_time_that_is_left(tmp_path: Path, monkeypatch) -
 
 
 def measured(run: Settings, codecs: int | None = None) -> JobMeasurements:
-    """Every codec costs what the first does, so that nothing gains on dense gradients."""
+    """Returns measurements in which every codec costs the same, so that dense gradients are never
+    slower.
+    """
     some = families(run, "auto")
     job = make_job(replace(run, code="sgd", memory="none").resolved(), run.n)
     sizes = {name: one.shape for name, one in job.model.named_parameters()}
@@ -197,7 +199,7 @@ def test_what_was_not_tried_must_gain_more_than_predictions_are_off() -> None:
 
 
 def chosen_by(run: Settings) -> tuple[list[CodecPlan | None], list[str]]:
-    """What each rank comes to, and what rank 0 says before."""
+    """Returns the plan of each rank, and the notes of rank 0."""
     transports, found, notes = network(run.n), [None] * run.n, list[str]()
 
     def body(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""When checkpoints are due."""
+"""The steps at which checkpoints are due."""
 
 from atomo.training.checkpoint_cadence import Cadence
 

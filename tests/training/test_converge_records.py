@@ -1,4 +1,6 @@
-"""What trains badly by the records of `benchmarks/converge.py` is told before the first step."""
+"""Warnings before the first step about combinations that train badly by the records of
+`benchmarks/converge.py`.
+"""
 
 import json
 import shlex
@@ -17,7 +19,7 @@ LEAST = 0.93  # of the test images; dense gradients reach 0.98
 
 
 def failing() -> Iterator[str]:
-    """The commands whose runs ended without a number, or far below dense gradients."""
+    """Yields the commands whose runs failed, or ended far below dense gradients."""
     for line in RECORDS.read_text().splitlines():
         record = json.loads(line)
         if record["error"] or record["accuracy"] < LEAST:

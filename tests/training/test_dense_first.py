@@ -15,7 +15,7 @@ SHORT = {"network": SMALL, "n": 2, "comm_type": "Allgather", "code": "topk(ratio
 
 
 def coded(job: Job, step: int) -> set[str]:
-    """The parameters that do not travel as they are."""
+    """Returns the parameters that do not travel as they are."""
     parts = [part for bucket in job.buckets_at(step) for part in bucket.parts]
     return {slot.name for part in parts if part.codec != DENSE for slot in part.slots}
 

@@ -1,4 +1,4 @@
-"""When steps have drifted: a pure function of what they took."""
+"""The detection of drift: a pure function of the times of steps."""
 
 from atomo.training.replan_loop import DriftDetector, DriftRules
 
@@ -7,7 +7,7 @@ LEFT = 10_000
 
 
 def calls(drift: DriftDetector, *times: float, left: int = LEFT) -> list[int]:
-    """The steps, counted from 1, at which it asks for a probe."""
+    """Returns the steps, counted from 1, at which it asks for a probe."""
     return [step for step, taken in enumerate(times, 1) if drift.calls(taken, left)]
 
 

@@ -42,7 +42,7 @@ class Killer:
         return call
 
     def pieces(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """Of what is written: half of a piece reaches the disk."""
+        """Returns a writer that can fail after half of a piece has reached the disk."""
 
         def write(staging: Any, name: str, pieces: Any, size: int) -> Any:
             def torn() -> Any:
@@ -60,7 +60,7 @@ class Killer:
 
 
 def killed_at(at: int, folder: Path, step: int, keep: int) -> bool:
-    """Whether a process that saves was killed at its call of this number: it has so many."""
+    """True if a process that saves was killed at its call of this number: it has so many."""
     child = os.fork()
     if child == 0:
         killer = Killer(at)
@@ -82,7 +82,9 @@ def killed_at(at: int, folder: Path, step: int, keep: int) -> bool:
 
 
 def check(folder: Path, newest: int) -> list[int]:
-    """All checkpoints that there are can be read, and `newest` is among them."""
+    """Checks that all checkpoints can be read, and that `newest` is among them; returns their
+    steps.
+    """
     there = steps(folder)
     assert newest in there
     for step in there:

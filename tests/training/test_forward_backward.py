@@ -1,4 +1,4 @@
-"""What a worker looks at of its passes, and when."""
+"""The checks of a worker's forward and backward passes, and the moments at which they run."""
 
 import math
 from pathlib import Path

@@ -22,7 +22,9 @@ WAYS = ["Allgather", "Allreduce", "PowerSGD", "ACPSGD"]
 
 
 def ended(chosen: Settings) -> Snapshot:
-    """The last checkpoint of a run, before which rank 0 saw that all have the same weights."""
+    """Returns the last checkpoint of a run, before which rank 0 saw that all have the
+    same weights.
+    """
     run_threads(chosen)
     return load(Path(chosen.train_dir), chosen.max_steps)
 

@@ -28,7 +28,7 @@ Torch = Callable[[torch.optim.Optimizer], LRScheduler]
 
 
 def torchs(scheduler: Torch, lr: float = 0.4) -> list[float]:
-    """The rates of a PyTorch scheduler that is stepped after each step."""
+    """Returns the rates of a PyTorch scheduler that is stepped after each step."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
     made, rates = scheduler(optimizer), []
     for _ in range(LAST):
@@ -39,7 +39,7 @@ def torchs(scheduler: Torch, lr: float = 0.4) -> list[float]:
 
 
 def ours(**changes: object) -> list[float]:
-    """The rates of a run of so many steps."""
+    """Returns the rates of a run of so many steps."""
     chosen = Settings(lr=changes.pop("lr", 0.4), **changes).resolved()  # type: ignore[arg-type]
     rate = LearningRate(chosen, EPOCH, LAST)
     return [rate.at(step) for step in range(1, LAST + 1)]

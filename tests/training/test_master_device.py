@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 
 def trained(folder: Path, device: torch.device, steps: int, **changes: object) -> Snapshot:
-    """The last checkpoint of a run whose master is on a device, and whose workers are not."""
+    """Returns the last checkpoint of a run whose master is on a device, and whose
+    workers are not.
+    """
     given = {"down": "weights", "momentum": 0.9, "memory": "residual", "ema_decay": 0.9}
     chosen = settings(folder, max_steps=steps, n=3, **(given | changes))
     transports = network(chosen.n)

@@ -36,7 +36,7 @@ with own(Path(sys.argv[1]), RUN):
 
 
 def lock_file(folder: Path, who: LockOwner, age_s: float = 0.0) -> Path:
-    """The lock file that a holder has left, or renewed so long ago."""
+    """Returns the lock file that a holder has left, or renewed so long ago."""
     path = folder / RUN.file
     path.write_bytes(who.encoded())
     then = path.stat().st_mtime - age_s

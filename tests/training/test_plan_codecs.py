@@ -29,7 +29,7 @@ CHOSEN = CodecPlan(CODES, "none", 0.05, 0.1, 0.0041, 0.0123, 2.5, SAID)
 def choose(
     run: Settings, note: Callable[[str], object] = lambda text: None
 ) -> list[CodecPlan | None]:
-    """What each rank comes to."""
+    """Returns the plan of each rank."""
     transports, found = network(run.n), [None] * run.n
 
     def body(rank: int) -> None:
@@ -107,7 +107,7 @@ def test_gpus_are_refused_before_anything_starts() -> None:
 
 
 def test_the_codecs_are_settings_like_any_other(tmp_path: Path) -> None:
-    """So that `settings.toml` repeats the run."""
+    """`settings.toml` repeats the run."""
     run = CHOSEN.applied(settings(tmp_path, code="auto"))
     assert (run.code, run.memory) == ("qsgd", "none")
     assert run.code_for == "svd(rank=8): fc1.weight"

@@ -27,14 +27,14 @@ SHORT = {"network": "networks:normed", "batch_size": 8, "max_steps": 3, "fusion"
 
 
 def found_by(chosen: Settings) -> str:
-    """What a run says of its messages; it runs to its end."""
+    """Runs a training to its end, and returns its text about fusion."""
     told: list[Event] = []
     run_threads(chosen, told.append)
     return next(event for event in told if isinstance(event, Started)).fusion
 
 
 def repeated(folder: Path, into: Path) -> Settings:
-    """The settings that a run left behind, for another folder."""
+    """Returns the settings that a run left behind, for another folder."""
     left = read_settings([folder / "settings.toml"])
     return replace(Settings(**left), train_dir=str(into)).resolved()
 
@@ -48,8 +48,8 @@ def repeated(folder: Path, into: Path) -> Settings:
 )
 @pytest.mark.parametrize("case", slow_but(CASES[1:2], CASES), ids=lambda case: case["comm_type"])
 def test_a_run_that_measured_first_is_bit_for_bit_one_that_was_told(case, tmp_path) -> None:
-    """So measuring changes no weight, no memory, no statistic of batch norm and no order of data;
-    and who repeats a run by its settings gets the same bits.
+    """Measuring changes no weight, no memory, no statistic of batch norm and no order of data. A
+    run repeated by its settings gets the same bits.
     """
     way = {**SHORT, **case}["fusion"]
     told = found_by(settings(tmp_path / "auto", **{**SHORT, **case}))

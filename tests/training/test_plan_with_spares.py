@@ -26,7 +26,7 @@ DEFECT = "a planted defect"
 
 @pytest.fixture
 def built(monkeypatch) -> dict[str, Job]:
-    """The jobs that ranks make, by the names of their threads."""
+    """Returns the jobs that ranks make, by the names of their threads."""
     jobs: dict[str, Job] = {}
     lock, planned = threading.Lock(), threading.Barrier(3)
 

@@ -122,7 +122,7 @@ FOLDERS: dict[str, Callable[[Path], object]] = {"tensorboard": boarded, "gradien
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """A file outside of the run folder, which stays what it is, alone in its folder."""
+    """Returns a file outside of the run folder, which stays what it is, alone in its folder."""
     victim = tmp_path / "elsewhere" / "victim"
     victim.parent.mkdir()
     victim.write_bytes(TEXT)
@@ -152,7 +152,9 @@ def test_what_is_no_file_of_the_run_is_refused(run, victim, name, make):
 
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_a_file_with_another_name_is_not_written(run, victim, name):
-    """What is renamed over it leaves the other name alone; what is added to it is refused."""
+    """A file renamed over the name leaves the other name alone. Appending to the file
+    is refused.
+    """
     hard_link(run / name, victim)
     try:
         IN_PLACE[name](run)

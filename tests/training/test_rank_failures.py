@@ -18,7 +18,7 @@ LONG = 5_000_000  # characters
 def fails(
     error: BaseException, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[LocalTransport]:
-    """The transports of a job of which one rank meets an error."""
+    """Returns the transports of a job of which one rank meets an error."""
 
     def end(*_: object) -> None:
         raise error

@@ -36,7 +36,9 @@ def plain(
     apart: bool = False,
     scale: float = 1.0,
 ) -> dict[str, Tensor]:
-    """One process on the joined batches, with PyTorch's functions."""
+    """Trains in one process on the joined batches, with PyTorch's functions; returns
+    the weights.
+    """
     data = load_dataset(chosen.dataset, Path(chosen.data_dir))
     torch.manual_seed(derive(chosen.seed, "weights"))
     model = build_model(chosen.network, data.input_shape, data.classes)

@@ -56,8 +56,8 @@ CASES = [{"comm_type": "Bcast", "n": 3}, {"comm_type": "Allgather", "n": 2}]
 
 
 def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., JobMeasurements]:
-    """What ranks find where one codec sends next to nothing, and others so much for each tensor,
-    over links of 1 MB/s.
+    """Returns a function that gives measurements in which the codec `best` sends next to nothing,
+    and the others send many bytes for each tensor, over links of 1 MB/s.
     """
 
     def measure(
@@ -102,7 +102,9 @@ def as_predicted(*words: Any) -> tuple[TrialResult, ...]:
 
 
 def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    """The whole job with all that ranks do before, between and after plans; what rank 0 tells."""
+    """Runs the whole job, with the work of ranks before, between and after plans; returns rank 0's
+    events.
+    """
     lock, built, told = threading.Lock(), threading.Barrier(run.n), list[Event]()
 
     def one_by_one(settings: Settings, ranks: int) -> Job:
@@ -121,7 +123,7 @@ def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether two states have the same bits."""
+    """True if two states have the same bits."""
     return one.keys() == other.keys() and all(held.equal(other[name]) for name, held in one.items())
 
 
@@ -130,7 +132,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That replicas stay equal, the run itself sees to at its end."""
+    """The run itself checks at its end that replicas stay equal."""
     held: list[dict[str, Tensor]] = []
 
     def spied(state: Any, memory: Any, model: Any) -> None:

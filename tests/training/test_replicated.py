@@ -26,14 +26,14 @@ CPU = torch.device("cpu")
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether weights, optimiser and the workers' states are equal in every bit."""
+    """True if weights, optimiser and the workers' states are equal in every bit."""
     pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
     pairs += zip(one.workers, other.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
 
 
 def ended(chosen: Settings) -> Snapshot:
-    """The last checkpoint of a run."""
+    """Returns the last checkpoint of a run."""
     run_threads(chosen)
     return load(Path(chosen.train_dir), chosen.max_steps)
 

@@ -18,7 +18,7 @@ from atomo.training.resume import find_snapshot, spread
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether weights, optimiser and the workers' states are equal in every bit."""
+    """True if weights, optimiser and the workers' states are equal in every bit."""
     pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
     pairs += zip(one.workers, other.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a) for a, b in pairs)

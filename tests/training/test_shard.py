@@ -1,4 +1,4 @@
-"""Which worker sees which images."""
+"""The division of images among workers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What stands under the name of a file may be anything: it is named, and never waited for."""
+"""Special files under the name of a file: each is named in an error, and never waited for."""
 
 import os
 import socket

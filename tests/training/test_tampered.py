@@ -33,7 +33,7 @@ def model() -> nn.Sequential:
 
 
 def changed(key: str, value: Tensor | None) -> Callable[[State], State]:
-    """A state with another tensor under one name, or none."""
+    """Returns a state with another tensor under one name, or none."""
 
     def change(state: State) -> State:
         rest = {name: tensor for name, tensor in state.items() if name != key}
@@ -159,7 +159,7 @@ def reconfigure(folder: Path, key: str, value: object) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a run of one step."""
+    """Returns the folder of a run of one step."""
     folder = tmp_path_factory.mktemp("run")
     run_threads(settings(folder, max_steps=1, network=SMALL, code="topk(ratio=0.1)", n=3))
     (folder / "finished.json").unlink()
@@ -192,7 +192,7 @@ def test_any_setting_in_a_manifest_is_taken_or_refused(run, tmp_path):
 
 
 def identity_or_nothing(folder: Path) -> None:
-    """What a resumed run compares with its own settings, without the run."""
+    """Compares a resumed run with its own settings, without running it."""
     try:
         found = find_snapshot(settings(folder, network=SMALL, code="topk(ratio=0.1)", n=3))
     except (CheckpointError, ConfigError) as refused:

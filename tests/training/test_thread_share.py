@@ -13,7 +13,7 @@ PATIENCE_S = 600.0  # only a hang takes as long
 
 
 def shares(size: int, comm_type: str, spares: int = 0) -> list[int]:
-    """What each rank of a job takes, all on hosts of one name."""
+    """Returns each rank's share of the cores, for ranks whose hosts have one name."""
     found = [0] * size
 
     def ask(one: Transport) -> None:

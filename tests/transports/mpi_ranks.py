@@ -1,4 +1,4 @@
-"""What the ranks of `test_mpi` do: `mpirun -n 3 python mpi_ranks.py NAME ...`."""
+"""The ranks of `test_mpi`: `mpirun -n 3 python mpi_ranks.py NAME ...`."""
 
 import atexit
 import sys
@@ -15,7 +15,7 @@ from atomo.transports.mpi.library import MPI
 
 
 def parts(transport: Transport) -> None:
-    """What goes in parts, as between hosts, arrives whole, and nothing overtakes it."""
+    """Data sent in parts, as between hosts, arrives whole, and nothing overtakes it."""
     assert isinstance(transport, MpiTransport)
     whole, here = mpi.PART_BYTES, transport._host_ranks
     mpi.PART_BYTES, transport._host_ranks = 1000, []  # as if each rank had a host of its own

@@ -1,4 +1,4 @@
-"""What every transport does, played by three ranks at once: functions of a rank's transport.
+"""Scenarios for every transport, run by three ranks at once: functions of a rank's transport.
 
 Between two scenarios ranks meet at a barrier outside of the transport: one that is ahead would send
 into another's silence.
@@ -85,7 +85,7 @@ def turns(transport: Transport) -> None:
 
 
 def own(transport: Transport) -> None:
-    """What was received is the receiver's, to change as it likes: nobody else sees that."""
+    """Received data belongs to the receiver, which may change it: no other rank sees the change."""
     if transport.rank == 0:
         data = np.zeros(3, np.uint8)
         for to in (0, 1, 2):

@@ -8,7 +8,7 @@ from atomo.transports.deadline import Deadline
 
 @pytest.fixture
 def slept(monkeypatch) -> list[float]:
-    """The pauses, which take no time."""
+    """Returns the pauses, which take no time."""
     pauses: list[float] = []
     monkeypatch.setattr(deadline.time, "sleep", pauses.append)
     return pauses

@@ -1,4 +1,4 @@
-"""What MPI says of memory on GPUs, and what we say of that."""
+"""MPI's support of memory on GPUs, and the messages about it."""
 
 import pytest
 

@@ -14,7 +14,7 @@ NAMES = [*SCENARIOS, "parts"]
 
 
 def play(names: list[str], log: Path) -> tuple[int, str]:
-    """The exit code and the words of a job that plays scenarios."""
+    """Returns the exit code and the words of a job that plays scenarios."""
     line = command(Settings(n=3), [])
     job = Job([*line[: line.index("-m")], str(RANKS), *names], log)
     try:
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
-    """All scenarios, one after the other, in one job."""
+    """Returns all scenarios, one after the other, in one job."""
     return play(NAMES, tmp_path_factory.mktemp("mpi") / "log")
 
 

@@ -1,4 +1,4 @@
-"""What MPI is handed of tensors on a device; a stand-in for its communicator sees it."""
+"""The calls of MPI for tensors on a device, as a stand-in for its communicator sees them."""
 
 from typing import Any, final
 

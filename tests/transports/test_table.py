@@ -1,4 +1,4 @@
-"""Which transport joins a job, and how many ranks its launcher says there are."""
+"""The choice of the transport of a job, and the number of ranks that its launcher reports."""
 
 import pytest
 

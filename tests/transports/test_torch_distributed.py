@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def play(names: Sequence[str], folder: Path) -> tuple[list[int], str]:
-    """The exit codes of the ranks of a job that plays scenarios, and all their words."""
+    """Returns the exit codes of the ranks of a job that plays scenarios, and all their words."""
     folder.mkdir(exist_ok=True)
     env = {"ATOMO_TEST_STORE": str(folder / "store"), "WORLD_SIZE": "3"}
     env["GLOO_SOCKET_IFNAME"] = "lo"  # the host's own name may lead nowhere
@@ -32,7 +32,7 @@ def play(names: Sequence[str], folder: Path) -> tuple[list[int], str]:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], str]:
-    """All scenarios, one after the other, in one job."""
+    """Returns all scenarios, one after the other, in one job."""
     return play([*SCENARIOS], tmp_path_factory.mktemp("torch"))
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of `test_torch_distributed` do: `python torch_ranks.py NAME ...`."""
+"""The ranks of `test_torch_distributed`: `python torch_ranks.py NAME ...`."""
 
 import os
 import sys

@@ -18,7 +18,7 @@ from atomo_cluster.ec2.cli import main
 
 @dataclass(frozen=True)
 class Result:
-    """What a command came to."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -44,13 +44,13 @@ def proxy() -> Iterator[Cloud]:
 
 @pytest.fixture(scope="session")
 def clients() -> Remembering:
-    """What makes clients, for all tests."""
+    """Returns the factory of clients that all tests share."""
     return Remembering()
 
 
 @pytest.fixture
 def cloud(proxy: Cloud, clients: Remembering, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """An empty account."""
+    """Returns an empty account."""
     proxy.reset()
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -84,7 +84,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> Path:
-    """The working folder, with a cluster of two workers in cluster.yaml."""
+    """Returns the working folder, with a cluster of two workers in cluster.yaml."""
     monkeypatch.chdir(tmp_path)
     write_cluster(tmp_path / "cluster.yaml", state_dir=str(tmp_path / "state"))
     return tmp_path
@@ -106,7 +106,7 @@ def ec2(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 @pytest.fixture
 def lab(ec2: Ec2, cloud: Cloud, folder: Path) -> Iterator[Lab]:
-    """A master and a worker that run, and let ssh in."""
+    """Returns a master and a worker that run, and let ssh in."""
     if reason := why_not():
         pytest.skip(f"NOT TESTED: {reason}")
     made = Lab(ec2, cloud, folder)

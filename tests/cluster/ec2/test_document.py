@@ -20,7 +20,7 @@ LAST = "verified: nothing in us-east-1 carries the tags of atomo, owner user/mot
 
 
 def rehearsal():
-    """The section of whichever document has it."""
+    """Returns the section on the rehearsal, from the page that has it."""
     (text,) = [path.read_text() for path in DOCS.glob("cluster*.md") if HEADING in path.read_text()]
     return text.partition(HEADING)[2].partition("\n## ")[0]
 
@@ -46,7 +46,7 @@ def test_the_rehearsal(ec2, cloud, folder, monkeypatch):
 
 
 def granted():
-    """The actions of the policy in the document, by whether a launch needs them."""
+    """Returns the actions of the policy in the document, by whether a launch needs them."""
     text = (DOCS / "cluster-ec2.md").read_text()
     policy = json.loads(text.partition("```json\n")[2].partition("```")[0])
     return [

@@ -63,7 +63,7 @@ def test_a_missing_package_is_named(ec2, monkeypatch, package):
 
 @pytest.fixture
 def environment(tmp_path):
-    """An environment that counts as installed, whose Python is another program."""
+    """Returns an environment that counts as installed, whose Python is another program."""
 
     def make(program, extras=""):
         python = tmp_path / "venv/bin/python"
@@ -127,7 +127,7 @@ def test_lustre_is_mounted_where_nothing_is(tmp_path):
 
 
 def with_gpus(folder, count):
-    """A PATH on which nvidia-smi lists so many."""
+    """Returns the environment of a host on which nvidia-smi lists `count` GPUs."""
     smi = folder / "nvidia-smi"
     lines = "\n".join(f"echo GPU {number}: Tesla T4" for number in range(count))
     smi.write_text(f"#!/bin/bash\n{lines}\n")

@@ -17,7 +17,7 @@ def possible() -> None:
 
 @pytest.fixture
 def tool(possible: None, tmp_path: Path) -> Iterator[Tool]:
-    """The command with a folder of its own, and a machine that is as before afterwards."""
+    """Returns the command with a folder of its own, and a machine that is as before afterwards."""
     before = machine()
     made = Tool(tmp_path / "clusters")
     yield made
@@ -29,7 +29,7 @@ def tool(possible: None, tmp_path: Path) -> Iterator[Tool]:
 
 @pytest.fixture(scope="module")
 def cluster(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
-    """Three hosts that the tests of a module share and leave as they were."""
+    """Returns three hosts that the tests of a module share and leave as they were."""
     made = Tool(tmp_path_factory.mktemp("shared") / "clusters")
     try:
         made.does("up", "--hosts", "3", "--rate", "1gbit")

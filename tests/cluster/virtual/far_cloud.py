@@ -37,7 +37,7 @@ printf '[default]\naws_%s = test\naws_%s = test\n' access_key_id secret_access_k
 
 
 class Hosts:
-    """Which host is which instance."""
+    """The table of hosts and their instances."""
 
     def __init__(self, config: str, hosts: list[tuple[str, str]]) -> None:
         self._config, self._free = config, hosts

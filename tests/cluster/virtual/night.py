@@ -80,7 +80,7 @@ class Night:
             time.sleep(2.0)  # a look takes longer than a moment
 
     def __call__(self, command: str, *words: str) -> Any:
-        """What a command of the laptop answers."""
+        """Returns the answer of a command that runs on the laptop."""
         options = [
             "--name=night", "--image-id=ami-785db401", "--ssh-from=203.0.113.7/32",
             f"--n-workers={self.workers}", f"--state-dir={self.folder / 'state'}",
@@ -97,19 +97,19 @@ class Night:
         self.master = self.living()[first["id"]]
 
     def ec2(self, action: str, **words: object) -> Any:
-        """What AWS answers to one who may do everything."""
+        """Returns AWS's answer to a caller with all permissions."""
         line = [sys.executable, "-c", AWS, self.url, action, json.dumps(words)]
         return json.loads(self.tool.does("exec", self.far, *line))
 
     def living(self) -> dict[str, str]:
-        """The instances that AWS has not ended: host by identifier."""
+        """Returns the instances that AWS has not ended: host by identifier."""
         batches = self.ec2("describe_instances")["Reservations"]
         found = {one["InstanceId"]: one["State"]["Name"] for b in batches for one in b["Instances"]}
         names = dict(re.findall(r"(i-\w+) is (h\d+)", self.aws.output))
         return {id: names[id] for id, state in found.items() if state in ("pending", "running")}
 
     def on(self, host: str, command: str) -> str:
-        """The output of a command on a host."""
+        """Returns the output of a command on a host."""
         return self.tool.does("exec", host, "bash", "-c", command)
 
     def lose(self, how: str) -> str:
@@ -128,16 +128,16 @@ class Night:
         return id
 
     def events(self) -> list[dict[str, str]]:
-        """What the master has told: when, of what kind, and in what words."""
+        """Returns the events that the master recorded, each with its time, kind and text."""
         told = f"[ ! -e ~/{STORY} ] || cat ~/{STORY}"  # a supervisor that starts has told nothing
         return [json.loads(line) for line in self.on(self.master, told).splitlines()]
 
     def story(self, kind: str = "") -> list[str]:
-        """The words of a kind."""
+        """Returns the words of a kind."""
         return [one["text"] for one in self.events() if kind in ("", one["kind"])]
 
     def whole(self, lost: str = "") -> bool:
-        """Whether the job runs, on as many hosts as it is to, without the one that was lost."""
+        """True if the job runs, on as many hosts as it is to, without the one that was lost."""
         told = [one["kind"] for one in self.events() if one["kind"] in CHANGES]
         assert not set(told) & set(ENDS), f"the job has ended already: {self.log()}"
         if told[-1:] != ["started"]:
@@ -146,7 +146,7 @@ class Night:
         return lost not in living and len(living) == self.workers + 1
 
     def log(self) -> str:
-        """All that helps to see what went wrong."""
+        """Returns the logs that help to find the cause of a failure."""
         told = "cat ~/.atomo/supervisor/story.jsonl ~/.atomo/supervisor/log; tail ~/*/train.log"
         return self.aws.output[-2000:] + self.on(self.master, f"{{ {told}; }} 2>&1 || true")
 
@@ -156,7 +156,7 @@ class Night:
 
 
 def main() -> int:
-    """The long version of `test_night.py`, with a real training; the exit code."""
+    """Runs the long version of `test_night.py`, with a real training; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replacements", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=20.0)
@@ -175,7 +175,7 @@ def main() -> int:
 
 
 def night_of(tool: Tool, folder: Path, replacements: int, seconds_s: float, steps: int) -> int:
-    """One night, told of; the exit code."""
+    """Runs one night, prints its events, and returns the exit code."""
     night = Night(tool, folder, 5 + replacements + SPARE, workers=3, rate=RATE)
     calm = undisturbed(folder / "calm", [*TRAINING, f"--max-steps={steps}"], night.workers + 1)
     try:

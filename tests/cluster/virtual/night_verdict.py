@@ -1,4 +1,4 @@
-"""What a night came to, beside the same training that nothing happened to."""
+"""The verdict on a night: its training compared with an undisturbed training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGAIN = "hosts are there again"  # so the supervisor tells of a replacement
 
 
 class Told(Protocol):
-    """Who can be asked what has happened on the hosts."""
+    """The source of events of the hosts."""
 
     master: str
     checkout: str
@@ -37,7 +37,7 @@ class Came:
 
 
 def undisturbed(folder: Path, words: Sequence[str], processes: int) -> Job:
-    """The same training on this machine alone, beside everything else."""
+    """Starts the same training on this machine alone, at low priority."""
     folder.mkdir()
     line = [sys.executable, "-m", "atomo", "train", *words, f"--n={processes}"]
     return Job(["nice", "-n", "10", *line, f"--train-dir={folder / 'run'}"], folder / "log")
@@ -61,7 +61,7 @@ def judged(
     events: Sequence[dict[str, str]], lost: Sequence[str], night: tuple[Records, Records],
     calm: tuple[Records, Records], steps: int,
 ) -> Came:  # fmt: skip
-    """The verdict on steps and evaluations of a night and of a training without one."""
+    """Returns the verdict on steps and evaluations of a night and of a training without one."""
     taken = [one["step"] for one in night[0] if one["event"] == "StepDone"]
     ends = [{one["step"]: one for one in evaluated}.get(steps) for _, evaluated in (night, calm)]
     again = [one for one in events if AGAIN in one["text"]]
@@ -93,5 +93,5 @@ def minutes(since: dict[str, str], until: dict[str, str]) -> float:
 
 
 def records(text: str) -> Records:
-    """The records of a file of JSON lines."""
+    """Returns the records of a file of JSON lines."""
     return [json.loads(line) for line in text.splitlines() if line.strip()]

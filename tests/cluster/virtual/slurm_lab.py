@@ -46,7 +46,7 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9
 
 
 def lacking() -> str:
-    """Why there can be no SLURM on this machine; empty: there can."""
+    """Returns why SLURM cannot run on this machine; empty if it can."""
     missing = [name for name in DAEMONS if found(name) is None]
     if missing:
         return f"there is no {', '.join(missing)}; `{INSTALL}` brings them"
@@ -109,15 +109,15 @@ class Slurm:
         self._stack.callback(self._tool.start(log, "exec", host, path, *words).kill)
 
     def on(self, host: str, *words: str) -> str:
-        """What a command says on a host; nothing where it fails, as while daemons start."""
+        """Returns the output of a command on a host; empty if it fails, as while daemons start."""
         done = self._tool("exec", host, *words)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def does(self, *words: str) -> str:
-        """What a command says that must succeed, on the first host."""
+        """Returns the output of a command on the first host. The command must succeed."""
         return self._tool.does("exec", "h1", *words)
 
     def field(self, job: str, name: str) -> str:
-        """What `scontrol show job` says of a job: JobState, Restarts, ExitCode and so on."""
+        """Returns a field of `scontrol show job`: JobState, Restarts, ExitCode and so on."""
         told = self.on("h1", "scontrol", "show", "job", job).split()
         return next((word.partition("=")[2] for word in told if word.startswith(f"{name}=")), "")

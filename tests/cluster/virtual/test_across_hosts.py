@@ -25,7 +25,7 @@ def shared(tool: Tool) -> Path:
 
 
 def hosts(tool: Tool, count: int) -> str:
-    """A host file with the first hosts of the cluster."""
+    """Returns a host file with the first hosts of the cluster."""
     lines = (tool.clusters / "virtual" / "hosts_address").read_text().splitlines()
     path = shared(tool) / "hosts"
     path.write_text("\n".join([line for line in lines if line[0] != "#"][:count]) + "\n")
@@ -67,7 +67,7 @@ def test_lenet_trains_over_three_hosts_and_its_bytes_cross_the_links(tool, envir
 def assert_crossed(
     run: Path, before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]
 ) -> None:
-    """What the run reports is what the interfaces counted, within 5 %.
+    """Checks that the run reports the bytes that the interfaces counted, within 5 %.
 
     Worker 1 sits beside the master, on h1: its share, a third with `sgd`, crosses no link. It hands
     one copy of the weights on to h2, and that to h3.
@@ -83,7 +83,7 @@ def assert_crossed(
 
 
 def rank_on(tool: Tool, name: str) -> int:
-    """The process of the only rank on a host."""
+    """Returns the process of the only rank on a host."""
     found = tool.host(name)["processes"]
     return next(one["pid"] for one in found if " atomo rank " in one["command"])
 

@@ -49,7 +49,7 @@ def fault(name: str, at: float, overcome: float, restarted: bool) -> SimpleNames
 
 
 def told(training: Any, *steps: tuple[float, int]) -> Any:
-    """A training whose steps were told of at these moments."""
+    """Returns the training with these steps recorded at these times."""
     training.steps, training._furthest = [at for at, _ in steps], [step for _, step in steps]
     return training
 

@@ -18,7 +18,7 @@ CHECKOUT = "atomo-on-virtual-hosts"
 
 
 class Laptop:
-    """Where the person sits: a third host, from which pytorch_ec2.py reaches the two others."""
+    """The user's machine: a third host, from which pytorch_ec2.py reaches the two others."""
 
     def __init__(self, tool: Tool, folder: Path) -> None:
         self.tool = tool
@@ -34,7 +34,7 @@ class Laptop:
         return self.tool.does("exec", LAPTOP, *line)
 
     def on(self, name: str, *command: str) -> str:
-        """The output of a command on a host."""
+        """Returns the output of a command on a host."""
         return self.tool.does("exec", name, *command)
 
 

@@ -35,14 +35,14 @@ def slurm(tool: Tool, environment: dict[str, str], tmp_path: Path) -> Iterator[S
 
 
 def ranks(slurm: Slurm, asked: str, *options: str) -> list[str]:
-    """Where the ranks of a job are, in an allocation of salloc."""
+    """Returns the hosts of a job's ranks, in an allocation of salloc."""
     allocation = ["salloc", "--quiet", *asked.split()]
     told = slurm.does(*allocation, "python", "-c", WHERE, *options).splitlines()
     return [line.split()[1] for line in sorted(told) if line[:1].isdigit()]
 
 
 def begins(slurm: Slurm, job: str) -> bool:
-    """Whether a job runs, which SLURM has wait for two minutes once it is in the queue again."""
+    """True if a job runs, which SLURM has wait for two minutes once it is in the queue again."""
     slurm.on("h1", "scontrol", "update", f"JobId={job}", "StartTime=now")
     return slurm.field(job, "JobState") == "RUNNING"
 

@@ -225,7 +225,7 @@ def test_a_cluster_whose_root_is_killed_is_gone_and_can_be_made_anew(tool):
 
 
 def is_first(entry: Path, tail: str) -> bool:
-    """Whether a process is the first of its namespace and its words end like this."""
+    """True if a process is the first of its namespace and its words end like this."""
     try:
         pids = [line for line in (entry / "status").read_text().splitlines() if "NSpid" in line]
         return (entry / "cmdline").read_text().endswith(tail) and pids[0].split()[-1] == "1"
@@ -235,7 +235,7 @@ def is_first(entry: Path, tail: str) -> bool:
 
 @pytest.fixture
 def sshd(tool: Tool, tmp_path: Path) -> Path:
-    """The place of a program that the command takes for sshd."""
+    """Returns the place of a program that the command takes for sshd."""
     folder = tmp_path / "bin"
     folder.mkdir()
     tool.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
@@ -296,7 +296,7 @@ def test_an_up_that_hangs_can_be_ended(end, code, tool, sshd, tmp_path):
 
 @pytest.fixture
 def stranger(possible: None) -> Iterator[Tool]:
-    """The command as a user without privileges gives it."""
+    """Yields the command run by a user without privileges."""
     if os.geteuid() or shutil.which("setpriv") is None:
         pytest.skip("NOBODY TO BECOME: needs root and setpriv")
     users = [

@@ -1,4 +1,4 @@
-"""What the command says before it does anything; this needs no privilege."""
+"""Usage errors of the virtual cluster's command; these tests need no privilege."""
 
 import shlex
 import subprocess

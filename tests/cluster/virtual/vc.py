@@ -17,7 +17,7 @@ PATIENCE_S = 600.0  # for a command that is known to end
 
 
 def why_not() -> str:
-    """Why there can be no cluster on this machine; empty: there can."""
+    """Returns why no cluster can run on this machine; empty if one can."""
     done = call(["check"], {})
     return "" if done.returncode == 0 else done.stdout.strip() or done.stderr.strip()
 
@@ -62,29 +62,29 @@ class Tool:
         return call(words, self.environment, self._before, self._python)
 
     def does(self, *words: str | os.PathLike[str]) -> str:
-        """The output of a command that must succeed."""
+        """Returns the output of a command that must succeed."""
         done = self(*words)
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     def refuses(self, *words: str | os.PathLike[str]) -> str:
-        """What a command says that must end with 2."""
+        """Returns the message of a command that must exit with 2."""
         done = self(*words)
         assert done.returncode == 2, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stderr
 
     def host(self, name: str, cluster: str = "virtual") -> dict[str, Any]:
-        """What `status` says of a host."""
+        """Returns the entry of a host in the output of `status`."""
         hosts = json.loads(self.does("status", "--json", "--name", cluster))["hosts"]
         return next(host for host in hosts if host["name"] == name)
 
     def start(self, log: Path, *words: str | os.PathLike[str], **environment: str) -> Job:
-        """A command under way."""
+        """Returns a command under way."""
         line = [*self._before, self._python, str(SCRIPT), *map(str, words)]
         return Job(line, log, {**self.environment, **environment})
 
     def processes(self) -> list[str]:
-        """The command lines of whatever was started in this folder and still runs."""
+        """Returns the command lines of whatever was started in this folder and still runs."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -101,7 +101,9 @@ class Tool:
 
 
 def machine() -> dict[str, str]:
-    """What a cluster could leave on the machine: interfaces, mounts, names."""
+    """Returns the state of the machine that a cluster could leave changed: interfaces, mounts,
+    names.
+    """
     asked = {"links": ["ip", "-o", "link"], "mounts": ["cat", "/proc/self/mounts"],
              "namespaces": ["ip", "netns"], "name": ["uname", "-n"],
              "hosts": ["cat", "/etc/hosts"]}  # fmt: skip

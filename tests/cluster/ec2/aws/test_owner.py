@@ -1,4 +1,6 @@
-"""Whose a cluster is: the same in every process, and never a reason to say that nothing runs."""
+"""The owner of a cluster: the same in every process, and never a reason to report that no cluster
+runs.
+"""
 
 import pytest
 from cluster.ec2.support.cloud import Reply, everything
@@ -19,7 +21,7 @@ def identity(arn):
 
 @pytest.fixture
 def role(cloud):
-    """Every call of a command comes from another session of one role, as botocore makes them."""
+    """Gives each call of a command another session of one role, as botocore does."""
     sessions = iter(range(1000))
     cloud.on("GetCallerIdentity", lambda *_: identity(ROLE.format(next(sessions))), times=1000)
 

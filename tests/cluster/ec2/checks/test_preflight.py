@@ -158,7 +158,7 @@ def test_a_group_of_the_same_name_that_is_not_ours_is_not_taken(ec2, cloud):
 
 @pytest.fixture
 def efs(cloud):
-    """A mount target in us-east-1a: its address and its security group."""
+    """Returns a mount target in us-east-1a: its address and its security group."""
     client, ec2 = cloud.moto.client("efs"), cloud.moto.client()
     zone = [{"Name": "availability-zone", "Values": ["us-east-1a"]}]
     subnet = ec2.describe_subnets(Filters=zone)["Subnets"][0]["SubnetId"]

@@ -66,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a command: its exit code, and what is wrong with it."""
+    """The result of a command: its exit code, and the faults of its report."""
 
     code: int
     untold: frozenset[str]  # what runs and was not named
@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def wrong(self) -> str:
-        """What there is to mend; empty: nothing."""
+        """The defects to mend; empty if there are none."""
         return "; ".join(
             [f"NOT TOLD OF: {', '.join(sorted(self.untold)[:9])}"] * bool(self.untold)
             + [f"MAY COST {self.usd:.2f} OF {self.limit:.2f} USD"] * (self.usd > self.limit)
@@ -87,7 +87,9 @@ class Outcome:
 
 
 def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool = False) -> list[Case]:
-    """The faults that a command can meet: those of the calls that it makes without any."""
+    """Returns the faults that a command can meet: those of the calls that it makes when nothing
+    fails.
+    """
     ready(ec2, cloud, folder, command)
     done = ec2(*COMMANDS[command].words)
     assert done.code == 0, f"{command} without a fault: {done.out}{done.err}"
@@ -100,7 +102,7 @@ def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool = False
 
 
 def fault(case: Case) -> Reply | object:
-    """What AWS does in place of an answer."""
+    """Returns the reply that AWS gives in place of an answer."""
     if case.kind == "refused":
         told = SPOKEN.get(case.call)
         return Reply(403, told[0].encode(), told[1]) if told else REFUSED
@@ -122,7 +124,7 @@ def once(words: dict[str, str], forward: Forward) -> Reply | None:
 
 
 def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
-    """What a command comes to with a fault. The account is ready for it."""
+    """Runs a command with a fault and returns the outcome. The account is ready for the command."""
     tried = COMMANDS[case.command]
     before = costing(cloud)
     cloud.acts.clear()
@@ -142,7 +144,7 @@ def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
 
 
 def named(call: str, said: str) -> bool:
-    """Whether a message names a call: `ec2.run_instances` is RunInstances."""
+    """True if a message names a call: `ec2.run_instances` is RunInstances."""
     return call.lower() in re.sub(r"[_\W]", "", said.lower())
 
 
@@ -152,7 +154,8 @@ def limit(words: tuple[str, ...]) -> float:
 
 
 def costing(cloud: Cloud) -> frozenset[str]:
-    """What the account pays for, and requests that may yet bring it a host.
+    """Returns the resources that the account pays for, and the requests that may still bring a
+    host.
 
     What ends with a host or an image is told of with it, and so are requests that brought a host.
     """
@@ -170,7 +173,7 @@ def costing(cloud: Cloud) -> frozenset[str]:
 def every(
     ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool
 ) -> Iterator[tuple[Case, Outcome]]:
-    """What comes of every fault in a command."""
+    """Yields the outcome of every fault in a command."""
     found = cases(ec2, cloud, folder, command, each)
     ready(ec2, cloud, folder, command)
     for case in found:
@@ -180,7 +183,7 @@ def every(
 
 
 def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Outcome]]:
-    """Every fault in some commands, with a line for each."""
+    """Returns every fault in some commands, with a line for each."""
     found = []
     with tempfile.TemporaryDirectory() as folder, rig(Path(folder)) as (ec2, cloud):
         for name in names:
@@ -194,7 +197,7 @@ def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Out
 
 
 def told(found: Iterator[tuple[Case, Outcome]]) -> Iterator[tuple[Case, Outcome]]:
-    """The same, with a line for each as it goes on."""
+    """Prints a line for each case, and yields it unchanged."""
     for case, result in found:
         what = f"{case.command:24} {case.call:36} {case.occurrence} {case.kind:8}"
         sys.stderr.write(f"{what} {result.code}  {result.wrong}".rstrip() + "\n")
@@ -202,7 +205,7 @@ def told(found: Iterator[tuple[Case, Outcome]]) -> Iterator[tuple[Case, Outcome]
 
 
 def kept(keep: Path | None, name: str) -> list[tuple[Case, Outcome]]:
-    """What an earlier run has found of a command, where all was as it should be."""
+    """Returns the outcomes of a command that an earlier run stored, without those to mend."""
     path = keep and keep / f"{name}.json"
     if not path or not path.exists():
         return []

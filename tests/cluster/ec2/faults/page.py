@@ -24,7 +24,7 @@ Seen = tuple[str, str, int]  # a command, a call, an exit code
 
 
 def page_of(found: Sequence[Seen]) -> str:
-    """The table, with a sentence before it."""
+    """Returns the table, with a sentence before it."""
     shown = [code for code in HEADINGS if any(code == seen for *_, seen in found)]
     if unknown := {code for *_, code in found} - set(shown):
         raise ValueError(f"no heading for the exit codes {sorted(unknown)}")
@@ -44,7 +44,9 @@ def page_of(found: Sequence[Seen]) -> str:
 
 
 def cell(those: Sequence[str], asking: Sequence[str]) -> str:
-    """Some of the commands that make a call, the shorter way round."""
+    """Returns a cell that names some of the commands that make a call, or the exceptions if that is
+    shorter.
+    """
     others = [one for one in asking if one not in those]
     if not others and len(those) > 1:
         return ALL
@@ -59,7 +61,7 @@ def named(commands: Iterable[str]) -> str:
 
 
 def in_page() -> dict[str, dict[int, str]]:
-    """The cells of the page's table, by call and exit code."""
+    """Returns the cells of the page's table, by call and exit code."""
     text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]]
             for line in text.splitlines() if line.startswith("| ")]  # fmt: skip
@@ -68,6 +70,6 @@ def in_page() -> dict[str, dict[int, str]]:
 
 
 def has(text: str, command: str) -> bool:
-    """Whether a cell is of a command."""
+    """True if a cell is of a command."""
     listed = command in re.findall("`(.*?)`", text)
     return not listed if text.startswith(ALL) else listed

@@ -1,4 +1,4 @@
-"""What faults are tried on: an account, commands, and hosts that take whatever they are told."""
+"""The setup of the fault tests: an account, commands, and hosts that accept every command."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ esac
 
 @dataclass(frozen=True)
 class Result:
-    """What a command came to."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -142,7 +142,7 @@ def prepare(cloud: Cloud, folder: Path) -> None:
 
 
 def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:
-    """What stands before a command."""
+    """Prepares the account and the folder for a command."""
     prepare(cloud, folder)
     for words in COMMANDS[command].before:
         done = ec2(*words)
@@ -161,7 +161,7 @@ def store(cloud: Cloud, words: tuple[str, ...]) -> None:
 
 
 def most_usd(cloud: Cloud, folder: Path) -> float:
-    """What the hosts that run cost until their own fuses end them, whoever looks or not."""
+    """Returns the cost of the running hosts until their own fuses end them."""
     client = cloud.moto.client()
     batches = client.describe_instances(
         Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
@@ -172,7 +172,7 @@ def most_usd(cloud: Cloud, folder: Path) -> float:
 
 
 def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
-    """The hours that a host lives: what it was told last, else what its first boot sets."""
+    """Returns the hours that a host lives: what it was told last, else what its first boot sets."""
     moved = folder / f"fuse-{instance['InstanceId']}"
     if moved.exists():
         return (float(moved.read_text()) - instance["LaunchTime"].timestamp()) / 3600

@@ -50,12 +50,12 @@ class Played:
 
 
 def now() -> datetime:
-    """The time."""
+    """Returns the time."""
     return datetime.now(timezone.utc)
 
 
 def crew_of(folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True) -> HostPool:
-    """The hosts of a cluster that was launched, as its supervisor sees them."""
+    """Returns the hosts of a cluster that was launched, as its supervisor sees them."""
     memory = folder / "master"
     memory.mkdir(exist_ok=True)
     settings = master_settings(load(folder / "cluster.yaml", {}), "user/moto", "")
@@ -96,7 +96,7 @@ def sshless(run: Run, hosts: Any) -> Any:
 
 
 def living(cloud: Cloud) -> dict[str, str]:
-    """A host of each role that runs."""
+    """Returns a host of each role that runs."""
     wanted = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     batches = cloud.moto.client().describe_instances(Filters=wanted)["Reservations"]
     found = [one for batch in batches for one in batch["Instances"]]

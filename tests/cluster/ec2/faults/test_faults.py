@@ -45,7 +45,7 @@ def test_a_table_has_each_command_once_where_it_belongs():
 
 @pytest.fixture
 def tried(ec2, cloud, folder):
-    """What a fault comes to."""
+    """Returns a function that tries one fault."""
     (folder / "cluster.yaml").unlink()
 
     def once(case):

@@ -61,7 +61,7 @@ class Night:
 
 @pytest.fixture
 def night(folder, cloud):
-    """A night over a master and a worker."""
+    """Returns a night over a master and a worker."""
     cloud.prices = PRICES
 
     def begin(max_usd):
@@ -76,7 +76,7 @@ def night(folder, cloud):
 
 @pytest.fixture
 def burnt(monkeypatch):
-    """The hosts whose fuses were told to burn at once."""
+    """Returns the hosts whose fuses were ordered to end them at once."""
     made = []
 
     def run(ssh, host, command, stdin=b"", timeout_s=None):

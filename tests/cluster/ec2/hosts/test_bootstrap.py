@@ -23,7 +23,7 @@ PRE_RUN = '#!/bin/bash\necho "pre_run $*" >>"$HOME/called"\n'
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A small checkout: our step script, and an installation that only notes its call."""
+    """Returns a small checkout: our step script, and an installation that only notes its call."""
     folder = tmp_path / "checkout"
     (folder / "tools").mkdir(parents=True)
     shutil.copy(ROOT / "tools/remote_script.sh", folder / "tools")
@@ -57,7 +57,7 @@ class Machines:
         return main([command, *self.options, *words])
 
     def text(self, name):
-        """What a file holds on each host."""
+        """Returns the text of a file on each host."""
         return [(host.home / name).read_text() for host in self.hosts]
 
 
@@ -227,7 +227,7 @@ def test_without_git_packages_are_copied_whatever_their_names(tmp_path):
 
 @pytest.fixture
 def fleet(ec2, cloud, folder, checkout, monkeypatch):
-    """One sshd that stands for every instance, whatever its address."""
+    """Returns one sshd that stands for every instance, whatever its address."""
     (folder / "state/test").mkdir(parents=True)
     host = Host(folder / "host", make_key(folder / "state/test/id_ed25519"))
     host.program("ssh", RECORDER)  # from the master to addresses inside a cloud that is not there

@@ -1,4 +1,4 @@
-"""What MPI gets out of links, as it is told and shown."""
+"""The speed of links under MPI: how it is reported and shown."""
 
 import json
 
@@ -21,7 +21,7 @@ def printed(*kernel):
 
 @pytest.fixture
 def shown(monkeypatch, tmp_path):
-    """What is shown where the master prints something."""
+    """Returns a function that shows the speeds for an output of the master."""
 
     def show(told, code=0, efa=False):
         asked = []

@@ -29,7 +29,7 @@ while data := sys.stdin.buffer.read1(65536):
 
 @pytest.fixture
 def sessions(lab, folder, monkeypatch):
-    """A lab whose hosts are reached through sessions alone."""
+    """Returns a lab whose hosts are reached through sessions alone."""
     programs, ports = folder / "programs", folder / "ports"
     programs.mkdir()
     pairs = zip(lab.records, lab.hosts, strict=True)
@@ -96,7 +96,7 @@ def test_no_port_is_open_and_hosts_are_managed(ec2, cloud, sessions_programs):
 
 @pytest.fixture
 def sessions_programs(tmp_path, monkeypatch):
-    """What is needed here is there."""
+    """Puts the programs that sessions need on the PATH."""
     folder = tmp_path / "needed"
     folder.mkdir()
     for name in ("aws", "session-manager-plugin"):

@@ -18,7 +18,7 @@ JOB = "3\trunning\t\t10\t11\t\t--epochs 2\n"
 
 
 class Hosts:
-    """What hosts are told over ssh, and say."""
+    """Hosts that record the commands sent over ssh, and answer them."""
 
     def __init__(self):
         self.told, self.jobs, self.lost = [], "", set()
@@ -46,7 +46,7 @@ def states(ec2):
 
 
 def up(cloud):
-    """A cluster of three, without the checks of `launch`, which take longer."""
+    """Returns a cluster of three, without the checks of `launch`, which take longer."""
     return [start(cloud, role) for role in ("master", "worker", "worker")]
 
 

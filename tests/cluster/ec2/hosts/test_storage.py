@@ -33,14 +33,14 @@ def write(folder: Path, **files: bytes) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder."""
+    """Returns all files below a folder."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 @pytest.fixture
 def bucket(cloud, monkeypatch):
-    """An empty place on S3."""
+    """Returns an empty place on S3."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", cloud.moto.url)
     cloud.moto.client("s3").create_bucket(Bucket="results-of-tests")
     return Bucket(Aws("us-east-1"), PLACE)
@@ -48,7 +48,7 @@ def bucket(cloud, monkeypatch):
 
 @pytest.fixture
 def kept(bucket, tmp_path):
-    """What the supervisor keeps results with, on a master whose home is `tmp_path`."""
+    """Returns the supervisor's store of results, on a master whose home is `tmp_path`."""
     cluster = Cluster(supervise=True, results=PLACE)
     return S3Results(cluster, tmp_path, bucket, tmp_path / "story.jsonl")
 

@@ -1,4 +1,4 @@
-"""What runs on the hosts: the fuse, and the watch for EC2's two-minute notice."""
+"""The programs that run on the hosts: the fuse, and the watch for EC2's two-minute notice."""
 
 import os
 import pwd
@@ -193,7 +193,7 @@ class Metadata(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def metadata():
-    """Its address."""
+    """Returns its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -214,7 +214,7 @@ signal.pause()
 
 @pytest.fixture
 def job():
-    """A process whose command line nobody else has, with what finds it."""
+    """Returns a process whose command line nobody else has, with what finds it."""
     name = f"-m atomo-test-{os.getpid()}"
     with subprocess.Popen([sys.executable, "-c", JOB, name], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -16,7 +16,7 @@ PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005, "snapshot": 0.05}
 
 @pytest.fixture
 def told(monkeypatch):
-    """What hosts are told over ssh, which succeeds."""
+    """Returns the commands sent to hosts over ssh; all succeed."""
     made = []
 
     def run(ssh, host, command, stdin=b"", timeout_s=None):
@@ -29,7 +29,7 @@ def told(monkeypatch):
 
 
 def ours(cloud):
-    """The images and snapshots that carry the tag."""
+    """Returns the images and snapshots that carry the tag."""
     client, filters = cloud.moto.client(), [{"Name": "tag-key", "Values": [IMAGE]}]
     images = client.describe_images(Owners=["self"], Filters=filters)["Images"]
     found = client.describe_snapshots(OwnerIds=["self"], Filters=filters)["Snapshots"]

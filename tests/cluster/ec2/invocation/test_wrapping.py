@@ -1,4 +1,4 @@
-"""What commands print fits into 80 columns."""
+"""The output of commands fits into 80 columns."""
 
 import pytest
 

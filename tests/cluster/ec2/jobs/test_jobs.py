@@ -30,7 +30,7 @@ exec -a 'python -m atomo train' bash launcher
 
 @pytest.fixture
 def checkout(lab):
-    """The checkout on the master."""
+    """Returns the checkout on the master."""
     lab.show_keys()
     folder = lab.hosts[0].home / "atomo"
     folder.mkdir()

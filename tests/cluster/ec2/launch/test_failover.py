@@ -1,4 +1,6 @@
-"""Where AWS has no capacity the next zone or type is tried at once, in the order of price."""
+"""Failover of a launch: without capacity, the next zone or type is tried at once, in
+price order.
+"""
 
 from dataclasses import replace
 
@@ -14,7 +16,7 @@ ZONES = ("--zones", "us-east-1a,us-east-1b")
 
 
 def market(prices):
-    """A spot market: USD by zone and type."""
+    """Returns a spot market: USD by zone and type."""
     items = "".join(
         f"<item><instanceType>{type}</instanceType><availabilityZone>{zone}</availabilityZone>"
         "<productDescription>Linux/UNIX</productDescription>"

@@ -159,7 +159,7 @@ def test_no_means_no(ec2, cloud):
 
 
 def changing(calls):
-    """The calls that could have changed something."""
+    """Returns the calls that could have changed something."""
     return {name for name in calls if not re.match("Describe|Get|List", name)}
 
 

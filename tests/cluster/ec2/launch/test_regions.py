@@ -1,4 +1,6 @@
-"""Where a region has no capacity the next one is tried; every command finds the one it came to."""
+"""Failover to the next region when a region has no capacity. Every command finds the region of the
+cluster.
+"""
 
 import pytest
 from cluster.ec2.support.cloud import refusal, region

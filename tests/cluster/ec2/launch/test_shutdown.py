@@ -20,7 +20,7 @@ CALLS = [
 
 @pytest.fixture
 def running(ec2, cloud):
-    """A cluster of spot hosts."""
+    """Returns a cluster of spot hosts."""
     assert ec2("launch", "--yes", "--method", "spot").code == 0
     return everything(cloud)["instances"]
 

@@ -1,4 +1,4 @@
-"""What it costs is said before, meanwhile, and never made up."""
+"""Cost reports: before a launch and while a cluster runs, and never from invented prices."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Who gets in, what surrounds the hosts, and that none of it outlives them."""
+"""Security groups and networks of a cluster; none of them outlives the hosts."""
 
 import stat
 import subprocess
@@ -120,7 +120,7 @@ def test_a_key_is_made_here_and_its_public_half_alone_leaves(ec2, cloud, folder)
 
 @pytest.fixture
 def own_key(cloud, tmp_path):
-    """A key pair of the user's: its options."""
+    """Returns a key pair of the user's: its options."""
     made = cloud.moto.client().create_key_pair(KeyName="mine", KeyType="rsa")
     path = tmp_path / "mine.pem"
     path.write_text(made["KeyMaterial"])

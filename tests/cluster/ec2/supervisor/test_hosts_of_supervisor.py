@@ -26,7 +26,7 @@ PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
 
 @pytest.fixture
 def crew(ec2, cloud, folder, monkeypatch):
-    """A cluster that was launched, as its supervisor sees it."""
+    """Returns a cluster that was launched, as its supervisor sees it."""
     cloud.prices = PRICES
     write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), supervise=True,
                   max_usd=3.0)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the supervisor does, over a night that takes no time: hosts, money and clock are played."""
+"""The supervisor over a simulated night: hosts, money and clock are simulated."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -74,7 +74,7 @@ def test_hosts_that_have_ended_are_in_the_bill_and_what_is_unknown_stays_so():
 
 
 def instance(number):
-    """A host: the first is the master."""
+    """Returns a host: the first is the master."""
     role = "worker" if number else "master"
     return Instance(f"i-{number}", role, "m5.large", "running", "us-east-1a", None,
                     f"10.0.0.{number}", START, bool(number), "c", "ana", "", 8.0, "s")  # fmt: skip

@@ -19,7 +19,7 @@ class Remembering:
         self._made: dict[tuple[object, ...], Any] = {}
 
     def create_client(self, service: str, **how: Any) -> Any:
-        """A client of a service."""
+        """Returns a client of a service."""
         around = [os.environ.get(name) for name in AROUND]
         key = (service, how["region_name"], how["endpoint_url"], *around)
         if key not in self._made:

@@ -64,7 +64,7 @@ def refusal(code: str, message: str = "no") -> Reply:
 
 
 def fewer(words: dict[str, str], forward: Callable[[], Reply]) -> Reply:
-    """A fleet that got one host and says why not more."""
+    """Returns the reply of a fleet that launched one host, with the error for the others."""
     body = forward().body.decode()
     items = re.search("<fleetInstanceSet>(.*)</fleetInstanceSet>", body, re.DOTALL)
     assert items is not None
@@ -81,7 +81,7 @@ def fewer(words: dict[str, str], forward: Callable[[], Reply]) -> Reply:
 
 
 def as_json(record: object) -> Reply:
-    """An answer of a service that speaks JSON."""
+    """Returns an answer of a service that speaks JSON."""
     return Reply(200, json.dumps(record).encode(), "application/x-amz-json-1.1")
 
 
@@ -115,13 +115,13 @@ class Moto:
         urllib.request.urlopen(request, timeout=LONGEST_S).close()
 
     def client(self, service: str = "ec2") -> Any:
-        """A client that goes past the proxy."""
+        """Returns a client that goes past the proxy."""
         if service not in self._clients:
             self._clients[service] = make_client(service, endpoint_url=self.url, **KEYS)
         return self._clients[service]
 
     def region(self, name: str) -> Any:
-        """A client of EC2 in another region."""
+        """Returns a client of EC2 in another region."""
         if name not in self._clients:
             keys = KEYS | {"region_name": name}
             self._clients[name] = make_client("ec2", endpoint_url=self.url, **keys)
@@ -250,13 +250,13 @@ CATALOGUE = {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings"}
 
 
 def region(headers: dict[str, str]) -> str:
-    """The region for which a call is signed; empty if it is not signed."""
+    """Returns the region for which a call is signed; empty if it is not signed."""
     scope = headers.get("Authorization", "").partition("Credential=")[2].split("/")
     return scope[2] if len(scope) > 2 else ""
 
 
 def by_path(path: str) -> str:
-    """The call that a path means, of services that have no other name for it."""
+    """Returns the call that a path stands for, for services that name their calls by path alone."""
     where, _, query = path.partition("?")
     for pattern, call in PATHS.items():
         if re.fullmatch(pattern, where):
@@ -275,13 +275,13 @@ Forward = Callable[[], Reply]
 
 
 def wrapped(action: str, inner: str) -> Reply:
-    """An answer of EC2."""
+    """Returns an answer of EC2."""
     name, space = f"{action}Response", "http://ec2.amazonaws.com/doc/2016-11-15/"
     return Reply(200, f'<{name} xmlns="{space}">{inner}</{name}>'.encode())
 
 
 def tags_in(words: dict[str, str]) -> dict[str, str]:
-    """The tags of a TagSpecification."""
+    """Returns the tags of a TagSpecification."""
     pattern = re.compile(r"TagSpecification\.\d+\.Tag\.(\d+)\.Key")
     return {words[key]: words[key.removesuffix("Key") + "Value"] for key in words
             if pattern.fullmatch(key)}  # fmt: skip
@@ -310,7 +310,7 @@ def describe_groups(cloud: Cloud, words: dict[str, str], body: bytes, forward: F
 
 
 def wanted_tags(words: dict[str, str]) -> dict[str, str]:
-    """The tags that a call filters by."""
+    """Returns the tags that a call filters by."""
     return {value.removeprefix("tag:"): words[key.removesuffix("Name") + "Value.1"]
             for key, value in words.items() if value.startswith("tag:")}  # fmt: skip
 
@@ -396,7 +396,7 @@ def part(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> 
 
 
 def done_in_iam(name: str, inner: str = "") -> Reply:
-    """An answer of IAM."""
+    """Returns an answer of IAM."""
     text = f"<{name}Response><{name}Result>{inner}</{name}Result></{name}Response>"
     return Reply(200, text.encode())
 
@@ -414,7 +414,7 @@ def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward)
 
 
 def product(type: str, usd: float) -> str:
-    """An entry of the price list."""
+    """Returns an entry of the price list."""
     term = {"t": {"priceDimensions": {"d": {"pricePerUnit": {"USD": str(usd)}}}}}
     attributes = {"attributes": {"instanceType": type}}
     return json.dumps({"product": attributes, "terms": {"OnDemand": term}})
@@ -465,7 +465,7 @@ OWN = {
 
 
 def everything(cloud: Cloud) -> dict[str, set[str]]:
-    """All that the account has that costs or may, found without any tags."""
+    """Returns all resources of the account that cost or may cost money, found without tags."""
     client = cloud.moto.client()
     batches = client.describe_instances()["Reservations"]
     all_instances = [one for batch in batches for one in batch["Instances"]]

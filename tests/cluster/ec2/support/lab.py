@@ -8,7 +8,7 @@ from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, OWNER, ROLE
 
 
 def banner(public):
-    """What cloud-init prints on the console."""
+    """Returns the text that cloud-init prints on the console."""
     key = " ".join(public.split()[:2])
     return (
         "[   12.3] cloud-init: #####\r\n-----BEGIN SSH HOST KEY KEYS-----\r\n"

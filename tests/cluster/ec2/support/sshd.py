@@ -53,7 +53,7 @@ PROGRAMS = {"sudo": SUDO, "mount": MOUNT, "findmnt": FINDMNT} | dict.fromkeys(
 
 
 def make_key(path: Path) -> str:
-    """A new ed25519 key; its public half."""
+    """Returns a new ed25519 key; its public half."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
     return path.with_name(path.name + ".pub").read_text()
 
@@ -120,7 +120,7 @@ class Host:
 
 
 def why_not() -> str:
-    """Why there cannot be an sshd here; empty: there can."""
+    """Returns why sshd cannot run here; empty if it can."""
     if SSHD is None:
         return "no sshd on this machine: apt install openssh-server"
     if shutil.which("ssh") is None:
@@ -134,14 +134,14 @@ def why_not() -> str:
 
 
 def closed_port() -> int:
-    """A port that nobody listens on."""
+    """Returns a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def ssh_config(path: Path, ports: dict[str, int]) -> str:
-    """An ssh_config file that leads addresses to ports here."""
+    """Returns an ssh_config file that leads addresses to ports here."""
     path.write_text("".join(
         f"Host {shlex.quote(name)}\n  HostName 127.0.0.1\n  Port {port}\n"
         for name, port in ports.items()

@@ -1,6 +1,7 @@
 """Runs without a master: equal to what they stand for, bit for bit where that is promised."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from support import largest_difference, plain_sgd, run_threads, settings, togeth
 
 from atomo.codecs import CODECS, Law, make_codec
 from atomo.comm_types import REDUCTIONS
+from atomo.communicators import Report
 from atomo.config import Settings
-from atomo.errors import ConfigError, DeadlineExpired, Diverged, ReplicasDiffer
+from atomo.errors import ConfigError, DeadlineExpired, Diverged, FrameError, ReplicasDiffer
 from atomo.training import replicated
 from atomo.training.checkpoint import Snapshot, finished, load, steps
 from atomo.training.events import Event, Started, StepDone
@@ -256,3 +258,12 @@ def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(comm_type, tmp_pat
 def test_what_cannot_be_is_refused(changes, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **changes)
+
+
+def test_a_report_of_more_images_than_the_step_has_ends_the_run(tmp_path, monkeypatch):
+    tensor = Report.tensor
+    monkeypatch.setattr(Report, "tensor", lambda self: tensor(replace(self, images=1e6)))
+    with pytest.raises(
+        FrameError, match=r"rank 0 sent a report in which images = 1e\+06, not in 1"
+    ):
+        run_threads(settings(tmp_path, network=SMALL, comm_type="Allgather", max_steps=1))

@@ -16,7 +16,7 @@ from atomo.communicators.parameter_server import (
     make_weight_sync,
 )
 from atomo.communicators.pipeline import Pipeline
-from atomo.communicators.report import Report
+from atomo.communicators.report import Report, check_images
 
 __all__ = [
     "Client",
@@ -35,5 +35,6 @@ __all__ = [
     "Server",
     "StepLimits",
     "SyncInputs",
+    "check_images",
     "make_weight_sync",
 ]

@@ -11,7 +11,7 @@ from atomo.bounds import IMAGES
 from atomo.codecs import Field
 from atomo.errors import FrameError, FrameFault
 
-__all__ = ["MOST_IMAGES", "Report"]
+__all__ = ["MOST_IMAGES", "Report", "check_images"]
 
 MOST_IMAGES: Final = int(IMAGES.most)
 FLOAT32: Final = float(torch.finfo(torch.float32).max)
@@ -70,6 +70,13 @@ class Report:
     def field(cls) -> Field:
         """What a receiver accepts."""
         return Field(torch.float64, (len(fields(cls)),))
+
+
+def check_images(reports: Mapping[int, Report], most: int) -> None:
+    """Raises FrameError where a rank reports more images than a step has."""
+    for rank, report in reports.items():
+        if complaint := report.complaint(most):
+            raise FrameError(f"rank {rank} sent a report in which {complaint}", FrameFault.NUMBERS)
 
 
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {

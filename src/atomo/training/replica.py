@@ -12,7 +12,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from atomo.communicators import Exchanged, Report
+from atomo.communicators import Exchanged, Report, check_images
 from atomo.communicators.elastic import ElasticGroup
 from atomo.training.checkpoint import Snapshot
 from atomo.training.events import DONE, DRIFTED, INTERRUPTED
@@ -99,6 +99,7 @@ class Replica:
         report = Report(*told, ending=float(REASONS.index(ending)), saving=float(saving))
         with self._passes.explained():
             exchanged = self._communicator.average(report)
+            check_images(exchanged.reports, self.job.images_of_step)
         averaged = time.perf_counter()
         factor = self._factor(step, exchanged)
         self._optimizer.step(step, factor)

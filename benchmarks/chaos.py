@@ -35,7 +35,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from chaos_calm import Calm, learnt, waited
-from chaos_faults import FAULTS, Scene, drawn, liars
+from chaos_faults import FAULTS, Scene, drawn, make_garbage_folder
 from chaos_goals import table
 from chaos_job import Cluster, Training
 from chaos_verdict import Done, Result, closed, judged
@@ -66,7 +66,7 @@ def main() -> int:
         names = [name for name in options.faults if disk or name != "full disk"]
         if names != options.faults:
             print("full disk is left out: a file system cannot be mounted here", flush=True)
-        scene, result = played(stack, folder, disk, names, options)
+        scene, result = train_both(stack, folder, disk, names, options)
     if result.wrong:
         print("\n".join(scene.training.told[-LINES:]))
     print(table(result))
@@ -127,14 +127,14 @@ def cluster_of(folder: Path, hosts: int) -> Iterator[Cluster]:
         cluster.does("down", "--purge")
 
 
-def played(
+def train_both(
     stack: contextlib.ExitStack,
     folder: Path,
     disk: Path | None,
     names: Sequence[str],
     options: argparse.Namespace,
 ) -> tuple[Scene, Result]:
-    """Returns both trainings, one of them with faults, and what they came to."""
+    """Runs one training with faults and one without; returns the scene and the result."""
     cluster = stack.enter_context(cluster_of(folder / "harmed", options.hosts))
     other = cluster
     if options.beside:
@@ -146,7 +146,7 @@ def played(
         lambda: Training(other, folder / "calm-run", words), options.calm, beside=options.beside
     )
     wrong = calm.begin(limit_s)
-    garbage = liars(folder / "garbage")
+    garbage = make_garbage_folder(folder / "garbage")
     training = Training(cluster, (disk or folder) / "run", words, garbage)
     scene = Scene(cluster, training, disk, garbage, options.workers)
     result = harmed(scene, calm, names, wrong, limit_s, options)

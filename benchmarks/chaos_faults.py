@@ -14,7 +14,7 @@ from chaos_job import Cluster, Training
 from atomo.training.index import steps
 from atomo.training.manifest import manifest_name
 
-__all__ = ["FAULTS", "Fault", "Scene", "drawn", "liars"]
+__all__ = ["FAULTS", "Fault", "Scene", "drawn", "make_garbage_folder"]
 
 NARROW, WIDE = "20mbit", "1gbit"
 
@@ -196,8 +196,8 @@ if rank != "0":
 LEAST_BYTES = 1000
 
 
-def liars(folder: Path) -> Path:
-    """Returns a folder for the path of ranks, which has them lie when a file is put there."""
+def make_garbage_folder(folder: Path) -> Path:
+    """Makes a folder for the PYTHONPATH of ranks. A file put there makes a rank send bad frames."""
     folder.mkdir()
     source = GARBAGE.format(folder=str(folder), least=LEAST_BYTES)
     (folder / "sitecustomize.py").write_text(source)

@@ -181,16 +181,16 @@ def report(entries: int, whole: bool) -> bool:
         speeds.append(case.bytes_per_entry * entries / taken / 1e9)  # the first is the copy's
         return f"{taken:9.3f}{speeds[-1]:8.2f}{speeds[-1] / speeds[0]:9.0%}"
 
-    return every(told(case, row) for case in cases(entries, "cuda", whole))
+    return every(print_row(case, row) for case in cases(entries, "cuda", whole))
 
 
 def every(rows: Iterable[bool]) -> bool:
-    """True if all went well; a row that did not keeps none from its turn."""
+    """True if all rows succeed; every row runs, even after a failure."""
     return min([*rows])
 
 
-def told(case: Case, row: Callable[[Case], str]) -> bool:
-    """Prints a row, whatever becomes of it; whether it went well."""
+def print_row(case: Case, row: Callable[[Case], str]) -> bool:
+    """Prints a row even if the case fails; True if the case succeeds."""
     try:
         print(f"{case.name:34}{row(case)}", flush=True)
     except Exception as error:
@@ -200,13 +200,13 @@ def told(case: Case, row: Callable[[Case], str]) -> bool:
 
 
 def rehearse(entries: int, whole: bool) -> bool:
-    """Runs each case once, where there is nothing to time; whether none failed."""
+    """Runs each case once, without timing; True if all succeed."""
 
     def row(case: Case) -> str:
         case.run()
         return f"{'runs':>9}"
 
-    well = every(told(case, row) for case in cases(entries, "cpu", whole))
+    well = every(print_row(case, row) for case in cases(entries, "cpu", whole))
     print("No GPU: nothing is timed.")
     return well
 

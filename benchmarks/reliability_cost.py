@@ -65,7 +65,8 @@ def main() -> None:
         print(f"{1e3 * with_it.median_s:.2f} ms with, {1e3 * without.median_s:.2f} ms without: "
               f"{step[-1]:.3f}; processor time {processor[-1]:.3f}", flush=True)  # fmt: skip
     print(f"\n| {len(step)} pairs of {options.steps} steps | with it, over without |")
-    print(f"| --- | --- |\n| a step | {told(step)} |\n| processor time | {told(processor)} |")
+    print(f"| --- | --- |\n| a step | {quartiles(step)} |")
+    print(f"| processor time | {quartiles(processor)} |")
 
 
 def taken(words: Sequence[str]) -> Steps:
@@ -83,8 +84,8 @@ def taken(words: Sequence[str]) -> Steps:
     return Steps(statistics.median(steps[FIRST:]), spent / len(steps))
 
 
-def told(ratios: Sequence[float]) -> str:
-    """Returns the middle of some ratios, and between which half of them lie."""
+def quartiles(ratios: Sequence[float]) -> str:
+    """Returns the median of the ratios, and the quartiles."""
     if len(ratios) < 2:
         return f"{ratios[0]:.3f}"
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

@@ -34,7 +34,7 @@ def test_a_table_has_every_option_of_its_command(options, table):
     assert set(table) == {field.name for field in fields(options)}
 
 
-def told(*words: str, table: Mapping[str, Any] = EFFECTS) -> list[str]:
+def notes_of(*words: str, table: Mapping[str, Any] = EFFECTS) -> list[str]:
     """Returns the notes that a command line of `atomo train` gets on its options."""
     lines: list[str] = []
     given(words, "train", "").check(lines.append, table)
@@ -75,21 +75,21 @@ def test_every_option_that_depends_on_others_has_both_cases_here():
 def test_an_option_that_is_not_read_is_refused_or_warned_of_and_one_that_is_read_is_not(name):
     value, read, idle = READ[name]
     word = f"{flag(name)}={value}"
-    assert told(word, *filter(None, [read])) == []
+    assert notes_of(word, *filter(None, [read])) == []
     message = rf"{flag(name)} \S+ has no effect: .*(leave|give)"
     if EFFECTS[name].refused:
         with pytest.raises(ConfigError, match=message):
-            told(word, *filter(None, [idle]))
+            notes_of(word, *filter(None, [idle]))
     else:
-        (line,) = told(word, *filter(None, [idle]))
+        (line,) = notes_of(word, *filter(None, [idle]))
         assert re.match(message, line)
 
 
 def test_defaults_and_values_that_ask_for_nothing_never_warn():
-    assert told() == []
-    assert told("--optimizer=adam", "--momentum=0", "--noise-damping=no", "--fusion=auto") == []
+    assert notes_of() == []
+    assert notes_of("--optimizer=adam", "--momentum=0", "--noise-damping=no", "--fusion=auto") == []
     published = "--svd-rank=3", "--quantization-level=4", "--bucket-size=512"
-    assert told("--code=sgd", *published) == [
+    assert notes_of("--code=sgd", *published) == [
         "--svd-rank 3, --quantization-level 4, --bucket-size 512 have no effect: --code sgd reads "
         "none of it; leave it out, or give a codec that does"
     ]
@@ -98,11 +98,11 @@ def test_defaults_and_values_that_ask_for_nothing_never_warn():
 def test_what_files_say_is_not_held_against_a_command_line(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text('schedule = "multistep"\nlr_milestones = "3"\nlr_gamma = 0.5\n')
-    assert told("--config", str(file), "--schedule=cosine") == []
+    assert notes_of("--config", str(file), "--schedule=cosine") == []
     with pytest.raises(
         ConfigError, match=r"--lr-gamma 0.1 has no effect: --schedule step or multi"
     ):
-        told("--config", str(file), "--schedule=cosine", "--lr-gamma=0.1")
+        notes_of("--config", str(file), "--schedule=cosine", "--lr-gamma=0.1")
 
 
 @pytest.mark.parametrize("name", ["max_steps", "epochs", "train_dir", "resume", "eval_freq"])
@@ -110,9 +110,9 @@ def test_throughput_says_what_of_a_run_it_sets_itself(name):
     word = f"{flag(name)}={ {'train_dir': 'x', 'resume': 'never'}.get(name, '5') }"
     if throughput.EFFECTS[name].refused:
         with pytest.raises(ConfigError, match=rf"{flag(name)} 5 has no effect: --num-warmup-batch"):
-            told(word, table=throughput.EFFECTS)
+            notes_of(word, table=throughput.EFFECTS)
     else:
-        (line,) = told(word, table=throughput.EFFECTS)
+        (line,) = notes_of(word, table=throughput.EFFECTS)
         assert line.startswith(f"{flag(name)} ")
 
 
@@ -120,9 +120,9 @@ def test_a_codec_that_serves_in_no_step_is_refused_and_the_schedule_is_what_is_t
     with pytest.raises(
         ConfigError, match=r"--code qsgd serves in no step: --code-schedule '0: sgd"
     ):
-        told("--code=qsgd", "--code-schedule=0: sgd")
-    assert told("--code=qsgd", "--code-schedule=0: sgd; 2: qsgd") == []
-    assert told("--code=qsgd", "--code-schedule=2: sgd") == []
+        notes_of("--code=qsgd", "--code-schedule=0: sgd")
+    assert notes_of("--code=qsgd", "--code-schedule=0: sgd; 2: qsgd") == []
+    assert notes_of("--code=qsgd", "--code-schedule=2: sgd") == []
     run = given(["--code-schedule=0: sgd; 1: fp16"], "train", "").settings.resolved()
     assert run.code == "fp16"  # and not the default, which serves in no step
 

@@ -82,7 +82,7 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def played(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
+def run_pytest(suite: Path, *words: str) -> tuple[str, list[list[str]]]:
     """Runs a suite where SIGINT is ignored; returns pytest's last lines, and the log of
     the tests.
     """
@@ -107,7 +107,7 @@ TWO = ("-n", "2")
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [TWO, ()], ids=["two", "one"])
 def test_slow_tests_are_left_out_and_counted(suite, processes):
-    end, notes = played(suite, *processes)
+    end, notes = run_pytest(suite, *processes)
     lines = r"44 passed in .*\nslow tests left out: 4; .*--all .*\nlong tests left out: 1; .*--long"
     assert re.search(lines, end), end
     assert {what for what, _ in notes} == {"quick", "job"}
@@ -115,7 +115,7 @@ def test_slow_tests_are_left_out_and_counted(suite, processes):
 
 @pytest.mark.slow
 def test_all_runs_them_and_jobs_take_turns_in_one_process(suite):
-    end, notes = played(suite, *TWO, "--all")
+    end, notes = run_pytest(suite, *TWO, "--all")
     assert "48 passed" in end
     assert "slow tests" not in end
     assert "long tests left out: 1" in end
@@ -125,14 +125,16 @@ def test_all_runs_them_and_jobs_take_turns_in_one_process(suite):
 
 @pytest.mark.slow
 def test_long_runs_them_all(suite):
-    end, notes = played(suite, *TWO, "--long")
+    end, notes = run_pytest(suite, *TWO, "--long")
     assert "49 passed" in end
     assert "left out" not in end
     assert {what for what, _ in notes} == {"quick", "slow", "long", "job"}
 
 
 def test_a_slow_test_that_is_named_runs(suite):
-    end, notes = played(suite, "tests/test_one.py::test_slow", "tests/cluster/virtual/test_two.py")
+    end, notes = run_pytest(
+        suite, "tests/test_one.py::test_slow", "tests/cluster/virtual/test_two.py"
+    )
     assert "3 passed" in end
     assert "slow tests left out: 1" in end
     assert len(notes) == 3
@@ -141,7 +143,7 @@ def test_a_slow_test_that_is_named_runs(suite):
 def test_cases_that_a_mark_names_are_there(suite):
     tests = suite / "tests" / "test_one.py"
     tests.write_text(SUITE.replace("@pytest.mark.param", MARKED + "@pytest.mark.param", 1))
-    end, _ = played(suite)
+    end, _ = run_pytest(suite)
     # Cases 3 and 30 to 39.
     assert " 33 passed" in end
     assert "long tests left out: 12" in end

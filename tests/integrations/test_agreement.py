@@ -15,7 +15,7 @@ SETTINGS = {"code": "topk(ratio=0.01)", "seed": "0"}
 PARAMETERS = {"0.weight": (64, 32), "0.bias": (64,)}
 
 
-def told(each: list[tuple[dict[str, str], dict[str, Any]]]) -> list[str]:
+def errors_of(each: list[tuple[dict[str, str], dict[str, Any]]]) -> list[str]:
     """Returns the error of each rank, for the settings and parameters of each."""
     transports, errors = network(len(each)), [""] * len(each)
 
@@ -35,7 +35,7 @@ def told(each: list[tuple[dict[str, str], dict[str, Any]]]) -> list[str]:
 
 
 def test_ranks_that_are_alike_hear_nothing():
-    assert told([(SETTINGS, PARAMETERS)] * 3) == [""] * 3
+    assert errors_of([(SETTINGS, PARAMETERS)] * 3) == [""] * 3
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_ranks_that_are_alike_hear_nothing():
 )
 def test_all_ranks_are_told_the_difference_alone(settings, shapes, words):
     other = SETTINGS | settings, PARAMETERS | shapes
-    errors = told([(SETTINGS, PARAMETERS), (SETTINGS, PARAMETERS), other])
+    errors = errors_of([(SETTINGS, PARAMETERS), (SETTINGS, PARAMETERS), other])
     text = f"rank 2 has {words}: model and settings must be the same on all ranks"
     assert errors == [text] * 3
 
 
 def test_another_order_of_parameters_is_a_difference():
     turned = dict(reversed(PARAMETERS.items()))
-    [text, _] = told([(SETTINGS, PARAMETERS), (SETTINGS, turned)])
+    [text, _] = errors_of([(SETTINGS, PARAMETERS), (SETTINGS, turned)])
     assert text.startswith("rank 1 has parameter 0.bias where rank 0 has 0.weight, in another")
 
 
 def test_of_many_differences_the_first_are_shown():
     many = {f"{number}.weight": (3, 3) for number in range(100)}
-    [text, _] = told([(SETTINGS, many), (SETTINGS, {})])
+    [text, _] = errors_of([(SETTINGS, many), (SETTINGS, {})])
     assert text.startswith("rank 0 has a parameter 0.weight, rank 1 has none; ")
     assert "; and 97 more: " in text
     assert len(text) < 300

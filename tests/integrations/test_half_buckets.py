@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from integrations.laid import PARAMETERS, apart, padded, row_of, strided
+from integrations.gradient_layouts import PARAMETERS, apart, padded, row_of, strided
 from support import PATIENCE_S, together
 from torch import Tensor
 

@@ -10,7 +10,7 @@ import backends
 import pytest
 import torch
 from draws import normal
-from integrations.laid import PARAMETERS, apart, padded, row_of
+from integrations.gradient_layouts import PARAMETERS, apart, padded, row_of
 from pretend import Device, Pretender, placed, staged, with_triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

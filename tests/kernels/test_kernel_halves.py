@@ -83,7 +83,7 @@ CASES = [
 ]
 
 
-def played(backend: Backend, name: str, gradient: Tensor) -> tuple[Any, list[Any]]:
+def call_kernel(backend: Backend, name: str, gradient: Tensor) -> tuple[Any, list[Any]]:
     """Calls a kernel, and returns its result and its arguments afterwards."""
     arguments = READERS[name](gradient)
     return getattr(backend, name.partition(".")[2].split()[0])(*arguments), [*arguments]
@@ -93,8 +93,8 @@ def played(backend: Backend, name: str, gradient: Tensor) -> tuple[Any, list[Any
 def test_a_half_is_read_as_its_float32_copy(backend, name, dtype):
     given = normal(N).to(dtype)
     kept = given.clone()
-    found, after = played(backend, name, given)
-    expected, wide_after = played(backend, name, given.float())
+    found, after = call_kernel(backend, name, given)
+    expected, wide_after = call_kernel(backend, name, given.float())
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for one, other in zip(after, wide_after, strict=True):
         if one is not given:

@@ -16,7 +16,7 @@ from atomo.training.manifest import manifest_name
 without: list[frozenset[str]] = []  # the hosts that each attempt left out
 
 
-class Played:
+class FakeAttempt:
     """A job that takes some steps and ends with some code."""
 
     def __init__(self, summary: Summary, steps: int, code: int, interrupted: bool = False) -> None:
@@ -28,18 +28,20 @@ class Played:
         return self._code
 
 
-def play(chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False, lost=frozenset):
+def run_attempts(
+    chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False, lost=frozenset
+):
     """Returns the exit code, what was told, and the settings of each attempt."""
     summary, notes, started = Summary(), Notes(), []
     without.clear()
     left = iter(jobs)
 
-    def attempt(given: Settings, away: frozenset[str]) -> Played:
+    def attempt(given: Settings, away: frozenset[str]) -> FakeAttempt:
         if "no room" in away:
             raise ConfigError("no room")
         started.append(given)
         without.append(away)
-        return Played(summary, *next(left), interrupted)
+        return FakeAttempt(summary, *next(left), interrupted)
 
     code = restarted(chosen, attempt, summary, notes, lost)  # type: ignore[arg-type]
     return code, notes.notes, started
@@ -50,7 +52,7 @@ def test_a_job_that_lost_processes_goes_on_from_its_newest_checkpoint(code, tmp_
     (tmp_path / manifest_name(40)).touch()
     (tmp_path / manifest_name(20)).touch()
     chosen = replace(settings(tmp_path), resume="never")
-    ended, notes, started = play(chosen, (7, code), (9, 0))
+    ended, notes, started = run_attempts(chosen, (7, code), (9, 0))
     assert ended == 0
     assert notes == ["atomo: restart 1 of 3, from the checkpoint of step 40"]
     assert [one.resume for one in started] == ["never", "auto"]
@@ -58,7 +60,7 @@ def test_a_job_that_lost_processes_goes_on_from_its_newest_checkpoint(code, tmp_
 
 def test_without_a_checkpoint_it_begins_where_it_began(tmp_path):
     chosen = replace(settings(tmp_path), resume=str(tmp_path / "other"))
-    ended, notes, started = play(chosen, (3, 5), (3, 0))
+    ended, notes, started = run_attempts(chosen, (3, 5), (3, 0))
     assert (ended, len(notes)) == (0, 1)
     assert notes[0].endswith("from the beginning")
     assert [Path(one.resume).name for one in started] == ["other", "other"]
@@ -66,26 +68,26 @@ def test_without_a_checkpoint_it_begins_where_it_began(tmp_path):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 6, 7, 8, 130])
 def test_what_would_come_to_the_same_end_is_not_tried_again(code, tmp_path):
-    assert play(settings(tmp_path), (3, code)) == (code, [], [settings(tmp_path)])
+    assert run_attempts(settings(tmp_path), (3, code)) == (code, [], [settings(tmp_path)])
 
 
 def test_who_was_interrupted_wants_no_other_attempt(tmp_path):
-    assert play(settings(tmp_path), (3, 5), interrupted=True)[0] == 5
+    assert run_attempts(settings(tmp_path), (3, 5), interrupted=True)[0] == 5
 
 
 def test_restarts_are_counted_and_one_without_a_step_is_the_last(tmp_path):
-    code, notes, started = play(settings(tmp_path), (3, 5), (1, 9), (1, 5), (1, 5))
+    code, notes, started = run_attempts(settings(tmp_path), (3, 5), (1, 9), (1, 5), (1, 5))
     assert (code, len(notes), len(started)) == (5, 3, 4)
-    code, notes, started = play(settings(tmp_path), (3, 5), (0, 5))
+    code, notes, started = run_attempts(settings(tmp_path), (3, 5), (0, 5))
     assert (code, len(started)) == (5, 2)
     assert "took no step" in notes[-1]
     never = replace(settings(tmp_path), max_restarts=0)
-    assert play(never, (3, 5)) == (5, [], [never])
+    assert run_attempts(never, (3, 5)) == (5, [], [never])
 
 
 def test_hosts_that_are_lost_are_left_out_until_they_are_back(tmp_path):
     told = iter([{"b"}, {"b", "c"}, set()])
-    ended, notes, _ = play(
+    ended, notes, _ = run_attempts(
         settings(tmp_path), (3, 5), (0, 5), (1, 5), (1, 0), lost=lambda: frozenset(next(told))
     )
     assert ended == 0  # the second took no step, but the third had other hosts
@@ -93,5 +95,7 @@ def test_hosts_that_are_lost_are_left_out_until_they_are_back(tmp_path):
     assert [note.partition("; ")[2] for note in notes] == [
         "without b, which did not answer", "without b, c, which did not answer", ""
     ]  # fmt: skip
-    code, notes, started = play(settings(tmp_path), (3, 5), lost=lambda: frozenset(["no room"]))
+    code, notes, started = run_attempts(
+        settings(tmp_path), (3, 5), lost=lambda: frozenset(["no room"])
+    )
     assert (code, len(started), notes[-1]) == (5, 1, "atomo: not started again: no room")

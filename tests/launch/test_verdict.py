@@ -28,7 +28,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "file_limit", lambda: None)
 
 
-def played(events: list[object], code: int, notes: Notes, tmp_path) -> int:
+def exit_code_of(events: list[object], code: int, notes: Notes, tmp_path) -> int:
     """Returns the launcher's exit code of a job that says these events, whose mpirun ends with
     `code`.
     """
@@ -41,13 +41,13 @@ def played(events: list[object], code: int, notes: Notes, tmp_path) -> int:
 @pytest.mark.parametrize("code", [5, 9, 14, 139, 143])
 def test_a_loss_after_the_end_of_a_run_is_no_failure(code, tmp_path):
     notes = Notes()
-    assert played([Met(), STARTED, Ended(3, "done")], code, notes, tmp_path) == 0
+    assert exit_code_of([Met(), STARTED, Ended(3, "done")], code, notes, tmp_path) == 0
     assert notes.notes[-1] == (FAREWELL if code == 14 else afterwards(code))
 
 
 def test_nor_is_a_rank_that_says_so_after_the_end(tmp_path):
     notes = Notes()
-    assert played([Met(), STARTED, Ended(3, "done"), Failed(5)], 5, notes, tmp_path) == 0
+    assert exit_code_of([Met(), STARTED, Ended(3, "done"), Failed(5)], 5, notes, tmp_path) == 0
     assert notes.notes[-1] == afterwards(5)
 
 
@@ -58,7 +58,7 @@ def test_weights_that_differ_are_a_failure_at_any_time():
 @pytest.mark.parametrize("code", FOREIGN)
 def test_a_code_of_some_process_is_no_claim_of_ours(code, tmp_path):
     notes = Notes()
-    assert played([Met(), STARTED], code, notes, tmp_path) == 5
+    assert exit_code_of([Met(), STARTED], code, notes, tmp_path) == 5
     assert notes.notes[-1] == WITHOUT_END
     assert judged(code, BEFORE) == (5, WITHOUT_END)
 
@@ -72,7 +72,7 @@ def test_a_code_that_a_rank_has_said_is(code):
 @pytest.mark.parametrize("code", [183, 213, 243, 250])
 def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_path):
     notes = Notes()
-    assert played([], code, notes, tmp_path) == 2
+    assert exit_code_of([], code, notes, tmp_path) == 2
     (told,) = notes.notes
     assert f"mpirun ended with exit code {code} before any rank was there" in told
 

@@ -13,7 +13,7 @@ RANKS = Path(__file__).with_name("mpi_ranks.py")
 NAMES = [*SCENARIOS, "parts"]
 
 
-def play(names: list[str], log: Path) -> tuple[int, str]:
+def run_scenarios(names: list[str], log: Path) -> tuple[int, str]:
     """Returns the exit code and the words of a job that plays scenarios."""
     line = command(Settings(n=3), [])
     job = Job([*line[: line.index("-m")], str(RANKS), *names], log)
@@ -29,30 +29,30 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     """Returns all scenarios, one after the other, in one job."""
-    return play(NAMES, tmp_path_factory.mktemp("mpi") / "log")
+    return run_scenarios(NAMES, tmp_path_factory.mktemp("mpi") / "log")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rank_is_content_with(name, played):
-    _, output = played
+def test_every_rank_is_content_with(name, results):
+    _, output = results
     assert all(f"{name}: rank {rank} is content" in output for rank in range(3)), output
 
 
-def test_ranks_that_are_content_end_well(played):
-    assert played[0] == 0
-    assert played[1].count("MPI's last call was made: True") == 3
+def test_ranks_that_are_content_end_well(results):
+    assert results[0] == 0
+    assert results[1].count("MPI's last call was made: True") == 3
 
 
 def test_once_a_rank_is_dead_nobody_makes_the_last_call_of_mpi(tmp_path):
     """It waits for ever once all ranks of a host are dead."""
-    _, output = play(["killed"], tmp_path / "log")
+    _, output = run_scenarios(["killed"], tmp_path / "log")
     assert all(f"killed: rank {rank} is content" in output for rank in range(2)), output
     assert output.count("MPI's last call was made: False") == 2, output
 
 
 def test_an_abort_ends_every_rank_with_its_code(tmp_path):
-    code, output = play(["abort"], tmp_path / "log")
+    code, output = run_scenarios(["abort"], tmp_path / "log")
     assert code == 9
     assert "Traceback" not in output

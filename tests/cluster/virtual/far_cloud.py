@@ -45,13 +45,17 @@ class Hosts:
         self._user_data = ""
         self._lock = threading.Lock()
 
-    def heard(self, cloud: Cloud, words: dict[str, str], body: bytes, go: Forward) -> Reply:
+    def remember_user_data(
+        self, cloud: Cloud, words: dict[str, str], body: bytes, go: Forward
+    ) -> Reply:
         """Remembers the user data of what is ordered."""
         given = words.get("UserData") or words.get("LaunchTemplateData.UserData", "")
         self._user_data = base64.b64decode(given).decode()
         return go()
 
-    def told(self, cloud: Cloud, words: dict[str, str], body: bytes, go: Forward) -> Reply:
+    def replace_addresses(
+        self, cloud: Cloud, words: dict[str, str], body: bytes, go: Forward
+    ) -> Reply:
         """Puts the addresses of hosts in place of moto's."""
         reply = go()
         with self._lock:
@@ -77,8 +81,9 @@ def say(line: str) -> None:
 def main(config: str, address: str, port: str, *pairs: str) -> None:
     """Serves until it is killed."""
     hosts = Hosts(config, [(name, at) for name, _, at in (pair.partition("=") for pair in pairs)])
-    OWN.update({"RunInstances": hosts.heard, "CreateLaunchTemplate": hosts.heard,
-                "DescribeInstances": hosts.told})  # fmt: skip
+    remember = hosts.remember_user_data
+    OWN.update({"RunInstances": remember, "CreateLaunchTemplate": remember,
+                "DescribeInstances": hosts.replace_addresses})  # fmt: skip
     cloud = Cloud(Moto(), where=(address, int(port)))
     cloud.prices = PRICES
     say("ready")

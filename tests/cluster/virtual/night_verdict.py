@@ -18,7 +18,7 @@ NEAR = 0.01  # of the accuracy: three or four of 360 images
 AGAIN = "hosts are there again"  # so the supervisor tells of a replacement
 
 
-class Told(Protocol):
+class NightSource(Protocol):
     """The source of events of the hosts."""
 
     master: str
@@ -43,7 +43,7 @@ def undisturbed(folder: Path, words: Sequence[str], processes: int) -> Job:
     return Job(["nice", "-n", "10", *line, f"--train-dir={folder / 'run'}"], folder / "log")
 
 
-def came_of(night: Told, calm: Job, folder: Path, lost: Sequence[str], steps: int) -> Came:
+def came_of(night: NightSource, calm: Job, folder: Path, lost: Sequence[str], steps: int) -> Came:
     """Waits for the undisturbed training, and compares."""
     code = calm.ends()
     assert not code, f"the undisturbed training ended with {code}: {calm.output[-2000:]}"

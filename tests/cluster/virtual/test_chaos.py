@@ -48,7 +48,7 @@ def fault(name: str, at: float, overcome: float, restarted: bool) -> SimpleNames
     return SimpleNamespace(fault=name, at=at, overcome=overcome, restarted=restarted)
 
 
-def told(training: Any, *steps: tuple[float, int]) -> Any:
+def with_steps(training: Any, *steps: tuple[float, int]) -> Any:
     """Returns the training with these steps recorded at these times."""
     training.steps, training._furthest = [at for at, _ in steps], [step for _, step in steps]
     return training
@@ -57,7 +57,7 @@ def told(training: Any, *steps: tuple[float, int]) -> Any:
 def test_each_second_and_step_is_in_the_goodput_of_what_happened_then(parts):
     """Those of a restart, or of a slow link, are in no goodput of faults of processes."""
     done = [fault("kill", 2, 3, False), fault("throttle", 4, 6, False), fault("master", 7, 9, True)]
-    training = told(
+    training = with_steps(
         parts["Training"].__new__(parts["Training"]), *((at, 2 * at) for at in range(1, 11))
     )
     calm = parts["Calm"](None, 1.0, beside=False)
@@ -69,7 +69,9 @@ def test_each_second_and_step_is_in_the_goodput_of_what_happened_then(parts):
 
 
 def test_a_step_that_is_taken_again_is_not_new(parts):
-    training = told(parts["Training"].__new__(parts["Training"]), (1, 5), (2, 6), (4, 6), (5, 7))
+    training = with_steps(
+        parts["Training"].__new__(parts["Training"]), (1, 5), (2, 6), (4, 6), (5, 7)
+    )
     assert (training.furthest(0), training.furthest(1.5), training.furthest()) == (0, 5, 7)
     assert (training.useful(2, 4), training.useful(2, 5)) == (0, 1)
     assert training.after(2) == [4, 5]

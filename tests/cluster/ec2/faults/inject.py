@@ -104,8 +104,8 @@ def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool = False
 def fault(case: Case) -> Reply | object:
     """Returns the reply that AWS gives in place of an answer."""
     if case.kind == "refused":
-        told = SPOKEN.get(case.call)
-        return Reply(403, told[0].encode(), told[1]) if told else REFUSED
+        spoken = SPOKEN.get(case.call)
+        return Reply(403, spoken[0].encode(), spoken[1]) if spoken else REFUSED
     reply = LOST if case.kind == "lost" else AGAIN
 
     def done(words: dict[str, str], forward: Forward) -> Reply:
@@ -187,7 +187,7 @@ def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Out
     found = []
     with tempfile.TemporaryDirectory() as folder, rig(Path(folder)) as (ec2, cloud):
         for name in names:
-            ours = kept(keep, name) or [*told(every(ec2, cloud, Path(folder), name, each))]
+            ours = kept(keep, name) or [*with_progress(every(ec2, cloud, Path(folder), name, each))]
             found += ours
             if keep is not None:
                 lines = [{"case": asdict(case), "outcome": asdict(result) | {
@@ -196,7 +196,7 @@ def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Out
     return found
 
 
-def told(found: Iterator[tuple[Case, Outcome]]) -> Iterator[tuple[Case, Outcome]]:
+def with_progress(found: Iterator[tuple[Case, Outcome]]) -> Iterator[tuple[Case, Outcome]]:
     """Prints a line for each case, and yields it unchanged."""
     for case, result in found:
         what = f"{case.command:24} {case.call:36} {case.occurrence} {case.kind:8}"

@@ -24,13 +24,13 @@ from atomo_cluster.ec2.supervisor.handover import master_settings
 from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.ec2.supervisor.loop import Supervisor
 
-__all__ = ["Played", "crew_of", "night", "now"]
+__all__ = ["FakeJob", "host_pool_of", "night", "now"]
 
 LOOKS = 8  # after which a fault that comes once must have been overcome
 PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
 
 
-class Played:
+class FakeJob:
     """A job that goes on until it is told that it is done, and results that are safe."""
 
     def __init__(self) -> None:
@@ -54,7 +54,9 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def crew_of(folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True) -> HostPool:
+def host_pool_of(
+    folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True
+) -> HostPool:
     """Returns the hosts of a cluster that was launched, as its supervisor sees them."""
     memory = folder / "master"
     memory.mkdir(exist_ok=True)
@@ -74,15 +76,15 @@ def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
     for left in (folder / "master").glob("**/*"):
         if left.is_file():
             left.unlink()
-    crew, job = crew_of(folder, sshless), Played()
+    pool, job = host_pool_of(folder, sshless), FakeJob()
     cloud.moto.client().terminate_instances(InstanceIds=[living(cloud)["worker"]])
     story = EventLog(folder / "master" / "story.jsonl", now)
     rules = Limits(max_usd=1e6, max_restarts=100, autostop=timedelta(minutes=30))
-    supervisor = Supervisor(rules, job, crew, job, story, lambda: "", now)
+    supervisor = Supervisor(rules, job, pool, job, story, lambda: "", now)
     with patch("atomo_cluster.ec2.supervisor.host_pool.bootstrap", lambda *_: None):
         for _ in range(LOOKS):
             supervisor.step()
-        whole = job.running and len(crew.hosts) == 3 and story.events[-1].kind == STARTED
+        whole = job.running and len(pool.hosts) == 3 and story.events[-1].kind == STARTED
         job.running, job.code = False, 0
         for _ in range(LOOKS):
             supervisor.step()

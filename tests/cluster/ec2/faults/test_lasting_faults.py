@@ -5,7 +5,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from cluster.ec2.faults.supervised import Played, crew_of, now
+from cluster.ec2.faults.supervised import FakeJob, host_pool_of, now
 from cluster.ec2.support.cloud import everything, refusal, write_cluster
 from cluster.ec2.support.lab import start
 
@@ -32,12 +32,12 @@ class Night:
 
     def __init__(self, folder, max_usd):
         self.begun, self.looks = now(), 0
-        self.crew = crew_of(folder, lambda *_: SimpleNamespace())
+        self.pool = host_pool_of(folder, lambda *_: SimpleNamespace())
         self.story = EventLog(folder / "story.jsonl", self.now)
         rules = Limits(max_usd=max_usd, max_restarts=3, autostop=None)
-        job = Played()
+        job = FakeJob()
         job.safe = False
-        self.supervisor = Supervisor(rules, job, self.crew, job, self.story, lambda: "", self.now)
+        self.supervisor = Supervisor(rules, job, self.pool, job, self.story, lambda: "", self.now)
 
     def now(self):
         return self.begun + self.every * self.looks
@@ -96,7 +96,7 @@ def mute(cloud, monkeypatch):
 def test_fuses_burn_before_max_usd_while_aws_answers_nothing_at_all(night, mute, burnt):
     tonight = night(max_usd=0.3)
     assert not tonight.look()
-    hosts = [one.id for one in tonight.crew.hosts]
+    hosts = [one.id for one in tonight.pool.hosts]
     mute()
     assert tonight.look(times=24)
     assert burnt == hosts[::-1]  # the master last
@@ -109,7 +109,7 @@ def test_a_supervisor_that_never_saw_the_hosts_does_not_take_them_for_ended(nigh
     mute()
     assert not tonight.look(times=24)  # the fuses of the launch end them
     with pytest.raises(CloudError):
-        tonight.crew.end(("worker", "master"))
+        tonight.pool.end(("worker", "master"))
     assert not burnt
 
 
@@ -118,7 +118,7 @@ def test_where_aws_never_says_what_hosts_cost_the_fuses_hold(night, cloud, burnt
     tonight.every = timedelta(minutes=20)
     cloud.prices = None
     tonight.look()
-    lost = tonight.crew.hosts[-1].id
+    lost = tonight.pool.hosts[-1].id
     cloud.moto.client().terminate_instances(InstanceIds=[lost])
     assert tonight.look(times=24)
     assert "RunInstances" not in cloud.calls
@@ -131,10 +131,10 @@ def test_a_price_that_aws_did_not_tell_is_asked_for_at_the_next_look(night, clou
     tonight = night(max_usd=1.0)
     cloud.prices = None
     tonight.look()
-    assert tonight.crew.bill(tonight.now()).usd is None
+    assert tonight.pool.bill(tonight.now()).usd is None
     cloud.prices = PRICES
     for _ in range(2):
-        assert tonight.crew.bill(tonight.now()).usd == pytest.approx(2 * HOUR / 15, rel=0.05)
+        assert tonight.pool.bill(tonight.now()).usd == pytest.approx(2 * HOUR / 15, rel=0.05)
     assert cloud.calls.count("GetProducts") == 2 + 3  # and then no more for some minutes
 
 
@@ -153,15 +153,15 @@ def test_a_host_whose_end_nobody_saw_counts_before_another_is_launched(night, cl
     both = HOUR * (2 * (FUSES_H + 0.1) - 3)  # the master, and another worker three hours later
     tonight = night(max_usd=both + 1 * HOUR)
     tonight.look()
-    cloud.moto.client().terminate_instances(InstanceIds=[tonight.crew.hosts[-1].id])
-    lost = tonight.crew.look(now())
+    cloud.moto.client().terminate_instances(InstanceIds=[tonight.pool.hosts[-1].id])
+    lost = tonight.pool.look(now())
 
     def fails(*_):
         raise CloudError("ec2.describe_instances: RequestLimitExceeded: no")
 
     monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.instances", fails)
     with pytest.raises(NotReady, match="with new hosts the cluster may cost"):
-        tonight.crew.replace(lost, now() + timedelta(hours=3))
+        tonight.pool.replace(lost, now() + timedelta(hours=3))
     assert len(everything(cloud)["instances"]) == 1
 
 

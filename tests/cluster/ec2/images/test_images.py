@@ -15,7 +15,7 @@ PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005, "snapshot": 0.05}
 
 
 @pytest.fixture
-def told(monkeypatch):
+def commands(monkeypatch):
     """Returns the commands sent to hosts over ssh; all succeed."""
     made = []
 
@@ -37,7 +37,7 @@ def ours(cloud):
 
 
 @pytest.mark.slow
-def test_an_image_is_baked_used_shown_and_deleted(ec2, cloud, told):
+def test_an_image_is_baked_used_shown_and_deleted(ec2, cloud, commands):
     cloud.prices = PRICES
     missing = ec2("plan", "--image-id", "baked")
     assert missing.code == 2
@@ -46,7 +46,7 @@ def test_an_image_is_baked_used_shown_and_deleted(ec2, cloud, told):
     done = ec2("bake", "--yes")
     assert done.code == 0, done.err
     assert "an image costs at most $5.00 a month" in done.out
-    assert [role for role, command, _ in told if "-- atomo" in command] == ["worker"]
+    assert [role for role, command, _ in commands if "-- atomo" in command] == ["worker"]
     (image,), (snapshot,) = ours(cloud)
     assert f"image {image} available, 15 GB, x86_64, no GPUs" in ec2("status").out
     (row,) = [one for one in ec2("cost", "--json").record["hosts"] if one["state"] == "image"]
@@ -64,7 +64,7 @@ def test_an_image_is_baked_used_shown_and_deleted(ec2, cloud, told):
 
 
 @pytest.mark.slow
-def test_faults_leave_no_image_that_nobody_was_told_of(ec2, cloud, told):
+def test_faults_leave_no_image_that_nobody_was_told_of(ec2, cloud, commands):
     start(cloud, "master")
 
     def lost(words, forward):
@@ -92,7 +92,7 @@ def test_faults_leave_no_image_that_nobody_was_told_of(ec2, cloud, told):
     assert ours(cloud) == ([], [])
 
 
-def test_an_image_is_named_where_that_of_the_next_host_fails(ec2, cloud, told):
+def test_an_image_is_named_where_that_of_the_next_host_fails(ec2, cloud, commands):
     start(cloud, "master"), start(cloud, "worker", type="g4dn.xlarge")
     cloud.on("CreateImage", lambda *_: None)
     cloud.on("CreateImage", refusal("UnauthorizedOperation", "You may not"))
@@ -104,7 +104,7 @@ def test_an_image_is_named_where_that_of_the_next_host_fails(ec2, cloud, told):
     assert f"making {image} of i-" in done.out
 
 
-def test_where_aws_does_not_say_whether_there_is_an_image_that_is_said(ec2, cloud, told):
+def test_where_aws_does_not_say_whether_there_is_an_image_that_is_said(ec2, cloud, commands):
     start(cloud, "master")
     cloud.on("CreateImage", refusal("IncompleteSignature"))
     cloud.on("DescribeImages", lambda *_: None)

@@ -30,9 +30,9 @@ def test_the_plan_adds_up(ec2, cloud):
     ]
     assert plan["usd_per_hour"] == pytest.approx(3 * HOST)
     assert plan["usd_until_fuse"] == pytest.approx(3 * 10.1 * HOST)
-    told = ec2("plan", "--worker-type", "g4dn.xlarge", "--image-id", "latest")
-    assert told.code == 2  # moto has no image for GPUs
-    assert "AWS names no image for m5.large in us-east-1" in told.err
+    result = ec2("plan", "--worker-type", "g4dn.xlarge", "--image-id", "latest")
+    assert result.code == 2  # moto has no image for GPUs
+    assert "AWS names no image for m5.large in us-east-1" in result.err
     shown = ec2("plan").out
     for word in (
         "m5.large",
@@ -229,12 +229,12 @@ def test_an_ended_host_counts_until_its_end(reason, ec2, cloud, monkeypatch):
     client = cloud.moto.client()
     client.terminate_instances(InstanceIds=list(everything(cloud)["instances"]))
 
-    def told(words, forward):
+    def with_old_times(words, forward):
         body = forward().body.decode()
         body = re.sub("<launchTime>[^<]*", "<launchTime>2026-01-01T01:00:00.000Z", body)
         return Reply(200, re.sub("<reason>[^<]*", f"<reason>{reason}", body).encode())
 
-    cloud.on("DescribeInstances", told, times=9)
+    cloud.on("DescribeInstances", with_old_times, times=9)
     hours = {round(one["hours"], 2) for one in ec2("cost", "--json").record["hosts"]}
     # The life that the launch noted has ended just now; of the one that EC2 tells of there are two
     # hours, or at most as many as the fuse allows.

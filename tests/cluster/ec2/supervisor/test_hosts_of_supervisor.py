@@ -25,7 +25,7 @@ PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
 
 
 @pytest.fixture
-def crew(ec2, cloud, folder, monkeypatch):
+def pool(ec2, cloud, folder, monkeypatch):
     """Returns a cluster that was launched, as its supervisor sees it."""
     cloud.prices = PRICES
     write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), supervise=True,
@@ -49,85 +49,85 @@ def now():
     return datetime.now(timezone.utc)
 
 
-def lose(cloud, crew):
+def lose(cloud, pool):
     """Ends a worker as EC2 does."""
-    gone = crew.hosts[-1].id
+    gone = pool.hosts[-1].id
     cloud.moto.client().terminate_instances(InstanceIds=[gone])
     return gone
 
 
-def test_a_worker_that_is_gone_is_replaced_with_the_fuse_of_the_master(crew, cloud):
-    gone, asked = lose(cloud, crew), []
+def test_a_worker_that_is_gone_is_replaced_with_the_fuse_of_the_master(pool, cloud):
+    gone, asked = lose(cloud, pool), []
     cloud.on("RunInstances", lambda words, forward: asked.append(words))
     later = now() + timedelta(hours=3)
-    assert crew.look(now()) == ("1 of the workers",)
-    hosts = crew.replace(("1 of the workers",), later)
+    assert pool.look(now()) == ("1 of the workers",)
+    hosts = pool.replace(("1 of the workers",), later)
     assert len(hosts) == 3
     assert gone not in {host.id for host in hosts}
-    fresh = crew.hosts[-1]
+    fresh = pool.hosts[-1]
     assert fresh.max_hours == pytest.approx(5.0, abs=0.01)  # of the master's eight
     script = base64.b64decode(asked[0]["UserData"]).decode()
     assert PUBLIC.strip() in script
     assert "shutdown -h +300" in script
     assert "IamInstanceProfile.Name" not in asked[0]  # workers ask AWS nothing
-    assert crew.look(now()) == ()
+    assert pool.look(now()) == ()
 
 
-def test_hosts_with_a_notice_silent_ones_and_those_not_set_up_are_replaced(crew, monkeypatch):
-    first, second = (host.id for host in crew.hosts[1:])
-    (crew._notices).write_text(f"i-other\n{first}\n")
-    assert crew.look(now()) == (first,)
-    crew._reachable = lambda host: host.id != second
-    assert crew.look(now()) == (first,)
-    assert crew.look(now() + timedelta(seconds=61)) == (first, second)
-    assert len(crew.replace((first, second), now())) == 3
-    assert crew.look(now()) == ()
-    crew._unready.write_text(crew.hosts[1].id)
-    assert crew.look(now()) == (crew.hosts[1].id,)
+def test_hosts_with_a_notice_silent_ones_and_those_not_set_up_are_replaced(pool, monkeypatch):
+    first, second = (host.id for host in pool.hosts[1:])
+    (pool._notices).write_text(f"i-other\n{first}\n")
+    assert pool.look(now()) == (first,)
+    pool._reachable = lambda host: host.id != second
+    assert pool.look(now()) == (first,)
+    assert pool.look(now() + timedelta(seconds=61)) == (first, second)
+    assert len(pool.replace((first, second), now())) == 3
+    assert pool.look(now()) == ()
+    pool._unready.write_text(pool.hosts[1].id)
+    assert pool.look(now()) == (pool.hosts[1].id,)
 
 
-def test_money_counts_hosts_that_have_ended_and_no_host_is_launched_beyond_it(crew, cloud):
-    lose(cloud, crew)
+def test_money_counts_hosts_that_have_ended_and_no_host_is_launched_beyond_it(pool, cloud):
+    lose(cloud, pool)
     later = now() + timedelta(hours=2)
-    spent = crew.bill(later)
+    spent = pool.bill(later)
     assert spent.usd == pytest.approx(4 * (HOUR + 0.005), rel=0.05)  # and a moment of the third
     assert spent.usd_per_hour == pytest.approx(2 * (HOUR + 0.005), rel=0.01)
     cloud.on("DescribeInstances", refusal("RequestLimitExceeded"), times=20)
-    assert crew.bill(later).usd == spent.usd  # as it was written down
+    assert pool.bill(later).usd == spent.usd  # as it was written down
     cloud.acts.clear()
-    crew._run.__dict__["cluster"] = Cluster(**{**vars(crew._run.cluster), "max_usd": 2.0})
-    crew.look(now())
+    pool._run.__dict__["cluster"] = Cluster(**{**vars(pool._run.cluster), "max_usd": 2.0})
+    pool.look(now())
     with pytest.raises(NotReady, match=r"may cost \$2\.\d+ until the fuse, and max_usd is \$2"):
-        crew.replace(("1 of the workers",), now())
+        pool.replace(("1 of the workers",), now())
     with pytest.raises(NotReady, match="minutes are left until the fuse"):
-        crew.replace(("1 of the workers",), now() + timedelta(hours=7.9))
+        pool.replace(("1 of the workers",), now() + timedelta(hours=7.9))
 
 
-def test_what_the_master_made_is_gone_where_aws_refuses_half_way(crew, cloud):
-    lose(cloud, crew)
-    crew.look(now())
+def test_what_the_master_made_is_gone_where_aws_refuses_half_way(pool, cloud):
+    lose(cloud, pool)
+    pool.look(now())
     before = everything(cloud)
     cloud.on("RunInstances", refusal("InsufficientInstanceCapacity"), times=9)
     with pytest.raises(CloudError, match="InsufficientInstanceCapacity"):
-        crew.replace(("1 of the workers",), now())
+        pool.replace(("1 of the workers",), now())
     assert everything(cloud) == before
 
 
-def test_all_hosts_end_the_master_last(crew, cloud):
+def test_all_hosts_end_the_master_last(pool, cloud):
     asked = []
     cloud.on("TerminateInstances", lambda words, forward: asked.append(words))
-    crew.end(("worker", "master"))
-    assert asked[0]["InstanceId.3"] == crew.hosts[0].id
+    pool.end(("worker", "master"))
+    assert asked[0]["InstanceId.3"] == pool.hosts[0].id
     assert not everything(cloud)["instances"]
 
 
-def test_the_profile_comes_and_goes_with_the_cluster(crew, cloud, ec2):
+def test_the_profile_comes_and_goes_with_the_cluster(pool, cloud, ec2):
     iam = cloud.moto.client("iam")
     (profile,) = iam.list_instance_profiles()["InstanceProfiles"]
     (role,) = profile["Roles"]
     (name,) = iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]
     document = iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name)["PolicyDocument"]
-    assert document == json.loads(json.dumps(master_policy(crew._run.cluster)))
+    assert document == json.loads(json.dumps(master_policy(pool._run.cluster)))
     assert "instance-profile" in ec2("status").out
     assert ec2("shutdown", "--yes").code == 0
     assert not iam.list_instance_profiles()["InstanceProfiles"]

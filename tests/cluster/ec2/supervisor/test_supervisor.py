@@ -81,7 +81,7 @@ def instance(number):
 
 
 @dataclass
-class Played:
+class SimulatedCluster:
     """A job, hosts and a store in one, and a clock that moves ten minutes a step."""
 
     loses: dict[int, str] = field(default_factory=dict)  # by step: the host that goes
@@ -148,72 +148,74 @@ class Played:
         self.code = None
 
 
-def night(tmp_path, played, rules=RULES, steps=60):
+def night(tmp_path, cluster, rules=RULES, steps=60):
     """Plays until hosts are told to end; the story."""
-    story = EventLog(tmp_path / "story.jsonl", played.now)
-    supervisor = Supervisor(rules, played, played, played, story, lambda: "", played.now)
+    story = EventLog(tmp_path / "story.jsonl", cluster.now)
+    supervisor = Supervisor(rules, cluster, cluster, cluster, story, lambda: "", cluster.now)
     for _ in range(steps):
         supervisor.step()
-        if "end worker,master" in played.log:
+        if "end worker,master" in cluster.log:
             break
     return [event.kind for event in story.events]
 
 
 def test_a_night_with_interruptions_ends_with_the_job(tmp_path):
-    played = Played(loses={3: "i-1", 9: "i-2"}, ends={15: 0}, safe=True)
-    kinds = night(tmp_path, played)
+    cluster = SimulatedCluster(loses={3: "i-1", 9: "i-2"}, ends={15: 0}, safe=True)
+    kinds = night(tmp_path, cluster)
     assert kinds == ["started", "lost", "restart", "started", "lost", "restart", "started", "done",
                      "over"]  # fmt: skip
-    assert played.log == ["start", "stop", "replace i-1", "start", "stop", "replace i-2", "start",
+    assert cluster.log == ["start", "stop", "replace i-1", "start", "stop", "replace i-2", "start",
                           "store", "end worker,master"]  # fmt: skip
 
 
 def test_a_job_that_a_notice_has_told_to_leave_is_not_told_twice(tmp_path):
-    played = Played(loses={3: "i-1"}, ends={9: 0}, noticed=True)
-    night(tmp_path, played, steps=12)
-    assert played.log[:4] == ["start", "wait", "replace i-1", "start"]
+    cluster = SimulatedCluster(loses={3: "i-1"}, ends={9: 0}, noticed=True)
+    night(tmp_path, cluster, steps=12)
+    assert cluster.log[:4] == ["start", "wait", "replace i-1", "start"]
 
 
 def test_what_aws_and_hosts_refuse_is_tried_again_and_told_once(tmp_path):
     shortage, broken = CloudError("no capacity"), RemoteError("install failed")
-    played = Played(loses={2: "i-1"}, fails={2: shortage, 3: shortage, 4: broken}, ends={9: 0})
-    played.silent, played.safe = (7,), True
-    kinds = night(tmp_path, played)
+    cluster = SimulatedCluster(
+        loses={2: "i-1"}, fails={2: shortage, 3: shortage, 4: broken}, ends={9: 0}
+    )
+    cluster.silent, cluster.safe = (7,), True
+    kinds = night(tmp_path, cluster)
     assert kinds.count("lost") == kinds.count("restart") == 1
     assert kinds.count("note") == 3  # of two kinds, and of the silence
-    assert played.log.count("replace i-1") == 4
+    assert cluster.log.count("replace i-1") == 4
 
 
 def test_too_many_losses_end_the_job_and_then_the_workers(tmp_path):
-    played = Played(loses={n: f"i-{n}" for n in range(2, 12, 2)})
+    cluster = SimulatedCluster(loses={n: f"i-{n}" for n in range(2, 12, 2)})
     rules = replace(RULES, max_restarts=2)
-    assert night(tmp_path, played, rules, 30)[-2:] == ["failed", "over"]
-    assert played.log[-2:] == ["stop", "end worker"]  # the master keeps the checkpoints
+    assert night(tmp_path, cluster, rules, 30)[-2:] == ["failed", "over"]
+    assert cluster.log[-2:] == ["stop", "end worker"]  # the master keeps the checkpoints
 
 
 def test_no_new_hosts_where_money_is_short(tmp_path):
-    played = Played(loses={2: "i-1"}, fails={2: NotReady("the cluster may cost $11")})
-    assert night(tmp_path, played, RULES, 10) == ["started", "lost", "failed", "over"]
+    cluster = SimulatedCluster(loses={2: "i-1"}, fails={2: NotReady("the cluster may cost $11")})
+    assert night(tmp_path, cluster, RULES, 10) == ["started", "lost", "failed", "over"]
 
 
 def test_money_ends_a_night_whatever_aws_says(tmp_path):
     every = timedelta(minutes=1)
-    played = Played(usd_per_hour=3.0, silent=tuple(range(5, 300)), every=every)
-    assert night(tmp_path, played, steps=300)[-1] == "over"
-    assert played.now() < START + timedelta(hours=10 / 3.0)  # max_usd is 10
-    assert played.log == ["start", "stop", "store", "end worker,master"]
+    cluster = SimulatedCluster(usd_per_hour=3.0, silent=tuple(range(5, 300)), every=every)
+    assert night(tmp_path, cluster, steps=300)[-1] == "over"
+    assert cluster.now() < START + timedelta(hours=10 / 3.0)  # max_usd is 10
+    assert cluster.log == ["start", "stop", "store", "end worker,master"]
 
 
 def test_a_supervisor_that_is_started_again_goes_on(tmp_path):
-    played = Played(loses={2: "i-1"}, ends={6: 0})
-    night(tmp_path, played, steps=8)
+    cluster = SimulatedCluster(loses={2: "i-1"}, ends={6: 0})
+    night(tmp_path, cluster, steps=8)
     torn = tmp_path / "story.jsonl"
     torn.write_text(torn.read_text() + '{"when": "2026')
-    story = EventLog(torn, played.now)
+    story = EventLog(torn, cluster.now)
     assert (story.outcome, story.restarts) == ("done", 1)
-    played.step, played.running, played.code = 20, False, None
-    supervisor = Supervisor(RULES, played, played, played, story, lambda: "", played.now)
+    cluster.step, cluster.running, cluster.code = 20, False, None
+    supervisor = Supervisor(RULES, cluster, cluster, cluster, story, lambda: "", cluster.now)
     supervisor.step()
-    assert played.log[-1] == "end worker"  # and the job is not begun anew
+    assert cluster.log[-1] == "end worker"  # and the job is not begun anew
     story.tell("job", "job 2")
     assert (story.outcome, story.restarts) == ("", 0)

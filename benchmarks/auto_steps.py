@@ -4,9 +4,9 @@
     python3 benchmarks/auto_steps.py --out runs/auto-100mbit
     python3 tools/virtual_cluster.py down
 
-A job each, a worker on each host and, with Bcast, a master on the first; contenders take turns, and
-the median of all their steps but the first few counts. `auto` keeps its default error budget;
-fixed codecs are not held to it.
+A job each, a worker on each host and, with ParameterServer, a master on the first; contenders take
+turns, and the median of all their steps but the first few counts. `auto` keeps its default error
+budget; fixed codecs are not held to it.
 """
 
 import argparse
@@ -19,13 +19,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
+from atomo.comm_types import PARAMETER_SERVER, name_of_stored
+
 ROOT: Final = Path(__file__).parent.parent
 CLUSTER: Final = str(ROOT / "tools" / "virtual_cluster.py")
 WARM_UP: Final = 5  # steps that do not count
 CONTENDERS: Final = {
     "Allgather": ("sgd", "bf16", "qsgd", "svd(rank=3)", "topk(ratio=0.1)", "topk", "auto"),
     "Allreduce": ("sgd", "bf16", "auto"),
-    "Bcast": ("sgd", "bf16", "qsgd", "svd(rank=3)", "topk(ratio=0.1)", "topk", "auto"),
+    PARAMETER_SERVER: ("sgd", "bf16", "qsgd", "svd(rank=3)", "topk(ratio=0.1)", "topk", "auto"),
 }
 
 
@@ -37,7 +39,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--comm-types", nargs="*", default=list(CONTENDERS))
+    parser.add_argument("--comm-types", nargs="*", type=name_of_stored, default=list(CONTENDERS))
     parser.add_argument("--options", nargs="*", default=[], help="more of atomo train")
     options = parser.parse_args()
     for comm_type in options.comm_types:
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace, comm_type: str, code: str, turn: int) -> li
     folder = options.out / f"{comm_type}-{''.join(c for c in code if c.isalnum())}-{turn}"
     shutil.rmtree(folder, ignore_errors=True)
     words = [
-        str(ROOT / "run_pytorch.sh"), "--n", str(options.workers + (comm_type == "Bcast")),
+        str(ROOT / "run_pytorch.sh"), "--n", str(options.workers + (comm_type == PARAMETER_SERVER)),
         "--comm-type", comm_type, "--code", code, "--max-steps", str(options.steps),
         "--eval-freq", "100000", "--evaluator", "none", "--threads", "1",
         "--train-dir", str(folder.absolute()), *options.options,

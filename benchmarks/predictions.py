@@ -21,6 +21,7 @@ from typing import Any, Final
 from time_to_accuracy import CLUSTER, hosts_of, on_host
 
 from atomo.codecs import CODECS
+from atomo.comm_types import PARAMETER_SERVER, settings_of_stored
 from atomo.config import Settings
 from atomo.launch.mpirun import starting
 from atomo.plotting import pyplot_for
@@ -42,7 +43,8 @@ def main() -> None:
             limit = UNLIMITED if rate == "none" else rate
             subprocess.run([sys.executable, CLUSTER, "throttle", f"h{number}", limit], check=True)
         measure(options, hosts, rate)
-    rows = [json.loads(line) for line in (options.out / "cells.jsonl").read_text().splitlines()]
+    lines = (options.out / "cells.jsonl").read_text().splitlines()
+    rows = [settings_of_stored(json.loads(line)) for line in lines]
     print(table(rows))
     (options.out / "summary.json").write_text(json.dumps(summary(rows), indent=1) + "\n")
     if options.png:
@@ -130,7 +132,7 @@ def draw(path: str, rows: list[dict[str, Any]]) -> None:
     pyplot = pyplot_for(path)
     figure, axes = pyplot.subplots(figsize=(7, 7))
     for rate in dict.fromkeys(row["rate"] for row in rows):
-        for comm_type, marker in (("Bcast", "o"), ("Allgather", "s"), ("Allreduce", "^")):
+        for comm_type, marker in ((PARAMETER_SERVER, "o"), ("Allgather", "s"), ("Allreduce", "^")):
             mine = [r for r in rows if (r["rate"], r["comm_type"]) == (rate, comm_type)]
             axes.scatter(
                 [1e3 * row["measured_s"] for row in mine],

@@ -17,6 +17,12 @@ import torch
 
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import Law, make_codec
+from atomo.comm_types import (
+    PARAMETER_SERVER,
+    settings_of_stored,
+    stored_name,
+    stored_settings,
+)
 from atomo.communicators import Direct
 from atomo.config import Settings
 from atomo.launch.place import canonical
@@ -97,14 +103,15 @@ class Rank:
         self._file = options.out / "cells.jsonl"
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         rows = [json.loads(line) for line in lines]
-        self._done = {Cell(*(row[f.name] for f in fields(Cell))) for row in rows}
+        cells = [settings_of_stored(row) for row in rows]
+        self._done = {Cell(*(cell[f.name] for f in fields(Cell))) for cell in cells}
         self._coded = options.out / "costs"
         self._timer.barrier()  # nobody writes before all have read
 
     def measure(self, network: str) -> None:
         """All cells of a network."""
         missing = [cell for cell in self._cells(network) if cell not in self._done]
-        for comm_types in (("Bcast",), ("Allgather", "Allreduce")):
+        for comm_types in ((PARAMETER_SERVER,), ("Allgather", "Allreduce")):
             cells = [cell for cell in missing if cell.comm_type in comm_types]
             if cells:
                 base = settings_of(cells[0], self._transport.size, fusion=LAYER, code="sgd")
@@ -118,7 +125,7 @@ class Rank:
 
     def _cells(self, network: str) -> Iterator[Cell]:
         for code in self._options.codes:
-            for comm_type in ("Bcast", "Allgather", "Allreduce"):
+            for comm_type in (PARAMETER_SERVER, "Allgather", "Allreduce"):
                 if comm_type != "Allreduce" or Law.SUMMABLE in make_codec(code).laws:
                     yield Cell(network, self._options.rate, code, comm_type)
 
@@ -127,7 +134,7 @@ class Rank:
         settings = settings_of(cell, self._transport.size)
         costs = self._costs(cell, settings, profile)
         down = "updates" if settings.workers * costs.sent_bytes < sum(profile.sizes) else "weights"
-        if cell.comm_type == "Bcast":
+        if cell.comm_type == PARAMETER_SERVER:
             settings = replace(settings, down=down)
         link = Link(1.0, 0.0)
         scenario = Scenario(profile, settings.workers, link, host_model, self._links)
@@ -143,7 +150,7 @@ class Rank:
 
     def _costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
         """Measured once for all rates of the links."""
-        file = self._coded / f"{cell.network} {cell.code} {cell.comm_type}.json"
+        file = self._coded / f"{cell.network} {cell.code} {stored_name(cell.comm_type)}.json"
         if file.exists():
             return costs_from(json.loads(file.read_text()), len(profile.sizes))
         found = self._measure_costs(cell, settings, profile)
@@ -177,7 +184,7 @@ class Rank:
         if self._transport.rank:
             return
         measured_s = statistics.median(times)
-        row = asdict(cell) | {
+        row = stored_settings(asdict(cell)) | {
             "predicted_s": predicted.step_s,
             "measured_s": measured_s,
             "steps": len(times),
@@ -185,7 +192,7 @@ class Rank:
             "slowest_s": max(times),
             "messages": predicted.messages,
             "sent_bytes": costs.sent_bytes,
-            "down": down if cell.comm_type == "Bcast" else "",
+            "down": down if cell.comm_type == PARAMETER_SERVER else "",
             "compute_s": scenario.compute_s,
             "link_s": predicted.link_s,
             "codec_s": predicted.codec_s,

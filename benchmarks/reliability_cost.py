@@ -23,6 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from atomo.comm_types import PARAMETER_SERVER
+from atomo.roles import has_master
+
 WITHOUT = "--mpi-args=--with-ft no"
 FIRST = 20  # steps that compile, and fill caches
 
@@ -43,10 +46,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--network", default="LeNet")
-    parser.add_argument("--comm-type", default="Bcast")
+    parser.add_argument("--comm-type", default=PARAMETER_SERVER)
     parser.add_argument("--code", default="svd")
     options = parser.parse_args()
-    ranks = options.workers + (options.comm_type == "Bcast")
+    ranks = options.workers + has_master(options.comm_type)
     words = [f"--n={ranks}", f"--comm-type={options.comm_type}", f"--code={options.code}"]
     words += [f"--network={options.network}", "--threads=1"]
     words += [f"--max-steps={options.steps}", "--epochs=100000", "--batch-size=16", "--lr=0.005"]

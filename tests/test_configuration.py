@@ -192,7 +192,7 @@ def test_a_scale_is_agreed_on_for_whole_gradients_only(words, message):
         ("--code=svd(rang=3)", r"rang"),
         ("--memory=residuals", r"unknown memory 'residuals'; did you mean 'residual'\?"),
         ("--optimizer=adma", r"unknown optimizer 'adma'; did you mean 'adam'\? known: sgd, adam"),
-        ("--comm-type=Async", r"unknown comm-type 'Async'; known: Bcast|did you mean"),
+        ("--comm-type=Async", r"unknown comm-type 'Async'; known: ParameterServer|did you mean"),
         ("--evaluator=remote", r"unknown evaluator 'remote'; .*known: local, none"),
     ],
 )

@@ -27,10 +27,10 @@ ORDER = [
     "codecs",
     # None of these knows of another.
     ("memory", "wire", "schedule", "recipes", "downlink", "grouping", "hierarchy"),
-    ("transports", "fusion", "api", "setting_checks"),
+    ("transports", "fusion", "api"),
     "communicators",
     "comm_types",
-    "roles",
+    ("roles", "setting_checks"),
     "coding",
     "config",
     "identity",

@@ -12,6 +12,7 @@ import pytest
 from atomo.arguments import flag, parse, translated
 from atomo.cli.evaluate import EvaluateOptions, evaluator_settings
 from atomo.codecs import CODECS, make_codec
+from atomo.comm_types import COMM_TYPES
 from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
 from atomo.launch.place import canonical
@@ -143,7 +144,9 @@ def test_inner_codecs_may_be_written_in_any_case():
     assert make_codec("TopK(values=FP16)") == make_codec("topk(values=fp16)")
 
 
-@pytest.mark.parametrize(("kind", "known"), [("codec", CODECS), ("network", MODELS)])
+@pytest.mark.parametrize(
+    ("kind", "known"), [("codec", CODECS), ("network", MODELS), ("comm-type", COMM_TYPES)]
+)
 def test_published_names_are_taken_or_explained(kind, known):
     for theirs, ours in NAMES[kind].items():
         assert theirs == fold(theirs)
@@ -156,7 +159,8 @@ def test_published_names_are_taken_or_explained(kind, known):
 
 
 def test_published_names_reach_the_run():
-    settings = canonical(read("--code=LSS_SGD", "--network=ResNet18_imagenet"))
+    settings = canonical(read("--code=LSS_SGD", "--network=ResNet18_imagenet", "--comm=bcast"))
+    assert settings.comm_type == "ParameterServer"
     assert settings.code == str(make_codec("lss"))
     assert settings.network == "ResNet18"
 

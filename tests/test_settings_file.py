@@ -102,6 +102,15 @@ def test_what_a_run_keeps_reads_back_as_the_same_settings(chosen, tmp_path):
     assert left_out <= {"train_dir"} | {f.name for f in fields(Settings) if f.default is None}
 
 
+def test_files_keep_the_earlier_name_of_the_parameter_server(tmp_path):
+    text = settings_text(Settings().resolved())
+    assert 'comm_type = "Bcast"' in text.splitlines()
+    for name in ("Bcast", "ParameterServer", "parameter-server"):
+        path = written(tmp_path, f'comm_type = "{name}"')
+        assert read("--config", path).resolved() == read(f"--comm-type={name}").resolved()
+        assert settings_text(read("--config", path).resolved()) == text
+
+
 def test_all_workers_stay_all_with_more_of_them(tmp_path):
     path = written(tmp_path, settings_text(Settings(n=3).resolved()))
     assert read("--config", path, "--n=6").resolved().num_aggregate == 5

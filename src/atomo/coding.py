@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from atomo.codecs import Codec, make_codec
 from atomo.codecs.by_name import ByName
-from atomo.comm_types import COMM_TYPES
+from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.errors import ConfigError
 from atomo.memory import NoMemory, check_fits, default_memory
 from atomo.names import resolve
@@ -44,7 +44,11 @@ FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "compress_ratio": "ratio",
     }
 )
-CHOOSING: Final = ("Bcast", "Allgather", "Allreduce")  # communicators that take several codecs
+CHOOSING: Final = (
+    PARAMETER_SERVER,
+    "Allgather",
+    "Allreduce",
+)  # communicators that take several codecs
 
 
 def check_auto(

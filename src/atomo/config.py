@@ -23,7 +23,7 @@ from atomo.coding import (
     needed_memory,
     over_recipe,
 )
-from atomo.comm_types import COMM_TYPES
+from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.compression import Compression
 from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
@@ -151,8 +151,8 @@ class Settings:
     bucket_size: int | None = option(None, "entries that share a norm in the quantising codecs")
     memory: str = option("auto", "what workers keep: auto, none, residual, dgc, momentum, adam")
     comm_type: str = option(
-        "Bcast",
-        "Bcast: a master averages, and sends weights; without a master: "
+        PARAMETER_SERVER,
+        "ParameterServer: a master averages, and sends weights; without a master: "
         "Allgather, Allreduce, PowerSGD, ACPSGD, Chunked",
     )
     hierarchical: str = option(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from atomo.arguments import flag
+from atomo.comm_types import stored_settings
 from atomo.config import Settings
 from atomo.errors import ConfigError
 
@@ -43,7 +44,7 @@ def record(settings: Settings) -> dict[str, str | int | float | bool]:
     """Returns the settings that a checkpoint records: what the run computes, and not where."""
     return {
         name: value
-        for name, value in asdict(settings).items()
+        for name, value in stored_settings(asdict(settings)).items()
         if value is not None and name not in LAUNCH_ONLY
     }
 

@@ -118,6 +118,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
                 "qsvd": "svd(rank=3, factors=qsgd(bits=4))",
             }
         ),
+        "comm-type": MappingProxyType({"bcast": "ParameterServer"}),  # files keep it, too
         "data set": MappingProxyType({"amz630k": "amz670k", "text8sub": "text8"}),
         "network": MappingProxyType(
             {

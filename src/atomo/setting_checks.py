@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from atomo.comm_types import PARAMETER_SERVER
 from atomo.downlink import AUTO, WEIGHTS, name_of
 from atomo.errors import ConfigError
 from atomo.memory import kind_of
@@ -91,7 +92,11 @@ def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str
     if device == CPU:
         return down
     if not has_master or not wants_gpu(enable_gpu):
-        lacks = "a master, which --comm-type Bcast has" if not has_master else "--enable-gpu yes"
+        lacks = (
+            f"a master, which --comm-type {PARAMETER_SERVER} has"
+            if not has_master
+            else "--enable-gpu yes"
+        )
         raise ConfigError(f"--master-device {device} needs {lacks}; leave it out for the CPU")
     if down == AUTO:
         return WEIGHTS

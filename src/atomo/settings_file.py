@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 from atomo.arguments import flag
+from atomo.comm_types import stored_settings
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.names import nearest, spelled
@@ -64,10 +65,11 @@ def settings_text(settings: Settings) -> str:
     >>> settings_text(Settings(lr=0.5)).splitlines()[2]
     'n = 3'
     """
-    told = asdict(settings) | {"num_aggregate": number_to_wait_for(settings)}
+    values = stored_settings(asdict(settings))
+    values["num_aggregate"] = number_to_wait_for(settings)
     lines = [
         f"{name} = {literal(value)}"
-        for name, value in told.items()
+        for name, value in values.items()
         if value is not None and name not in OF_A_PLACE
     ]
     return "\n".join([HEAD, *lines, ""])

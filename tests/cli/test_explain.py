@@ -31,7 +31,7 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
     assert steps["topk", "Allgather"]["to_base"] > 5
     assert steps["bf16", "Allreduce"]["to_base"] == 1
     assert {name for _, name in steps} == {
-        "Allgather", "Allreduce", "Bcast", "PowerSGD", "ACPSGD",
+        "Allgather", "Allreduce", "ParameterServer", "PowerSGD", "ACPSGD",
     }  # fmt: skip
     assert "not fp16" in slow["left_out"]["Chunked"]
     for one in slow["steps"]:  # as DistributedDataParallel takes it: all bytes, in MiB
@@ -49,7 +49,7 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
 def test_each_way_of_training_is_asked_for_flat_and_between_hosts() -> None:
     options = ExplainOptions(code="chunktopk", hierarchical="4", workers=16)
     names = {one for spec, way in ways_of(options) for one in communicators_of(options, spec, way)}
-    assert names == {"Bcast", *REDUCTIONS, *(HIERARCHICAL + name for name in REDUCTIONS)}
+    assert names == {"ParameterServer", *REDUCTIONS, *(HIERARCHICAL + name for name in REDUCTIONS)}
     assert not left_out(options)
     few = ExplainOptions(code="topk", svd_rank=0)
     assert {*left_out(few)} == {"PowerSGD", "ACPSGD", "Chunked"}
@@ -62,7 +62,7 @@ def test_all_that_training_accepts_is_predicted_flat_and_between_hosts(
     words = ["--hierarchical", "4", "--workers", "16", "--code", "chunktopk"]
     found = explained(capsys, "--bandwidth", "10mbit", *words)
     ways = {(one["communicator"], one["hierarchical"]) for one in found["steps"]}
-    assert ways == {("Bcast", False)} | {(name, inside) for name in REDUCTIONS
+    assert ways == {("ParameterServer", False)} | {(name, inside) for name in REDUCTIONS
                                          for inside in (False, True)}  # fmt: skip
     assert found["left_out"] == {}
     steps = {(one["code"], one["communicator"], one["hierarchical"]): one

@@ -34,7 +34,7 @@ def run_in(folder: Path, steps: int, **given: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("comm_type", ["Bcast", "Allgather"])
+@pytest.mark.parametrize("comm_type", ["ParameterServer", "Allgather"])
 def test_a_run_is_beside_its_prediction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], comm_type: str
 ) -> None:

@@ -116,7 +116,7 @@ def test_transports_have_no_device_channel_by_default():
         ({}, True),
         ({"cuda_aware_mpi": "No"}, False),
         ({"enable_gpu": "no"}, False),
-        ({"comm_type": "Bcast"}, False),
+        ({"comm_type": "ParameterServer"}, False),
     ],
 )
 def test_a_run_opens_device_channels_where_it_sums_on_gpus(tmp_path, changes, expected):

@@ -63,16 +63,22 @@ def test_a_budget_of_nothing_and_links_without_a_limit_leave_dense_gradients() -
         0,
         0,
     )
-    assert assign_codecs(scenario(1e12), candidates(1), "Bcast", LAYER, 9.0).picks == (0, 0, 0, 0)
+    assert assign_codecs(scenario(1e12), candidates(1), "ParameterServer", LAYER, 9.0).picks == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_a_greater_budget_is_never_slower_and_always_kept() -> None:
     where, some = scenario(1e6), candidates(2)
     steps = [
-        assign_codecs(where, some, "Bcast", None, budget) for budget in (0.0, 0.01, 0.1, 0.5, 1.0)
+        assign_codecs(where, some, "ParameterServer", None, budget)
+        for budget in (0.0, 0.01, 0.1, 0.5, 1.0)
     ]
     assert all(after.step_s <= before.step_s for before, after in itertools.pairwise(steps))
-    assert steps[-1].step_s <= assign_one(where, some[3], "Bcast", None).step_s
+    assert steps[-1].step_s <= assign_one(where, some[3], "ParameterServer", None).step_s
 
 
 def test_errors_of_tensors_add_up_to_that_of_the_gradient() -> None:

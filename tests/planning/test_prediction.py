@@ -78,14 +78,14 @@ def test_the_way_down_is_whichever_takes_less() -> None:
     up = 0.5 + 3 + 0.31 + 2 * 420 / 1000 + 0.05 + 2 * 0.042
     gradients = 2 * 420 / 1000 + 2 * 0.04 + 2 * 0.05
     weights = 2 * 1600 / 1000 + 2 * 0.05  # in one piece, which the second gets from the first
-    assert predict(scenario, COSTS, "Bcast", ONE).step_s == pytest.approx(up + gradients)
+    assert predict(scenario, COSTS, "ParameterServer", ONE).step_s == pytest.approx(up + gradients)
     heavy = replace(COSTS, each=(cost(0.2, 0.03, 900), cost(0.1, 0.01, 100)))
     up += 2 * 600 / 1000
-    assert predict(scenario, heavy, "Bcast", ONE).step_s == pytest.approx(up + weights)
+    assert predict(scenario, heavy, "ParameterServer", ONE).step_s == pytest.approx(up + weights)
 
 
 def test_a_worker_of_a_master_encodes_between_its_passes() -> None:
-    found = predict(Scenario(PROFILE, 1, Link(1e12, 0.0)), COSTS, "Bcast", LAYER)
+    found = predict(Scenario(PROFILE, 1, Link(1e12, 0.0)), COSTS, "ParameterServer", LAYER)
     repeated = 0.04
     assert found.step_s == pytest.approx(0.5 + 3 + 0.21 + 0.11 + 0.012 + repeated, abs=1e-6)
 
@@ -113,11 +113,14 @@ def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_s
 
 def test_what_comes_down_from_a_master_has_had_a_rest_as_well() -> None:
     rested = replace(LINK, rested_bytes=100.0)
-    plain = predict(Scenario(PROFILE, 4, LINK), COSTS, "Bcast", ONE).step_s
-    found = predict(Scenario(PROFILE, 4, rested), COSTS, "Bcast", ONE).step_s
+    plain = predict(Scenario(PROFILE, 4, LINK), COSTS, "ParameterServer", ONE).step_s
+    found = predict(Scenario(PROFILE, 4, rested), COSTS, "ParameterServer", ONE).step_s
     assert plain - found == pytest.approx(2 * 100.0 / LINK.bytes_per_s)
     endless = replace(LINK, rested_bytes=1e9)
-    assert predict(Scenario(PROFILE, 4, endless), COSTS, "Bcast", ONE).step_s > PROFILE.forward_s
+    assert (
+        predict(Scenario(PROFILE, 4, endless), COSTS, "ParameterServer", ONE).step_s
+        > PROFILE.forward_s
+    )
 
 
 def test_messages_go_at_the_bandwidth_of_messages_as_long_as_they_are() -> None:
@@ -146,7 +149,7 @@ def test_cores_that_are_never_idle_do_one_thing_after_another() -> None:
 def test_the_optimiser_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
     slow = Scenario(replace(PROFILE, update_s=2.0), 2, LINK)
     plain = Scenario(PROFILE, 2, LINK)
-    for name, times in (("Allgather", 1), ("Bcast", 2)):
+    for name, times in (("Allgather", 1), ("ParameterServer", 2)):
         more = predict(slow, COSTS, name, ONE).step_s - predict(plain, COSTS, name, ONE).step_s
         assert more == pytest.approx(2.0 * times)
 

@@ -33,7 +33,7 @@ class Modelled:
 
 
 @pytest.mark.slow(cases=("1-",))
-@pytest.mark.parametrize("name", ["Bcast", "Allgather", "Allreduce"])
+@pytest.mark.parametrize("name", ["ParameterServer", "Allgather", "Allreduce"])
 @pytest.mark.parametrize("under_way", [1, 8])
 def test_a_link_is_what_its_messages_took(name: str, under_way: int) -> None:
     modelled, exchange = Modelled(), EXCHANGES[name](4)
@@ -95,7 +95,7 @@ class Limited:
 
 
 def test_what_a_rest_lets_through_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited, exchange = Limited(), EXCHANGES["Bcast"](2)
+    limited, exchange = Limited(), EXCHANGES["ParameterServer"](2)
     monkeypatch.setattr(links.time, "sleep", limited.rest)
     found = LinkTimer(limited.taken_s, 1, 10**9).link(exchange, limited.send)
     assert found.rested_bytes == pytest.approx(exchange.crossings * 10_000)
@@ -122,7 +122,7 @@ def test_ranks_agree_on_the_links_that_they_ask_for(monkeypatch: pytest.MonkeyPa
         timer = SynchronizedTimer(Direct(transport, PATIENCE_S))
         return dict(measure_links(timer, transport, PATIENCE_S, names, under_way=4))
 
-    for names in (LINKS, ("Bcast",), ("Allreduce", HALF + "Allreduce")):
+    for names in (LINKS, ("ParameterServer",), ("Allreduce", HALF + "Allreduce")):
         with ThreadPoolExecutor(3) as pool:
             first, *others = pool.map(partial(measured, names), network(3))
         assert {*first} == {*names}

@@ -24,7 +24,7 @@ FOUND = Probe(
     Profile(0.5, (1.0, 3.0), 3.0, GRADIENT, 0.25),
     0.75,
     {
-        "Bcast": Link(1e6, 1e-3, 16384.0, rested_bytes=8192.0),
+        "ParameterServer": Link(1e6, 1e-3, 16384.0, rested_bytes=8192.0),
         "Allgather": Link(2e6, 2e-3, 0.0, ((8e3, 3e6), (4e4, 2e6))),
     },
     (("Allgather", COSTS), ("Allreduce", replace(COSTS, spec="bf16", holds=False, half=True))),
@@ -40,6 +40,7 @@ def test_a_probe_comes_back_as_it_was(tmp_path: Path) -> None:
     assert replace(found.profile, gradient={}) == replace(profile, gradient={})
     assert found.profile.sizes == profile.sizes == (12, 48)
     assert [*tmp_path.iterdir()] == [tmp_path / "probe.json"]
+    assert [*json.loads((tmp_path / "probe.json").read_text())["links"]] == ["Bcast", "Allgather"]
 
 
 def test_all_numbers_that_are_gone_by_are_in_a_row() -> None:

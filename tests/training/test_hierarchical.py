@@ -106,7 +106,7 @@ def test_it_goes_on_with_other_hosts_and_without(tmp_path):
         {"n": 6, "comm_type": "Allgather", "hierarchical": "3"},
         {"n": 3, "comm_type": "Allgather"},
         {"n": 4, "comm_type": "Allgather", "hierarchical": "3"},
-        {"n": 3, "comm_type": "Bcast"},
+        {"n": 3, "comm_type": "ParameterServer"},
     ]
     for number, run in enumerate(runs):
         found = ended(settings(tmp_path, max_steps=1 + number, **common, **run))
@@ -140,7 +140,7 @@ def test_one_host_has_nothing_to_compress(tmp_path):
     [
         ({"hierarchical": "1"}, "how many ranks count as one host, 2 or more"),
         ({"hierarchical": "maybe"}, "give yes"),
-        ({"hierarchical": "2", "comm_type": "Bcast"}, "give one of Allgather"),
+        ({"hierarchical": "2", "comm_type": "ParameterServer"}, "give one of Allgather"),
     ],
 )
 def test_what_cannot_be_is_refused(said, match, tmp_path):

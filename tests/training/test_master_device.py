@@ -85,7 +85,7 @@ def test_on_a_gpu_it_sends_weights(given, down):
         ({"down": "updates"}, "--down updates: workers would repeat steps on their CPUs"),
         ({"down": "delta(topk)"}, "--down delta"),
         ({"enable_gpu": "no"}, "--master-device gpu needs --enable-gpu yes"),
-        ({"comm_type": "Allgather"}, "needs a master, which --comm-type Bcast has"),
+        ({"comm_type": "Allgather"}, "needs a master, which --comm-type ParameterServer has"),
         ({"master_device": "abacus"}, "abacus"),
     ],
 )

@@ -138,8 +138,18 @@ FAULTS = {
     "moved": moved,
     "replaced": replaced,
 }
-CASES = [("Bcast", "ENOSPC"), ("Bcast", "removed"), ("Bcast", "moved"), ("Bcast", "replaced")]
-CASES += [("Bcast", "ESTALE"), ("Bcast", "EROFS"), ("Allreduce", "ENOSPC"), ("Allreduce", "moved")]
+CASES = [
+    ("ParameterServer", "ENOSPC"),
+    ("ParameterServer", "removed"),
+    ("ParameterServer", "moved"),
+    ("ParameterServer", "replaced"),
+]
+CASES += [
+    ("ParameterServer", "ESTALE"),
+    ("ParameterServer", "EROFS"),
+    ("Allreduce", "ENOSPC"),
+    ("Allreduce", "moved"),
+]
 
 
 @pytest.mark.long(cases=("Allreduce-moved",))

@@ -20,8 +20,8 @@ from atomo.transports import network
 
 pytestmark = pytest.mark.usefixtures("short_trials")
 CODES = {"fc2.weight": "qsgd", "fc1.weight": "svd(rank=8)", "conv2.weight": "qsgd"}
-SAID = {"network": "LeNet", "dataset": "Digits", "comm_type": "Bcast", "n": 3, "batch_size": 32,
-        "error_budget": None}  # fmt: skip
+SAID = {"network": "LeNet", "dataset": "Digits", "comm_type": "ParameterServer", "n": 3,
+        "batch_size": 32, "error_budget": None}  # fmt: skip
 CPU = torch.device("cpu")
 CHOSEN = CodecPlan(CODES, "none", 0.05, 0.1, 0.0041, 0.0123, 2.5, SAID)
 
@@ -43,7 +43,8 @@ def choose(
 
 @pytest.mark.long(cases=("Allreduce",))
 @pytest.mark.parametrize(
-    ("comm_type", "n"), [pytest.param("Bcast", 3, marks=pytest.mark.slow), ("Allreduce", 2)]
+    ("comm_type", "n"),
+    [pytest.param("ParameterServer", 3, marks=pytest.mark.slow), ("Allreduce", 2)],
 )
 def test_all_ranks_come_to_the_same_codecs_within_the_budget(
     tmp_path: Path, comm_type: str, n: int
@@ -70,6 +71,15 @@ def test_a_run_that_continues_has_the_codecs_that_it_began_with(tmp_path: Path) 
     run = settings(tmp_path, code="auto")
     keep_plan(tmp_path, Plan(CHOSEN))
     assert choose(run) == [CHOSEN] * run.n
+
+
+def test_plans_of_earlier_versions_serve(tmp_path: Path) -> None:
+    """They name the parameter server by its earlier name, and so do the plans of this one."""
+    run, told = settings(tmp_path, code="auto"), list[str]()
+    keep_plan(tmp_path, Plan(CHOSEN))
+    assert json.loads((tmp_path / CODECS_FILE).read_text())["said"] == SAID | {"comm_type": "Bcast"}
+    assert kept_codecs(run, (), told.append) == CHOSEN
+    assert not told
 
 
 def test_another_question_has_another_answer(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from atomo.errors import CheckpointError
 from atomo.settings_file import read_settings
 from atomo.training.checkpoint import load
 from atomo.training.events import Event, Started
+from atomo.training.job import make_job
 from atomo.training.plan import MessagePlan, Plan
-from atomo.training.plan_records import MESSAGES_FILE, keep_plan, kept_messages
+from atomo.training.plan_records import MESSAGES_FILE, job_hash, keep_plan, kept_messages
 
 pytestmark = pytest.mark.usefixtures("short_trials")
 CASES = [
-    {"n": 3, "comm_type": "Bcast", "code": "topk(ratio=0.1)", "memory": "dgc"},
+    {"n": 3, "comm_type": "ParameterServer", "code": "topk(ratio=0.1)", "memory": "dgc"},
     {"n": 2, "comm_type": "Allgather", "code": "qsgd"},
     {"n": 2, "comm_type": "Allreduce", "code": "sgd"},
     {"n": 2, "comm_type": "PowerSGD", "code": "svd(rank=2)"},
@@ -115,3 +116,9 @@ def test_a_file_that_is_no_such_thing_is_refused(text, tmp_path) -> None:
     (tmp_path / MESSAGES_FILE).write_text(text)
     with pytest.raises(CheckpointError, match="take it away, and they are found anew"):
         kept_messages(settings(tmp_path, fusion="auto"), "of this")
+
+
+def test_a_job_has_the_hash_of_earlier_versions() -> None:
+    """So the messages that they found serve."""
+    chosen = Settings(network="LeNet", code="topk(ratio=0.1)", n=3).resolved()
+    assert job_hash(make_job(chosen, 3), "auto") == "6c2383691b70f3da"

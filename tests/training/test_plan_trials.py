@@ -22,7 +22,10 @@ from atomo.training.plan_trials import (
 )
 from atomo.transports import network
 
-CASES = [{"n": 3, "comm_type": "Bcast"}, *({"n": n, "comm_type": "Allgather"} for n in (2, 1))]
+CASES = [
+    {"n": 3, "comm_type": "ParameterServer"},
+    *({"n": n, "comm_type": "Allgather"} for n in (2, 1)),
+]
 CPU = torch.device("cpu")
 
 

@@ -52,7 +52,7 @@ STEP = StepDone(
     down_bytes=1, dense_bytes=1, step_s=0.9, compute_s=0.1, encode_s=0.2, send_s=0.1, wait_s=0.1,
     decode_s=0.1, update_s=0.1, eta_s=75.0,
 )  # fmt: skip
-CASES = [{"comm_type": "Bcast", "n": 3}, {"comm_type": "Allgather", "n": 2}]
+CASES = [{"comm_type": "ParameterServer", "n": 3}, {"comm_type": "Allgather", "n": 2}]
 
 
 def measured(best: str = AFTER, others_bytes: float = 1e6) -> Callable[..., JobMeasurements]:

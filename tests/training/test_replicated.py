@@ -156,7 +156,7 @@ def test_low_rank_factors_do_not_keep_a_run_from_going_on_otherwise(tmp_path):
     common = {"network": SMALL, "code": "svd(rank=2, selection=top)", "memory": "residual"}
     run_threads(settings(tmp_path, n=2, max_steps=2, comm_type="PowerSGD", **common))
     run_threads(settings(tmp_path, n=3, max_steps=4, comm_type="ACPSGD", **common))
-    run_threads(settings(tmp_path, n=2, max_steps=6, comm_type="Bcast", **common))
+    run_threads(settings(tmp_path, n=2, max_steps=6, comm_type="ParameterServer", **common))
     run_threads(settings(tmp_path, n=2, max_steps=8, comm_type="PowerSGD", **common))
     assert steps(tmp_path) == [2, 4, 6, 8]
 

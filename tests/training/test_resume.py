@@ -43,6 +43,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     stopped = settings(tmp_path / "parts", **common)
     run_threads(stopped, told.append, lambda: len(told) > 4)
     assert steps(tmp_path / "parts")[-1] < 8
+    earlier = load(tmp_path / "parts", steps(tmp_path / "parts")[-1])
+    assert earlier.config["comm_type"] == "Bcast"  # as earlier versions wrote it
     run_threads(stopped)
     assert same(load(tmp_path / "whole", 8), load(tmp_path / "parts", 8))
     lines = (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()

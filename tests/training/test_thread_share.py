@@ -35,7 +35,7 @@ def eight(monkeypatch):
         (1, "Allgather", 8),
         (2, "Allgather", 4),
         (3, "Allreduce", 2),
-        (3, "Bcast", 4),  # a master waits while the two workers compute
+        (3, "ParameterServer", 4),  # a master waits while the two workers compute
         (20, "Allgather", 1),
     ],
 )
@@ -44,13 +44,13 @@ def test_ranks_share_the_cores_that_they_have_in_common(size, comm_type, threads
 
 
 def test_those_who_wait_take_no_core(eight):
-    assert shares(4, "Bcast", spares=1) == [4] * 4
+    assert shares(4, "ParameterServer", spares=1) == [4] * 4
 
 
 def test_hosts_with_kernels_of_their_own_have_cores_of_their_own(eight, monkeypatch):
     # A host each, so the master's cores are all its own, and no worker gets less for it.
     monkeypatch.setattr(thread_share, "kernel", lambda: threading.current_thread().name)
-    assert shares(3, "Bcast") == [8, 8, 8]
+    assert shares(3, "ParameterServer") == [8, 8, 8]
 
 
 def test_ranks_that_are_bound_to_cores_of_their_own_take_those(monkeypatch):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
 
+from atomo.comm_types import PARAMETER_SERVER
 from atomo.grouping import bucket_caps
 from atomo.planning.costs import Costs
 from atomo.planning.prediction import Scenario, best_step, break_even, predict
@@ -23,7 +24,7 @@ __all__ = [
 
 DENSE: Final = ("sgd", "bf16")
 # With the others, ranks agree first on what to send: the codec's own error says little.
-FRAMES: Final = ("Bcast", "Allgather", "Allreduce")
+FRAMES: Final = (PARAMETER_SERVER, "Allgather", "Allreduce")
 BASELINE: Final = "bf16"  # over Allreduce: what compression has to beat
 OTHER_SIZES: Final = (8, 64, 1024)  # workers
 MIN_GAIN: Final = 1.02  # ratio of step times; a smaller gain is not worth a codec's error

@@ -13,6 +13,8 @@ from typing import Final, final
 
 import numpy as np
 
+from atomo.comm_types import PARAMETER_SERVER
+
 __all__ = ["EXCHANGES", "Exchange", "Link"]
 
 
@@ -97,7 +99,7 @@ def parameter_server(workers: int, per_host: int = 1) -> Exchange:
 
 EXCHANGES: Final[Mapping[str, Callable[[int, int], Exchange]]] = MappingProxyType(
     {
-        "Bcast": parameter_server,
+        PARAMETER_SERVER: parameter_server,
         "Allgather": allgather,
         "Allreduce": allreduce,
         "PowerSGD": allreduce,

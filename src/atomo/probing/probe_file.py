@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 import torch
 
+from atomo.comm_types import name_of_stored, stored_name
 from atomo.errors import DataError
 from atomo.plain_file import created, read_whole
 from atomo.planning import Costs, HostModel, Link, Profile, Scenario
@@ -97,7 +98,7 @@ def write_probe(path: Path, subject: ProbeSubject, probe: Probe) -> None:
         "backward_s": profile.backward_s,
         "update_s": profile.update_s,
         "slowing": probe.slowing,
-        "links": {name: asdict(link) for name, link in probe.links.items()},
+        "links": {stored_name(name): asdict(link) for name, link in probe.links.items()},
         "costs": [[reduction, asdict(costs)] for reduction, costs in probe.costs],
     }
     beside = path.with_name(f"{path.name}.new")
@@ -138,7 +139,7 @@ def probe_from(document: Any) -> tuple[ProbeSubject, Probe]:
         raise ValueError(f"{len(ready)} times of {tensors} gradients")
     seconds = [number(document[name], name) for name in ("forward_s", "backward_s", "update_s")]
     profile = Profile(seconds[0], ready, seconds[1], gradient, seconds[2])
-    links = {str(name): link_from(link) for name, link in document["links"].items()}
+    links = {name_of_stored(str(name)): link_from(link) for name, link in document["links"].items()}
     costs = tuple((str(name), costs_from(costs, tensors)) for name, costs in document["costs"])
     return subject, Probe(profile, number(document["slowing"], "slowing", 1.0), links, costs)
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Final, final
 
+from atomo.comm_types import PARAMETER_SERVER
+
 __all__ = [
     "DONE",
     "DRIFTED",
@@ -63,7 +65,7 @@ class Started:
     first_step: int  # above 1 where the run continues
     last_step: int
     train_dir: str
-    comm_type: str = "Bcast"
+    comm_type: str = PARAMETER_SERVER
     samples: str = "images"  # what they are called
     chosen: str = ""  # what `--code auto` came to
     fusion: str = ""  # what was found for `--fusion auto`

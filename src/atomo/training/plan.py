@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, final
 
 from atomo.arguments import flag
+from atomo.comm_types import settings_of_stored
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.grouping import cut_at
@@ -97,7 +98,8 @@ class CodecPlan:
         """
         hosts = (*map(str, record.get("hosts", ())),)
         trials = (*map(TrialResult.read, record.get("trials", ())),)
-        return CodecPlan(**{**record, "hosts": hosts, "trials": trials})
+        said = settings_of_stored(record["said"])
+        return CodecPlan(**{**record, "said": said, "hosts": hosts, "trials": trials})
 
     def applied(self, settings: Settings) -> Settings:
         """Returns settings that name these codecs: a run by them has the same bits."""

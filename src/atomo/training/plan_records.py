@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import xxhash
 
+from atomo.comm_types import stored_settings
 from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import shapes
@@ -71,7 +72,9 @@ def keep_plan(folder: Path, plan: Plan) -> None:
         CheckpointError: a file cannot be written.
     """
     if plan.codecs:
-        publish(folder, CODECS_FILE, asdict(plan.codecs), end=b"\n")
+        record = asdict(plan.codecs)
+        record["said"] = stored_settings(record["said"])
+        publish(folder, CODECS_FILE, record, end=b"\n")
     if plan.messages:
         publish(folder, MESSAGES_FILE, asdict(plan.messages))
 
@@ -168,7 +171,7 @@ def job_hash(job: Job, way: str) -> str:
     """Hashes all that a partition depends on beside hosts: the search, settings that say what is
     computed and sent, and the parameters.
     """
-    settings = asdict(job.settings)
+    settings = stored_settings(asdict(job.settings))
     words = [way, *(f"{name}={settings[name]}" for name in HASHED)]
     words += [f"{name}{tuple(shape)}" for name, shape in shapes(job.model)]
     return xxhash.xxh3_64_hexdigest("\n".join(words).encode())

@@ -25,7 +25,7 @@ def test_sketches_of_one_seed_add():
     codec, one, two = make_codec("countsketch"), normal(500), normal(500, seed=2)
     payloads = [codec.encode(gradient, seeded(0)) for gradient in (one, two, one + two)]
     assert payloads[0].seed.equal(payloads[1].seed)
-    torch.testing.assert_close(payloads[0].sums + payloads[1].sums, payloads[2].sums)
+    torch.testing.assert_close(payloads[0].values + payloads[1].values, payloads[2].values)
 
 
 @pytest.mark.parametrize("ratio", [0, -0.5, 1.5])

@@ -1,8 +1,8 @@
-"""The way down that sends coded differences of the weights: EF21-P.
+"""Weight sync that sends coded differences of the weights: EF21-P.
 
 Gruntkowska, Tyurin and Richtarik, "EF21-P and Friends", ICML 2023. The master has the weights x,
-all workers have w, and gradients are taken at w. After a step the master sends C(x - w), a
-contraction, and everyone, the master too, adds it to w. The error x - w is all the memory there is.
+all workers have w, and compute gradients at w. After a step the master sends C(x - w), where C is a
+contraction, and all ranks, the master included, add it to w. The error x - w is the only memory.
 The proof is for SGD without momentum.
 """
 
@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.parameter_server.messages import begin_frame, snapshot_frame
+from atomo.communicators.parameter_server.messages import snapshot_frame
 from atomo.communicators.parameter_server.relay import chain_frames
-from atomo.communicators.parameter_server.weight_sync.base import CountedStep, WeightSync
+from atomo.communicators.parameter_server.weight_sync.base import CountedStep
 from atomo.communicators.parameter_server.weight_sync.differences import (
     DifferenceCoder,
     add_difference,
 )
-from atomo.communicators.parameter_server.weight_sync.followers import FollowerLog, size
-from atomo.communicators.parameter_server.weight_sync.weight_hashes import WeightHashes
+from atomo.communicators.parameter_server.weight_sync.follower_sync import FollowerSync
+from atomo.communicators.parameter_server.weight_sync.followers import size
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, Flag
 
@@ -31,48 +31,42 @@ SHORTEST: Final = 2  # workers in a chain
 
 
 @final
-class DeltaSync(WeightSync):
-    """Differences to whoever has the weights before; all weights to the others.
+class DeltaSync(FollowerSync):
+    """Sends differences to followers, and all weights to the other workers.
 
-    Before a checkpoint all weights go to everyone, so that what is evaluated is what workers have,
-    and a run that goes on from there is where this one is.
+    Before a checkpoint the master sends all weights to every worker: the evaluated weights are then
+    the workers' weights, and a resumed run starts from the same weights.
     """
 
     def __init__(
         self, buckets: Sequence[Bucket], coder: DifferenceCoder, relays: bool = False
     ) -> None:
-        """A way down.
+        """Starts without followers.
 
         Args:
             buckets: of the weights, with the codecs of their differences.
             coder: makes the frames.
-            relays: whether workers hand them on, so that one copy leaves the master.
+            relays: True if workers forward frames, so that the master sends one copy.
         """
-        self.notes = []
-        self._buckets, self._coder, self._relays = buckets, coder, relays
-        self._followers, self._hashes = FollowerLog(), WeightHashes()
-        self._step, self._goal = 1, torch.empty(0)
-        self._here = torch.empty(0)  # w: what every follower has, or is on its way to
-        self._snapshot: list[Bytes] = []  # of the newest version
-
-    def initial_query(self, worker: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
-        self._followers.join(worker)
-        return self._hashes.ask(worker, self._followers.newest, weights)
+        super().__init__(relays)
+        self._buckets, self._coder = buckets, coder
+        self._goal = torch.empty(0)  # x; the weights of the followers are w
 
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
         self._step, self._goal = step, weights
         self._followers.newest = step - 1
-        if not len(self._here):
-            self._here = weights.clone()
+        if not len(self._weights):
+            self._weights = weights.clone()
 
     def commands(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
         sent = self._send_chain([*flags])
         for worker, flag in flags.items():
-            sent += [(worker, frame) for frame in self._order(worker, flag)]
+            frames = self._follower_commands(worker, self._missed(worker), flag)
+            sent += [(worker, frame) for frame in frames]
         return sent
 
     def _send_chain(self, workers: Sequence[int]) -> list[tuple[int, Bytes]]:
-        """The last difference to those that have all before it; nothing is on their way then."""
+        """Sends the last difference to the followers that have all earlier differences."""
         near = [w for w in workers if self._missed(w) and self._followers.behind(w) == 1]
         if not self._relays or len(near) < SHORTEST:
             return []
@@ -81,22 +75,10 @@ class DeltaSync(WeightSync):
             self._followers.join(worker)
         return [*chain_frames(self._followers.newest, near, frames)]
 
-    def _order(self, worker: int, flag: Flag) -> list[Bytes]:
-        missed = self._missed(worker)
-        frames = self._whole() if missed is None else missed
-        self._followers.join(worker)
-        if self._hashes.due(self._followers.newest):
-            frames = [*frames, *self._ask(worker)]
-        return [*frames, begin_frame(self._step, flag)]
-
     def commit(self, taken: CountedStep) -> None:
         frames = [self._move(bucket, taken.step) for bucket in self._buckets]
         self._snapshot = []
-        self._followers.advance(taken.step, lambda _: frames, self._here.nbytes)
-
-    def lose(self, worker: int) -> None:
-        self._followers.leave(worker)
-        self._hashes.lose(worker)
+        self._followers.advance(taken.step, lambda _: frames, self._weights.nbytes)
 
     def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         frames = {
@@ -104,26 +86,17 @@ class DeltaSync(WeightSync):
             for worker in workers
             if (missed := self._missed(worker)) is not None
         }
-        self._here.copy_(self._goal)
+        self._weights.copy_(self._goal)
         self._snapshot = []
         for worker in workers:
             self._followers.join(worker)
         return {worker: [*frames.get(worker, ()), *self._whole()] for worker in workers}
 
-    def awaits(self, worker: int) -> bool:
-        return self._hashes.awaits(worker)
-
-    def on_hash(self, worker: int, frame: Bytes) -> None:
-        note = self._hashes.difference(worker, frame)
-        if note:
-            self._followers.leave(worker)
-            self.notes.append(note)
-
     def _move(self, bucket: Bucket, version: int) -> Bytes:
-        """The difference of one bucket, which is then made here as it will be there."""
+        """Returns the difference of one bucket, and adds it to w as the followers will."""
         part = slice(bucket.offset, bucket.offset + bucket.size)
-        frame = self._coder.frame(bucket, self._goal[part], self._here[part], version)
-        add_difference(bucket, frame, self._here[part], version - 1)
+        frame = self._coder.frame(bucket, self._goal[part], self._weights[part], version)
+        add_difference(bucket, frame, self._weights[part], version - 1)
         return frame
 
     def _missed(self, worker: int) -> list[Bytes] | None:
@@ -131,13 +104,10 @@ class DeltaSync(WeightSync):
         missed = self._followers.missed(worker) if follows else None
         if missed is None or self._followers.behind(worker) <= 1:
             return missed
-        return None if size(missed) > self._here.nbytes else missed
-
-    def _ask(self, worker: int) -> list[Bytes]:
-        return self._hashes.ask(worker, self._followers.newest, self._here)
+        return None if size(missed) > self._weights.nbytes else missed
 
     def _whole(self) -> list[Bytes]:
-        """All weights of the newest version."""
+        """Returns all weights of the newest version."""
         if not self._snapshot:
-            self._snapshot = [snapshot_frame(self._followers.newest, self._here, {})]
+            self._snapshot = [snapshot_frame(self._followers.newest, self._weights, {})]
         return self._snapshot

@@ -1,28 +1,27 @@
-"""The way down that sends gradients: the frames that counted, unopened, so that workers repeat the
-step, bit for bit.
+"""Weight sync that sends the gradient frames of a step, so that workers repeat the step, bit for
+bit.
 
-A follower is a worker that has the weights and the optimiser of some version. It gets the frames of
-all others that counted, in rank order, and the factor on the learning rate; its own it has kept. A
-fresh run begins with followers only, as every rank builds the same weights from the seed.
+A follower is a worker that has the weights and the optimiser state of some version. It receives the
+counted frames of all other workers, in rank order, and the factor on the learning rate; it has kept
+its own frame. In a fresh run all workers are followers, as every rank builds the same weights from
+the seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.parameter_server.messages import (
-    begin_frame,
     snapshot_frame,
     update_frame,
 )
 from atomo.communicators.parameter_server.relay import chain_frames
-from atomo.communicators.parameter_server.weight_sync.base import CountedStep, WeightSync
-from atomo.communicators.parameter_server.weight_sync.followers import FollowerLog, StepFrames, size
+from atomo.communicators.parameter_server.weight_sync.base import CountedStep
+from atomo.communicators.parameter_server.weight_sync.follower_sync import FollowerSync
+from atomo.communicators.parameter_server.weight_sync.followers import StepFrames, size
 from atomo.communicators.parameter_server.weight_sync.ski_rental import SkiRental
-from atomo.communicators.parameter_server.weight_sync.weight_hashes import WeightHashes
 from atomo.communicators.parameter_server.weight_sync.weights import FullSync
 from atomo.wire import Bytes, Flag
 
@@ -33,8 +32,10 @@ SHORTEST: Final = 3  # workers in a chain; two get as many bytes without, and so
 
 
 @final
-class UpdateSync(WeightSync):
-    """Updates to followers. Where it chooses, each worker follows only while that is less bytes."""
+class UpdateSync(FollowerSync):
+    """Sends updates to followers. With `chooses`, a worker follows only while that costs fewer
+    bytes than all weights.
+    """
 
     def __init__(
         self,
@@ -42,23 +43,17 @@ class UpdateSync(WeightSync):
         chooses: bool = False,
         relays: bool = False,
     ) -> None:
-        """A way down.
+        """Starts without followers.
 
         Args:
-            state: of the master's optimiser; for snapshots.
-            chooses: whether workers get all weights instead where that is fewer bytes.
-            relays: whether workers hand on what all get, so that one copy leaves the master.
+            state: returns the state of the master's optimiser, for snapshots.
+            chooses: True to send all weights to a worker where that is fewer bytes.
+            relays: True if workers forward frames, so that the master sends one copy.
         """
-        self.notes = []
-        self._state, self._chooses, self._relays = state, chooses, relays
-        self._followers, self._hashes, self._dense = FollowerLog(), WeightHashes(), FullSync(relays)
-        self._step, self._weights = 1, torch.empty(0)
-        self._snapshot: list[Bytes] = []  # of the newest version
+        super().__init__(relays)
+        self._state, self._chooses = state, chooses
+        self._dense = FullSync(relays)
         self._ski_rentals: dict[int, SkiRental] = {}
-
-    def initial_query(self, worker: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
-        self._followers.join(worker)
-        return self._hashes.ask(worker, self._followers.newest, weights)
 
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
         self._step, self._weights = step, weights
@@ -67,92 +62,71 @@ class UpdateSync(WeightSync):
 
     def commands(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
         chain = self._chain([*flags])
-        ways = {w: self._last(w) if w in chain else self._way(w) for w in flags}
+        missed = {w: self._last(w) if w in chain else self._missed(w) for w in flags}
         share = size(self._last(NOBODY)) // max(1, len(chain))  # of what all in it get at once
-        costs = {w: share if w in chain else self._cost(ways[w]) for w in flags}
+        costs = {w: share if w in chain else self._cost(missed[w]) for w in flags}
         follows = {w: self._follows(w, costs[w], len(flags)) for w in flags}
         dense = {w: flag for w, flag in flags.items() if not follows[w]}
         for worker in dense:
             self._followers.leave(worker)
-        sent = self._send_chain([w for w in chain if follows[w]], ways)
+        sent = self._send_chain([w for w in chain if follows[w]], missed)
         for worker, flag in flags.items():
             if follows[worker]:
-                sent += [(worker, one) for one in self._order(worker, ways[worker], flag)]
+                frames = self._follower_commands(worker, missed[worker], flag)
+                sent += [(worker, frame) for frame in frames]
         return sent + self._dense.commands(dense)
 
     def _chain(self, workers: Sequence[int]) -> list[int]:
-        """Those that have just one step to learn, where so many hand it on."""
+        """Returns the followers that missed just one step; none if too few for a chain."""
         near = [w for w in workers if w in self._followers and self._followers.behind(w) == 1]
         return near if self._relays and len(near) >= SHORTEST else []
 
     def _send_chain(
-        self, chain: Sequence[int], ways: dict[int, list[Bytes] | None]
+        self, chain: Sequence[int], missed: dict[int, list[Bytes] | None]
     ) -> list[tuple[int, Bytes]]:
-        """The last step, to all who are near; nothing is left on their way then."""
+        """Sends the last step to the chain; `missed` then holds nothing more for these workers."""
         if len(chain) < SHORTEST:
             return []
-        ways |= {worker: [] for worker in chain}
+        missed |= {worker: [] for worker in chain}
         frames = self._last(NOBODY)
         return [*chain_frames(self._followers.newest, chain, frames)]
 
     def _last(self, worker: int) -> list[Bytes]:
         return self._followers.last(worker) or []
 
-    def _cost(self, way: list[Bytes] | None) -> int:
-        return self._whole_bytes() if way is None else size(way)
-
-    def _order(self, worker: int, way: list[Bytes] | None, flag: Flag) -> list[Bytes]:
-        """What has a follower compute."""
-        frames = self._whole() if way is None else way
-        self._followers.join(worker)
-        if self._hashes.due(self._followers.newest):
-            frames = [*frames, *self._ask(worker)]
-        return [*frames, begin_frame(self._step, flag)]
+    def _cost(self, frames: list[Bytes] | None) -> int:
+        return self._whole_bytes() if frames is None else size(frames)
 
     def commit(self, taken: CountedStep) -> None:
         self._snapshot = []
         self._followers.advance(taken.step, entry(taken), self._whole_bytes())
 
-    def lose(self, worker: int) -> None:
-        self._followers.leave(worker)
-        self._hashes.lose(worker)
-
     def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
-        ways = {worker: self._way(worker) for worker in workers}
-        for worker, way in ways.items():
-            if way is not None:
+        missed = {worker: self._missed(worker) for worker in workers}
+        for worker, frames in missed.items():
+            if frames is not None:
                 self._followers.join(worker)
         return {
-            worker: [] if way is None else [*way, *self._ask(worker)]
-            for worker, way in ways.items()
+            worker: [] if frames is None else [*frames, *self._ask(worker)]
+            for worker, frames in missed.items()
         }
 
-    def awaits(self, worker: int) -> bool:
-        return self._hashes.awaits(worker)
-
-    def on_hash(self, worker: int, frame: Bytes) -> None:
-        note = self._hashes.difference(worker, frame)
-        if note:
-            self._followers.leave(worker)
-            self.notes.append(note)
-
-    def _ask(self, worker: int) -> list[Bytes]:
-        return self._hashes.ask(worker, self._followers.newest, self._weights)
-
-    def _way(self, worker: int) -> list[Bytes] | None:
-        """The steps that a follower missed; None: it does not follow, or a snapshot is less."""
+    def _missed(self, worker: int) -> list[Bytes] | None:
+        """Returns the frames of the steps that a follower missed; None if the worker does not
+        follow, or if a snapshot has fewer bytes.
+        """
         missed = self._followers.missed(worker) if worker in self._followers else None
         if missed is None or size(missed) > self._whole_bytes():
             return None
         return missed
 
     def _follows(self, worker: int, cost: int, many: int) -> bool:
-        """Whether a worker follows from here on, one of `many` that get something now.
+        """Returns True if a worker follows from now on; `many` workers receive frames now.
 
         Args:
             worker: its rank.
-            cost: of going on, where it does; of a snapshot, where it does not.
-            many: among how many the cost of handing on is divided.
+            cost: bytes of the missed steps of a follower, and of a snapshot for another worker.
+            many: the number of workers that share the cost of forwarding.
         """
         if self._hashes.is_unfit(worker):
             return False
@@ -171,19 +145,21 @@ class UpdateSync(WeightSync):
         return rent.should_keep(here, there, change) == following
 
     def _whole(self) -> list[Bytes]:
-        """A snapshot of the newest version."""
+        """Returns a snapshot of the newest version."""
         if not self._snapshot:
             version = self._followers.newest
             self._snapshot = [snapshot_frame(version, self._weights, self._state())]
         return self._snapshot
 
     def _whole_bytes(self) -> int:
-        """About what a snapshot is large."""
+        """Returns the approximate size of a snapshot."""
         return self._weights.nbytes + sum(tensor.nbytes for tensor in self._state().values())
 
 
 def entry(taken: CountedStep) -> StepFrames:
-    """What leads over a step: the frames of the others that counted, and who all counted."""
+    """Returns, for each worker, the frames of one step: the counted frames of the other workers,
+    and the list of all workers that counted.
+    """
     update = update_frame(taken.step, [*taken.counted], taken.factor, taken.shares)
 
     def frames(worker: int) -> list[Bytes]:

@@ -199,7 +199,7 @@ METHODS: Final[Mapping[str, Method]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One run, and what it came to."""
+    """The result of one run."""
 
     task: str
     code: str
@@ -297,7 +297,7 @@ def run(cell: Cell) -> Cell:
 
 @torch.no_grad()
 def held_out_loss(task: str, model: nn.Module) -> float:
-    """Cross entropy on what was not trained on."""
+    """Returns the cross entropy on samples that were not trained on."""
     inputs, targets = make_task(task).held_out()
     model.eval()
     return round(cross_entropy(model(inputs).flatten(0, -2), targets.flatten()).item(), 4)
@@ -310,7 +310,7 @@ def read(path: Path) -> dict[tuple[str, str, str, int, int], Cell]:
 
 
 def fill(path: Path, wanted: Sequence[Cell]) -> None:
-    """Runs what is missing, and appends each result as it comes."""
+    """Runs the missing cells, and appends each result at once."""
     done = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for cell in wanted:
@@ -331,7 +331,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def table(found: Mapping[Any, Cell]) -> str:
-    """Returns a row for each code and method: what the mean loss is above the dense one's."""
+    """Returns a row for each code and method: the mean loss above that of dense gradients."""
     columns = sorted({(cell.task, cell.steps) for cell in found.values()})
     losses = defaultdict[tuple[str, str], dict[tuple[str, int], list[Cell]]](dict)
     for cell in found.values():
@@ -363,7 +363,7 @@ def text(cells: Sequence[Cell], dense: Sequence[Cell]) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, or writes the table of what is there."""
+    """Runs the missing cells, or writes the table of the stored results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--codes", default="; ".join(CODES), help="separated by ;")

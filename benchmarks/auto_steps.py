@@ -1,4 +1,5 @@
-"""Steps with `--code auto` beside dense ones and others of one codec, over links of a rate.
+"""Times of steps with `--code auto`, with dense gradients and with one codec, over links of a given
+rate.
 
     python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
     python3 benchmarks/auto_steps.py --out runs/auto-100mbit

@@ -31,8 +31,8 @@ SPECS = (
 
 
 def gradient_of(entries: int) -> Tensor:
-    """Returns a matrix of about so many entries and as few columns as a 3 x 3 convolution is read
-    with.
+    """Returns a matrix of about `entries` entries, with as few columns as a 3 x 3
+    convolution has.
     """
     generator = Generator().manual_seed(0)
     rows = entries // COLUMNS

@@ -1,4 +1,4 @@
-"""Bits per entry of every codec's frames, beside the fewest that its message could take.
+"""Bits per entry of every codec's frames, compared with the entropy bound of its message.
 
     python benchmarks/bits.py                                  a random gradient
     python benchmarks/bits.py --tensor gradient.safetensors    a real one
@@ -141,7 +141,7 @@ def log2_choose(n: int, k: int) -> float:
 
 
 def print_places(entries: int = 10_000_000) -> None:
-    """Prints how close random index sets come to their bound."""
+    """Prints the size of random index sets relative to their bound."""
     print(f"\nrandom places among {entries:,}:\n\n| share | bits per place | bound | ratio |")
     print("|---|---|---|---|")
     for share in (0.1, 0.01, 0.001, 0.0001):

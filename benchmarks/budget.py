@@ -62,12 +62,12 @@ class Outcome:
 
     @property
     def feeds_back(self) -> bool:
-        """True if what is lost comes later."""
+        """True if the memory sends the lost part in later steps."""
         return kind_of(self.memory).feeds_back
 
 
 def main() -> None:
-    """Runs what is missing, or shows what there is."""
+    """Runs the missing measurements, or prints the stored ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--runs", nargs="*", type=Path, help="folders of finished runs")
@@ -118,7 +118,7 @@ def of_table(page: Path) -> Iterator[tuple[Settings, Way]]:
 
 
 def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
-    """Returns the errors with 1, 2, ... workers beside accuracies that are known."""
+    """Returns the errors of the mean of 1, 2, ... workers, each with its known accuracy."""
     gradient = gradient_of(make_job(settings, settings.n))
     lost = measure_compression_errors(settings.codecs[0], gradient)
     return [

@@ -119,7 +119,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def cluster_of(folder: Path, hosts: int) -> Iterator[Cluster]:
-    """A cluster, of which nothing is left, nor of what ran on it."""
+    """Yields a cluster; removes the cluster and its processes at the end."""
     cluster = Cluster(folder, hosts)
     try:
         yield cluster
@@ -163,7 +163,7 @@ def harmed(
     limit_s: float,
     options: argparse.Namespace,
 ) -> Result:
-    """Does faults until the time is over, and looks at what became of it."""
+    """Injects faults until the time is over, and judges the run."""
     training, wrong = scene.training, [*wrong]
     wrong += waited(lambda: len(training.steps) > SETTLED, training, limit_s)
     begun = time.monotonic()

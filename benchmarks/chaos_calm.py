@@ -18,7 +18,7 @@ POLL_S = 0.02
 
 @final
 class Calm:
-    """Steps that nothing happens to: before the faults and after them, or beside them.
+    """Steps without faults: before and after the faults, or at the same time on another cluster.
 
     Beside them it has the same machine at the same time, and half of its cores, or more where the
     other has fewer processes. Before and after, both have all cores, and what the machine does
@@ -40,7 +40,7 @@ class Calm:
         self.folder = Path()
 
     def begin(self, limit_s: float) -> list[str]:
-        """Returns the stretch before the faults; what was wrong."""
+        """Runs the stretch before the faults; returns the problems."""
         return self._begin(limit_s) if self._beside else self._stretch(limit_s, 0)
 
     def finish(self, steps: int, limit_s: float) -> list[str]:
@@ -76,7 +76,7 @@ class Calm:
 
 
 def waited(condition: Callable[[], bool], training: Training, limit_s: float) -> list[str]:
-    """Waits; what was wrong, if it did not come true."""
+    """Waits for a condition; returns a problem if it does not come true."""
     end = time.monotonic() + limit_s
     while not condition():
         if training.code is not None:
@@ -88,7 +88,7 @@ def waited(condition: Callable[[], bool], training: Training, limit_s: float) ->
 
 
 def learnt(training: Training, steps: int, limit_s: float) -> list[str]:
-    """Waits until so many steps are taken; what was wrong, if no more come."""
+    """Waits until a number of steps is taken; returns a problem if no more come."""
     while (count := training.furthest()) < steps:
         if wrong := waited(partial(went_on, training, count), training, limit_s):
             return wrong
@@ -100,7 +100,7 @@ def went_on(training: Training, count: int) -> bool:
 
 
 def ended(name: str, training: Training, limit_s: float) -> list[str]:
-    """Ends a training; what was wrong with that."""
+    """Ends a training; returns the problems."""
     code = training.end(limit_s)
     if code is None:
         return [f"{name} did not end within {limit_s:g} s of its interrupt"]

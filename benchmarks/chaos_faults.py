@@ -29,8 +29,9 @@ class Scene:
     disk: Path | None
     """The file system that has the run alone, of little room; None: it lies with others."""
     garbage: Path
-    """A worker sends a frame that is not what it should be, once, when a file with its rank's
-    number is here, which names the lie."""
+    """A worker sends one bad frame, when a file with its rank's number is in the folder. The file
+    names the kind of fault.
+    """
     workers: int
     """Ranks beyond these wait, at first."""
 
@@ -76,7 +77,7 @@ def killed(scene: Scene, whom: float) -> None:
 
 
 def stopped(scene: Scene, whom: float) -> None:
-    """Stops a process; nobody waits for a spare."""
+    """Stops a process of a worker that computes."""
     send(worker(scene, whom, computes=True)[1], signal.SIGSTOP)
 
 

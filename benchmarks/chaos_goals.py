@@ -18,7 +18,7 @@ QUIET = 0.05  # by which two rates without faults may differ on a machine that d
 @final
 @dataclass(frozen=True)
 class Goal:
-    """Something to reach, beside what is promised."""
+    """A goal beyond the promises of the documentation."""
 
     what: str
     found: str

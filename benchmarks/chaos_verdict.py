@@ -80,7 +80,7 @@ class Result:
 
 
 def closed(training: Training, limit_s: float) -> list[str]:
-    """Ends it; what is not as promised."""
+    """Ends the training; returns the broken promises."""
     return ended("the training", training, limit_s) + broken(training, limit_s)
 
 
@@ -91,7 +91,7 @@ def judged(
     done: Sequence[Done],
     wrong: Sequence[str],
 ) -> Result:
-    """Holds what has ended against what was without faults."""
+    """Compares the training with the one without faults."""
     found = [*wrong]
     accuracy, without = accuracy_of(training.folder), accuracy_of(calm.folder)
     if accuracy < without - NEAR:
@@ -106,7 +106,7 @@ def judged(
 def stretches(
     training: Training, calm: Calm, span: tuple[float, float], done: Sequence[Done]
 ) -> dict[str, Stretch]:
-    """New steps of the whole run and of its parts, beside those without faults."""
+    """Returns the new steps of the whole run and of its parts, with those of the calm training."""
     again = [one for one in done if one.restarted]
     others = [one for one in done if one.restarted or not FAULTS[one.fault].of_process]
     parts = {WHOLE: [span], SURVIVED: outside(span, again), PROCESSES: outside(span, others)}

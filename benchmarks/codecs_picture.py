@@ -68,7 +68,7 @@ def read(text: str) -> list[Figures]:
 
 
 def draw(pyplot: Any, found: Sequence[Figures], path: Path) -> None:
-    """Bits, times and error beside each other, the fewest bits on top."""
+    """Draws bits, times and error side by side, the fewest bits on top."""
     rows = sorted(found, key=lambda one: -one.bits)
     figure, axes = pyplot.subplots(
         1, 3, figsize=(12, 0.27 * len(rows) + 1.6), sharey=True, layout="constrained"

@@ -1,4 +1,5 @@
-"""Collectives from rank to rank, beside MPI's own: what deadlines and a named culprit cost.
+"""Collectives from rank to rank, compared with MPI's own: the cost of deadlines and of errors that
+name a rank.
 
     mpirun -n 4 python benchmarks/collectives.py
 

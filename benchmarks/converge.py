@@ -200,7 +200,7 @@ def commands(grid: Grid, only: str, more: str) -> list[str]:
 
 
 def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
-    """Runs what is missing, and appends each outcome as it comes."""
+    """Runs the missing commands, and appends each outcome at once."""
     missing = [command for command in wanted if command not in read(path)]
     with ProcessPoolExecutor(processes) as pool, path.open("a") as out:
         for done in as_completed([pool.submit(run, command) for command in missing]):
@@ -235,7 +235,7 @@ def write_tables(page: Path, grids: Sequence[Grid], found: Mapping[str, Outcome]
 
 
 def main() -> None:
-    """Runs what is missing, or writes the tables of what is there."""
+    """Runs the missing commands, or writes the tables of the stored outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--grid", choices=[grid.name for grid in GRIDS], help="one table alone")

@@ -1,4 +1,4 @@
-"""One exchange of a gradient over slow links: ours beside PyTorch's DDP, in one go.
+"""One exchange of a gradient over slow links, with Atomo and with PyTorch's DDP.
 
     python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
     python benchmarks/exchange.py [HOOK ...]
@@ -43,7 +43,7 @@ IMAGES: Final = 16  # of each host, for its gradient
 
 
 class Replay(nn.Module):
-    """Parameters whose gradients are what they were once."""
+    """Parameters whose gradients repeat recorded ones."""
 
     def __init__(self, gradients: dict[str, Tensor]) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ def rows_of(
 
 
 def kernels(entries: int, device: str) -> Iterator[Case]:
-    """Yields all that works on a gradient of so many entries."""
+    """Yields all cases for a gradient of `entries` entries."""
     kept, gradient = (normal(entries, seed).to(device) for seed in (1, 2))
     other, words = torch.empty_like(kept), cuda.pack_signs(kept)[0]
     norms = kept.new_empty(-(-entries // COLUMNS))

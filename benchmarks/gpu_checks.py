@@ -113,7 +113,7 @@ def checked(entries: int, device: str) -> bool:
 
 
 def holds(check: Callable[[], None]) -> bool:
-    """True if a check raises nothing; prints what it raises."""
+    """True if a check raises no error; prints the error otherwise."""
     try:
         check()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Codes of `gpu.py`: Huffman's of levels, checked against the CPU's and timed beside them."""
+"""Codes of `gpu.py`: Huffman codes of levels, compared with the CPU's and timed with them."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def packed(values: Tensor, number: int) -> Tensor:
 
 
 def check_codes(values: Tensor, device: str) -> None:
-    """Raises where codes of levels are not the CPU's, or are not read as what they stand for."""
+    """Raises an error if codes of levels differ from the CPU's, or do not decode to the levels."""
     for number, (form, _) in enumerate(LEVELS):
         symbols, trits = packed(values, number), form.base == 3
         words = numba_entropy.compress(symbols, True, trits)

@@ -1,4 +1,4 @@
-"""Measurements of `gpu.py` beside kernels: the layers of a network, and whole steps of its
+"""Measurements of `gpu.py` besides kernels: the layers of a network, and whole steps of its
 training.
 
 A world of one over NCCL: what a hook costs above plain DistributedDataParallel, with nothing to

@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def interrupted(folder: Path, after_s: float | None) -> tuple[float, str]:
-    """Runs a job; how long it took, and what was wrong about its end."""
+    """Runs a job; returns its duration, and the problems of its end."""
     begun = time.monotonic()
     log = folder.with_suffix(".log")
     words = [sys.executable, "-m", "atomo", "train", *JOB, f"--train-dir={folder}"]

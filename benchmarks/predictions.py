@@ -1,4 +1,4 @@
-"""The model's error against measurement: predicted steps beside measured ones, cell by cell.
+"""The error of the cost model: predicted and measured steps, cell by cell.
 
     python3 tools/virtual_cluster.py up --hosts 3
     python benchmarks/predictions.py --quick --out runs/predictions

@@ -117,7 +117,9 @@ def published(name: str, tensor: Tensor, heads: int) -> Iterator[tuple[str, Tens
 
 
 def laid_out(layer: str, tensor: Tensor, heads: int) -> Tensor:
-    """Inputs before outputs; what mixes heads has them apart."""
+    """Returns a tensor with inputs before outputs; the output projection of attention is split by
+    heads.
+    """
     if tensor.dim() == 4:
         return tensor.permute(2, 3, 1, 0)
     if tensor.dim() == 1:

@@ -1,4 +1,4 @@
-"""Runs the commands whose output the texts show, and puts what they print now in its place.
+"""Runs the commands whose output the pages show, and updates the pages.
 
     python benchmarks/readme.py              README.md, rewritten where it has a sample
     python benchmarks/readme.py --check      the same, but nothing is written: what would change?
@@ -28,7 +28,7 @@ TRIES: Final = 3  # runs, of which the fastest is shown: the others shared the m
 
 
 def main() -> int:
-    """Rewrites, or says what differs."""
+    """Rewrites the pages, or reports the differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", nargs="?", type=Path, default=ROOT / "README.md")
     parser.add_argument("--check", action="store_true", help="print the differences alone")

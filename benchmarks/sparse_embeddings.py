@@ -39,7 +39,7 @@ CODES = (
 
 @dataclass
 class Way:
-    """A compressor, what it takes, and what it took so far."""
+    """A compressor with its bucket and gradients, and its times so far."""
 
     bucket: Bucket
     compressor: Compressor

@@ -1,4 +1,4 @@
-"""Whole jobs in this process, a thread a rank, and what they come to."""
+"""Whole jobs in this process, one thread for each rank, and their results."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["accuracy", "train"]
 
 
 def train(chosen: Settings, tell: Callable[[Event], None] = lambda event: None) -> None:
-    """Runs a job to its end; raises what the first rank to fail raised."""
+    """Runs a job to its end; raises the error of the first rank that failed."""
     errors: list[Exception] = []
 
     def body(transport: LocalTransport, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Seconds to an accuracy over slow links: ours beside PyTorch's DDP, in one go.
+"""Seconds to an accuracy over slow links, with Atomo and with PyTorch's DDP.
 
     python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
     python benchmarks/time_to_accuracy.py --data-dir data --out runs/tta [CONTENDER ...]
@@ -147,7 +147,7 @@ def with_ddp(
 
 
 def on_hosts(hosts: list[str], words: list[str], folder: Path) -> str:
-    """Runs a script of one process group on all hosts; what its rank 0 prints."""
+    """Runs a script of one process group on all hosts; returns the output of its rank 0."""
     folder.mkdir(parents=True, exist_ok=True)
     running = []
     for rank in range(len(hosts)):

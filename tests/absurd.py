@@ -1,4 +1,4 @@
-"""Files as nobody should write them: bytes cut off and changed, JSON with absurd values."""
+"""Invalid files for tests: truncated and changed bytes, JSON with absurd values."""
 
 import json
 import random

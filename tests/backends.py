@@ -18,7 +18,9 @@ TRITON = frozenset(path.parent.name for path in Path(kernels.__file__).parent.gl
 
 @dataclass(frozen=True)
 class Backend:
-    """The functions of a backend, for tensors on the CPU wherever the backend itself runs."""
+    """The functions of a backend for tensors on the CPU, on whatever device the backend itself
+    runs.
+    """
 
     kernel: str
     name: str

@@ -37,7 +37,7 @@ def gathers_overlap(collective: Collective) -> None:
 
 
 def large_gathers_overlap_those_that_are_read(collective: Collective) -> None:
-    """One thread begins them, also while another reads: what is received has one order."""
+    """One thread begins exchanges while another receives: received data keeps one order."""
     sizes = (300_000, 10, 200_000)
     under_way = [
         collective.gather(np.full(size + collective.rank, n, np.uint8), f"word {n}")
@@ -49,7 +49,9 @@ def large_gathers_overlap_those_that_are_read(collective: Collective) -> None:
 
 
 def unequal_gathers_agree(collective: Collective) -> None:
-    """Some frames are large and some are small, and nobody decides by their own."""
+    """Some frames are large and some are small. No rank chooses the protocol by its own frame
+    alone.
+    """
     under_way = [
         collective.gather(np.full(10 if collective.rank else 300_000, n, np.uint8), f"word {n}")
         for n in range(3)

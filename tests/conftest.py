@@ -116,7 +116,9 @@ def case_of(item: pytest.Item) -> str:
 
 
 def left_out_as(item: pytest.Item) -> str:
-    """Returns the tier for which a test is left out, as it was not asked for; empty: it runs."""
+    """Returns the tier that leaves a test out, if the tier was not requested; empty if the test
+    runs.
+    """
     tier = tier_of(item)
     named = any("::" in word and item.nodeid.startswith(word) for word in item.config.args)
     return "" if not tier or named or item.config.getoption(ASKED_FOR[tier]) else tier
@@ -158,15 +160,15 @@ def turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With all tests more processes than there are cores: those with jobs mostly wait for them.
-    Each takes a while to begin, as it imports everything.
+    """Returns the number of test processes: with all tests more than there are cores, since
+    processes with jobs mostly wait. More would not pay: each one imports everything first.
     """
     return (os.cpu_count() or 1) + (2 if config.getoption("all") else 0)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A group goes to one process; other test functions go wherever there is time for them."""
+    """Sends a group of tests to one process, and other test functions to any idle process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # pytest-xdist's own way to say what stays together
@@ -201,7 +203,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def at_length(pytestconfig: pytest.Config) -> bool:
-    """True if the long tests run too: what takes CI long goes on for longer still."""
+    """True if the long tests run too; some tests then do more than in CI."""
     return bool(pytestconfig.getoption("long"))
 
 
@@ -215,7 +217,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Several ranks share two cores in these tests, and a thread each is what they get."""
+    """Limits PyTorch to one thread, as several ranks share two cores in these tests."""
     import torch  # not at the top: the process that only hands out tests has no use for it
 
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ __all__ = ["CrashingTransport"]
 
 
 class CrashingTransport(Transport):
-    """A rank that dies after so many messages sent or received."""
+    """A transport whose rank dies after a number of messages sent or received."""
 
     def __init__(self, own: LocalTransport, messages_left: float) -> None:
         self._own, self.messages_left = own, messages_left

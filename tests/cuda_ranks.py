@@ -18,7 +18,7 @@ STEPS = 20
 
 
 def main(rank: int, size: int, folder: Path, backend: str, code: str, dtype: torch.dtype) -> None:
-    """Trains on a GPU, alone on it where there are as many as ranks; on the CPU over gloo alone."""
+    """Trains on GPUs, one for each rank if there are enough; over gloo on the CPU."""
     device = torch.device("cpu")
     if backend != "gloo":
         device = torch.device("cuda", rank % torch.cuda.device_count())

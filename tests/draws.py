@@ -1,4 +1,4 @@
-"""Gradients for tests, and many draws of what a codec makes of one."""
+"""Gradients for tests, and many draws of a codec's result."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

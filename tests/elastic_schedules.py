@@ -232,7 +232,9 @@ class Ship:
 
 
 def scheduled(seed: int) -> Ship:
-    """Ranks of whom some die, each after so many messages, or while they wait."""
+    """Returns a job in which some ranks die, each after a number of messages, or while
+    they wait.
+    """
     dice = random.Random(seed)
     ranks, steps = dice.randint(2, MOST), dice.randint(1, 7)
     spares, least = dice.randint(0, SPARES), dice.choice((1, 1, 2, 3))
@@ -255,7 +257,7 @@ def play(ship: Ship) -> None:
 
 
 def check(seed: int) -> Came:
-    """Plays a schedule to its end, and asserts that it went as it must; what it came to."""
+    """Runs a schedule to its end, checks it, and returns the counts."""
     ship = scheduled(seed)
     play(ship)
     left = [rank for rank, log in enumerate(ship.logs) if log.over]

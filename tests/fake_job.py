@@ -43,7 +43,7 @@ while True:
 def mpirun(
     *, steps: int = 3, step_s: float = 0.0, linger_s: float = 0.0, until: Path | None = None
 ) -> list[str]:
-    """Returns the command of a job of so many steps."""
+    """Returns the command of a job of `steps` steps."""
     events = (EVENT_MARK + to_json(event) for event in (STARTED, Ended(steps, "REASON")))
     waits = [str(steps), str(step_s), str(linger_s), str(until or "")]
     return [sys.executable, "-S", "-c", MPIRUN, *events, *waits]
@@ -55,7 +55,7 @@ def evaluator() -> list[str]:
 
 
 class Notes:
-    """A display that keeps what it is told, and does something whenever it is told something."""
+    """A display that records events, and calls a function at each event."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -75,7 +75,7 @@ class Notes:
 
 
 def ended(job: Supervisor) -> int:
-    """Runs a job that must not hang, and has what hangs killed; its exit code."""
+    """Runs a job that must not hang; kills a job that hangs. Returns the exit code."""
     guard = threading.Timer(MUCH_S, kill, [job])
     guard.start()
     try:
@@ -85,7 +85,7 @@ def ended(job: Supervisor) -> int:
 
 
 def kill(job: Supervisor) -> None:
-    """Kills the processes of a job; the launcher then says what it sees."""
+    """Kills the processes of a job. The launcher then reports their end."""
     for process in (job._ranks, job._evaluator):
         with suppress(AttributeError):
             process.kill()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Real jobs for tests: the command as a user runs it, watched through what it prints."""
+"""Real jobs for tests: the command as a user runs it, watched through its output."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Messages of bytes, for tests of what codes them."""
+"""Messages of bytes, for tests of entropy coders."""
 
 import torch
 from torch import Generator, Tensor

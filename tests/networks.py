@@ -10,7 +10,9 @@ SMALL_MB = 0.05  # as --fusion-mb: one bucket for each of its layers
 
 
 def small(num_classes: int, input_shape: tuple[int, ...]) -> Module:
-    """FC with fewer units: two matrices that codecs take, and what is too small for them."""
+    """FC with fewer units: two matrices that codecs take, and vectors that are too
+    small for them.
+    """
     return Sequential(
         OrderedDict(
             flatten=Flatten(),

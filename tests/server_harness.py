@@ -1,4 +1,4 @@
-"""A server and its workers over the in-process transport, and books of what gradients came to."""
+"""A server and its workers over the in-process transport, with books of every gradient."""
 
 import threading
 from collections.abc import Collection
@@ -133,7 +133,7 @@ class ServerHarness:
             self._changed.notify_all()
 
     def _lag(self, worker: int, step: int) -> None:
-        """Waits until a step is closed, or nobody else does anything for it any more."""
+        """Waits until a step is closed, or no worker contributes to it any more."""
         if (worker, step) not in self._lags:
             return
         self._is_busy(worker, False)
@@ -165,12 +165,14 @@ class ServerHarness:
         self.image_books.append((self.server.image_counts(), 0))
 
     def balanced(self) -> bool:
-        """True if what was asked for is what it came to, step by step."""
+        """True if the books of gradients and of images balance."""
         return balanced(self.books) and balanced(self.image_books)
 
 
 def balanced(books: list[tuple[GradientCounts, int]]) -> bool:
-    """True if in books what was asked for is what it came to, and what was used is so much."""
+    """True if books balance: the gradients asked for are used, late, lost or under way, and `used`
+    is right.
+    """
     under_way = 0
     for book, used in books:
         if book.used != used:

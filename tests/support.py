@@ -27,7 +27,7 @@ PATIENCE_S = 600.0  # only what hangs takes as long, on however loaded a machine
 def together(
     bodies: Sequence[Callable[[], object]], failed: Callable[[], object] = lambda: None
 ) -> None:
-    """Runs each body in a thread of its own and raises what the first of them raised.
+    """Runs each body in a thread of its own and raises the first error of any of them.
 
     `failed` is called after that, so that nobody goes on waiting for the one that is gone.
     """

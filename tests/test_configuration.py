@@ -1,4 +1,6 @@
-"""Command lines become settings, settings become command lines, and what is wrong is named."""
+"""Settings are parsed from command lines and printed as command lines; errors name the invalid
+value.
+"""
 
 import re
 from dataclasses import fields, replace

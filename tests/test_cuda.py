@@ -49,7 +49,7 @@ EITHER = pytest.mark.parametrize(
 
 
 def held(place: str) -> int:
-    """Bytes that tensors on a GPU take; nobody counts them on a CPU."""
+    """Returns the bytes of tensors on a GPU; 0 for a CPU, where nothing counts them."""
     return torch.cuda.memory_allocated() if place == "cuda" else 0
 
 

@@ -36,7 +36,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sends what goes into codecs to the GPU, and what comes out back."""
+    """Sends the inputs of codecs to the GPU, and the results back."""
     for kind in {type(codec) for codec in CONTRACT.CODECS_AND_MORE}:
         lift(monkeypatch, kind, Tensor.cuda)
 

@@ -71,7 +71,7 @@ def test_a_launcher_imports_no_torch(tmp_path):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Returns a module that nobody has imported, by name."""
+    """Yields the name of a module that was never imported."""
     (tmp_path / "seldom.py").write_text("value = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield "seldom"
@@ -129,7 +129,7 @@ def test_things_have_the_name_that_their_table_has_for_them(table, own):
 
 
 def test_annotations_that_stay_text_can_be_read():
-    """Else what checks types while tests run would pass over them in silence."""
+    """If they could not be resolved, the type checks of the tests would silently skip them."""
     late = [path for path in MODULES if "from __future__ import annotations" in path.read_text()]
     assert len(late) > 50
     for path in late:

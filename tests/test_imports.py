@@ -88,7 +88,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def rooms_of(names: Iterable[str]) -> set[str]:
-    """Returns the rooms among these names; `atomo` itself is the top, which nobody within may
+    """Returns the packages among these names; `atomo` itself is the top, which no inner module may
     import.
     """
     return {name.split(".")[1] for name in names if name.startswith("atomo.")}
@@ -130,7 +130,7 @@ def test_every_file_imports_only_what_comes_before():
 
 
 def test_families_of_codecs_know_nothing_of_each_other():
-    """But all may send values as they are, and what is too small for a codec goes that way."""
+    """All families may use `dense`, for tensors that are too small for a codec."""
     families = {path.parent.name for path in PACKAGE.glob("codecs/*/__init__.py")}
     assert "sparse" in families
     table = PACKAGE / "codecs" / "__init__.py"

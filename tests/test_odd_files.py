@@ -357,7 +357,7 @@ def test_what_a_shell_puts_into_a_pipe_is_read_within_bounds(name, tmp_path):
 
 @contextmanager
 def piped(content: bytes) -> Iterator[Path]:
-    """The path of a pipe that has this in it, which nobody writes to any more."""
+    """Yields the path of a pipe with this content and no writer."""
     source, sink = os.pipe()
     read_pipe.cache_clear()  # of another pipe with this number
     try:

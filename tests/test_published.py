@@ -1,4 +1,4 @@
-"""The spellings of other published systems work, or the error names what replaced them.
+"""The options of other published systems work, or the error names their replacements.
 
 `python tests/test_published.py` prints the table of options for docs/from-other-systems.md.
 """

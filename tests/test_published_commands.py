@@ -38,7 +38,7 @@ OURS = [flag(name) for name in Settings.__dataclass_fields__]
 
 @dataclass(frozen=True)
 class Line:
-    """A command line of another system, and what became of it."""
+    """A command line of another system, with our command or the reason why there is none."""
 
     system: str
     file: str

@@ -66,7 +66,9 @@ def double(number: int) -> int:
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_loops_run_where_nothing_can_be_kept(planted, tmp_path, monkeypatch):
-    """Neither beside the source nor at home; and what others may have put there is not run."""
+    """The cache is neither next to the source nor at home. Files of other users in it
+    are not run.
+    """
 
     class Nowhere(caching.UserWideCacheLocator):
         def ensure_cache_path(self) -> None:

@@ -1,4 +1,4 @@
-"""Text of others reaches a terminal without what the terminal would obey."""
+"""Text of others reaches a terminal without control characters."""
 
 import io
 import re
@@ -74,7 +74,7 @@ def test_a_sweep_shows_it(capsys):
 
 
 def test_no_other_console_prints_tables():
-    """A console of its own would print what cells hold as it is."""
+    """A console of its own would print the content of cells unchanged."""
     made = {
         path.relative_to(SRC).as_posix()
         for path in SRC.rglob("*.py")

@@ -69,7 +69,7 @@ def messages(tree):
 
 
 def test_no_message_names_what_a_wheel_lacks():
-    """Its reader may have no checkout: the message itself says what matters."""
+    """The reader may have no checkout: the message itself is complete."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         for text in messages(ast.parse(path.read_text())):
             assert not CHECKOUT.search(text), f"{path}: {text}"

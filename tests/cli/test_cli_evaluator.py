@@ -1,4 +1,4 @@
-"""The evaluator as the process of its own that it is: before, beside and after a real run."""
+"""The evaluator as a process of its own: before, during and after a real run."""
 
 import json
 import os

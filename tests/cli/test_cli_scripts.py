@@ -1,4 +1,4 @@
-"""The scripts at the top pass everything on, from wherever they lie and are called."""
+"""The scripts in the root folder pass all arguments on, from any folder and by any path."""
 
 import os
 import shutil

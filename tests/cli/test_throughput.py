@@ -1,4 +1,4 @@
-"""Throughput: what is measured, and what is made of it."""
+"""The command `throughput`: its measurements and its report."""
 
 import math
 

@@ -1,4 +1,6 @@
-"""The cluster's package stands beside the library, and its commands start without what is heavy."""
+"""The cluster's package does not import the library, and its commands start without
+heavy packages.
+"""
 
 import ast
 import subprocess
@@ -68,7 +70,7 @@ def test_the_library_knows_nothing_of_clusters():
 
 
 def loaded(code):
-    """Returns the outermost names of what a fresh interpreter has imported after `code`."""
+    """Returns the top-level packages that a fresh interpreter has imported after `code`."""
     code += "\nimport sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120

@@ -17,7 +17,7 @@ PAGES = sorted(
 
 
 def lines(page: Path) -> list[tuple[str, str]]:
-    """Commands, and what follows them, in blocks and in sentences."""
+    """Returns the commands with their arguments, from blocks and from sentences."""
     text = page.read_text().replace("\\\n", " ")
     told = [line.strip() for line in text.splitlines()] + re.findall(r"`([^`\n]+)`", text)
     found = (TOOL.match(one.removeprefix("$ ")) for one in told)
@@ -25,7 +25,7 @@ def lines(page: Path) -> list[tuple[str, str]]:
 
 
 def words_of(rest: str) -> list[str]:
-    """Without what a shell takes for itself."""
+    """Returns the words of a command, up to the first operator of the shell."""
     words = shlex.split(rest, comments=True)
     ends = [at for at, word in enumerate(words) if word in ("|", "&&", ">", "||", ";")]
     return words[: ends[0]] if ends else words

@@ -1,4 +1,6 @@
-"""Codecs of single parameters: what is written is read back, and lies where any other would."""
+"""Codecs of single parameters: their specification is parsed and printed, and parameters keep their
+places.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Gradients in half precision: each codec and memory makes of them what it makes of a copy."""
+"""Gradients in half precision: each codec and memory gives the result of a float32 copy."""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Specifications come from command lines and from strangers: what is wrong is named, no more."""
+"""Specifications from command lines and from untrusted frames: errors name the fault,
+and no more.
+"""
 
 import ast
 import time

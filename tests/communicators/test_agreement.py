@@ -1,4 +1,4 @@
-"""Workers that encode with one scale for all: what they agree on, when, and who is told."""
+"""Workers that encode with one shared scale: the agreement, its time, and its receivers."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The same frames have the same sum in every bit, whoever adds them up and however they arrive."""
+"""The same frames have the same sum in every bit, on every rank and in every order of arrival."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class Gathered(Collective):
 
 
 def sent(code: str) -> tuple[Bucket, dict[int, dict[int, Bytes]]]:
-    """Returns a bucket, and what each worker sends of it."""
+    """Returns a bucket, and the frames of each worker."""
     (bucket,) = plan(PARAMETERS, make_codec(code), ONE)
     frames = {}
     for worker in range(1, WORKERS + 1):

@@ -17,7 +17,7 @@ SOON_S = 15.0  # its twentieth
 
 
 class World:
-    """Workers of which some compute, over so many seconds."""
+    """Workers with a simulated clock and simulated processor times."""
 
     def __init__(self, workers: int = 3, timeout_s: float = TIMEOUT_S) -> None:
         self.now = 1000.0
@@ -137,7 +137,7 @@ def test_the_slowest_is_named_with_how_much_slower_it_is():
 
 
 def test_a_zombie_that_wakes_is_not_heard():
-    """Its rank is given to nobody else: what comes of it is of an age that is over."""
+    """The rank stays unused: a message from it belongs to an earlier epoch."""
     wires = network(3)
     members = Members(wires[0], 1, 60.0)
     members._lose(PeerLost(2, "waiting"))

@@ -314,7 +314,7 @@ def test_what_does_not_lead_on_is_refused_and_changes_nothing(tmp_path, frames, 
 
 
 def follow(one: Follower, frames: Sequence[Bytes]) -> None:
-    """Does what the frames say."""
+    """Has a follower handle frames from the master."""
     for frame in frames:
         header = read_header(frame)
         match header.kind:

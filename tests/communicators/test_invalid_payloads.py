@@ -43,7 +43,9 @@ def framed(code: str) -> tuple[Bucket, Bytes]:
 
 
 def fault_of(code: str, change: Change) -> FrameFault:
-    """As what a frame is refused whose sections were changed; the sum stays finite."""
+    """Returns the fault for which a frame with changed sections is refused; the sum
+    stays finite.
+    """
     bucket, frame = framed(code)
     out = torch.zeros(SIZE)
     add_frame(bucket, changed(bucket, frame, lambda sections: None), out, 1.0)  # else it is sound
@@ -149,7 +151,9 @@ def test_one_number_that_is_none_is_refused_by_the_sum(code, value):
 
 @pytest.mark.parametrize("code", some(SEEDED))
 def test_a_seed_of_its_own_costs_the_liar_alone_where_all_share_one(code):
-    """Sums of such frames are of the same places: the one that is not says so to nobody else."""
+    """Sums of such frames share one set of indices. A worker with another seed affects no other
+    worker.
+    """
     lockstep = LockstepServer(code)
 
     def another(frame: Bytes, of: Bucket) -> list[Bytes]:

@@ -1,4 +1,4 @@
-"""PowerSGD and ACP-SGD over threads, beside the papers' algorithms in one process."""
+"""PowerSGD and ACP-SGD over threads, compared with the papers' algorithms in one process."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,6 +1,5 @@
-"""Frames that are not what they should be, of every codec, in the middle of real steps: each is
-refused and counted, its sender named, the step goes on without it, and its worker takes back what
-it sent.
+"""Bad frames of every codec, in the middle of real steps: each is refused and counted, its sender
+is named, the step goes on without it, and its worker takes the gradient back.
 """
 
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""On a device buckets are encoded and decoded beside what it computes, each behind its gradient."""
+"""Streams of encoding and decoding on a device: buckets are coded while it computes, each after its
+gradient.
+"""
 
 from collections.abc import Callable
 from typing import Any, final
@@ -63,7 +65,7 @@ def assert_beside(module: Module, seen: list[Any], times: int) -> None:
 
 @final
 class StreamRecorder(Reduction[str, str]):
-    """Tells on which stream it does what."""
+    """A reduction that records the stream of each call."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell

@@ -1,4 +1,4 @@
-"""Steps that do not wait for everybody, and what gradients weigh in them."""
+"""Steps that do not wait for all workers, and the weights of gradients in them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Stages beside each other, and a step of averages that goes through them."""
+"""Stages that run at the same time, and a step of averages that passes through them."""
 
 import threading
 from collections.abc import Callable

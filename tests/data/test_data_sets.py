@@ -1,4 +1,4 @@
-"""Each data set by name: what is on disk, what comes out, what is said where it does not fit."""
+"""Each data set by name: its files, its samples, and the errors for files that do not fit."""
 
 import gzip
 import hashlib

@@ -34,7 +34,9 @@ def averaged(
     exchanges: list[Any] | None = None,
     **settings: Any,
 ) -> tuple[list[Exchange], list[BaseException | None]]:
-    """Averages gradients, in place, a rank a thread, in two chunks; what each rank raised."""
+    """Averages gradients in place, one thread a rank, in two chunks; returns the error of each
+    rank.
+    """
     parse_code(settings.get("code", CODE))  # imports it: Python 3.11 may fail to in many threads
     transports = network(len(given))
     made: list[Any] = [None] * len(given) if exchanges is None else exchanges

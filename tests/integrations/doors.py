@@ -46,7 +46,7 @@ def seen(name: str) -> None:
 
 
 def refused() -> None:
-    """Arguments that cannot be; nobody waits for anybody."""
+    """Invalid arguments raise an error, and no rank waits."""
     ddp, model = wrapped(), nn.Linear(4, 3)
     for settings, words in (
         ({"scaler": 1.0}, "scaler must be the torch.amp.GradScaler that scales the loss, or None"),
@@ -121,7 +121,9 @@ def unregistered() -> None:
 
 
 def gathers_alone() -> None:
-    """A rank that gathers alone, while another trains on, is told so; it has harmed nobody."""
+    """A rank that gathers alone while another trains gets an error; the other rank is
+    not affected.
+    """
     ddp = wrapped()
     state, hook = atomo.ddp_hook(ddp, "topk", timeout_s=500)
     ddp.register_comm_hook(state, hook)

@@ -1,4 +1,4 @@
-"""Ranks as forks of one process, which has imported what takes them longest.
+"""Ranks as forks of one process, which has already imported the slow modules.
 
 forks.py SCRIPT SIZE FOLDER ARGUMENTS
 

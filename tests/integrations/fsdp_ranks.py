@@ -63,7 +63,7 @@ def sharded(mesh: DeviceMesh) -> Network:
 
 
 def hooked(replicas: int, code: str, **settings: Any) -> tuple[Network, Any]:
-    """Returns the network in so many replicas."""
+    """Returns the network sharded in `replicas` replicas, and the hook's state."""
     shape, names = (replicas, SIZE // replicas), ("replicate", "shard")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     model = sharded(mesh["shard"])

@@ -1,4 +1,4 @@
-"""Two gradients, as other people's training loops lay them out."""
+"""Two gradients, in the layouts of common training loops."""
 
 import torch
 from draws import normal

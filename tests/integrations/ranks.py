@@ -14,7 +14,7 @@ PATIENCE_S = 600.0  # only what hangs takes as long
 
 
 def run_ranks(script: Path, size: int, folder: Path, *arguments: str) -> list[str]:
-    """Runs `script RANK SIZE FOLDER ARGUMENTS` for each rank; what each of them printed.
+    """Runs `script RANK SIZE FOLDER ARGUMENTS` for each rank; returns the output of each.
 
     Warnings are errors there as well.
     """

@@ -46,7 +46,7 @@ def chosen(pairs: list[tuple[str, str]]) -> list[Any]:
 
 
 class Widenings(TorchDispatchMode):
-    """Notes what becomes float32 of most of a gradient in half precision."""
+    """Records float32 tensors of the size of most of a gradient in half precision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """In what precision buckets are handed over: a kernel that joins is no operation to watch."""
+    """Records the dtype of buckets that are passed to the codec; the test cannot watch inside a
+    fused kernel.
+    """
     found = []
 
     def noted(*args: Any) -> tuple[Tensor, list[int]]:

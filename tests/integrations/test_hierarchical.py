@@ -79,7 +79,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_host_is_one_worker(case):
-    """Four ranks, two on each host, are two with what these have seen together."""
+    """Four ranks, two on each host, equal two ranks with the batches of both."""
     code, given = case
     networks, optimizers = on_ranks(4, code, shares([0, 2, 1, 3], 5), sgd, hierarchical=2, **given)
     alone, others = on_ranks(2, code, shares([0, 1], 5), sgd, **given)

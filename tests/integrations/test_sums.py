@@ -1,4 +1,4 @@
-"""Payloads that add up are summed on their way, and the mean is what gathered frames have."""
+"""Additive payloads are summed on their way; the mean equals that of gathered frames."""
 
 import math
 

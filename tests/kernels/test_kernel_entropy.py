@@ -136,7 +136,7 @@ def damaged(words: Tensor, place: int, change: int) -> Tensor:
 @every_backend("entropy")
 @pytest.mark.parametrize("name", slow_but(("few bits",), ["few bits", "trits far apart"]))
 def test_damaged_streams_are_told_from_others(backend, name):
-    """Sizes of streams, bits within and the end: what the CPU refuses begins with DAMAGED."""
+    """Damaged sizes, bits or ends of streams: the CPU's message begins with DAMAGED."""
     symbols, trits = MESSAGES[name]
     whole = CPU.compress(symbols, True, trits)
     damages = DAMAGES[:1] if name == "few bits" else DAMAGES

@@ -1,4 +1,4 @@
-"""The random words of the kernels: what they are, and why they are random enough."""
+"""The random words of the kernels: their definition, and their statistical quality."""
 
 from itertools import combinations
 

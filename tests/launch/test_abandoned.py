@@ -38,7 +38,7 @@ COMPLAINT = "atomo: rank 0 (master), after step 3: rank 0 waited 6 s for worker 
 
 
 class Notes:
-    """A display that keeps what it is told."""
+    """A display that records events."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -1,4 +1,4 @@
-"""A process that was killed or stopped from outside is named, with what to do about it."""
+"""A process that was killed or stopped from outside is named, with advice."""
 
 import os
 import signal

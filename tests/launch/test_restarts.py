@@ -1,4 +1,6 @@
-"""A job that lost processes is started again, and what another attempt would not mend is not."""
+"""Restarts of a job that lost processes; failures that another attempt cannot fix are
+not retried.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +33,7 @@ class FakeAttempt:
 def run_attempts(
     chosen: Settings, *jobs: tuple[int, int], interrupted: bool = False, lost=frozenset
 ):
-    """Returns the exit code, what was told, and the settings of each attempt."""
+    """Returns the exit code, the notes, and the settings of each attempt."""
     summary, notes, started = Summary(), Notes(), []
     without.clear()
     left = iter(jobs)

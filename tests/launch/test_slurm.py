@@ -1,5 +1,5 @@
-"""The hosts of an allocation. What SLURM said is what slurmctld 22.05 and its commands did say;
-`tests/cluster/virtual/test_slurm.py` asks a real one.
+"""The hosts of an allocation. The outputs of SLURM were recorded from slurmctld 22.05 and its
+commands; `tests/cluster/virtual/test_slurm.py` asks a real one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""An exit code claims only what is so, whatever mpirun ends with."""
+"""Exit codes state the true outcome of a run, with any exit code of mpirun."""
 
 import sys
 from dataclasses import replace

@@ -16,7 +16,7 @@ PARAMETERS = [("conv.weight", Size((8, 3, 3, 3))), ("conv.bias", Size((8,))), ("
 
 
 class Run:
-    """Five steps of one worker: what came in, what was sent, what is kept."""
+    """Five steps of one worker, with the sums of its gradients and of its sent values."""
 
     def __init__(self, code: str, memory: Residual) -> None:
         self.memory = memory

@@ -32,7 +32,7 @@ def updates_of_pytorch(steps: int) -> dict[str, Tensor]:
 
 
 def send(memory: EfficientAdam, code: str, step: int, name: str) -> Tensor:
-    """Encodes one parameter's gradient, and returns what was sent of it."""
+    """Encodes one parameter's gradient, and returns the sent values."""
     codec, layout = make_codec(code), {name: SHAPES[name]}
     payload = memory.encode(codec, gradients(step)[name], layout, seeded(step))
     return codec.decode(payload, SHAPES[name])

@@ -1,4 +1,4 @@
-"""Memories by their specification, and what its settings do."""
+"""Memories by their specification, and the effects of their settings."""
 
 import pytest
 import torch

@@ -260,7 +260,7 @@ def test_a_vision_transformer_is_fine_tuned_in_a_few_steps_from_a_published_file
 
 
 def pretrained(size: VitSize, shape: tuple[int, int, int]) -> Module:
-    """Returns a network that knows which of three colours a bright cell has, wherever it is."""
+    """Returns a network that detects which of three colours a bright cell has, at any place."""
     torch.manual_seed(1)
     network = vit(size, shape, 4, 0.0)
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)

@@ -1,4 +1,6 @@
-"""Several workers a host: what crosses its link, and what it costs to be dense inside it."""
+"""Several workers on a host: the bytes that cross its link, and the cost of dense sums
+inside it.
+"""
 
 from itertools import permutations
 

@@ -18,7 +18,7 @@ LATENCY_S, ROW_S, BYTE_S = 4e-3, 1e-3, 1e-7
 
 
 class Modelled:
-    """Messages that take what they are told to: a first one its latency, each next one less."""
+    """A link with modelled times: the latency for the first message, less for each next one."""
 
     def __init__(self) -> None:
         self.largest, self._taken_s = 0, 0.0

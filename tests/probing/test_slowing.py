@@ -1,4 +1,4 @@
-"""Encoding beside passes delays them by what is measured, and ends with the measurement."""
+"""Encoding during passes delays them by the measured slowdown, and ends with the measurement."""
 
 from collections.abc import Callable, Sequence
 from threading import active_count
@@ -37,7 +37,7 @@ class Steps:
 def test_the_delay_is_a_share_of_what_was_encoded(
     monkeypatch: pytest.MonkeyPatch, beside_s: float, slowing: float
 ) -> None:
-    """Two passes take 2 s alone; one encoding takes 1 s, and the clock counts two beside them."""
+    """Two passes take 2 s alone; one encoding takes 1 s, and the clock counts 2 s with both."""
     seconds = iter([2.0, 2.0, beside_s])
 
     def slowest_s(self: SynchronizedTimer, work: Callable[[], object]) -> float:

@@ -22,7 +22,7 @@ def corners(kind: int, x: float, y: float, radius: float) -> list[float]:
 
 
 def draw(rng: np.random.Generator, height: int, width: int) -> tuple[Image.Image, list[Any]]:
-    """Noise with one or two shapes, each in its own half, and what to write of them."""
+    """Returns noise with one or two shapes, each in its own half, and their annotations."""
     image = Image.fromarray(rng.integers(0, 60, (height, width, 3), dtype=np.uint8))
     pen, found = ImageDraw.Draw(image), []
     halves = rng.permutation(2)[: rng.integers(1, 3)]

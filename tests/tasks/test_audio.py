@@ -1,4 +1,4 @@
-"""Speech: its coefficients, what is read, and that speakers are told apart."""
+"""Speech: its coefficients, its files, and a network that learns to tell speakers apart."""
 
 import wave
 

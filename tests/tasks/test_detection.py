@@ -1,4 +1,4 @@
-"""Objects on images: what batches have, what is computed of them, and that shapes are found."""
+"""Detection: batches, losses, and a network that learns to find shapes."""
 
 import json
 
@@ -37,7 +37,7 @@ def rewritten(folder, split: str, change) -> dict:
 
 
 def targets(batch) -> tuple[list, list]:
-    """Returns a batch as torchvision's reference has it: images, and what is on each."""
+    """Returns a batch as torchvision's reference has it: images and their targets."""
     pixels, sizes, counts, boxes, categories, masks = batch.inputs
     images, told, object_, pixel, mask = [], [], 0, 0, 0
     for (h, w), n in zip(sizes.tolist(), counts.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Annotations: what is read, and what is said of a file that is not what it should be."""
+"""Annotation files: valid ones, and the errors for invalid ones."""
 
 import json
 import re

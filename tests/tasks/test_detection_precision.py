@@ -1,4 +1,4 @@
-"""Average precision of detections: beside pycocotools' own reading of the file, and by hand."""
+"""Average precision of detections, compared with pycocotools and with results by hand."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def path(tmp_path):
 
 
 def found_as_annotated(annotations, shift: float = 0.0, crowds: bool = False) -> list[Detections]:
-    """Detections of an image at a time: what is there, moved to the right by some pixels."""
+    """Returns detections equal to the annotations, moved to the right by `shift` pixels."""
     found = []
     for picture in annotations.pictures:
         own = [one for one in picture.instances if crowds or not one.crowd]

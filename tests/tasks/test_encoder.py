@@ -1,4 +1,4 @@
-"""Pretrained encoders: what is read of a folder, what is refused, and that they are fine-tuned."""
+"""Pretrained encoders: files that are read, files that are refused, and fine-tuning."""
 
 import itertools
 import json

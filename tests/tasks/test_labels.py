@@ -1,4 +1,4 @@
-"""Very many labels: what is read, what is computed of it, and that it is learnt."""
+"""Very many labels: files, losses, and a network that learns them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Language models: what is read, what is asked of the network, and that it is learnt."""
+"""Language models: files, losses, and a network that learns them."""
 
 import math
 

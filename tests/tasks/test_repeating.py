@@ -1,4 +1,4 @@
-"""The settings in a run's folder repeat the run, whatever it trains."""
+"""The settings in a run's folder repeat the run, for every task."""
 
 from collections.abc import Callable
 from pathlib import Path

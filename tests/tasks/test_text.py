@@ -1,4 +1,4 @@
-"""Sentences: what is read, what the network sees of it, and that it is learnt."""
+"""Sentences: files, inputs of the network, and a network that learns them."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""A whole job of a task on small data, and what its evaluator says."""
+"""A whole job of a task on small data, and the output of its evaluator."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -49,7 +49,7 @@ def test_probes_take_a_share_of_the_time_at_most() -> None:
 
 
 def test_what_a_new_probe_does_not_explain_calls_for_no_other() -> None:
-    """The model is off there: what steps take is what they are held against from then on."""
+    """The model is wrong there: later steps are compared with the measured time."""
     drift = DriftDetector(1.0, 0.1, rules=RULES)
     assert calls(drift, *[2.0] * 6) == [6]
     drift.probed(1.0, 0.1)

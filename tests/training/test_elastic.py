@@ -50,7 +50,9 @@ def trained(
     deaths: Mapping[int, int] = MappingProxyType({}),
     **changes: object,
 ) -> list[Event]:
-    """A run of four ranks, of whom some die after so many messages, or at a step; what it told."""
+    """Runs four ranks, of which some die after a number of messages, or at a step; returns the
+    events.
+    """
     common = {"n": 4, "network": SMALL, "batch_size": 8, "max_steps": STEPS, "eval_freq": 3}
     chosen = settings(folder, **(common | changes))
     wires, told = network(chosen.processes), list[Event]()

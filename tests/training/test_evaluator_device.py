@@ -1,4 +1,4 @@
-"""The evaluator on a GPU: where there is one, and beside workers that need its memory too."""
+"""The evaluator on a GPU, if there is one, also when workers need its memory."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from atomo.training.scoring import Subject, build_subject
 
 @final
 class Narrow(nn.Module):
-    """A network on a device without room for more than so many samples."""
+    """A network on a device without memory for more than a number of samples."""
 
     def __init__(self, inside: nn.Module, room: int) -> None:
         super().__init__()

@@ -60,7 +60,9 @@ class Killer:
 
 
 def killed_at(at: int, folder: Path, step: int, keep: int) -> bool:
-    """True if a process that saves was killed at its call of this number: it has so many."""
+    """Saves in a child process that is killed at call `at`; True if it was killed, False if it made
+    fewer calls.
+    """
     child = os.fork()
     if child == 0:
         killer = Killer(at)

@@ -1,4 +1,4 @@
-"""A disk that is full, and has room again: steps go on, and what is written waits."""
+"""A full disk that has room again later: steps go on, and writes wait."""
 
 import json
 import os

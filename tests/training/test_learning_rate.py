@@ -39,7 +39,7 @@ def torchs(scheduler: Torch, lr: float = 0.4) -> list[float]:
 
 
 def ours(**changes: object) -> list[float]:
-    """Returns the rates of a run of so many steps."""
+    """Returns the rates of a run of `steps` steps."""
     chosen = Settings(lr=changes.pop("lr", 0.4), **changes).resolved()  # type: ignore[arg-type]
     rate = LearningRate(chosen, EPOCH, LAST)
     return [rate.at(step) for step in range(1, LAST + 1)]

@@ -20,7 +20,7 @@ STEPS = 8
 
 
 def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") -> list[Event]:
-    """A run on four hosts, of whose workers two die; what it told."""
+    """Runs a job on four hosts in which two workers die; returns the events."""
     chosen = settings(
         folder, n=5, network=net, batch_size=8, max_steps=STEPS, eval_freq=3, code="qsgd",
         down=down, min_workers=1, spares=spares,

@@ -86,7 +86,9 @@ def test_a_checkpoint_of_a_run_has_it(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("code", CODECS)
 def test_a_codec_is_noisy_where_it_is_unbiased_and_not_lossless(code, tmp_path):
-    """Measured: what comes out of a noisy one is longer on average, and of no other."""
+    """Measured: decoded gradients of noisy codecs are longer on average, those of
+    others are not.
+    """
     codec = make_codec(code)
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(40, 30, generator=generator)

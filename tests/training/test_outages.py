@@ -118,7 +118,7 @@ def removed(folder: Path) -> Callable[[], None]:
 
 
 def moved(folder: Path) -> Callable[[], None]:
-    """It is out of reach, and comes back as it was."""
+    """Moves the folder away; the returned function brings it back unchanged."""
     away = folder.with_name("away")
     folder.rename(away)
     return lambda: None if folder.exists() else (away.rename(folder), None)[1]

@@ -1,4 +1,4 @@
-"""Ranks that wait while the others measure: they learn what was found, and serve by it."""
+"""Spares that wait while others measure: they receive the plan, and join with it."""
 
 import threading
 from dataclasses import replace

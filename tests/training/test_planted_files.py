@@ -1,4 +1,4 @@
-"""A run folder from a stranger: what lies under a run's names leads to no other file."""
+"""An untrusted run folder: links under a run's names lead to no other file."""
 
 import ast
 import errno
@@ -122,7 +122,7 @@ FOLDERS: dict[str, Callable[[Path], object]] = {"tensorboard": boarded, "gradien
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """Returns a file outside of the run folder, which stays what it is, alone in its folder."""
+    """Returns a file outside of the run folder, alone in its folder, which must stay unchanged."""
     victim = tmp_path / "elsewhere" / "victim"
     victim.parent.mkdir()
     victim.write_bytes(TEXT)

@@ -1,4 +1,4 @@
-"""A rank that ends, by whatever exception, tells the others at once and says why in few words."""
+"""A rank that ends, by any exception, tells the others at once and gives a short reason."""
 
 from pathlib import Path
 

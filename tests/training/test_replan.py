@@ -96,7 +96,7 @@ def auto(folder: Path, **changes: Any) -> Settings:
 
 
 def as_predicted(*words: Any) -> tuple[TrialResult, ...]:
-    """Plans are tried in real steps, which are then said to have taken what was predicted."""
+    """Tries plans in real steps, and reports the predicted times as the measured ones."""
     trials = [replace(trial, taken_s=trial.predicted_s) for trial in try_plans(*words)]
     return tuple(sorted(trials, key=lambda one: one.taken_s))
 

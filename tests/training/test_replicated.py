@@ -1,4 +1,4 @@
-"""Runs without a master: equal to what they stand for, bit for bit where that is promised."""
+"""Runs without a master: equal to runs with one, bit for bit where that is promised."""
 
 import json
 from dataclasses import replace

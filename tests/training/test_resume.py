@@ -177,7 +177,7 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path):
 
 @pytest.mark.slow
 def test_what_was_under_way_at_a_checkpoint_is_accounted_for_after_it(tmp_path):
-    """It came too late while states were gathered, after the last line of metrics."""
+    """Gradients arrived too late while states were gathered, after the last line of metrics."""
     common = {"n": 4, "code": "sgd", "batch_size": 8, "num_aggregate": 1, "memory": "residual"}
     for steps_ in (3, 6):
         run_threads(settings(tmp_path / "run", max_steps=steps_, **common))

@@ -136,7 +136,7 @@ def test_a_language_model_learns_the_same_by_rows(tmp_path):
 
 
 class Words(Module):
-    """Two embeddings, of which one is also what scores words."""
+    """Two embeddings; one is also the weight of the output layer."""
 
     def __init__(self) -> None:
         super().__init__()

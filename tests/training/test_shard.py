@@ -50,7 +50,7 @@ def test_steps_may_be_asked_for_in_any_order():
 
 @pytest.mark.parametrize("left", [1, 2, 3, 4])
 def test_those_who_are_left_divide_the_images_of_each_step(left):
-    """The step stays what it was, and no part is larger than another by more than an image."""
+    """The step keeps its images, and parts differ by at most one image."""
     whole = torch.cat([shard.indices(9) for shard in shards(5)])
     survivors = shards(5)[:left]
     for place, shard in enumerate(survivors):

@@ -1,4 +1,6 @@
-"""The moving average of the weights is PyTorch's, survives a stop, and is evaluated beside them."""
+"""The moving average of the weights: equal to PyTorch's, kept over a restart, and evaluated with
+the weights.
+"""
 
 import json
 

@@ -33,7 +33,7 @@ def parts(transport: Transport) -> None:
 
 
 def killed(transport: Transport) -> None:
-    """Rank 2 dies, and the others come to their end."""
+    """Rank 2 dies, and the other ranks end."""
     if transport.rank == 2:
         transport.exit_rank(1)
     with pytest.raises(PeerLost):

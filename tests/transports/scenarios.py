@@ -35,7 +35,7 @@ def places(transport: Transport) -> None:
 
 
 def order(transport: Transport) -> None:
-    """Between any two ranks nothing overtakes anything, whatever its size."""
+    """Messages between two ranks keep their order, for all sizes."""
     others = [rank for rank in range(3) if rank != transport.rank]
     sizes = [(1, 10, 100_000)[place % 3] for place in range(MANY)]
     for place, size in enumerate(sizes):
@@ -140,7 +140,7 @@ def takes(transport: Transport) -> None:
 
 
 def beside(transport: Transport) -> None:
-    """While rank 1 waits for rank 2, what rank 0 sends it leaves."""
+    """A message from rank 0 is sent while rank 1 waits for rank 2."""
     if transport.rank == 0:
         transport.send(1, np.zeros(LARGE, np.uint8), "zeros")
         transport.drain(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Waiting for something that comes soon, and for what may never come."""
+"""Waits for an event that comes soon, and for one that may never come."""
 
 import pytest
 

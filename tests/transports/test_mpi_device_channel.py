@@ -26,7 +26,7 @@ class Request:
 
 @final
 class World:
-    """A communicator that notes what it is handed."""
+    """A communicator that records its arguments."""
 
     rank = 0
 

@@ -108,7 +108,7 @@ def varint(value: int) -> bytes:
 
 
 def refusal(most: tuple[int, ...], storage: int, sides: tuple[int, ...], stored: int) -> object:
-    """Returns the error for frames with such a row, whatever `most` allows, and a good one."""
+    """Returns the outcome for frames with such a row: the same for two frames as for one."""
     fields = (Field(torch.float32, most), Field(torch.uint8, (4,)))
     row = bytes([0, storage, len(sides)]) + b"".join(map(varint, sides)) + varint(stored)
     table = bytes([0, 2]) + row + bytes([4, 0, 1, 4, 4])

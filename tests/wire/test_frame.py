@@ -1,4 +1,4 @@
-"""Frames: what goes in comes out, and strangers' bytes are refused before anything is allocated."""
+"""Frames: a round trip changes nothing, and untrusted bytes are refused before any allocation."""
 
 import struct
 

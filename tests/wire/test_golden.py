@@ -64,7 +64,7 @@ def create_bounded(code: str) -> None:
 
 
 def create(code: str) -> None:
-    """Writes the golden frame of a new codec, and what it decodes to."""
+    """Writes the golden frame of a new codec, and the decoded tensor."""
     frame = GOLDEN / f"{code}.frame"
     if frame.exists():
         raise SystemExit(f"{frame} exists, and golden frames are never regenerated")

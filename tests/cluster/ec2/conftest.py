@@ -92,7 +92,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> Pat
 
 @pytest.fixture
 def ec2(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ec2:
-    """Runs a command in this process; `answer` is what the person types."""
+    """Returns a function that runs a command in this process; `answer` is the text that the user
+    types.
+    """
 
     def run(*words: str, answer: str = "") -> Result:
         capfd.readouterr()

@@ -1,4 +1,4 @@
-"""A reader who types what the document says gets what it says, against moto's server."""
+"""The commands of the page on EC2 print the output that the page shows, against moto's server."""
 
 import json
 import re

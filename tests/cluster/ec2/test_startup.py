@@ -1,4 +1,5 @@
-"""Commands do without what is large: no PyTorch, and under 100 MB with all of AWS's descriptions.
+"""Commands start without large packages: no PyTorch, and under 100 MB with all of AWS's
+descriptions.
 
 How long they take to start is `benchmarks/cluster_commands.py`'s to say.
 """

@@ -1,4 +1,4 @@
-"""Text of hosts, jobs, files and AWS reaches a terminal without what the terminal would obey."""
+"""Text of hosts, jobs, files and AWS reaches a terminal without control characters."""
 
 import sys
 from argparse import Namespace

@@ -10,7 +10,7 @@ from cluster.virtual.vc import environment as made_environment
 
 @pytest.fixture(scope="session")
 def possible() -> None:
-    """Skips what needs a cluster where there can be none."""
+    """Skips tests that need a cluster if none can run here."""
     if reason := why_not():
         pytest.skip(f"NO VIRTUAL CLUSTER CAN RUN HERE: {reason}")
 
@@ -41,5 +41,5 @@ def cluster(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Lets run_pytorch.sh find this Python installed, whatever else is on the machine."""
+    """Lets run_pytorch.sh find this Python installed, with whatever else is on the machine."""
     return made_environment(tmp_path_factory.mktemp("environment"))

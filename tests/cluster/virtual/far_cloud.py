@@ -48,7 +48,7 @@ class Hosts:
     def remember_user_data(
         self, cloud: Cloud, words: dict[str, str], body: bytes, go: Forward
     ) -> Reply:
-        """Remembers the user data of what is ordered."""
+        """Stores the user data of ordered hosts."""
         given = words.get("UserData") or words.get("LaunchTemplateData.UserData", "")
         self._user_data = base64.b64decode(given).decode()
         return go()

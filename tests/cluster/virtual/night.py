@@ -151,7 +151,7 @@ class Night:
         return self.aws.output[-2000:] + self.on(self.master, f"{{ {told}; }} 2>&1 || true")
 
     def end(self) -> None:
-        """Ends what this has started."""
+        """Ends all processes that this object has started."""
         self.aws.kill()
 
 
@@ -190,7 +190,7 @@ def night_of(tool: Tool, folder: Path, replacements: int, seconds_s: float, step
 
 
 def through(night: Night, replacements: int, seconds_s: float, steps: int) -> list[str]:
-    """Trains through a night of so many losses, evenly spread; who was lost."""
+    """Trains through a night with evenly spread losses of hosts; returns the lost hosts."""
     night.launch("--max-usd=10")
     night("bootstrap", "--wait=60")
     train = [*TRAINING, f"--max-steps={steps}", f"--mpi-args={KEEP}"]

@@ -30,7 +30,7 @@ class NightSource(Protocol):
 
 @dataclass(frozen=True)
 class Came:
-    """A verdict, and what it is from."""
+    """A verdict, and its lines of explanation."""
 
     through: bool
     lines: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The real thing: training over ssh, TCP and slow links, and what becomes of it in a fault."""
+"""Training over ssh, TCP and slow links between hosts, with and without faults."""
 
 import json
 import os

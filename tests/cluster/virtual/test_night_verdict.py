@@ -1,4 +1,4 @@
-"""The verdict on a night: what it takes for a job to have come through."""
+"""The verdict on a night: the conditions for a job to have survived it."""
 
 import pytest
 from cluster.virtual.night_verdict import AGAIN, judged

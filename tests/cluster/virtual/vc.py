@@ -1,4 +1,4 @@
-"""The virtual cluster's command as a user gives it, and what a machine shows of a cluster."""
+"""The virtual cluster's command as a user calls it, and the traces of a cluster on the machine."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def call(
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Lets run_pytorch.sh find this Python installed, whatever else is on the machine."""
+    """Lets run_pytorch.sh find this Python installed, with whatever else is on the machine."""
     python = folder / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -84,7 +84,9 @@ class Tool:
         return Job(line, log, {**self.environment, **environment})
 
     def processes(self) -> list[str]:
-        """Returns the command lines of whatever was started in this folder and still runs."""
+        """Returns the command lines of all processes that were started in this folder and still
+        run.
+        """
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -94,7 +96,7 @@ class Tool:
         return found
 
     def leaves_nothing(self) -> None:
-        """Waits until there are no processes, and checks that there are no files."""
+        """Waits until no process is left, and checks that no file is left."""
         until(lambda: not self.processes(), f"the end of {self.processes()}")
         left = [path for path in self.clusters.rglob("*") if path.is_file()]
         assert not left

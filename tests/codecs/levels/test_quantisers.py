@@ -1,4 +1,4 @@
-"""QSGD, TernGrad and natural compression: their variances, and what travels."""
+"""QSGD, TernGrad and natural compression: their variances, and their payloads."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""LSS and SketchML: against plain loops written from the papers, and what each promises."""
+"""LSS and SketchML, compared with plain loops written from the papers, and their error bounds."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The sparsifiers: what each is defined by, beyond the laws that all codecs share."""
+"""The sparsifiers: the definition of each, beyond the laws that all codecs share."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""ATOMO beside its spectral basis: coordinates, cosines, the choice, and coded factors."""
+"""ATOMO in bases other than the spectral: coordinates, cosines, the choice, and coded factors."""
 
 import math
 

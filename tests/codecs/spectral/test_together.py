@@ -1,4 +1,4 @@
-"""Layers that are encoded together have the bytes that they have alone, whatever way they take."""
+"""Layers that are encoded in a batch have the same bytes as layers encoded alone, on every path."""
 
 import pytest
 import torch

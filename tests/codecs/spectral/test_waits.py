@@ -20,7 +20,7 @@ LOOKS = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.a
 
 
 class Waits(TorchDispatchMode):
-    """Counts what would wait, were the tensors on a device."""
+    """Counts the waits that would occur with tensors on a device."""
 
     count = 0
 

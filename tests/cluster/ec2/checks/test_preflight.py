@@ -1,4 +1,4 @@
-"""Every check fails where it should, and says what to do."""
+"""Every preflight check fails when it should, and names the fix."""
 
 import pytest
 from cluster.ec2.support.cloud import as_json, everything, refusal

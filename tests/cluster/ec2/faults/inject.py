@@ -1,4 +1,5 @@
-"""Every call to AWS fails once in every command: what the command then says, and what still runs.
+"""Every call to AWS fails once in every command: the command's messages, and the resources that
+still run.
 
     python tests/cluster/ec2/faults/inject.py  # of all commands: many minutes
     python tests/cluster/ec2/faults/inject.py launch shutdown  # of some

@@ -1,4 +1,6 @@
-"""The table of docs/cluster-ec2.md: calls, and what commands came to in which they failed."""
+"""The table of docs/cluster-ec2.md: calls, and the exit codes of commands in which the calls
+failed.
+"""
 
 from __future__ import annotations
 

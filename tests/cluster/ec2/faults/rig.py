@@ -38,8 +38,9 @@ MAX_USD: Final = 3 * 9.2 * HOUR  # three hosts until fuses of nine hours, and no
 
 @dataclass(frozen=True)
 class Tried:
-    """A command, and what was done before. Each fault of one that changes something is done to an
-    account that is made anew."""
+    """A command, and the commands before it. For a command that changes something, each fault gets
+    a new account.
+    """
 
     words: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
@@ -128,7 +129,7 @@ Ec2 = Callable[..., Result]
 
 
 def prepare(cloud: Cloud, folder: Path) -> None:
-    """An account and a folder in which every command has what it asks for."""
+    """Prepares an account and a folder in which every command finds its inputs."""
     cloud.reset()
     cloud.prices, cloud.quotas, cloud.denied = PRICES, {}, set()
     if not (folder / "host.sh").exists():
@@ -172,7 +173,9 @@ def most_usd(cloud: Cloud, folder: Path) -> float:
 
 
 def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
-    """Returns the hours that a host lives: what it was told last, else what its first boot sets."""
+    """Returns the hours of a host's fuse: the last value that was set, or that of its
+    first boot.
+    """
     moved = folder / f"fuse-{instance['InstanceId']}"
     if moved.exists():
         return (float(moved.read_text()) - instance["LaunchTime"].timestamp()) / 3600
@@ -187,7 +190,7 @@ def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
 
 @contextmanager
 def patches(folder: Path) -> Iterator[None]:
-    """Hosts are played, clients of AWS are made once, and nobody waits."""
+    """Simulates hosts, makes clients of AWS once, and removes waits."""
     clients = Remembering()
 
     def words(ssh: object, host: Any, *command: str, terminal: bool = False) -> list[str]:

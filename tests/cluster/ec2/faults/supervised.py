@@ -69,7 +69,8 @@ def host_pool_of(
 
 
 def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
-    """Loses a worker, goes on until it is replaced, and until all have ended: 0, and what is told.
+    """Loses a worker, runs until it is replaced and until all hosts have ended; returns 0 and the
+    events.
 
     1: it was not replaced, or hosts were left.
     """
@@ -93,7 +94,7 @@ def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
 
 
 def sshless(run: Run, hosts: Any) -> Any:
-    """Hosts that do whatever they are told."""
+    """Returns hosts on which every command succeeds."""
     return SimpleNamespace(ssh=SimpleNamespace(run=lambda *_: SimpleNamespace(code=0)))
 
 

@@ -1,4 +1,4 @@
-"""A call to AWS that fails: the command says so, and nothing runs that nobody was told of."""
+"""A call to AWS that fails: the command reports the failure, and names every resource that runs."""
 
 import pytest
 from cluster.ec2.faults.inject import Case, named, outcome

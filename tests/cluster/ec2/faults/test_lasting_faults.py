@@ -89,7 +89,7 @@ def burnt(monkeypatch):
 
 @pytest.fixture
 def mute(cloud, monkeypatch):
-    """From the call on AWS refuses whatever it is asked."""
+    """Returns a function after whose call AWS refuses every request."""
     return lambda: monkeypatch.setattr(cloud, "answer", lambda *_: DENIED)
 
 
@@ -149,7 +149,7 @@ def test_the_price_of_a_host_that_has_ended_is_filled_in_later(tmp_path):
 
 
 def test_a_host_whose_end_nobody_saw_counts_before_another_is_launched(night, cloud, monkeypatch):
-    """AWS says what runs, and fails where it is asked what has ended."""
+    """AWS lists running hosts, and fails for those that have ended."""
     both = HOUR * (2 * (FUSES_H + 0.1) - 3)  # the master, and another worker three hours later
     tonight = night(max_usd=both + 1 * HOUR)
     tonight.look()

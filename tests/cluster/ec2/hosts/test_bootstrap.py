@@ -227,7 +227,7 @@ def test_without_git_packages_are_copied_whatever_their_names(tmp_path):
 
 @pytest.fixture
 def fleet(ec2, cloud, folder, checkout, monkeypatch):
-    """Returns one sshd that stands for every instance, whatever its address."""
+    """Returns one sshd that answers for every instance, at every address."""
     (folder / "state/test").mkdir(parents=True)
     host = Host(folder / "host", make_key(folder / "state/test/id_ed25519"))
     host.program("ssh", RECORDER)  # from the master to addresses inside a cloud that is not there

@@ -1,4 +1,4 @@
-"""A cluster sleeps and wakes: what it costs, its fuses, and faults on the way."""
+"""A cluster that is stopped and started: its cost, its fuses, and faults on the way."""
 
 from datetime import datetime, timedelta, timezone
 
@@ -125,7 +125,7 @@ def test_no_host_is_stopped_unless_all_can_be(ec2, cloud, hosts):
 
 
 def lost(words, forward):
-    """EC2 does it, and nobody hears."""
+    """EC2 carries out the call, and the answer is lost."""
     forward()
     return refusal("IncompleteSignature")
 

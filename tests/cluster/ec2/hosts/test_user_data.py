@@ -25,7 +25,9 @@ RECORDER = '#!/bin/bash\necho "$(basename "$0") $*" >>"$RECORD"\n'
 
 @pytest.fixture
 def machine(tmp_path):
-    """Runs scripts where nothing that they call has an effect, and says what they called."""
+    """Returns a function that runs a script, with harmless stand-ins for the commands that it
+    calls, and returns those calls.
+    """
     bin, record = tmp_path / "bin", tmp_path / "record"
     bin.mkdir()
     for name in ("shutdown", "systemctl"):

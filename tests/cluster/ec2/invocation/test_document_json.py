@@ -1,4 +1,4 @@
-"""A script reads one document of every command, whatever becomes of it."""
+"""The JSON document of every command: a script gets exactly one, even if the command fails."""
 
 import json
 

@@ -104,7 +104,7 @@ def test_a_second_job_is_refused_or_waits_its_turn(lab, checkout):
 
 
 def launched(lab, checkout):
-    """Starts what acts as a launcher, and waits until it can be told to end."""
+    """Starts a stand-in for a launcher, and waits until it can be signalled."""
     program(checkout, RUNS)
     (checkout / "launcher").write_text(LAUNCHER)
     assert lab("train", "--detach").code == 0

@@ -1,4 +1,6 @@
-"""Types by what they have and cost; what an identity must be allowed."""
+"""The choice of instance types by hardware and price, and the permissions that an
+identity needs.
+"""
 
 import json
 

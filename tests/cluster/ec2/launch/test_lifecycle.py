@@ -233,7 +233,7 @@ def test_a_roll_back_keeps_what_was_there_before(ec2, cloud):
 
 
 def lost_answer(words, forward):
-    """EC2 did it, and nobody heard."""
+    """EC2 carried out the call, and the answer was lost."""
     forward()
     return Reply(
         500, b"<Response><Errors><Error><Code>InternalError</Code></Error></Errors></Response>"

@@ -1,4 +1,4 @@
-"""The end of a cluster, whatever AWS refuses on the way."""
+"""The end of a cluster, with every kind of refusal by AWS on the way."""
 
 import pytest
 from cluster.ec2.support.cloud import everything, refusal

@@ -1,4 +1,4 @@
-"""The configuration: what it takes, what it refuses, and how it says so."""
+"""The configuration: valid and invalid values, and the error messages."""
 
 import dataclasses
 

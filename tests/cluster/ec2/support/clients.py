@@ -1,4 +1,6 @@
-"""Clients of AWS that are made once: making one takes longer than most of what it does here."""
+"""Clients of AWS that are made once: making a client takes longer than most of its work
+in tests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ AROUND = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")
 
 
 class Remembering:
-    """A session that remembers the clients which it has made, by what they are asked for."""
+    """A session that caches its clients by their arguments."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Any] = {}

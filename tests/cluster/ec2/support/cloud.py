@@ -130,7 +130,7 @@ class Moto:
 
 @dataclass
 class Cloud:
-    """The proxy: `acts` may answer a call, or change what moto answers."""
+    """The proxy in front of moto: `acts` may answer a call, or change moto's answer."""
 
     moto: Moto
     calls: list[str] = field(default_factory=list)

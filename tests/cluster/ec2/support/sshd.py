@@ -82,7 +82,7 @@ class Host:
         (self.bin / name).chmod(0o755)
 
     def admit(self, public: str) -> None:
-        """Lets in who has this key, and nobody else."""
+        """Lets in the owner of this key alone."""
         (self.home / ".ssh/authorized_keys").write_text(public)
 
     def start(self) -> None:
@@ -134,7 +134,7 @@ def why_not() -> str:
 
 
 def closed_port() -> int:
-    """Returns a port that nobody listens on."""
+    """Returns a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -41,11 +41,11 @@ ENTRIES = 6 * 4 * 9 + 180 + 9
 RAW = Compression(codec="none")
 TIMEOUT_S = 600.0  # only a hang takes as long
 REPORT = Report(1.0, 2.0, 3.0, 0.1, 0.2, 0.3, 0.4)
-LIAR = 2  # among three
+TAMPERED = 2  # the rank whose frames a test may change, among three
 
 
 class LockstepServer:
-    """A server and three workers, played from the test's own thread; one of them may lie."""
+    """A server and three workers, run from the test's own thread; one may send bad frames."""
 
     def __init__(
         self, code: str, needed: int = 3, max_strikes: int = 3, late_counts: bool = True,
@@ -57,7 +57,7 @@ class LockstepServer:
             self.wires[0], self.buckets, needed, TIMEOUT_S, late_counts=late_counts,
             max_strikes=max_strikes, images=images,
         )  # fmt: skip
-        self.tampering = TamperingTransport(self.wires[LIAR])
+        self.tampering = TamperingTransport(self.wires[TAMPERED])
         ends = [self.wires[1], self.tampering, self.wires[3]]
         self.memories = [Residual() for _ in ends]
         self.clients = [

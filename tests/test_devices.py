@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from pretend import DEVICE, Device, Module, placed, pretends, staged, waits
+from pretend import DEVICE, Device, StreamModule, is_on_device, placed, use_staging, waits
 
 from atomo.devices import AsyncScalars, SideStreams, to_device, to_host
 
 
 @pytest.fixture(autouse=True)
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamModule]:
     with Device():
-        yield staged(monkeypatch)
+        yield use_staging(monkeypatch)
 
 
 def test_what_goes_to_a_device_is_not_waited_for():
@@ -23,7 +23,7 @@ def test_what_goes_to_a_device_is_not_waited_for():
     with waits() as heard:
         there = to_device(given, DEVICE)
     assert heard == []
-    assert pretends(there)
+    assert is_on_device(there)
     assert there.held.equal(given)
     assert there.held.data_ptr() != given.data_ptr()
     assert to_device(there, DEVICE) is there
@@ -38,7 +38,7 @@ def test_what_comes_from_a_device_is_waited_for_once():
     assert here[1] is given[1]
     for one, other in zip(here, given, strict=True):
         assert one.equal(other)
-        assert not pretends(one)
+        assert not is_on_device(one)
 
 
 def test_nobody_waits_for_what_is_here():
@@ -60,7 +60,7 @@ def test_a_look_waits_when_it_is_looked_at():
     assert AsyncScalars(torch.tensor(0.1)).values() == [float(torch.tensor(0.1))]
 
 
-def test_what_runs_beside_follows_what_was_there_when_it_was_asked_for(module: Module):
+def test_what_runs_beside_follows_what_was_there_when_it_was_asked_for(module: StreamModule):
     main, streams = module.current_stream(), SideStreams()
     place = streams.after_current_stream(DEVICE)
     assert module.current_stream() is main
@@ -76,7 +76,7 @@ def test_what_runs_beside_follows_what_was_there_when_it_was_asked_for(module: M
     assert main.follows == [side]
 
 
-def test_on_the_cpu_nothing_runs_beside(module: Module):
+def test_on_the_cpu_nothing_runs_beside(module: StreamModule):
     streams = SideStreams()
     with streams.after_current_stream(torch.device("cpu"))():
         assert module.current_stream() is module.main

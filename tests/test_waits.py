@@ -11,7 +11,7 @@ from importlib import import_module
 import backends
 import pytest
 import torch
-from pretend import DEVICE, Device, placed, staged, waits, with_triton
+from pretend import DEVICE, Device, placed, use_staging, waits, with_triton
 from selection import slow_but
 from test_device import normal
 
@@ -66,7 +66,7 @@ USUAL = ("topk", "efsignsgd", "qsgd")
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    staged(monkeypatch)
+    use_staging(monkeypatch)
     # As a GPU's programs would, many short chunks are read side by side: fewer steps to interpret.
     monkeypatch.setattr(import_module("atomo.kernels.prefix.cuda"), "CHUNK", 2)
     with with_triton(monkeypatch), Device():

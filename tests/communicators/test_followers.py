@@ -43,7 +43,7 @@ TIMEOUT_S = 600.0  # only a hang takes as long
 
 
 class Cast:
-    """A master that steps and the workers that follow it, played from the test's own thread."""
+    """A master and the workers that follow it, run step by step from the test's own thread."""
 
     def __init__(
         self, tmp_path, workers: int, needed: int, code: str = "sgd", chooses: bool = False
@@ -181,8 +181,8 @@ def test_who_missed_more_than_a_snapshot_gets_one(tmp_path):
     assert cast.is_like_the_master(1)
 
 
-def played(cast: Cast, steps: int, begin: int = 1) -> None:
-    """Steps in which all workers count."""
+def take_steps(cast: Cast, steps: int, begin: int = 1) -> None:
+    """Runs steps to which all workers contribute."""
     for step in range(begin, begin + steps):
         cast.open()
         for worker in range(1, len(cast.clients) + 1):
@@ -192,7 +192,7 @@ def played(cast: Cast, steps: int, begin: int = 1) -> None:
 
 def test_the_order_of_ranks_is_kept_and_so_is_the_factor(tmp_path):
     cast = Cast(tmp_path, workers=3, needed=3, code="fp16")
-    played(cast, 3)
+    take_steps(cast, 3)
     cast.open()
     for client in cast.clients:
         client.pull()
@@ -207,9 +207,9 @@ def test_weights_that_differ_are_reported_and_healed(tmp_path, monkeypatch, time
     cast = Cast(tmp_path, workers=2, needed=2)
     for time in range(times):
         while cast.step < 2 * time + 2:
-            played(cast, 1, begin=cast.step + 1)
+            take_steps(cast, 1, begin=cast.step + 1)
         cast.replicas[1].weights[7] += 1e-3
-        played(cast, 1, begin=cast.step + 1)
+        take_steps(cast, 1, begin=cast.step + 1)
     told = [note for note in cast.down.notes if "worker 2 had other weights" in note]
     assert len(told) == len(cast.down.notes) == times
     assert "after step 2" in told[0]
@@ -237,7 +237,7 @@ def test_who_built_other_weights_is_sent_the_masters(tmp_path):
 
 def test_the_end_is_compared_as_well(tmp_path):
     cast = Cast(tmp_path, workers=2, needed=2)
-    played(cast, 3)
+    take_steps(cast, 3)
     cast.replicas[1].weights[7] += 1e-3
 
     def worker(number: int) -> None:

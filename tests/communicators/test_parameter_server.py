@@ -23,7 +23,7 @@ TIMEOUT_S = 600.0  # only a hang takes as long
 
 
 class Cast:
-    """A server and its clients, played one message at a time from the test's own thread."""
+    """A server and its clients, run one message at a time from the test's own thread."""
 
     def __init__(self, workers: int, needed: int, code: str = "sgd", bucket_bytes: int = 10**6):
         self.buckets = plan(PARAMETERS, make_codec(code), megabytes(bucket_bytes / 1e6))

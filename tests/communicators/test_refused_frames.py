@@ -137,7 +137,7 @@ IMPOSSIBLE = (
 
 
 def of_a_report(lockstep: LockstepServer, broken: Report) -> None:
-    """Has the liar send this for its report."""
+    """Makes the tampering worker send this for its report."""
 
     def told(frame: Bytes, number: int) -> list[Bytes]:
         header = read_header(frame)

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
-from pretend import Device, Module, placed, staged
+from pretend import Device, StreamModule, placed, use_staging
 from torch import Tensor
 
 from atomo.codecs import Codec, make_codec
@@ -29,8 +29,8 @@ BUCKETS = plan(
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Module:
-    return staged(monkeypatch)
+def module(monkeypatch: pytest.MonkeyPatch) -> StreamModule:
+    return use_staging(monkeypatch)
 
 
 def compressor() -> Compressor:
@@ -54,7 +54,7 @@ def test_a_worker_encodes_beside_the_backward_pass(monkeypatch, module, threads)
     assert_beside(module, seen, len(BUCKETS))
 
 
-def assert_beside(module: Module, seen: list[Any], times: int) -> None:
+def assert_beside(module: StreamModule, seen: list[Any], times: int) -> None:
     """One stream, behind the main one each time; and at the end the main one behind it."""
     (side,) = set(seen)
     assert len(seen) == times > 1

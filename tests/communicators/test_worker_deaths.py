@@ -213,7 +213,7 @@ def scheduled(seed: int) -> tuple[ServerHarness, int]:
     return harness, steps
 
 
-def played(seed: int) -> ServerHarness:
+def run_schedule(seed: int) -> ServerHarness:
     harness, steps = scheduled(seed)
     states: list[dict[str, Tensor]] = []
 
@@ -237,7 +237,7 @@ def played(seed: int) -> ServerHarness:
 def test_whenever_workers_die_each_gradient_counts_once(seeds):
     """Gradients of workers that live are in steps or in the workers' memories."""
     for seed in seeds:
-        harness = played(seed)
+        harness = run_schedule(seed)
         assert harness.balanced(), (seed, harness.books)
         assert harness.books[-1][0].under_way == 0, seed
         for step in range(1, len(harness.books)):

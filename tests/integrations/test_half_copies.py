@@ -11,7 +11,7 @@ import pytest
 import torch
 from draws import normal
 from integrations.gradient_layouts import PARAMETERS, apart, padded, row_of
-from pretend import Device, Pretender, placed, staged, with_triton
+from pretend import Device, DeviceTensor, placed, use_staging, with_triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -100,7 +100,7 @@ def steps(averager: Averager, lay: str, dtype: torch.dtype, put: Any) -> tuple[A
     for step in (1, 2):
         chunk = moved(LAYOUTS[lay](row_of(dtype, seed=step)), put)
         seen = average(averager, chunk)
-    left = [one.held if isinstance(one, Pretender) else one for one in chunk.gradients.values()]
+    left = [one.held if isinstance(one, DeviceTensor) else one for one in chunk.gradients.values()]
     return left, seen
 
 
@@ -117,7 +117,7 @@ def moved(chunk: Chunk, put: Any) -> Chunk:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    staged(monkeypatch)
+    use_staging(monkeypatch)
     with with_triton(monkeypatch), Device():
         yield
 

@@ -6,7 +6,7 @@ from typing import final
 
 import pytest
 import torch
-from pretend import DEVICE, Device, pretends, staged, waits
+from pretend import DEVICE, Device, is_on_device, use_staging, waits
 from torch import Tensor
 
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation, in_memory
@@ -36,7 +36,7 @@ def order(*numbers: int, seed: int = 1) -> Order:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
-    staged(monkeypatch)
+    use_staging(monkeypatch)
     with Device():
         yield DEVICE
 
@@ -57,7 +57,7 @@ def test_the_next_one_is_made_ahead_in_a_thread_and_goes_there_without_a_wait(de
         second = feed.batch(order(3, 4), lambda: None)
     feed.close()
     assert heard == []
-    assert pretends(first.inputs[0])
+    assert is_on_device(first.inputs[0])
     assert first.inputs[0].held.tolist() == [1.125, 2.125]
     assert second.targets.held.tolist() == [3, 4]
     assert [made for _, made in samples.made] == [[1, 2], [3, 4]]

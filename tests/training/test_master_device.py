@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretend import DEVICE, Device, staged, waits
+from pretend import DEVICE, Device, use_staging, waits
 from support import settings, together
 
 from atomo.errors import ConfigError
@@ -42,7 +42,7 @@ def trained(folder: Path, device: torch.device, steps: int, **changes: object) -
 @pytest.mark.slow
 def test_it_takes_the_steps_that_one_on_the_cpu_takes(tmp_path, monkeypatch):
     """Its checkpoint is continued there as well, with momentum, and with the average."""
-    staged(monkeypatch)
+    use_staging(monkeypatch)
     changes = {"code": "topk(ratio=0.05)", "clip_grad": 5.0}
     trained(tmp_path / "there", DEVICE, 1, **changes)
     found = trained(tmp_path / "there", DEVICE, 2, **changes)
@@ -52,7 +52,7 @@ def test_it_takes_the_steps_that_one_on_the_cpu_takes(tmp_path, monkeypatch):
 
 
 def test_its_weights_come_to_the_host_once_a_step(tmp_path, monkeypatch):
-    staged(monkeypatch)
+    use_staging(monkeypatch)
     with waits() as heard:
         trained(tmp_path, DEVICE, 2, code="sgd", memory="none", ema_decay=0.0)
     # The weights of each step; those of the checkpoint, and its optimiser.

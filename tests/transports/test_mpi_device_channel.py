@@ -4,7 +4,7 @@ from typing import Any, final
 
 import pytest
 import torch
-from pretend import Device, placed, staged, waits
+from pretend import Device, placed, use_staging, waits
 from torch import Tensor
 
 from atomo.errors import DeadlineExpired
@@ -60,7 +60,7 @@ def test_the_memory_itself_is_handed_over(dtype):
 
 
 def test_what_is_yet_to_be_computed_is_waited_for_before_it_is_sent(monkeypatch):
-    module = staged(monkeypatch)
+    module = use_staging(monkeypatch)
     monkeypatch.setattr(device_channel, "module_of", lambda device: module)
     with Device(), waits() as heard:
         MpiDeviceChannel(World()).send(1, placed(torch.zeros(3)), "x")

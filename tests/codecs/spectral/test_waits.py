@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from pretend import Device, placed, staged, waits
+from pretend import Device, placed, use_staging, waits
 from torch import Generator
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -63,7 +63,7 @@ WIDE = [("e", (300, 130)), ("f", (200, 150)), ("g", (650, 645))]
 def test_all_layers_of_a_bucket_take_one_wait(monkeypatch, spec, memory, layers, most):
     """Counts a wait for the drawn atoms and their accuracy, and another for the ranks of wide
     layers."""
-    staged(monkeypatch)
+    use_staging(monkeypatch)
     parameters = [(name, torch.Size(shape)) for name, shape in layers]
     (bucket,) = plan(parameters, make_codec(spec), ONE)
     compressor = Compressor(make_memory(memory), Compression(), worker=1, seed=5)

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 from atomo.data import Dataset, load_dataset
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 from atomo.memory import kind_of
 from atomo.models import build_model
 from atomo.randomness import derive
@@ -130,7 +130,7 @@ def has_momentum(hook: str, momentum: float) -> bool:
     name, _, setting = hook.partition(":")
     if name != "atomo":
         return False
-    return kind_of(Choice(setting, momentum=momentum).memory_spec).has_momentum
+    return kind_of(HookOptions(setting, momentum=momentum).memory_spec).has_momentum
 
 
 def train(options: argparse.Namespace) -> None:

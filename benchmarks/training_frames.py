@@ -10,7 +10,7 @@ from torch import Generator, Size
 
 from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Report
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.communicators.scales import read_scales
 from atomo.communicators.state import read_state, state_tensor
 from atomo.fusion import Bucket, plan

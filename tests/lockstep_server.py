@@ -10,7 +10,7 @@ from torch import Size, Tensor
 
 from atomo.codecs import make_codec
 from atomo.communicators import Client, Compressor, Report, Server
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.communicators.parameter_server.ordered_sum import OrderedSum
 from atomo.errors import FrameFault
 from atomo.fusion import Bucket, named_slices, plan

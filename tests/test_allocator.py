@@ -29,7 +29,7 @@ import resource
 import torch
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import CODECS, make_codec
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.fusion import plan
 from atomo.grouping import ONE, megabytes
 from atomo.measure import encoder

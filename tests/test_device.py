@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from atomo.codecs import CODECS, Codec, make_codec
 from atomo.communicators import Compressor
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.memory import MEMORIES, make_memory

@@ -17,14 +17,14 @@ from test_device import normal
 
 from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Compressor
+from atomo.communicators.compressor import add_frame, add_frames
 from atomo.communicators.direct import Direct
-from atomo.communicators.exchange import add_frame, add_frames
 from atomo.errors import CodecError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.kernels import entropy
 from atomo.memory import make_memory
 from atomo.transports import network
@@ -147,7 +147,7 @@ def test_a_residual_costs_no_wait(spec):
 def averager_of(code: str, chunk: Chunk) -> Exchange:
     """Returns the only rank of a group."""
     (transport,) = network(1)
-    choice = Choice(code=code, skips=True)
+    choice = HookOptions(code=code, skips=True)
     return make_exchange(choice, Direct(transport, 60.0), dict(chunk.gradients))
 
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from atomo.codecs import Codec
 from atomo.codecs.sketches.lss_model import SIDES, sample, train
 from atomo.communicators import Compressor
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.fusion import plan
 from atomo.grouping import ONE
 from atomo.memory import NoMemory

@@ -17,7 +17,7 @@ from torch import Tensor
 from atomo.codecs import Codec
 from atomo.codecs.dense_fallback import goes_dense
 from atomo.communicators import Compressor
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE
 from atomo.memory import MEMORIES, default_memory

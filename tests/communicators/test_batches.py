@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from atomo.codecs import make_codec
 from atomo.communicators.allgather import Allgather
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.exchange import BATCH, Compressor, add_frame, batch_of
+from atomo.communicators.compressor import BATCH, Compressor, add_frame, batch_of
 from atomo.communicators.parameter_server.ordered_sum import OrderedSum
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE

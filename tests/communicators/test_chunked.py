@@ -8,8 +8,8 @@ from torch import Generator, Size, Tensor
 from atomo.codecs import make_codec
 from atomo.communicators.allgather import Allgather
 from atomo.communicators.chunked import Chunked
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.direct import Direct
-from atomo.communicators.exchange import Compressor
 from atomo.errors import CodecError, ConfigError
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE

@@ -13,7 +13,7 @@ from torch import Size, Tensor
 
 from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Compressor, GradientCounts
-from atomo.communicators.exchange import add_frame
+from atomo.communicators.compressor import add_frame
 from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket, plan
 from atomo.grouping import ONE

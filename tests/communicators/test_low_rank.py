@@ -10,8 +10,8 @@ from torch import Generator, Size, Tensor
 from atomo.codecs import make_codec
 from atomo.comm_types import REDUCTIONS
 from atomo.communicators.acpsgd import ACPSGD
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.direct import Direct
-from atomo.communicators.exchange import Compressor
 from atomo.communicators.powersgd import PowerSGD
 from atomo.communicators.warm_start import WarmStart
 from atomo.errors import CheckpointError, CodecError, ConfigError

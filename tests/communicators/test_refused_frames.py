@@ -30,7 +30,7 @@ from atomo.codecs import CODECS, make_codec
 from atomo.communicators import Client, Compressor, GradientCounts, Report, Server
 from atomo.communicators.elastic.frames import progress_frame, read_progress
 from atomo.communicators.elastic.progress import RankProgress
-from atomo.communicators.telling import report_frame, reports_in
+from atomo.communicators.reports import report_frame, reports_in
 from atomo.errors import FrameError, FrameFault, PeerLost
 from atomo.fusion import plan
 from atomo.grouping import megabytes

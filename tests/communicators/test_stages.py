@@ -15,7 +15,7 @@ from atomo.communicators.serial_executor import SerialExecutor
 from atomo.communicators.stages import StagePipeline, StageWork
 from atomo.errors import Diverged
 from atomo.integrations.chunk import Chunk
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.transports.local import network
 
 LONG = 60.0  # seconds, which only a hang takes
@@ -110,7 +110,7 @@ def test_what_is_wrong_with_one_part_of_a_step_keeps_no_rank_waiting_for_the_oth
     def rank(transport: Any) -> list[str]:
         collective = Direct(transport, LONG)
         parameters = {name: torch.zeros(9000) for name in "abc"}
-        exchange = make_exchange(Choice("topk(ratio=0.1)"), collective, parameters)
+        exchange = make_exchange(HookOptions("topk(ratio=0.1)"), collective, parameters)
         errors = []
         for _ in range(2):
             for number, name in enumerate(parameters):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Size, nn
 
 from atomo.codecs import make_codec
-from atomo.communicators.exchange import Compressor, add_frame
+from atomo.communicators.compressor import Compressor, add_frame
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
 from atomo.grouping import ONE, megabytes

@@ -12,7 +12,7 @@ from atomo.errors import AtomoError
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.code_spec import parse_code
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.transports import network
 
 CODE = "topk(ratio=0.1)"
@@ -43,7 +43,7 @@ def averaged(
     raised: list[BaseException | None] = [None] * len(given)
 
     def run(rank: int) -> None:
-        choice = Choice(**{"code": CODE} | settings)
+        choice = HookOptions(**{"code": CODE} | settings)
         collective = Direct(transports[rank], PATIENCE_S)
         if exchanges is None:
             made[rank] = make_exchange(choice, collective, given[rank])

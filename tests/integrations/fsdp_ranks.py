@@ -26,7 +26,7 @@ import atomo
 from atomo.errors import AtomoError, CheckpointError, ConfigError
 from atomo.integrations.fsdp_checks import check_choice, sharded_parameters
 from atomo.integrations.fsdp_shards import sharded_modules
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 STEPS = 10
@@ -287,7 +287,7 @@ def refuses() -> None:
 
 def refuses_before_it_makes_groups() -> None:
     """Refuses a code or a model that is wrong by itself, before any group is made."""
-    clips = Choice("dgc", "dgc(clip=1.0)", 0.9)
+    clips = HookOptions("dgc", "dgc(clip=1.0)", 0.9)
     expect(ConfigError, "clips by the norm of the whole", partial(check_choice, clips))
     expect(ConfigError, "on is needed, not a Linear", lambda: sharded_parameters(nn.Linear(2, 2)))
     old = FullyShardedDataParallel(nn.Linear(2, 2), device_id="cpu")

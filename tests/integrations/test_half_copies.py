@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from atomo.communicators.direct import Direct
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk, taken
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.transports import network
 
 assert backends.TRITON  # which has Triton interpret
@@ -81,7 +81,7 @@ def averager_of(code: str, memory: str = "auto") -> Averager:
     """
     (transport,) = network(1)
     parameters = {name: torch.empty(shape) for name, shape in PARAMETERS}
-    exchange = make_exchange(Choice(code, memory), Direct(transport, 60.0), parameters)
+    exchange = make_exchange(HookOptions(code, memory), Direct(transport, 60.0), parameters)
     return exchange._averager
 
 

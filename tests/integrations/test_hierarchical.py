@@ -22,8 +22,8 @@ from atomo.hierarchy import canonical_hierarchy
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.inside import enter
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.intra_host_group import enter
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.integrations.rank_files import load_ranks, save_rank
 from atomo.transports import network
 
@@ -170,7 +170,7 @@ def test_who_does_not_come_is_waited_for_as_long_as_said():
     transports, raised = network(4), []
 
     def run(rank: int) -> None:
-        choice, given = Choice("topk", hierarchical="2"), gradients(rank)
+        choice, given = HookOptions("topk", hierarchical="2"), gradients(rank)
         exchange = make_exchange(choice, Direct(transports[rank], 2.0), given)
         if rank == 3:
             return
@@ -219,7 +219,7 @@ def test_a_state_is_gathered_at_the_first_rank():
     found: list[Any] = [None] * 4
 
     def run(rank: int) -> None:
-        choice = Choice("topk(ratio=0.1)", hierarchical="2")
+        choice = HookOptions("topk(ratio=0.1)", hierarchical="2")
         exchange = make_exchange(choice, Direct(transports[rank], PATIENCE_S), gradients(rank))
         found[rank] = exchange.gather()
         exchange.load_state_dict(found[rank] or exchange.state_dict())
@@ -247,7 +247,7 @@ def test_all_ranks_say_the_same():
     transports = network(2)
 
     def run(rank: int) -> None:
-        choice = Choice("sgd", hierarchical=["", "2"][rank])
+        choice = HookOptions("sgd", hierarchical=["", "2"][rank])
         make_exchange(choice, Direct(transports[rank], PATIENCE_S), gradients(0))
 
     with pytest.raises(ConfigError, match=r"^rank 1 has hierarchical 2, rank 0 no: "):

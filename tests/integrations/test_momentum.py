@@ -15,10 +15,10 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 import atomo
 from atomo.errors import CheckpointError, ConfigError
+from atomo.integrations.attachment import HookAttachment
+from atomo.integrations.momentum_transfer import inner_optimizer, move_momentum, transfers
 from atomo.integrations.momentum_watch import MomentumWatch
-from atomo.integrations.moved import inner_optimizer, move_momentum, transfers
-from atomo.integrations.options import Choice
-from atomo.integrations.plug import Plug
+from atomo.integrations.options import HookOptions
 
 HEAVY = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
 TO_OPTIMIZER = "give momentum to the optimizer, as in SGD"
@@ -39,14 +39,14 @@ DROPPING = [
 @pytest.mark.parametrize(("code", "memory", "place"), DROPPING)
 def test_momentum_that_a_memory_would_drop_is_refused(code, memory, place):
     with pytest.raises(ConfigError, match=rf"momentum=0.9: memory .* applies none of it: {place}"):
-        Choice(code, memory, 0.9).check()
+        HookOptions(code, memory, 0.9).check()
 
 
 @pytest.mark.parametrize(
     "code", ["topk", "svd(selection=top)", "efsignsgd", "onebit", "dgc", "acpsgd"]
 )
 def test_momentum_that_a_memory_applies_is_taken(code):
-    Choice(code, momentum=0.9, nesterov=True).check()
+    HookOptions(code, momentum=0.9, nesterov=True).check()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_all_doors_refuse(settings, words):
     with pytest.raises(ConfigError, match=words):
         atomo.lightning_callback("topk", **settings)
     with pytest.raises(ConfigError, match=words):
-        Plug(Choice("topk", **settings), None)  # of Accelerate and of the Trainer
+        HookAttachment(HookOptions("topk", **settings), None)  # of Accelerate and of the Trainer
     with alone():
         ddp = DistributedDataParallel(model())
         with pytest.raises(ConfigError, match=words):
@@ -132,7 +132,7 @@ def moving(code: str = "topk", memory: str = "auto", **settings: Any) -> tuple[S
     """
     network = model()
     optimizer = SGD(network.parameters(), **HEAVY | settings)
-    choice, moved = move_momentum(Choice(code, memory), [optimizer], network.parameters())
+    choice, moved = move_momentum(HookOptions(code, memory), [optimizer], network.parameters())
     moved.take()
     return optimizer, choice, moved
 
@@ -158,7 +158,7 @@ def test_states_are_those_of_plain_sgd():
 def test_an_optimizer_moves_again_with_its_model_wrapped_anew():
     optimizer, choice, _ = moving()
     parameters = optimizer.param_groups[0]["params"]
-    same, moved = move_momentum(Choice("topk"), [optimizer], parameters)
+    same, moved = move_momentum(HookOptions("topk"), [optimizer], parameters)
     moved.take()
     assert same == choice
     assert optimizer.state_dict()["param_groups"][0]["momentum"] == 0.9
@@ -192,7 +192,7 @@ def test_the_memory_of_signum_has_the_momentum_of_the_optimizer():
 def test_momentum_stays_where_the_memory_has_none(code):
     optimizer, choice, moved = moving(code)
     assert not moved
-    assert choice == Choice(code)
+    assert choice == HookOptions(code)
     assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
@@ -200,10 +200,10 @@ def test_what_cannot_move_is_refused():
     network, other = model(), model()
     optimizer = SGD(network.parameters(), **HEAVY)
     with pytest.raises(ConfigError, match=r"4 of the optimizer's 4 .* 4 of the model's 4 not the"):
-        move_momentum(Choice("topk"), [optimizer], other.parameters())
+        move_momentum(HookOptions("topk"), [optimizer], other.parameters())
     groups = [{"params": [one], "momentum": 0.1 * n} for n, one in enumerate(network.parameters())]
     with pytest.raises(ConfigError, match="or groups that agree"):
-        move_momentum(Choice("topk"), [SGD(groups, lr=0.1)], network.parameters())
+        move_momentum(HookOptions("topk"), [SGD(groups, lr=0.1)], network.parameters())
     assert optimizer.param_groups[0]["momentum"] == 0.9
     for given, words in (
         ("sgd", "one of torch.optim, such as SGD, not a str"),
@@ -219,7 +219,7 @@ def test_what_cannot_move_is_refused():
             atomo.ddp_hook(ddp, "topk", optimizer=optimizer, nesterov=True)
 
 
-def looked_at(choice: Choice, optimizer: Any, rank: int = 0) -> list[str]:
+def looked_at(choice: HookOptions, optimizer: Any, rank: int = 0) -> list[str]:
     """Returns the warnings of two steps."""
     parameters = optimizer.param_groups[0]["params"]
     watch = MomentumWatch(choice, rank, parameters, "the advice")
@@ -235,22 +235,22 @@ def test_momentum_behind_error_feedback_is_warned_of_once():
     def heavy(momentum: float = 0.9) -> SGD:
         return SGD(model().parameters(), lr=0.1, momentum=momentum)
 
-    [text] = looked_at(Choice("topk"), heavy())
+    [text] = looked_at(HookOptions("topk"), heavy())
     assert "momentum of 0.9 repeats updates that error feedback has delivered already" in text
     assert text.endswith("(topk with memory residual): the advice")
-    [text] = looked_at(Choice("randk(unbiased=False)"), heavy())
+    [text] = looked_at(HookOptions("randk(unbiased=False)"), heavy())
     assert text.endswith("give SGD none")
-    [text] = looked_at(Choice("topk", momentum=0.9), heavy())
+    [text] = looked_at(HookOptions("topk", momentum=0.9), heavy())
     assert "comes on top of that of memory dgc" in text
-    [text] = looked_at(Choice("topk", "dgc"), heavy())  # which has none
+    [text] = looked_at(HookOptions("topk", "dgc"), heavy())  # which has none
     assert "repeats updates" in text
     for code in ("sgd", "fp16", "qsgd", "svd", "powersgd"):
-        assert not looked_at(Choice(code), heavy())
-    assert not looked_at(Choice("topk"), heavy(0.0))
-    assert not looked_at(Choice("topk"), heavy(), rank=1)
-    assert not looked_at(Choice("topk"), Adam(model().parameters()))
-    mine = MomentumWatch(Choice("topk"), 0, model().parameters(), "")
-    assert not looked_at(Choice("sgd"), heavy())  # another model's
+        assert not looked_at(HookOptions(code), heavy())
+    assert not looked_at(HookOptions("topk"), heavy(0.0))
+    assert not looked_at(HookOptions("topk"), heavy(), rank=1)
+    assert not looked_at(HookOptions("topk"), Adam(model().parameters()))
+    mine = MomentumWatch(HookOptions("topk"), 0, model().parameters(), "")
+    assert not looked_at(HookOptions("sgd"), heavy())  # another model's
     del mine
 
 
@@ -260,7 +260,7 @@ def test_a_plug_takes_the_optimizers_that_a_framework_has():
             ddp = DistributedDataParallel(model())
             first, second = [[*layer.parameters()] for layer in (ddp.module[0], ddp.module[2])]
             both = SGD(first, lr=0.1, momentum=0.9), SGD(second, lr=0.1, momentum=momentum)
-            plug = Plug(Choice("topk"), None)
+            plug = HookAttachment(HookOptions("topk"), None)
             exchange = plug.attach(ddp, None, [*both, SGD(model().parameters(), lr=1.0)])
             kept = "residual" if said else "dgc"  # groups that differ do not move
             assert exchange.state_dict()["memory"] == kept

@@ -13,8 +13,8 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.integrations.options import Choice
-from atomo.integrations.plug import Plug
+from atomo.integrations.attachment import HookAttachment
+from atomo.integrations.options import HookOptions
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory, canonical, make_memory
 
@@ -32,8 +32,8 @@ def plain(network: nn.Module) -> torch.optim.Optimizer:
     return SGD(network.parameters(), lr=0.05)
 
 
-def choice(code: str, memory: str | Memory, momentum: float = 0.0) -> Choice:
-    return Choice(**coding(code, memory, "", "", 0, 0, momentum, False))
+def choice(code: str, memory: str | Memory, momentum: float = 0.0) -> HookOptions:
+    return HookOptions(**coding(code, memory, "", "", 0, 0, momentum, False))
 
 
 def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
@@ -113,7 +113,7 @@ def test_ranks_compare_the_objects():
 
 def test_a_model_that_is_wrapped_anew_goes_on():
     network, memory = model(), make_memory("dgc")
-    plug = Plug(choice("topk(ratio=0.2)", memory), None)
+    plug = HookAttachment(choice("topk(ratio=0.2)", memory), None)
     images, labels = batch(0)
     with alone():
         ddp = DistributedDataParallel(network)

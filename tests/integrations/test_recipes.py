@@ -15,8 +15,8 @@ from torch.optim import SGD, Adam
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.integrations.options import Choice
-from atomo.integrations.plug import Plug
+from atomo.integrations.attachment import HookAttachment
+from atomo.integrations.options import HookOptions
 from atomo.integrations.recipe_coding import check, coding
 from atomo.recipes import RECIPES
 
@@ -27,9 +27,11 @@ def nesterov(network: nn.Module) -> torch.optim.Optimizer:
     return SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True)
 
 
-def coded(code: str | None = None, schedule: str = "", recipe: str = "", **given: int) -> Choice:
+def coded(
+    code: str | None = None, schedule: str = "", recipe: str = "", **given: int
+) -> HookOptions:
     numbers = {"steps_per_epoch": 0, "warmup_steps": 0} | given
-    return Choice(**coding(code, "auto", schedule, recipe, **numbers))
+    return HookOptions(**coding(code, "auto", schedule, recipe, **numbers))
 
 
 def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
@@ -63,7 +65,7 @@ def test_ddp_takes_a_recipe_and_its_momentum_moves():
 def test_a_recipe_without_a_schedule_needs_no_epochs(recipe):
     choice = coded(recipe=recipe)
     choice.check()
-    assert str(choice.codec) == str(Choice(RECIPES[recipe].settings["code"]).codec)
+    assert str(choice.codec) == str(HookOptions(RECIPES[recipe].settings["code"]).codec)
 
 
 def test_what_is_given_goes_before_a_recipe():
@@ -133,7 +135,7 @@ def test_momentum_that_is_not_the_recipes_is_refused(recipe, make, words):
         with pytest.raises(ConfigError, match=words):
             atomo.ddp_hook(ddp, optimizer=optimizer, **given)
         with pytest.raises(ConfigError, match=words):
-            Plug(coded(**given), None).attach(ddp, None, [optimizer])  # of frameworks
+            HookAttachment(coded(**given), None).attach(ddp, None, [optimizer])  # of frameworks
         with pytest.raises(ConfigError, match=words):
             atomo.wrap_optimizer(optimizer, network, **given)
     assert not make or optimizer.param_groups[0]["momentum"] == make["momentum"]

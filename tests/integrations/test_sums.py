@@ -13,7 +13,7 @@ from atomo.errors import Diverged
 from atomo.integrations.averager import Averager
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.code_spec import parse_code
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.transports import network
 
 RANKS = 3
@@ -36,7 +36,9 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
 
     def run(rank: int) -> None:
         parameters = {name: torch.zeros_like(one) for name, one in given[rank].items()}
-        exchange = make_exchange(Choice(code), Direct(transports[rank], PATIENCE_S), parameters)
+        exchange = make_exchange(
+            HookOptions(code), Direct(transports[rank], PATIENCE_S), parameters
+        )
         made[rank] = exchange._averager
         if not sums:
             averager = made[rank]

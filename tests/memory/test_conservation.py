@@ -5,7 +5,7 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import CODECS, make_codec
-from atomo.communicators.exchange import Compressor, add_frame
+from atomo.communicators.compressor import Compressor, add_frame
 from atomo.errors import CheckpointError, CodecError
 from atomo.fusion import plan
 from atomo.grouping import ONE

@@ -10,7 +10,7 @@ from support import largest_difference, plain_sgd, run_threads, settings
 from torch import Size
 
 from atomo.codecs import make_codec
-from atomo.communicators.hosts import Hosts, hosts_named, lanes_of
+from atomo.communicators.hosts import Hosts, hosts_named, rails_of
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.fusion import plan
@@ -56,7 +56,7 @@ def test_dense_equals_plain_sgd(comm_type, n, size, tmp_path):
 
 
 CASES = [
-    {"comm_type": "PowerSGD", "svd_rank": 2},  # memories, and factors of either lane
+    {"comm_type": "PowerSGD", "svd_rank": 2},  # memories, and factors of either rail
     {"comm_type": "Allgather", "code": "topk(ratio=0.1)"},
     {"comm_type": "Allgather", "code": "dgc(ratio=0.01)", "memory": "dgc(clip=1.0)"},  # of the norm
     {"comm_type": "Allgather", "code": "terngrad(scale=shared)"},  # agrees on scales
@@ -122,9 +122,9 @@ def test_hosts_of_a_damaged_checkpoint_are_refused():
 def test_hosts_are_told_by_their_names():
     hosts = hosts_named([b"a", b"b", b"a", b"c", b"b", b"a"])
     assert hosts == Hosts((0, 1, 0, 3, 1, 0))
-    assert (hosts.count, hosts.lanes, hosts.flat) == (3, 1, False)
-    assert hosts.lane(0) == [0, 1, 3]
-    assert Hosts((0, 1, 0, 1)).lane(1) == [2, 3]
+    assert (hosts.count, hosts.rails, hosts.flat) == (3, 1, False)
+    assert hosts.rail(0) == [0, 1, 3]
+    assert Hosts((0, 1, 0, 1)).rail(1) == [2, 3]
     assert hosts_named([b"a", b"b"]).flat
 
 
@@ -152,5 +152,5 @@ def test_lanes_carry_about_as_much():
     sizes = [("a", Size([50])), ("b", Size([20])), ("c", Size([20])), ("d", Size([70]))]
     buckets = plan(sizes, make_codec("sgd"), grouping("layer"))
     assert [bucket.size for bucket in buckets] == [70, 20, 20, 50]
-    assert lanes_of(buckets, 2) == [0, 1, 1, 1]
-    assert lanes_of(buckets, 1) == [0, 0, 0, 0]
+    assert rails_of(buckets, 2) == [0, 1, 1, 1]
+    assert rails_of(buckets, 1) == [0, 0, 0, 0]

@@ -1,9 +1,9 @@
-"""How the gradients of several workers become one average: what ranks of a job need for it."""
+"""Averages of the gradients of several workers."""
 
 from atomo.communicators.base import Communicator, Exchanged, Reduction
 from atomo.communicators.collective import Collective
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.direct import Direct
-from atomo.communicators.exchange import Compressor
 from atomo.communicators.parameter_server import (
     Client,
     Command,

@@ -23,7 +23,7 @@ from atomo.communicators.announcements import (
 )
 from atomo.communicators.base import ALL_USED, Reduction, Usage
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor, add_frame, add_frames, batch_of, finish
+from atomo.communicators.compressor import Compressor, add_frame, add_frames, batch_of, finish
 from atomo.errors import FrameError
 from atomo.fusion import Bucket
 from atomo.fusion.buckets import subset

@@ -24,7 +24,7 @@ from atomo.communicators.announcements import (
 )
 from atomo.communicators.base import ALL_USED, Reduction, Usage
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.exchange import Compressor, finish, gradient_of
+from atomo.communicators.compressor import Compressor, finish, gradient_of
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 from atomo.wire import Bytes
@@ -221,7 +221,7 @@ def apart(addend: Addend, flat: Tensor) -> Addend:
 def addends_of(
     bucket: Bucket, payloads: Sequence[Any], ranks: int, *, copy: bool = False
 ) -> list[Addend]:
-    """What of the payloads of a bucket adds up, so much smaller that no sum leaves its carrier.
+    """Returns the part of each payload that adds up, scaled so that no sum overflows.
 
     Args:
         bucket: whose.
@@ -248,17 +248,17 @@ def add_mean(
 ) -> None:
     """Adds the mean of all ranks to `out`, in place, once the addends are sums."""
     for part, payload, addend in zip(bucket.parts, payloads, addends, strict=True):
-        share = 1 / (ranks * shrinkage(addend.carrier, ranks))
+        share = 1 / (ranks * shrinkage(addend.wire_codec, ranks))
         part.codec.add_summed(payload, addend.values, gradient_of(part, out), share)
 
 
 def shrinkage(carrier: Codec[Any], ranks: int) -> float:
-    """What addends are multiplied with: where the carrier rounds, a power of two, which changes no
-    bit of theirs. A float32 sum that overflows is as infinite as plain SGD's.
+    """Returns what addends are multiplied with: where the wire codec rounds, a power of two, which
+    changes no bit of theirs. A float32 sum that overflows is as infinite as plain SGD's.
     """
     return 1.0 if Law.LOSSLESS in carrier.laws else 2.0 ** -(ranks - 1).bit_length()
 
 
 def summable() -> str:
-    """The codecs that go with it on their defaults."""
+    """Names the codecs whose payloads add up on their defaults."""
     return ", ".join(name for name in CODECS if Law.SUMMABLE in make_codec(name).laws)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.base import Usage
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.errors import CodecError, Diverged, FrameError
 from atomo.fusion import Bucket
 from atomo.fusion.buckets import subset
@@ -47,7 +47,7 @@ class NotFinite(Diverged):
 
 
 class AnnouncementKind(IntEnum):
-    """What an announcement says."""
+    """Kinds of announcements."""
 
     ENCODED = 0  # the parameters that were used, and their frame; no frame where none was
     NOT_FINITE = 1  # the parameters whose gradient holds NaN or infinity
@@ -68,7 +68,7 @@ class Announcement:
 @final
 @dataclass(frozen=True)
 class Announced(Generic[T]):
-    """What a rank has encoded of a bucket, and its announcement."""
+    """A rank's announcement about a bucket, with the payload that it announces."""
 
     announcement: Bytes
     part: Bucket

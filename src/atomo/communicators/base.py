@@ -28,7 +28,7 @@ from torch import Tensor
 
 from atomo.codecs import Codec
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.report import Report
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket
@@ -42,7 +42,7 @@ Received = TypeVar("Received")
 @final
 @dataclass(frozen=True)
 class Exchanged:
-    """What `average` says about a step."""
+    """The reports and times of a step."""
 
     reports: Mapping[int, Report]
     """Of every rank whose gradient counted, in order."""
@@ -89,7 +89,7 @@ class Communicator(ABC):
 @final
 @dataclass(frozen=True)
 class Usage:
-    """What is known of the gradient of a bucket before it is encoded."""
+    """Facts about the gradient of a bucket, known before it is encoded."""
 
     unused: frozenset[str] = frozenset()
     """The parameters whose gradient is zero throughout."""
@@ -101,7 +101,7 @@ ALL_USED: Final = Usage()
 
 
 class Reduction(ABC, Generic[Encoded, Received]):
-    """How one bucket gets from n gradients to their mean. Abstract; subclasses are final.
+    """The way of one bucket from n gradients to their mean. Abstract; subclasses are final.
 
     Three stages, each in a thread of its own (`stages.py`). Buckets pass each stage in the order of
     their numbers, on all ranks alike.
@@ -125,7 +125,7 @@ class Reduction(ABC, Generic[Encoded, Received]):
 
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
-        """A reduction over all ranks of `collective`, of what `compressor` makes of gradients."""
+        """Makes a reduction over the ranks of `collective`, which encodes with `compressor`."""
 
     @classmethod
     @abstractmethod

@@ -33,7 +33,7 @@ from atomo.communicators.announcements import (
 )
 from atomo.communicators.base import ALL_USED, Reduction, Usage
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 from atomo.fusion.buckets import subset

@@ -1,4 +1,4 @@
-"""What all ranks of a job do together: the few operations that communicators are built on.
+"""Collective operations: the few that communicators are built on.
 
 Every rank calls the same operations in the same order, each with its own data. Communicators know
 nothing below this: whether bytes move over MPI, between threads, or over torch.distributed.
@@ -25,9 +25,9 @@ class Addend:
 
     values: Float[Tensor, " n"]
     """Float32 and contiguous. The sum replaces it in place."""
-    carrier: Codec[Any]
+    wire_codec: Codec[Any]
     """How pieces of it travel. They are added up in float32, whatever they travel as; what the
-    carrier rounds off is lost, so it is a fine one."""
+    wire codec rounds off is lost, so it is a fine one."""
 
 
 class Collective(ABC):
@@ -52,12 +52,12 @@ class Collective(ABC):
 
     @property
     def ranks(self) -> Sequence[int]:
-        """What each is called in frames: its number in the job, where some are gone."""
+        """The number of each rank in frames: its number in the job, also after others have died."""
         return range(self.size)
 
     @abstractmethod
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
-        """What every rank gave, in the order of the ranks, one's own included.
+        """Gathers the data of every rank, in the order of the ranks, this rank's included.
 
         Begins to send at once; each next item is waited for when it is asked for, so that one can
         be decoded while others are on their way. Lengths may differ, and none is 0. Several
@@ -74,7 +74,7 @@ class Collective(ABC):
         """Replaces each addend's values by the sum over all ranks, alike in every bit everywhere.
 
         Args:
-            addends: as many on every rank, of the same sizes and carriers.
+            addends: as many on every rank, of the same sizes and wire codecs.
             what: names them in errors, the same on all ranks.
         """
 
@@ -98,7 +98,7 @@ class Collective(ABC):
 
     @abstractmethod
     def part(self, ranks: Sequence[int], *, one_host: bool) -> "Collective":
-        """The collective of some of the ranks, of which this is one, for another thread.
+        """Makes the collective of some of the ranks, this one among them, for another thread.
 
         Every rank makes as many parts, in the same order; those that the ranks make at a time have
         no rank in common.

@@ -10,18 +10,18 @@ from atomo.communicators.collective import Addend
 from atomo.communicators.pieces import Piece, cut
 from atomo.transports import DeviceChannel
 
-__all__ = ["goes_as_it_is", "sum_on_device"]
+__all__ = ["is_unrounded", "sum_on_device"]
 
 
-def goes_as_it_is(addends: Sequence[Addend]) -> bool:
-    """Whether addends lie on one device and travel as they are: no carrier rounds them."""
+def is_unrounded(addends: Sequence[Addend]) -> bool:
+    """Returns True if addends lie on one device and no wire codec rounds them."""
     devices = {addend.values.device for addend in addends}
-    return len(devices) == 1 and all(Law.LOSSLESS in one.carrier.laws for one in addends)
+    return len(devices) == 1 and all(Law.LOSSLESS in one.wire_codec.laws for one in addends)
 
 
 def sum_on_device(
     addends: Sequence[Addend],
-    lane: DeviceChannel,
+    channel: DeviceChannel,
     rank: int,
     size: int,
     timeout_s: float,
@@ -31,11 +31,11 @@ def sum_on_device(
     (pieces,) = cut(addends, size, 1)
     came = {rank: [one.values for one in pieces[rank]]}
     for to, source in partners(rank, size):
-        send(lane, to, pieces[to], what)
+        send(channel, to, pieces[to], what)
         came[source] = [torch.empty_like(one) for one in came[rank]]
         for room in came[source]:
-            lane.receive(source, room, timeout_s, what)
-    lane.drain(timeout_s)  # what was sent is about to be replaced
+            channel.receive(source, room, timeout_s, what)
+    channel.drain(timeout_s)  # what was sent is about to be replaced
     total = [torch.zeros_like(one) for one in came[rank]]
     for one in range(size):  # in the order of ranks: equal runs give equal bits
         for whole, part in zip(total, came[one], strict=True):
@@ -43,20 +43,20 @@ def sum_on_device(
     for own, whole in zip(came[rank], total, strict=True):
         own.copy_(whole)
     for to, source in partners(rank, size):
-        send(lane, to, pieces[rank], f"the sum of {what}")
+        send(channel, to, pieces[rank], f"the sum of {what}")
         for values in tensors(pieces[source]):
-            lane.receive(source, values, timeout_s, f"the sum of {what}")
-    lane.drain(timeout_s)
+            channel.receive(source, values, timeout_s, f"the sum of {what}")
+    channel.drain(timeout_s)
 
 
 def partners(rank: int, size: int) -> Iterator[tuple[int, int]]:
-    """To whom a rank sends at each turn, and from whom it receives: nobody from two at once."""
+    """Yields the receiver and the sender of each turn: no rank receives from two at a time."""
     return (((rank + step) % size, (rank - step) % size) for step in range(1, size))
 
 
-def send(lane: DeviceChannel, to: int, piece: Piece, what: str) -> None:
+def send(channel: DeviceChannel, to: int, piece: Piece, what: str) -> None:
     for values in tensors(piece):
-        lane.send(to, values, what)
+        channel.send(to, values, what)
 
 
 def tensors(piece: Piece) -> list[Tensor]:

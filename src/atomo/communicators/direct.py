@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.device_sum import goes_as_it_is, sum_on_device
+from atomo.communicators.device_sum import is_unrounded, sum_on_device
 from atomo.communicators.pieces import Turn, chunks_of
 from atomo.communicators.summation import Summation
 from atomo.errors import FrameError
@@ -47,12 +47,12 @@ class Direct(Collective):
 
     @property
     def rank(self) -> int:  # type: ignore[override]  # as the transport has it now
-        """This one's place."""
+        """The number of this rank."""
         return self._transport.rank
 
     @property
     def size(self) -> int:  # type: ignore[override]
-        """How many there are."""
+        """The number of ranks."""
         return self._transport.size
 
     @property
@@ -65,10 +65,10 @@ class Direct(Collective):
         return self._arriving(data, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
-        lane = self._transport.device_channel(addends[0].values.device) if addends else None
-        if lane is not None and goes_as_it_is(addends):
+        channel = self._transport.device_channel(addends[0].values.device) if addends else None
+        if channel is not None and is_unrounded(addends):
             started = time.perf_counter()
-            sum_on_device(addends, lane, self.rank, self.size, self._timeout_s, what)
+            sum_on_device(addends, channel, self.rank, self.size, self._timeout_s, what)
             self.wait_s += time.perf_counter() - started
             return
         # Within one host no link is idle while ranks wait, and each message costs them a wake-up.
@@ -107,7 +107,7 @@ class Direct(Collective):
         return len(turns)
 
     def _peers(self) -> list[int]:
-        """The other ranks. Each begins with another one, so that none is sent to by all at once."""
+        """Lists the other ranks, from another first one on each rank: not all send to the same."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def _arriving(self, own: Bytes, what: str) -> Iterator[Bytes]:

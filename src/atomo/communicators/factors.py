@@ -32,7 +32,7 @@ class Matrix:
 
     @property
     def name(self) -> str:
-        """Of the parameter."""
+        """The name of the parameter."""
         return self.part.slots[0].name
 
 
@@ -75,7 +75,7 @@ class Factors:
         self.right = Side([(one.n, one.rank) for one in self.matrices], dense, device)
 
     def matrices_in(self, flat: Float[Tensor, " n"]) -> list[Float[Tensor, "_ _"]]:
-        """Each matrix, in a flat tensor of the bucket's size."""
+        """Returns views of each matrix, into a flat tensor of the bucket's size."""
         return [flat[o.part.start : o.part.stop].view(o.m, o.n) for o in self.matrices]
 
     def pour(self, dense: Float[Tensor, " k"], flat: Float[Tensor, " n"]) -> None:
@@ -86,7 +86,7 @@ class Factors:
 
 
 def matrix_of(part: Part) -> Matrix | None:
-    """A part as a matrix; None where it travels dense, which may be what is smaller."""
+    """Returns a part as a matrix; None if it travels dense, since factors would not be smaller."""
     if not isinstance(part.codec, SVD) or len(part.shape) < 2:
         return None
     ((m, n),) = matrix_shapes(part.shape, part.codec.matricisation)

@@ -3,7 +3,7 @@
 Of each bucket, one rank of each host sums what its host's ranks have, and takes it for the gradient
 of one worker: with memory and codec, by any reduction, it exchanges it with the ranks of the other
 hosts that have the same bucket. Then it gives the mean to the others of its host. Which rank that
-is, `hosts.lanes_of` says. The dense way up has a thread, and so has the way down, beside those of
+is, `hosts.rails_of` says. The dense way up has a thread, and so has the way down, beside those of
 the exchange, so that one bucket may be on links while another is summed.
 """
 
@@ -19,30 +19,30 @@ from torch import Tensor
 from atomo.communicators.base import Communicator, Exchanged
 from atomo.communicators.busy_intervals import BusyIntervals
 from atomo.communicators.collective import Collective
-from atomo.communicators.inside import Inside
+from atomo.communicators.intra_host_group import IntraHostGroup
 from atomo.communicators.pipeline import Averaged, Pipeline, Settled
 from atomo.communicators.report import Report
-from atomo.communicators.telling import tell
+from atomo.communicators.reports import tell
 from atomo.communicators.threads import one_thread
 from atomo.fusion import Bucket
 
-__all__ = ["Hierarchical", "Place", "giver"]
+__all__ = ["Hierarchical", "HostPlace", "giver"]
 
 
 @final
 @dataclass(frozen=True)
-class Place:
-    """Where a rank stands among hosts."""
+class HostPlace:
+    """The place of a rank among hosts."""
 
-    inside: Inside
-    lanes: Sequence[int]
+    inside: IntraHostGroup
+    rails: Sequence[int]
     """Of each bucket: which rank of each host compresses it."""
     share: float
     """What a host's sum is multiplied with, so that the mean over hosts is that over ranks."""
 
 
-def giver(inside: Inside) -> Averaged:
-    """What gives a bucket's mean to the others of the host."""
+def giver(inside: IntraHostGroup) -> Averaged:
+    """Returns a function that gives the mean of a bucket to the other ranks of the host."""
     return lambda bucket, mean: inside.give(mean, told(bucket))
 
 
@@ -50,13 +50,13 @@ def giver(inside: Inside) -> Averaged:
 class Hierarchical(Communicator):
     """A communicator over all ranks, by another one over a rank of each host."""
 
-    def __init__(self, everyone: Collective, place: Place, between: Pipeline | None) -> None:
-        """A communicator.
+    def __init__(self, everyone: Collective, place: HostPlace, between: Pipeline | None) -> None:
+        """Makes a communicator.
 
         Args:
             everyone: all ranks, who tell each other their reports.
             place: of this rank.
-            between: over this rank's lane, with `giver` called for each mean; None: it has none.
+            between: over this rank's rail, with `giver` called for each mean; None: it has none.
         """
         self._everyone, self._inside, self._place = everyone, place.inside, place
         self._between = between
@@ -65,18 +65,18 @@ class Hierarchical(Communicator):
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
         self._step, self._buckets = step, buckets
-        lanes, rank = self._place.lanes, self._inside.rank
+        rails, rank = self._place.rails, self._inside.rank
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
         self._summing: list[Future[None]] = []
         self._busy = BusyIntervals()
         self._before_s = self._inside.up_s + self._inside.down_s
         if self._between:
-            own = [bucket for bucket in buckets if lanes[bucket.number] == rank]
+            own = [bucket for bucket in buckets if rails[bucket.number] == rank]
             self._between.begin(step, own, out)
         self._taking = [
             self._taker.submit(self._take, bucket, out)
             for bucket in buckets
-            if lanes[bucket.number] != rank
+            if rails[bucket.number] != rank
         ]
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
@@ -101,21 +101,21 @@ class Hierarchical(Communicator):
         return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
 
     def _sum(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        lane = self._place.lanes[bucket.number]
+        rail = self._place.rails[bucket.number]
         with self._busy.busy():
-            self._inside.sum_at(lane, flat, told(bucket))
-            if lane != self._inside.rank:
+            self._inside.sum_at(rail, flat, told(bucket))
+            if rail != self._inside.rank:
                 return
             if self._place.share != 1:
                 flat.mul_(self._place.share)
-        assert self._between is not None  # it has a lane
+        assert self._between is not None  # it has a rail
         self._between.push(bucket, flat)
 
     def _take(self, bucket: Bucket, out: Float[Tensor, " n"]) -> None:
         mean = out[bucket.offset : bucket.offset + bucket.size]
-        self._inside.take(self._place.lanes[bucket.number], mean, told(bucket))
+        self._inside.take(self._place.rails[bucket.number], mean, told(bucket))
 
 
 def told(bucket: Bucket) -> str:
-    """What errors call it. Steps do not overlap: all ranks tell each other of one at its end."""
+    """Names a bucket in errors. Steps do not overlap: each ends with an exchange of reports."""
     return f"bucket {bucket.number}"

@@ -1,7 +1,7 @@
-"""Which rank is on which host, and which ranks exchange what between hosts.
+"""Hosts and rails: which ranks share a host, and which ranks exchange between hosts.
 
-Each host has as many lanes as the smallest host has ranks. In lane l the l-th ranks of all hosts
-exchange with each other, compressed, what their hosts have summed. Each bucket is in one lane, so
+Each host has as many rails as the smallest host has ranks. In rail l the l-th ranks of all hosts
+exchange with each other, compressed, what their hosts have summed. Each bucket is in one rail, so
 that several ranks of a host encode, send and decode, each other buckets, and a bucket's memory is
 where it is compressed.
 """
@@ -18,7 +18,7 @@ from atomo.errors import ConfigError
 from atomo.fusion import Bucket
 from atomo.hierarchy import BY_NAME, FLAT
 
-__all__ = ["Hosts", "find_hosts", "host_names", "hosts_named", "lanes_of", "least_loaded"]
+__all__ = ["Hosts", "find_hosts", "host_names", "hosts_named", "least_loaded", "rails_of"]
 
 
 @final
@@ -30,30 +30,30 @@ class Hosts:
 
     @property
     def count(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return len(set(self.of))
 
     @property
-    def lanes(self) -> int:
-        """How many ranks the smallest host has."""
+    def rails(self) -> int:
+        """The number of rails: the number of ranks of the smallest host."""
         return min(map(self.of.count, self.of))
 
     @property
     def flat(self) -> bool:
-        """Whether each rank is on a host of its own."""
+        """True if each rank is on a host of its own."""
         return self.count == len(self.of)
 
     def ranks_beside(self, rank: int) -> list[int]:
-        """All ranks of the host of one of them, in order."""
+        """Lists all ranks of the host of a rank, in order."""
         return [other for other, host in enumerate(self.of) if host == self.of[rank]]
 
-    def lane(self, number: int) -> list[int]:
-        """The ranks of a lane: one of each host."""
+    def rail(self, number: int) -> list[int]:
+        """Lists the ranks of a rail: one of each host."""
         return [self.ranks_beside(first)[number] for first in sorted(set(self.of))]
 
 
 def find_hosts(said: str, collective: Collective) -> Hosts:
-    """The hosts of a job, which all ranks find together.
+    """Finds the hosts of a job; all ranks call it together.
 
     Args:
         said: as `canonical_hierarchy` returns it.
@@ -76,13 +76,13 @@ def find_hosts(said: str, collective: Collective) -> Hosts:
 
 
 def host_names(collective: Collective) -> list[bytes]:
-    """The name of each rank's host, which all ranks tell each other."""
+    """Gathers the name of each rank's host."""
     mine = np.frombuffer(socket.gethostname().encode() or b"?", np.uint8)
     return [one.tobytes() for one in collective.gather(mine, "the name of the host")]
 
 
 def hosts_named(names: Sequence[bytes]) -> Hosts:
-    """The hosts of ranks on hosts of these names.
+    """Groups ranks by the names of their hosts.
 
     Raises:
         ConfigError: all have the same.
@@ -97,16 +97,16 @@ def hosts_named(names: Sequence[bytes]) -> Hosts:
     return hosts
 
 
-def lanes_of(buckets: Sequence[Bucket], lanes: int) -> list[int]:
-    """The lane of each bucket."""
-    return least_loaded([bucket.size for bucket in buckets], lanes)
+def rails_of(buckets: Sequence[Bucket], rails: int) -> list[int]:
+    """Returns the rail of each bucket."""
+    return least_loaded([bucket.size for bucket in buckets], rails)
 
 
-def least_loaded(sizes: Sequence[int], lanes: int) -> list[int]:
-    """The lane of each size: the one whose sum of sizes is least by then."""
-    loads, chosen = [0] * lanes, []
+def least_loaded(sizes: Sequence[int], rails: int) -> list[int]:
+    """Assigns each size to the rail whose sum of sizes is least so far."""
+    loads, chosen = [0] * rails, []
     for size in sizes:
-        lane = loads.index(min(loads))
-        loads[lane] += size
-        chosen.append(lane)
+        rail = loads.index(min(loads))
+        loads[rail] += size
+        chosen.append(rail)
     return chosen

@@ -14,7 +14,7 @@ from atomo.codecs.spec import read_call
 from atomo.codecs.spectral.svd import SVD
 from atomo.communicators.base import Reduction
 from atomo.communicators.collective import Addend, Collective
-from atomo.communicators.exchange import Compressor, gradient_of, layout
+from atomo.communicators.compressor import Compressor, gradient_of, layout
 from atomo.communicators.factors import Factors, Matrix, Side
 from atomo.communicators.warm_start import WarmStart
 from atomo.errors import CodecError, ConfigError

@@ -40,7 +40,7 @@ class Turn:
 
 
 def turns(chunks: int, ranks: int) -> list[Turn]:
-    """All turns of a sum: the sums of a chunk follow the addends of the next.
+    """Lists all turns of a sum: the sums of a chunk follow the addends of the next chunk.
 
     In each turn nobody receives from two: where all send to one, a link that is slow for its many
     senders drops what they send, and TCP waits 200 ms before it sends that again.
@@ -55,30 +55,30 @@ def turns(chunks: int, ranks: int) -> list[Turn]:
 
 
 def chunks_of(addends: Sequence[Addend], ranks: int) -> int:
-    """Into how many chunks a sum over links between hosts is cut."""
+    """Returns the number of chunks of a sum over links between hosts."""
     entries = sum(addend.values.numel() for addend in addends)
     return min(CHUNKS, max(1, entries // (ranks * SMALLEST)))
 
 
 def cut(addends: Sequence[Addend], ranks: int, chunks: int) -> list[list[Piece]]:
-    """The piece of each rank, in each chunk. Of a short vector some are empty."""
+    """Cuts addends into the piece of each rank, in each chunk; of short vectors some are empty."""
     pieces: list[list[list[Addend]]] = [[[] for _ in range(ranks)] for _ in range(chunks)]
     for addend in addends:
         for number, values in enumerate(torch.tensor_split(addend.values, chunks * ranks)):
             if values.numel():
                 chunk, rank = divmod(number, ranks)
-                pieces[chunk][rank].append(Addend(values, addend.carrier))
+                pieces[chunk][rank].append(Addend(values, addend.wire_codec))
     return [[*chunk] for chunk in pieces]
 
 
 def packed(piece: Piece, what: str) -> Bytes:
-    """The frame of a piece."""
+    """Packs a piece into a frame."""
     sections = [
         tensor
         for one in piece
-        for tensor in one.carrier.sections(one.carrier.encode(one.values, Generator()))
+        for tensor in one.wire_codec.sections(one.wire_codec.encode(one.values, Generator()))
     ]
-    return pack(Header(Kind.PIECE, layout_hash=told(what)), sections, RAW)
+    return pack(Header(Kind.PIECE, layout_hash=label_hash(what)), sections, RAW)
 
 
 def add(frame: Bytes, piece: Piece, what: str) -> None:
@@ -88,21 +88,21 @@ def add(frame: Bytes, piece: Piece, what: str) -> None:
         FrameError: it is of another piece.
     """
     header = read_header(frame)
-    if header.kind is not Kind.PIECE or header.layout_hash != told(what):
+    if header.kind is not Kind.PIECE or header.layout_hash != label_hash(what):
         raise FrameError(
             f"a {header.kind.name} came where {what} was expected: do all hosts run the same "
             "version with the same options?"
         )
-    fields = [field for one in piece for field in one.carrier.fields(one.values.shape)]
+    fields = [field for one in piece for field in one.wire_codec.fields(one.values.shape)]
     sections = iter(unpack(frame, fields))
     for one in piece:
-        payload = one.carrier.assemble(sections)
+        payload = one.wire_codec.assemble(sections)
         try:
-            one.carrier.add_decoded(payload, one.values)
+            one.wire_codec.add_decoded(payload, one.values)
         except CodecError as error:
             raise FrameError(f"{what}: {error}") from error
 
 
-def told(what: str) -> int:
-    """What tells frames of one sum from those of another."""
+def label_hash(what: str) -> int:
+    """Hashes the label of a sum, which tells its frames from those of other sums."""
     return xxhash.xxh32_intdigest(what.encode())

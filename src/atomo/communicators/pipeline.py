@@ -19,11 +19,11 @@ from torch import Tensor
 from atomo.communicators.base import Communicator, Exchanged, Reduction
 from atomo.communicators.busy_intervals import BusyIntervals
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.report import Report
+from atomo.communicators.reports import gather, tell
 from atomo.communicators.scales import adopt_largest, read_scales
 from atomo.communicators.stages import StagePipeline, StageWork, Submission
-from atomo.communicators.telling import gather, tell
 from atomo.communicators.threads import one_thread
 from atomo.devices import AsyncScalars, SideStreams
 from atomo.fusion import Bucket
@@ -40,7 +40,7 @@ Place = Callable[[], AbstractContextManager[None]]
 @final
 @dataclass(frozen=True)
 class Settled:
-    """What a step has cost this rank, once its mean is there."""
+    """The times of a step on this rank, once its mean is there."""
 
     encode_s: float
     decode_s: float
@@ -50,7 +50,7 @@ class Settled:
 
 @final
 class Step:
-    """What the buckets of a step have in common."""
+    """The state that the buckets of a step share."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Pipeline(Communicator):
         threads: int = 1,
         averaged: Averaged | None = None,
     ) -> None:
-        """A communicator.
+        """Makes a communicator.
 
         Args:
             collective: connects the ranks.

@@ -1,4 +1,4 @@
-"""What a worker tells the master about one step, beside its gradient."""
+"""The report of a worker about one step, which travels beside its gradient."""
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
@@ -36,7 +36,7 @@ class Report:
     saving: float = 0.0  # 1 where it asks for a checkpoint after this step
 
     def tensor(self) -> Tensor:
-        """Float64, one entry a field."""
+        """Returns the report as float64, one entry a field."""
         return torch.tensor(astuple(self), dtype=torch.float64)
 
     @classmethod
@@ -68,7 +68,7 @@ class Report:
 
     @classmethod
     def field(cls) -> Field:
-        """What a receiver accepts."""
+        """Describes the section that a receiver accepts."""
         return Field(torch.float64, (len(fields(cls)),))
 
 

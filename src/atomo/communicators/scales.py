@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Field
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.errors import FrameError, FrameFault
 from atomo.wire import Bytes, Kind, read_header, unpack
 
@@ -30,7 +30,7 @@ def adopt_largest(
 
 
 def read_scales(frame: Bytes, *counts: int) -> list[float]:
-    """The scales in a frame, as many as one of `counts` says.
+    """Reads the scales in a frame, as many as one of `counts` says.
 
     Raises:
         FrameError: it is another frame, or does not hold so many finite magnitudes.
@@ -51,7 +51,7 @@ def read_scales(frame: Bytes, *counts: int) -> list[float]:
 
 @final
 class Scales:
-    """What the workers ask for in one step. Those that ask too late take what was agreed on."""
+    """The scales that workers request in one step. Late workers take the scales agreed on."""
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
@@ -61,11 +61,11 @@ class Scales:
 
     @property
     def section(self) -> Float[Tensor, " n"]:
-        """What was agreed on, for a frame."""
+        """The scales agreed on, for a frame."""
         return torch.tensor(self._agreed, dtype=torch.float64)
 
     def has_asked(self, worker: int) -> bool:
-        """Whether a worker has asked already."""
+        """Returns True if a worker has made its request."""
         return worker in self._asked
 
     def ask(self, worker: int, asked: Sequence[float]) -> list[int]:

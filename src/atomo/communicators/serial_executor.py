@@ -26,7 +26,7 @@ class SerialExecutor:
     """
 
     def __init__(self, name: str) -> None:
-        """An executor whose thread has this name."""
+        """Makes an executor whose thread has this name."""
         self._name = name
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._started = False

@@ -30,7 +30,7 @@ Executor: TypeAlias = SerialExecutor | ThreadPoolExecutor
 
 
 class StageWork(ABC, Generic[Encoded, Received]):
-    """What the stages do with one bucket. Abstract; subclasses are final."""
+    """The work of the stages on one bucket. Abstract; subclasses are final."""
 
     @abstractmethod
     def encode(self) -> Encoded:
@@ -77,7 +77,7 @@ class StagePipeline:
         *,
         sequential: bool = False,
     ) -> None:
-        """A pipeline.
+        """Makes a pipeline.
 
         Args:
             encoder: the threads of the first stage; several encode different buckets at a time.

@@ -29,25 +29,25 @@ State = Mapping[str, Tensor]
 
 
 def state_tensor(state: State) -> Tensor:
-    """A state as bytes, in the safetensors format."""
+    """Returns a state as bytes, in the safetensors format."""
     return torch.from_numpy(np.concatenate([*tensor_file(state).pieces()]))
 
 
 def state_frame(header: Header, state: State) -> Bytes:
-    """A frame of a state, which may be most of what a rank has room for: it is copied once."""
+    """Packs a state into a frame, with a single copy: it may take most of a rank's memory."""
     file = tensor_file(state)
     return pack_pieces(header, file.pieces(), file.size)
 
 
 def read_state(frame: Bytes) -> dict[str, Tensor]:
-    """The inverse of `state_frame`."""
+    """Reads the inverse of `state_frame`."""
     if read_header(frame).kind is not Kind.STATE:
         raise FrameError("a state was expected", FrameFault.STRANGE)
     return load_state(unpack(frame, [Field(torch.uint8, (LIMIT,))])[0])
 
 
 def load_state(section: UInt8[Tensor, " n"]) -> dict[str, Tensor]:
-    """The inverse of `state_tensor`, of a section, of which the tensors are views.
+    """Reads the inverse of `state_tensor`, from a section, of which the tensors are views.
 
     Raises:
         FrameError: it is no safetensors file, or has dtypes unknown here.

@@ -29,7 +29,7 @@ class Summation:
                 self._close(chunk)
 
     def frame(self, turn: Turn, to: int) -> Bytes | None:
-        """What goes to rank `to`; None while too little came for it."""
+        """Returns the frame for rank `to`; None while too little has come for it."""
         if turn.summed:
             return self._sums.get(turn.chunk)
         return packed(self._chunks[turn.chunk][to], self._what)
@@ -51,7 +51,7 @@ class Summation:
     def _close(self, chunk: int) -> None:
         """Adds up this rank's piece, in the order of the ranks: equal runs give equal bits."""
         came, own = self._came[chunk], self._chunks[chunk][self._rank]
-        total = [Addend(torch.zeros_like(one.values), one.carrier) for one in own]
+        total = [Addend(torch.zeros_like(one.values), one.wire_codec) for one in own]
         for rank in range(len(self._chunks[chunk])):
             if rank != self._rank:
                 add(came.pop(rank), total, self._what)

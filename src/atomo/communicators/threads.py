@@ -1,4 +1,4 @@
-"""How many threads each of the threads beside the backward pass may use: one."""
+"""The intra-op threads of the threads beside the backward pass: one each."""
 
 import torch
 

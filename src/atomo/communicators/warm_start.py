@@ -22,14 +22,14 @@ class WarmStart:
     """
 
     def __init__(self, seed: int) -> None:
-        """Nothing but the seed of the run, which is the same on all ranks."""
+        """Takes the seed of the run, the same on all ranks; there are no factors yet."""
         self._seed = seed
         self._factors: dict[str, Tensor] = {}
 
     def factor(
         self, name: str, rows: int, rank: int, device: torch.device
     ) -> Float[Tensor, "rows rank"]:
-        """The factor of a matrix. Columns that a change of the rank adds are drawn.
+        """Returns the factor of a matrix. Columns that a change of the rank adds are drawn.
 
         Raises:
             CheckpointError: the one that was loaded is of another matrix.
@@ -57,7 +57,7 @@ class WarmStart:
             self._factors[name] = factor / peak
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy of all factors, by parameter name."""
+        """Returns a copy of all factors, by parameter name."""
         return {name: factor.clone() for name, factor in self._factors.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

@@ -10,16 +10,16 @@ from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.integrations.attachment import HookAttachment, warn_of_nothing
 from atomo.integrations.dense import Dense
 from atomo.integrations.option_checks import check_accelerator, host_rule
-from atomo.integrations.options import Choice
-from atomo.integrations.plug import Plug, warn_of_nothing
+from atomo.integrations.options import HookOptions
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression
 
-__all__ = ["accelerate_hook", "load_folder", "plug_in", "save_folder"]
+__all__ = ["accelerate_hook", "attach_to", "load_folder", "save_folder"]
 
 
 def accelerate_hook(
@@ -41,11 +41,11 @@ def accelerate_hook(
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
-) -> Plug:
+) -> HookAttachment:
     """Compresses the gradients of all models that an Accelerator prepares from now on.
 
         accelerator = Accelerator()
-        plug = atomo.accelerate_hook(accelerator, "topk(ratio=0.01)", optimizer=optimizer)
+        attachment = atomo.accelerate_hook(accelerator, "topk(ratio=0.01)", optimizer=optimizer)
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     On every rank, before `prepare`. `save_state` and `load_state` then have what every rank keeps
@@ -78,7 +78,7 @@ def accelerate_hook(
         timeout_s: the longest wait for another rank, seconds; None: that of the process group.
 
     Returns:
-        The plug: `plug.exchanges` has, for each prepared model, what `ddp_hook` calls the state.
+        The attachment: `exchanges` has, for each prepared model, what `ddp_hook` calls the state.
 
     Raises:
         ConfigError: models were prepared before, gradients are not averaged by
@@ -89,7 +89,7 @@ def accelerate_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = Choice(
+    choice = HookOptions(
         **coded,
         seed=seed,
         compression=compression,
@@ -97,30 +97,32 @@ def accelerate_hook(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    plug = Plug(choice, timeout_s, optimizer)
-    plug_in(accelerator, plug, lambda: [*accelerator._optimizers])
-    return plug
+    attachment = HookAttachment(choice, timeout_s, optimizer)
+    attach_to(accelerator, attachment, lambda: [*accelerator._optimizers])
+    return attachment
 
 
-def plug_in(accelerator: Any, plug: Plug, optimizers: Callable[[], Sequence[object]]) -> None:
-    """Has an Accelerator attach a plug to the models that it prepares, and save its state.
+def attach_to(
+    accelerator: Any, attachment: HookAttachment, optimizers: Callable[[], Sequence[object]]
+) -> None:
+    """Has an Accelerator attach an attachment to the models that it prepares, and save its state.
 
     Args:
         accelerator: whose processes average.
-        plug: for its models.
+        attachment: for its models.
         optimizers: those that there are when a model is prepared.
 
     Raises:
         ConfigError: as of `accelerate_hook`.
     """
     check(accelerator)
-    accelerator.ddp_handler = Handler(accelerator, plug, optimizers)
+    accelerator.ddp_handler = Handler(accelerator, attachment, optimizers)
 
     def save(models: list[Any], weights: list[Any], folder: str) -> None:
-        save_folder(plug, Path(folder))
+        save_folder(attachment, Path(folder))
 
     def load(models: list[Any], folder: str) -> None:
-        load_folder(plug, Path(folder))
+        load_folder(attachment, Path(folder))
 
     accelerator.register_save_state_pre_hook(save)
     accelerator.register_load_state_pre_hook(load)
@@ -155,29 +157,32 @@ class Handler:
     """
 
     def __init__(
-        self, accelerator: Any, plug: Plug, optimizers: Callable[[], Sequence[object]]
+        self,
+        accelerator: Any,
+        attachment: HookAttachment,
+        optimizers: Callable[[], Sequence[object]],
     ) -> None:
-        self._accelerator, self._plug, self._optimizers = accelerator, plug, optimizers
+        self._accelerator, self._attachment, self._optimizers = accelerator, attachment, optimizers
         self._given = accelerator.ddp_handler
 
     def to_kwargs(self) -> dict[str, Any]:
-        """What DistributedDataParallel is told."""
+        """Returns the arguments for DistributedDataParallel."""
         return {} if self._given is None else dict(self._given.to_kwargs())
 
     def register_comm_hook(self, model: DistributedDataParallel) -> None:
-        """Called for each model, when it was wrapped."""
-        self._plug.attach(model, self._accelerator.scaler, self._optimizers())
+        """Attaches the hook to a model that was wrapped; Accelerate calls it for each."""
+        self._attachment.attach(model, self._accelerator.scaler, self._optimizers())
 
 
-def save_folder(plug: Plug, folder: Path) -> None:
+def save_folder(attachment: HookAttachment, folder: Path) -> None:
     """Writes what this rank keeps of each model."""
-    for number, exchange in enumerate(plug.exchanges):
+    for number, exchange in enumerate(attachment.exchanges):
         save_rank(exchange, folder, number)
 
 
-def load_folder(plug: Plug, folder: Path) -> None:
+def load_folder(attachment: HookAttachment, folder: Path) -> None:
     """Reads what was kept; from a checkpoint without compression, nothing was."""
-    for number, exchange in enumerate(plug.exchanges):
+    for number, exchange in enumerate(attachment.exchanges):
         if exists(folder, number):
             load_ranks(exchange, folder, number)
         else:

@@ -12,7 +12,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from atomo.coding import AUTO, needed_memory
 from atomo.errors import ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
-from atomo.integrations.options import GATHERS, Choice
+from atomo.integrations.options import GATHERS, HookOptions
 from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
 
 __all__ = ["PlainStep", "move_adam", "warn_of_adam"]
@@ -31,7 +31,7 @@ class PlainStep:
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        """The step of this optimiser, whose groups have the settings that the memory applies."""
+        """Takes over an optimiser, whose groups have the settings that the memory applies."""
         self._optimizer = optimizer
         self._applied = settings_of(optimizer.param_groups[0])
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
@@ -98,8 +98,8 @@ def coupled(group: Group) -> float:
 
 
 def move_adam(
-    choice: Choice, optimizer: Optimizer, *, scaled: bool
-) -> tuple[Choice, PlainStep | None]:
+    choice: HookOptions, optimizer: Optimizer, *, scaled: bool
+) -> tuple[HookOptions, PlainStep | None]:
     """Returns the choice with a memory that makes Adam's update, and the step that is left to the
     optimiser; where the optimiser or the memory is another, the choice as it is, and None.
 
@@ -121,7 +121,7 @@ def move_adam(
     return moved(choice, settings_of(optimizer.param_groups[0])), PlainStep(optimizer)
 
 
-def made_by_memory(choice: Choice) -> bool:
+def made_by_memory(choice: HookOptions) -> bool:
     """True if the memory that is given, or is the default beside Adam, makes the update."""
     if choice.memory != AUTO:
         return choice.memory_kind.makes_update
@@ -148,7 +148,7 @@ def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
     return ""
 
 
-def moved(choice: Choice, settings: tuple[float, float, float]) -> Choice:
+def moved(choice: HookOptions, settings: tuple[float, float, float]) -> HookOptions:
     """Returns the choice whose memory has the betas and the eps of the optimiser.
 
     Raises:
@@ -166,7 +166,7 @@ def moved(choice: Choice, settings: tuple[float, float, float]) -> Choice:
     return replace(choice, plain_step=True)
 
 
-def warn_of_adam(choice: Choice, optimizers: Sequence[Optimizer], rank: int) -> None:
+def warn_of_adam(choice: HookOptions, optimizers: Sequence[Optimizer], rank: int) -> None:
     """Warns on rank 0 where a hook is given an Adam that `wrap_optimizer` would serve better."""
     served = any(not unserved(one, scaled=False) for one in optimizers)
     if rank == 0 and served and choice.memory == AUTO and made_by_memory(choice):

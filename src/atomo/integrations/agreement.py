@@ -1,4 +1,4 @@
-"""What ranks tell each other before they average: their settings and their models."""
+"""The check that all ranks have the same settings and models before they average."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ def check_alike(
 
 
 def read(rank: int, text: bytes) -> Any:
-    """The settings and the shapes that a rank sent."""
+    """Reads the settings and the shapes that a rank sent."""
     try:
         settings, shapes = json.loads(text)
     except ValueError as error:
@@ -46,7 +46,7 @@ def read(rank: int, text: bytes) -> Any:
 
 
 def told(rank: int, found: list[str]) -> str:
-    """The text of an error: the first few differences of a rank from rank 0."""
+    """Returns the text of an error: the first few differences of a rank from rank 0."""
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     shown = "; ".join(islice(found, SHOWN)) or f"rank {rank} is of another version than rank 0"
     return f"{shown}{more}: model and settings must be the same on all ranks"
@@ -55,7 +55,7 @@ def told(rank: int, found: list[str]) -> str:
 def differences(
     rank: int, theirs: tuple[Settings, Shapes], first: tuple[Settings, Shapes]
 ) -> Iterator[str]:
-    """The differences of a rank's settings and shapes from those of rank 0."""
+    """Yields the differences of a rank's settings and shapes from those of rank 0."""
     for name in dict.fromkeys([*first[0], *theirs[0]]):
         other, own = theirs[0].get(name, "none"), first[0].get(name, "none")
         if other != own:
@@ -64,7 +64,7 @@ def differences(
 
 
 def of_shapes(rank: int, theirs: Shapes, first: Shapes) -> Iterator[str]:
-    """The differences between the parameters of a rank and those of rank 0."""
+    """Yields the differences between the parameters of a rank and those of rank 0."""
     for name in dict.fromkeys([*first, *theirs]):
         other, own = theirs.get(name), first.get(name)
         if other is None or own is None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from atomo.communicators.announcements import NotFinite
 from atomo.communicators.base import Reduction, Usage
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.low_rank import NotFiniteSum
 from atomo.communicators.scales import adopt_largest
 from atomo.devices import to_host
@@ -103,7 +103,7 @@ class Averager:
 
     @property
     def reduction(self) -> Reduction[Any, Any]:
-        """How what these codecs encode is averaged."""
+        """The reduction of the payloads of these codecs."""
         return self._encodings[0][1][1]
 
     def encode(
@@ -196,7 +196,7 @@ class Averager:
 
     @property
     def _encoding(self) -> Encoding:
-        """Of this step."""
+        """The codecs and the reduction of this step."""
         if self.dense.covers(self.step):
             return self._dense_first
         return next(own for begin, own in reversed(self._encodings) if begin <= self.step)

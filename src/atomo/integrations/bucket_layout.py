@@ -54,7 +54,7 @@ class BucketLayout:
     def submissions(
         self, chunk: Chunk, last: bool, done: Callable[[], None]
     ) -> Iterator[Submission]:
-        """The chunks to average now that a bucket is complete: most often the bucket itself.
+        """Yields the chunks to average now that a bucket is complete: most often the bucket itself.
 
         Args:
             chunk: the gradients in the bucket.
@@ -78,7 +78,7 @@ class BucketLayout:
         return submission
 
     def state_dict(self) -> dict[str, Any]:
-        """The buckets of the last step; before the first one, those of the loaded state."""
+        """Returns the buckets of the last step; before the first one, those of the loaded state."""
         return {BUCKETS: [[*names] for names in self._groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class BucketLayout:
 
 
 def as_groups(found: object) -> list[Names]:
-    """The buckets in a state. Raises CheckpointError for anything else."""
+    """Reads the buckets in a state. Raises CheckpointError for anything else."""
     if isinstance(found, list) and all(isinstance(names, list | tuple) for names in found):
         return [tuple(map(str, names)) for names in found if names]
     raise CheckpointError(f"the state's {BUCKETS} must be lists of parameters' names, got {found}")
@@ -148,7 +148,7 @@ class Countdown:
         self._left, self._done, self._lock = calls, done, Lock()
 
     def count(self) -> None:
-        """One of the calls."""
+        """Counts one call."""
         with self._lock:
             self._left -= 1
             over = self._left == 0

@@ -42,11 +42,11 @@ class Chunk:
 
     @property
     def dense_bytes(self) -> int:
-        """What they have as they are."""
+        """The bytes of the gradients as they are."""
         return sum(gradient.nbytes for gradient in self.gradients.values())
 
     def lies_as(self, bucket: Bucket) -> Tensor | None:
-        """All of them in one row, where they lie so and in the order of a bucket."""
+        """Returns the gradients as one flat view if they lie so, in the order of a bucket."""
         if self.whole is None or not self.whole.is_contiguous():
             return None
         first = self.whole.storage_offset()
@@ -57,7 +57,7 @@ class Chunk:
         return self.whole.view(-1)
 
     def joined(self, room: Callable[[], Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
-        """All of them in a row: themselves where they are float32 and lie so, else in that room."""
+        """Returns the gradients in a row: `whole` if it is float32, else a copy in that room."""
         if self.whole is not None and self.whole.dtype == torch.float32:
             return self.whole
         there = room()
@@ -71,14 +71,14 @@ class Chunk:
             gradient.copy_(part)
 
     def _beside(self, joined: Float[Tensor, " n"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each gradient, and its place in a row."""
+        """Yields each gradient, with its place in a row."""
         parts = torch.split(joined, [gradient.numel() for gradient in self.gradients.values()])
         for gradient, part in zip(self.gradients.values(), parts, strict=True):
             yield gradient, part.view(gradient.shape)
 
     @property
     def half(self) -> torch.dtype | None:
-        """The half precision that all of them are in, if they are."""
+        """The half precision that all gradients are in, if they are."""
         found = {gradient.dtype for gradient in self.gradients.values()}
         return next(iter(found)) if len(found) == 1 and found <= HALVES else None
 
@@ -86,7 +86,7 @@ class Chunk:
 @final
 @dataclass(frozen=True)
 class Codecs:
-    """Which codec each parameter has."""
+    """The codec of each parameter."""
 
     codec: Codec[Any]
     by_name: ByName = NONE
@@ -94,7 +94,7 @@ class Codecs:
 
 @lru_cache(MOST_BUCKETS)
 def bucket_of(number: int, parameters: Parameters, codecs: Codecs) -> Bucket:
-    """The bucket of these parameters."""
+    """Makes the bucket of these parameters."""
     return Bucket(number, 0, divide(parameters, codecs.codec, codecs.by_name))
 
 
@@ -112,7 +112,7 @@ def collect(
 def taken(
     bucket: Bucket, chunk: Chunk, scale: float, flat: Float[Tensor, " n"], reads: bool
 ) -> tuple[Float[Tensor, " n"], list[int]]:
-    """The gradient of a bucket, and what `collect` returns.
+    """Returns the flat gradient of a bucket, and the result of `collect`.
 
     Half precision stays what it is where it is read so, at half the bytes: it is taken where it
     lies, if that is as the bucket has it, and else joined in a half of `flat`. All else goes there
@@ -150,6 +150,6 @@ def usage_of(bucket: Bucket, peaks: Sequence[int]) -> Usage:
 
 
 def spread(bucket: Bucket, flat: Float[Tensor, " n"], gradients: Mapping[str, Tensor]) -> None:
-    """The inverse of `collect`."""
+    """Copies a flat mean back to the gradients: the inverse of `collect`."""
     for slot in bucket.slots:
         gradients[slot.name].copy_(flat[slot.start : slot.stop].view(slot.shape))

@@ -1,4 +1,4 @@
-"""What the `code` of a hook stands for: a codec, or a reduction that sums what codecs stand for."""
+"""The `code` of a hook: a codec, or the name of a reduction with its settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -125,7 +125,7 @@ class TorchCollective(Collective):
         return (row[:size] for row, size in zip(whole, sizes, strict=True))
 
     def _rows(self, data: Bytes, length: int, what: str) -> Rows:
-        """What each rank gave, in rows of one length, which its own padding fills."""
+        """Gathers the data of each rank, in rows of one length, padded."""
         return self._begin_rows(data, length, what)()
 
     def _begin_rows(self, data: Bytes, length: int, what: str) -> Coming:
@@ -136,7 +136,7 @@ class TorchCollective(Collective):
         return self._begin(gather, rows, what)
 
     def sum(self, addends: Sequence[Addend], what: str) -> None:
-        if any(Law.LOSSLESS not in addend.carrier.laws for addend in addends):
+        if any(Law.LOSSLESS not in addend.wire_codec.laws for addend in addends):
             self._sum_carried(addends, what)
             return
         for addend in addends:
@@ -247,13 +247,13 @@ joined: Final[WeakSet[TorchCollective]] = WeakSet()
 
 @atexit.register
 def leave_all() -> None:
-    """What a process does before the interpreter ends, whether or not its groups were destroyed."""
+    """Leaves all groups before the interpreter ends, whether or not they were destroyed."""
     for collective in [*joined]:
         collective.leave()
 
 
 def device_of(group: dist.ProcessGroup) -> torch.device:
-    """Where tensors must lie that a group moves: the CPU if it can, since frames are made there."""
+    """Returns the device of the tensors that a group moves: the CPU if possible."""
     config = dist.get_backend_config(group)
     if "cpu:" in config:
         return torch.device("cpu")
@@ -262,7 +262,7 @@ def device_of(group: dist.ProcessGroup) -> torch.device:
 
 
 def timeout_of(group: dist.ProcessGroup, device: torch.device) -> float:
-    """The longest wait in a group, seconds. PyTorch has no public way to read it."""
+    """Returns the longest wait in a group, seconds. PyTorch has no public way to read it."""
     options = getattr(group._get_backend(device), "options", None)
     limit = getattr(options, "_timeout", dist.default_pg_timeout)
     assert isinstance(limit, timedelta)

@@ -24,8 +24,8 @@ from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.meeting import SOON_S
+from atomo.integrations.momentum_transfer import given_optimizers, move_momentum
 from atomo.integrations.momentum_watch import MomentumWatch
-from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.option_checks import (
     check_group,
@@ -34,7 +34,7 @@ from atomo.integrations.option_checks import (
     check_timeout,
     host_rule,
 )
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression
@@ -67,7 +67,7 @@ def ddp_hook(
     compression: Compression | None = None,
     timeout_s: float | None = None,
 ) -> tuple[Exchange, Hook]:
-    """What `ddp.register_comm_hook` takes: gradients are compressed, and averaged bit for bit
+    """Makes what `ddp.register_comm_hook` takes: gradients are compressed, and averaged bit for bit
     alike on all ranks.
 
         state, hook = atomo.ddp_hook(ddp, "topk(ratio=0.01)", optimizer=optimizer)
@@ -137,7 +137,7 @@ def ddp_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = Choice(
+    choice = HookOptions(
         **coded,
         seed=seed,
         compression=compression,
@@ -153,7 +153,7 @@ def ddp_hook(
 
 def hook_of(
     ddp: DistributedDataParallel,
-    choice: Choice,
+    choice: HookOptions,
     scaler: GradScaler | None,
     process_group: ProcessGroup | None,
     timeout_s: float | None,
@@ -189,7 +189,7 @@ def hook_of(
     release(optimizers)
     damp(damped, exchange.meter)
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), advice)
-    return exchange, Averaging(exchange, scaler, layout, watch).average
+    return exchange, BucketHook(exchange, scaler, layout, watch).average
 
 
 def caps_of(ddp: DistributedDataParallel) -> str:
@@ -199,12 +199,12 @@ def caps_of(ddp: DistributedDataParallel) -> str:
 
 
 def averaged_by(ddp: DistributedDataParallel) -> dict[str, Tensor]:
-    """The parameters whose gradients DDP averages, by name."""
+    """Returns the parameters whose gradients DDP averages, by name."""
     return {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
 
 
 @final
-class Averaging:
+class BucketHook:
     """The hook of one DDP."""
 
     def __init__(
@@ -254,7 +254,7 @@ def check_state(own: bool) -> None:
 
 
 def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
-    """The gradients in a bucket of DDP's, where they lie."""
+    """Returns views of the gradients in a bucket of DDP's."""
     if buffer.is_sparse:
         raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
     gradients, start = {}, buffer.storage_offset()
@@ -268,7 +268,7 @@ def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
 
 
 def stride_in(parameter: Tensor) -> tuple[int, ...]:
-    """How DDP lays out a gradient: as the parameter lies, channels last too, unless with gaps."""
+    """Returns the strides of a gradient in DDP: those of the parameter, unless that has gaps."""
     alike = torch.empty_like(parameter, device="meta").stride()
     if alike == parameter.stride():
         return alike

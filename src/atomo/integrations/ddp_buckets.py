@@ -14,7 +14,7 @@ FLOAT_BYTES: Final = 4  # what --fusion counts, whatever the parameters are
 
 
 def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
-    """A `--fusion`, such as `atomo explain` and runs of `atomo train` come to, for DDP.
+    """Returns a `--fusion`, such as `atomo explain` prints, as bucket sizes for DDP.
 
         caps = atomo.bucket_cap_mb_list(model, "cuts:3,7,12")
         ddp = DistributedDataParallel(model, bucket_cap_mb_list=caps)

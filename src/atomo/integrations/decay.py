@@ -22,7 +22,7 @@ class Decay:
     def __init__(
         self, parameters: Mapping[str, Tensor], decay_of: Callable[[Tensor], float]
     ) -> None:
-        """Decay of these parameters.
+        """Makes the decay of these parameters.
 
         Args:
             parameters: by name; of a DTensor, gradients are of the local rows.
@@ -55,7 +55,7 @@ class Decay:
 
 
 def local(parameter: Tensor) -> Tensor:
-    """The weights that this rank has of a parameter."""
+    """Returns the weights that this rank has of a parameter."""
     weights = parameter.detach()
     return weights.to_local() if isinstance(weights, DTensor) else weights
 

@@ -1,4 +1,4 @@
-"""What travels dense whatever the codec: small parameters, or all of them in the first steps.
+"""Rules for what travels dense whatever the codec: small parameters, or all in the first steps.
 
 Both as DRAGONN has them (Wang, Wu and Ng, "DRAGONN: Distributed Randomized Approximate Gradients of
 Neural Networks", ICML 2022). What memories kept goes with it.
@@ -35,16 +35,16 @@ class Dense:
                 raise ConfigError(f"{name} must be a whole number from 0, got {value!r}")
 
     def rules(self, parameters: Mapping[str, Tensor]) -> ByName:
-        """The codecs of small parameters."""
+        """Returns the codecs of small parameters."""
         shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
         return dense_below(shapes, self.dense_below)
 
     def covers(self, step: int) -> bool:
-        """Whether all travels dense at a step, from 0."""
+        """Returns True if all travels dense at a step, from 0."""
         return step < self.dense_steps
 
     def state_dict(self) -> dict[str, Any]:
-        """What a state says of it; nothing where nothing is dense, as states were before."""
+        """Returns the rules for a state; states without rules have an older format."""
         if self == NEVER:
             return {"format": FORMAT}
         return {"format": WITH_DENSE} | asdict(self)

@@ -1,4 +1,4 @@
-"""What a hook or an optimiser holds: gradients go in and come back averaged, in threads."""
+"""The exchange of a hook or an optimiser: gradients go in and come back averaged, in threads."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from atomo.integrations.averager import Averager
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.host_averager import HostAverager
-from atomo.integrations.inside import Inside
+from atomo.integrations.intra_host_group import IntraHostGroup
 from atomo.integrations.memories import add_up, blank, claimed, filled
 from atomo.integrations.memory_owner import MemoryOwner
 from atomo.integrations.noise_meter import NoiseMeter
@@ -115,12 +115,12 @@ class Exchange:
         averager: Averager,
         parameters: Mapping[str, Tensor],
         seat: MemoryOwner,
-        inside: Inside | None = None,
+        inside: IntraHostGroup | None = None,
         layout: BucketLayout | None = None,
         about: str = "",
         meter: NoiseMeter | None = None,
     ) -> None:
-        """An exchange.
+        """Makes an exchange.
 
         Args:
             averager: does the work, in threads of this exchange.
@@ -152,26 +152,26 @@ class Exchange:
 
     @property
     def rank(self) -> int:
-        """This one's."""
+        """The number of this rank."""
         return self.seat.rank
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.seat.size
 
     @property
     def stats(self) -> Stats:
-        """What it has cost so far: bytes, ratio, seconds."""
+        """The costs so far: bytes, ratio, seconds."""
         return self._averager.stats
 
     @property
     def idle(self) -> bool:
-        """Whether nothing was submitted since `finish`."""
+        """True if nothing was submitted since `finish`."""
         return not self._pending
 
     def __repr__(self) -> str:
-        """The codec, the memory, the ratio so far, and the ranks."""
+        """Names the codec, the memory, the ratio so far, and the ranks."""
         stats = self.stats
         sent = f"{stats.ratio:.1f}x fewer bytes in {stats.steps} steps"
         return f"Exchange({self._about}, {sent}, rank {self.rank} of {self.size})"
@@ -238,7 +238,7 @@ class Exchange:
         self._streams.join()  # on which the averages are written
 
     def state_dict(self, ranks: int | None = None) -> State:
-        """This rank's memory by parameter name: tensors and plain types, for any checkpoint.
+        """Returns this rank's memory by parameter name, as tensors and plain types.
 
         Among several ranks of a host the first has one memory for all of it, and counts as a rank.
         torch.distributed.checkpoint takes it as it is, from all ranks together. To load what
@@ -277,7 +277,7 @@ class Exchange:
         return {FACTORS: reduction.state_dict()}
 
     def gather(self) -> State | None:
-        """The state of all ranks, at rank 0, for a single file; None elsewhere. All must call it.
+        """Gathers the state of all ranks at rank 0; None elsewhere. All ranks must call it.
 
         `load_state_dict` takes it on any number of ranks.
         """

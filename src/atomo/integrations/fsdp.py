@@ -22,10 +22,10 @@ from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.fsdp_checks import check_choice, check_meshes, sharded_parameters
 from atomo.integrations.fsdp_shards import cut_up, sharded_modules, shards_of
+from atomo.integrations.momentum_transfer import given_optimizers, move_momentum
 from atomo.integrations.momentum_watch import MomentumWatch
-from atomo.integrations.moved import given_optimizers, move_momentum
 from atomo.integrations.option_checks import check_sharded, check_timeout
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.sharded import ShardedExchange
 from atomo.memory import Memory
@@ -109,7 +109,7 @@ def fsdp_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = Choice(
+    choice = HookOptions(
         **coded,
         seed=seed,
         compression=compression,
@@ -125,12 +125,12 @@ def fsdp_hook(
     exchange = make_exchange(choice, collective, here, decay=moved.decay(parameters))
     moved.take()
     watch = None if moved else MomentumWatch(choice, dist.get_rank(), parameters.values(), ADVICE)
-    register(modules, parameters, Steps(exchange, watch))
+    register(modules, parameters, BackwardSteps(exchange, watch))
     return ShardedExchange(exchange, parameters, choice.memory_kind.vectors)
 
 
 def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
-    """The sharded modules of a model.
+    """Returns the sharded modules of a model.
 
     Raises:
         ConfigError: one has a hook, which a second one would replace.
@@ -142,21 +142,21 @@ def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def register(
-    modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: "Steps"
+    modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: "BackwardSteps"
 ) -> None:
     """Has each module hand over its gradients."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     for number, module in enumerate(modules):
-        module.set_all_reduce_hook(Averaging(steps, module, number, names).average)
+        module.set_all_reduce_hook(ModuleHook(steps, module, number, names).average)
         hooked.add(module)
 
 
 @final
-class Averaging:
+class ModuleHook:
     """The hook of one module."""
 
     def __init__(
-        self, steps: "Steps", module: FSDPModule, number: int, names: Mapping[Tensor, str]
+        self, steps: "BackwardSteps", module: FSDPModule, number: int, names: Mapping[Tensor, str]
     ) -> None:
         self._steps, self._module, self._number, self._names = steps, module, number, names
 
@@ -168,7 +168,7 @@ class Averaging:
 
 
 @final
-class Steps:
+class BackwardSteps:
     """The averages of all modules, of which those of one backward pass are a step."""
 
     def __init__(self, exchange: Exchange, watch: MomentumWatch | None) -> None:

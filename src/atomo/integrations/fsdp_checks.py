@@ -1,4 +1,4 @@
-"""What the hook for FSDP2 cannot serve, said before a gradient is lost in it."""
+"""Checks for models that the hook for FSDP2 cannot serve."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 from atomo.memory import make_memory
 
 __all__ = ["check_choice", "check_meshes", "sharded_parameters"]
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
-    """All parameters that need a gradient, by name.
+    """Returns all parameters that need a gradient, by name.
 
     Raises:
         ConfigError: FSDP2 does not hold them.
@@ -36,7 +36,7 @@ def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
     return {name: p for name, p in found.items() if isinstance(p, DTensor)}
 
 
-def check_choice(choice: Choice) -> None:
+def check_choice(choice: HookOptions) -> None:
     """Raises ConfigError for what cannot be had of single shards, one after the other."""
     if make_memory(choice.memory_spec).needs_norm:
         raise ConfigError(
@@ -46,7 +46,7 @@ def check_choice(choice: Choice) -> None:
 
 
 def check_meshes(parameters: Mapping[str, DTensor], replicas: object) -> DeviceMesh:
-    """The mesh of the replicas.
+    """Returns the mesh of the replicas.
 
     Raises:
         ConfigError: shards are not whole rows, or averaged already; or replicas are none.
@@ -85,6 +85,6 @@ def check_apart(name: str, shards: DeviceMesh, replicas: DeviceMesh) -> None:
 
 
 def ranks_of(mesh: DeviceMesh) -> list[int]:
-    """The ranks of a mesh."""
+    """Lists the ranks of a mesh."""
     ranks: list[int] = mesh.mesh.flatten().tolist()
     return ranks

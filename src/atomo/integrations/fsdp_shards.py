@@ -1,4 +1,4 @@
-"""Where gradients lie in the flat tensor that FSDP2's reduce-scatter leaves of a module on a rank.
+"""Layout of gradients in the flat tensor that FSDP2's reduce-scatter leaves of a module on a rank.
 
 FSDP2 hands that over without a word about what is in it. Its own records say so, and PyTorch makes
 no promise about them: this file alone reads them.
@@ -30,7 +30,7 @@ class Shard:
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
-    """Those on which `fully_shard` was called and that have parameters, in the model's order.
+    """Lists the modules that `fully_shard` was called on, if they have parameters.
 
     Raises:
         ConfigError: parameters of one are sharded over several meshes.
@@ -57,7 +57,7 @@ def groups_of(module: FSDPModule) -> list[Any]:
 
 
 def shards_of(module: FSDPModule, names: Mapping[Tensor, str]) -> list[Shard]:
-    """What a module's reduce-scatter leaves here, in order.
+    """Lists the shards that a module's reduce-scatter leaves here, in order.
 
     Args:
         module: of `sharded_modules`.
@@ -75,7 +75,7 @@ def shards_of(module: FSDPModule, names: Mapping[Tensor, str]) -> list[Shard]:
 
 
 def shard_of(record: Any, names: Mapping[Tensor, str]) -> Shard:
-    """What one of FSDP2's records of a parameter says."""
+    """Reads one of FSDP2's records of a parameter."""
     name = names.get(record.sharded_param)
     if name is None:
         raise ConfigError(
@@ -88,7 +88,7 @@ def shard_of(record: Any, names: Mapping[Tensor, str]) -> Shard:
 
 
 def cut_up(reduced: Float[Tensor, " n"], shards: list[Shard]) -> dict[str, Tensor]:
-    """The gradients in a flat tensor, where they lie; none of parameters without rows here.
+    """Returns views of the gradients in a flat tensor; none of parameters without rows here.
 
     Raises:
         ConfigError: it has not the length of all of them: some had no gradient.
@@ -104,7 +104,7 @@ def cut_up(reduced: Float[Tensor, " n"], shards: list[Shard]) -> dict[str, Tenso
 
 
 def places(reduced: Float[Tensor, " n"], shards: list[Shard]) -> Iterator[tuple[str, Tensor]]:
-    """Each gradient that has entries here."""
+    """Yields each gradient that has entries here."""
     start = 0
     for shard in shards:
         if entries := shard.shape.numel():

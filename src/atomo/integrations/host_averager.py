@@ -12,7 +12,7 @@ from atomo.errors import TransportError
 from atomo.integrations.averager import Averager, RunInExchange
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.in_flight import InFlight, ScratchSpace
-from atomo.integrations.inside import Inside
+from atomo.integrations.intra_host_group import IntraHostGroup
 
 __all__ = ["Carried", "HostAverager"]
 
@@ -43,8 +43,8 @@ class HostAverager:
     wrong at the first rank, it says so to the others, which raise the same.
     """
 
-    def __init__(self, averager: Averager, inside: Inside) -> None:
-        """An averager at step 0.
+    def __init__(self, averager: Averager, inside: IntraHostGroup) -> None:
+        """Makes an averager at step 0.
 
         Args:
             averager: over the first ranks of all hosts; elsewhere it has nothing to do but count.
@@ -57,7 +57,7 @@ class HostAverager:
     def encode(
         self, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
     ) -> Carried:
-        """What this host has to say. Arguments: as of `Averager.encode`.
+        """Sums a chunk inside the host, and encodes the sum. Arguments: as of `Averager.encode`.
 
         Raises:
             TransportError: another rank of this host has not said its part.
@@ -70,7 +70,7 @@ class HostAverager:
         return self._lead(carried, lambda: self._encode(host, chunk, scale, last, run_in_exchange))
 
     def exchange(self, carried: Carried) -> Carried:
-        """What all hosts have to say."""
+        """Sends and receives between hosts, at the first rank of each."""
         return self._lead(carried, lambda: self._averager.exchange(carried.sent))
 
     def decode(self, carried: Carried, last: bool) -> None:
@@ -140,7 +140,7 @@ class HostAverager:
 
 
 def laid_out(chunk: Chunk, flat: Float[Tensor, " n"]) -> Chunk:
-    """A chunk as float32 in one tensor: what half precision cannot add up."""
+    """Copies a chunk to float32 in one tensor, which half precision could not add up."""
     gradients, start = {}, 0
     for name, gradient in chunk.gradients.items():
         gradients[name] = flat[start : start + gradient.numel()].view(gradient.shape)

@@ -42,7 +42,7 @@ class ScratchSpace:
     """A flat tensor for each chunk, the same at every step."""
 
     def __init__(self, spare: int = 0) -> None:
-        """No tensors yet.
+        """Has no tensors yet.
 
         Args:
             spare: how many entries each tensor has after those of its chunk.

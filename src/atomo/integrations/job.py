@@ -21,7 +21,7 @@ MPI: Final = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE")
 
 
 def join_job(timeout_s: float) -> Collective:
-    """All ranks of the job: those of torch.distributed where that is initialised, or which torchrun
+    """Joins all ranks of the job: those of torch.distributed if it is initialised, or that torchrun
     or mpirun has launched; or this process alone.
 
     Args:
@@ -45,8 +45,9 @@ def leave_job() -> None:
 
 
 def connected() -> Transport:
-    """MPI. An error that nobody catches then ends the whole job: who ends otherwise waits in
-    MPI_Finalize for ranks that wait for it.
+    """Connects to MPI. An error that nobody catches then ends the whole job.
+
+    A rank that ends otherwise would wait in MPI_Finalize for ranks that wait for it.
     """
     transport, shown = connect("mpi"), sys.excepthook
 

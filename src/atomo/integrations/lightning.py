@@ -10,11 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 from atomo.codecs import Codec
 from atomo.distribution import install_command
 from atomo.errors import ConfigError
+from atomo.integrations.attachment import HookAttachment, warn_of_nothing
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.option_checks import check_callback, host_rule
-from atomo.integrations.options import Choice
-from atomo.integrations.plug import Plug, warn_of_nothing
+from atomo.integrations.options import HookOptions
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression
@@ -85,7 +85,7 @@ def lightning_callback(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = Choice(
+    choice = HookOptions(
         **coded,
         seed=seed,
         compression=compression,
@@ -93,12 +93,12 @@ def lightning_callback(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    plug = Plug(choice, timeout_s)
-    return kind_of(package())(plug)
+    attachment = HookAttachment(choice, timeout_s)
+    return kind_of(package())(attachment)
 
 
 def package() -> str:
-    """The name under which the caller has Lightning, or else under which there is one."""
+    """Returns the package name under which the caller has Lightning, or else an installed one."""
     for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         try:
             import_module(name)
@@ -112,14 +112,14 @@ def package() -> str:
 
 @cache
 def kind_of(name: str) -> Any:
-    """The callback's class. Lightning wants a subclass of its own, which is imported here."""
+    """Makes the callback's class. Lightning wants a subclass of its own, which is imported here."""
 
     class Compressing(import_module(name).Callback):  # type: ignore[misc]
         """Hooks the model at the beginning of each fit."""
 
-        def __init__(self, plug: Plug) -> None:
+        def __init__(self, attachment: HookAttachment) -> None:
             self.exchange: Exchange | None = None
-            self._plug = plug
+            self._attachment = attachment
             self._found: dict[str, Any] = {}  # in a checkpoint, until there is a hook
             self._together = True  # whether all ranks are there to gather
 
@@ -132,12 +132,12 @@ def kind_of(name: str) -> Any:
             if trainer.world_size > 1:
                 scaler = getattr(trainer.precision_plugin, "scaler", None)
                 ddp = wrapped(trainer.strategy)
-                self.exchange = self._plug.attach(ddp, scaler, trainer.optimizers)
+                self.exchange = self._attachment.attach(ddp, scaler, trainer.optimizers)
             self._load()
 
         def on_train_batch_start(self, trainer: Any, *about: Any) -> None:
             for optimizer in trainer.optimizers[:1]:
-                self._plug.at_rate(optimizer.param_groups[0]["lr"])
+                self._attachment.at_rate(optimizer.param_groups[0]["lr"])
 
         def on_exception(self, *about: Any) -> None:
             self._together = False  # a rank that failed alone would wait for the others
@@ -164,7 +164,7 @@ def kind_of(name: str) -> Any:
 
 
 def wrapped(strategy: Any) -> DistributedDataParallel:
-    """The model as a strategy has wrapped it."""
+    """Returns the model as a strategy has wrapped it."""
     model = strategy.model
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(

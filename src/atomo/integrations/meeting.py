@@ -29,7 +29,7 @@ class Meeting:
     """One meeting of some ranks: each comes once, and waits for the others or not."""
 
     def __init__(self, store: Store, ranks: Sequence[int], rank: int, what: str) -> None:
-        """The next meeting of this name; every rank must make as many of them.
+        """Makes the next meeting of this name; every rank must make as many.
 
         Args:
             store: of all ranks.
@@ -71,7 +71,7 @@ class Meeting:
             raise DeadlineExpired(f"rank {first} waited for rank {self._rank}, and has given up")
 
     def _absent(self, limit_s: float) -> list[int]:
-        """The ranks that have not come in so long."""
+        """Lists the ranks that have not come within a time."""
         keys = {rank: self._key(rank) for rank in self._ranks}
         try:
             self._store.wait([*keys.values()], timedelta(seconds=limit_s))
@@ -93,6 +93,6 @@ class Meeting:
 
 
 def meeting_of(ranks: Sequence[int], what: str) -> Meeting | None:
-    """The next meeting of these ranks of torch.distributed; None where there is no store (MPI)."""
+    """Makes the next meeting of these ranks; None if there is no store (MPI)."""
     store = _get_default_store()
     return None if store is None else Meeting(store, ranks, dist.get_rank(), what)

@@ -1,4 +1,4 @@
-"""What the ranks' memories hold, in a form that other programs save, for any number of ranks."""
+"""The contents of the ranks' memories, as other programs save them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["add_up", "blank", "claimed", "filled"]
 
 
 def blank(memory: Memory, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a memory that holds nothing, with every entry that it may ever have.
+    """Returns the state of a memory that holds nothing, with every entry that it may ever have.
 
     torch.distributed.checkpoint fills what it is given and wants the same entries at both ends.
     """
@@ -27,12 +27,12 @@ def blank(memory: Memory, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def filled(memory: Memory, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a memory, with zeros where it holds nothing."""
+    """Returns the state of a memory, with zeros where it holds nothing."""
     return blank(memory, parameters) | memory.state_dict()
 
 
 def claimed(rank: int, size: int, ranks: int) -> list[int]:
-    """Whose memories a rank of `size` takes over from a job of `ranks`: the sum is kept.
+    """Lists the memories that a rank of `size` takes over from a job of `ranks`: the sum is kept.
 
     >>> [claimed(rank, 2, 4) for rank in range(2)], claimed(5, 8, 4)
     ([[0, 2], [1, 3]], [])
@@ -43,7 +43,7 @@ def claimed(rank: int, size: int, ranks: int) -> list[int]:
 def add_up(
     states: Sequence[Mapping[str, Any]], memory: Memory, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The sum of several states, of `Memory.statistics` the mean, without what is zero.
+    """Returns the sum of several states, of `Memory.statistics` the mean, without what is zero.
 
     Raises:
         CheckpointError: an entry is missing, or is none of this model's and this memory's.

@@ -1,4 +1,4 @@
-"""Where a rank stands in a job: which memory it has, if it has one."""
+"""The place of a rank in a job, and the memory that it owns."""
 
 from dataclasses import dataclass
 from typing import final
@@ -25,7 +25,7 @@ class MemoryOwner:
 
 
 def owner_of(hosts: Hosts, rank: int) -> MemoryOwner:
-    """A rank's seat: the first rank of each host has the memory.
+    """Returns the place of a rank: the first rank of each host owns the memory.
 
     >>> owner_of(Hosts((0, 0, 2, 2)), 3)
     MemoryOwner(rank=3, size=4, memory=1, memories=2, keeps=False)

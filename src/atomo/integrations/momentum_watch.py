@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 
 __all__ = ["MomentumWatch"]
 
@@ -23,9 +23,9 @@ class MomentumWatch:
     """
 
     def __init__(
-        self, choice: Choice, rank: int, parameters: Iterable[Tensor], advice: str
+        self, choice: HookOptions, rank: int, parameters: Iterable[Tensor], advice: str
     ) -> None:
-        """A watch, for as long as somebody holds it.
+        """Begins to watch, for as long as somebody refers to the watch.
 
         Args:
             choice: how gradients are averaged.

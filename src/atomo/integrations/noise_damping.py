@@ -15,14 +15,14 @@ from torch.optim import SGD, Optimizer
 
 from atomo.errors import ConfigError
 from atomo.integrations.noise_meter import NoiseMeter
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 
 __all__ = ["damp", "release", "resolve_damping"]
 
 
 def resolve_damping(
-    choice: Choice, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
-) -> tuple[Choice, list[Optimizer]]:
+    choice: HookOptions, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
+) -> tuple[HookOptions, list[Optimizer]]:
     """Returns the choice with damping on or off, and the optimisers whose steps it shortens.
 
     Args:

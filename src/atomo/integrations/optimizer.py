@@ -19,8 +19,8 @@ from atomo.integrations.chunk import Chunk
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.job import join_job
+from atomo.integrations.momentum_transfer import inner_optimizer, move_momentum
 from atomo.integrations.momentum_watch import MomentumWatch
-from atomo.integrations.moved import inner_optimizer, move_momentum
 from atomo.integrations.noise_damping import damp, release, resolve_damping
 from atomo.integrations.option_checks import (
     check_bucket_mb,
@@ -29,7 +29,7 @@ from atomo.integrations.option_checks import (
     check_timeout,
     host_rule,
 )
-from atomo.integrations.options import Choice, make_exchange
+from atomo.integrations.options import HookOptions, make_exchange
 from atomo.integrations.recipe_coding import coding
 from atomo.integrations.replicas import replicate
 from atomo.memory import Memory
@@ -61,7 +61,7 @@ def wrap_optimizer(
     collective: Collective | None = None,
     timeout_s: float = 300.0,
 ) -> "AveragedOptimizer":
-    """The same optimiser, whose `step` first averages the gradients of all ranks, compressed.
+    """Wraps an optimiser: its `step` first averages the gradients of all ranks, compressed.
 
         optimizer = atomo.wrap_optimizer(torch.optim.SGD(...), model, "topk(ratio=0.01)")
 
@@ -121,7 +121,7 @@ def wrap_optimizer(
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
-    choice = Choice(
+    choice = HookOptions(
         **coded,
         seed=seed,
         compression=compression,
@@ -149,7 +149,7 @@ def wrap_optimizer(
 
 @final
 class AveragedOptimizer(Optimizer):
-    """What `wrap_optimizer` returns. It has no state of its own: all is the wrapped one's.
+    """An optimiser that averages gradients before it steps. All state is the wrapped optimiser's.
 
     A subclass because schedulers and scalers ask for one.
     """
@@ -170,7 +170,7 @@ class AveragedOptimizer(Optimizer):
         self._averaged, self._plain = False, plain
 
     def __getattr__(self, name: str) -> Any:
-        """`param_groups`, `state`, `defaults`, hooks: the wrapped one's, as they are now."""
+        """Returns `param_groups`, `state`, `defaults` and hooks of the wrapped optimiser."""
         return getattr(self.__dict__["optimizer"], name)
 
     def average(self) -> None:
@@ -235,7 +235,7 @@ class AveragedOptimizer(Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimiser's; `exchange.state_dict()` has the memories."""
+        """Returns the wrapped optimiser's state; `exchange.state_dict()` has the memories."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ class AveragedOptimizer(Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: what is averaged was agreed on when the optimiser was wrapped."""
+        """Refuses more groups: ranks agreed on the parameters when the optimiser was wrapped."""
         raise ConfigError("add all groups of parameters before wrap_optimizer")
 
     def __repr__(self) -> str:
@@ -251,7 +251,7 @@ class AveragedOptimizer(Optimizer):
 
 
 def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that an optimiser steps, by their names in the model."""
+    """Returns the parameters that an optimiser steps, by their names in the model."""
     stepped = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     found: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p in stepped}
     if len(found) < len(stepped):
@@ -265,14 +265,14 @@ def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
 def grouped(
     parameters: Mapping[str, Tensor], codec: Codec[Any], bucket_mb: float
 ) -> list[dict[str, Tensor]]:
-    """The parameters of each message: the last first, as a backward pass makes them."""
+    """Groups the parameters of each message: the last first, as a backward pass makes them."""
     shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
     buckets = plan(shapes, codec, megabytes(bucket_mb))
     return [{slot.name: parameters[slot.name] for slot in bucket.slots} for bucket in buckets]
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
-    """A parameter's gradient; zeros, from now on, where it has none."""
+    """Returns a parameter's gradient; zeros, from now on, if it has none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.is_sparse:

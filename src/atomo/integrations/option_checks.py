@@ -54,7 +54,7 @@ def check_options(
 
 
 def host_rule(hierarchical: object) -> str:
-    """The ranks that count as one host, as `canonical_hierarchy` spells them.
+    """Returns the ranks that count as one host, as `canonical_hierarchy` spells them.
 
     >>> host_rule("no"), host_rule("yes"), host_rule(8)
     ('', 'yes', '8')
@@ -169,6 +169,6 @@ def check_optimizer(optimizer: object, model: object, code: object) -> None:
 
 
 def spelled(*given: object) -> str:
-    """A code as a call has it: the first that is one of these arguments, or else an example."""
+    """Spells a code as in a call: the first of these arguments that is one, or an example."""
     codes = (repr(str(one)) for one in given if isinstance(one, str | Codec))
     return next(codes, "'topk(ratio=0.01)'")

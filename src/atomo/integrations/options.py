@@ -11,7 +11,7 @@ from atomo.codecs import Codec, Law
 from atomo.codecs.dense_fallback import DENSE
 from atomo.coding import needed_memory
 from atomo.communicators.collective import Collective
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.hosts import find_hosts
 from atomo.errors import ConfigError
 from atomo.hierarchy import FLAT
@@ -23,7 +23,7 @@ from atomo.integrations.code_spec import CodeSpec, parse_code, reduction_of
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.dense import NEVER, Dense
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.inside import enter
+from atomo.integrations.intra_host_group import enter
 from atomo.integrations.memory_owner import owner_of
 from atomo.integrations.noise_meter import NoiseMeter
 from atomo.integrations.option_checks import check_options
@@ -40,15 +40,15 @@ from atomo.memory import (
 from atomo.schedule import Phase, step_phases
 from atomo.wire import Compression
 
-__all__ = ["Choice", "make_exchange"]
+__all__ = ["HookOptions", "make_exchange"]
 
 GATHERS: Final = "Allgather"  # the communicator whose memories hooks have
 
 
 @final
 @dataclass(frozen=True)
-class Choice:
-    """How gradients are averaged: the same on all ranks."""
+class HookOptions:
+    """The settings by which gradients are averaged, the same on all ranks."""
 
     code: str | Codec[Any]
     memory: str | Memory = "auto"
@@ -94,7 +94,7 @@ class Choice:
 
     @cached_property
     def spec(self) -> CodeSpec:
-        """What the code stands for."""
+        """The codec and the reduction of the code."""
         return parse_code(self.code)
 
     def is_noisy(self, step: int) -> bool:
@@ -233,13 +233,13 @@ class Choice:
 
 
 def make_exchange(
-    choice: Choice,
+    choice: HookOptions,
     collective: Collective,
     parameters: Mapping[str, Tensor],
     layout: BucketLayout | None = None,
     decay: Decay = NO_DECAY,
 ) -> Exchange:
-    """An exchange of the gradients of these parameters; all ranks must make it alike.
+    """Makes an exchange of the gradients of these parameters; all ranks must make it alike.
 
     Args:
         choice: how gradients are averaged.
@@ -271,9 +271,9 @@ def make_exchange(
 
 
 def make_averager(
-    choice: Choice, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
+    choice: HookOptions, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
 ) -> Averager:
-    """What averages over a collective."""
+    """Makes the averager over a collective."""
     size, momentum, nesterov = collective.size, choice.momentum, choice.nesterov
     memory = (
         take(choice.memory, size)

@@ -27,7 +27,7 @@ def check_fresh(memory: str | Memory) -> None:
 
 
 def take(memory: Memory, workers: int) -> Memory:
-    """The memory, for one hook alone.
+    """Takes a memory, for one hook alone.
 
     Raises:
         ConfigError: it is no fresh one, or was made for another number of workers.
@@ -39,7 +39,7 @@ def take(memory: Memory, workers: int) -> Memory:
 
 
 def momentum_of(memory: object, momentum: float, nesterov: bool) -> tuple[float, bool]:
-    """The momentum that a memory was made with, where it takes one, or else what is given.
+    """Returns the momentum that a memory was made with, if it takes any, or else what is given.
 
     Raises:
         ConfigError: they differ.

@@ -31,7 +31,7 @@ def add_parser_arguments(parser: ArgumentParser) -> ArgumentParser:
 def wrap_compress_optimizer(
     model: nn.Module, optimizer: Optimizer, args: Namespace
 ) -> AveragedOptimizer:
-    """`wrap_optimizer` with the options of a command line; without --compress nothing is dropped.
+    """Wraps an optimiser by the options of a command line; without --compress nothing is dropped.
 
     Raises:
         ConfigError: as of `wrap_optimizer`, or an option is out of range.
@@ -52,7 +52,7 @@ def wrap_compress_optimizer(
 
 
 def with_ratio(codec: Codec[Any], ratio: float | None) -> Codec[Any]:
-    """The codec with this ratio, if it is one that has any."""
+    """Returns the codec with this ratio, if it has a ratio."""
     known = {field.name for field in fields(codec)}  # type: ignore[arg-type]  # a dataclass
     if ratio is None or "ratio" not in known:
         return codec

@@ -1,4 +1,4 @@
-"""What an exchange keeps, as a file of each rank in the folder of somebody else's checkpoint.
+"""The state of an exchange, as a file of each rank in the folder of somebody else's checkpoint.
 
 Every rank writes its own, beside the states of random numbers that frameworks write so: nothing
 travels, and a checkpoint of many ranks is no burden to the first. Another number of ranks reads
@@ -76,7 +76,7 @@ def load_ranks(exchange: Exchange, folder: Path, model: int = 0) -> None:
 
 
 def exists(folder: Path, model: int = 0) -> bool:
-    """Whether any rank wrote a file of this model there."""
+    """Returns True if any rank wrote a file of this model there."""
     return any(folder.glob(path_of(folder, model, "*").name))
 
 
@@ -90,13 +90,13 @@ def named(kind: str, entries: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def below(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of one kind, by the names that they had."""
+    """Returns the entries of one kind, by the names that they had."""
     start = f"{kind}/"
     return {n.removeprefix(start): entry for n, entry in tensors.items() if n.startswith(start)}
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file says, and its tensors.
+    """Reads the metadata of a file, and its tensors.
 
     Raises:
         CheckpointError: there is none, or it is damaged.

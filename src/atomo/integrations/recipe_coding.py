@@ -7,7 +7,7 @@ from atomo.api.validate import value_text
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.code_spec import parse_code
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 from atomo.integrations.own_memory import momentum_of
 from atomo.memory import Memory
 from atomo.names import resolve
@@ -29,7 +29,7 @@ def coding(
     momentum: float = 0.0,
     nesterov: bool = False,
 ) -> dict[str, Any]:
-    """The fields of a Choice that say what encodes when, and what is kept.
+    """Returns the fields of a HookOptions for the codecs, their schedule and the memory.
 
     A memory that is given goes before that of the recipe, and a warm-up before its schedule.
 
@@ -99,7 +99,7 @@ def check(
 
 
 def warmed_up(code: str | Codec[Any], steps: int) -> tuple[str, str]:
-    """The first codec and the schedule of a warm-up in four stages, as DGC's of four epochs.
+    """Returns the first codec and the schedule of a warm-up in four stages, as in DGC.
 
     >>> warmed_up("topk(ratio=0.00001)", 8)[0]
     'topk(ratio=0.1)'
@@ -116,7 +116,7 @@ def warmed_up(code: str | Codec[Any], steps: int) -> tuple[str, str]:
 
 
 def in_steps(code: str, schedule: str, steps_per_epoch: float) -> tuple[str, str]:
-    """The first codec of a schedule of epochs, and the others with the step of each.
+    """Returns the first codec of a schedule of epochs, and the others with the step of each.
 
     >>> in_steps("sgd", "0: fp16; 2: sgd", 100.0)
     ('fp16', '200: sgd')
@@ -126,7 +126,7 @@ def in_steps(code: str, schedule: str, steps_per_epoch: float) -> tuple[str, str
     return str(first.codec), "; ".join(spelled)
 
 
-def check_recipe(choice: Choice, groups: Sequence[Mapping[str, Any]]) -> None:
+def check_recipe(choice: HookOptions, groups: Sequence[Mapping[str, Any]]) -> None:
     """Raises ConfigError where the momentum is not that of the recipe.
 
     Args:
@@ -147,7 +147,7 @@ def check_recipe(choice: Choice, groups: Sequence[Mapping[str, Any]]) -> None:
 
 
 def momentum_in(settings: Mapping[str, Any]) -> str:
-    """The momentum of some settings, as arguments.
+    """Spells the momentum of some settings, as arguments.
 
     >>> momentum_in({"momentum": 0.9, "nesterov": True})
     'momentum=0.9, nesterov=True'

@@ -1,4 +1,4 @@
-"""What a hook of FSDP2 holds: an exchange whose memories are sharded as their parameters are."""
+"""The exchange of a hook of FSDP2, whose memories are sharded as their parameters are."""
 
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -26,7 +26,7 @@ class ShardedExchange:
     def __init__(
         self, exchange: Exchange, parameters: Mapping[str, DTensor], vectors: tuple[str, ...]
     ) -> None:
-        """Of an exchange of what this rank has of these parameters.
+        """Wraps the exchange of the rows that this rank has of these parameters.
 
         Args:
             exchange: its parameters are the local rows.
@@ -38,17 +38,17 @@ class ShardedExchange:
 
     @property
     def rank(self) -> int:
-        """This replica's number."""
+        """The number of this replica."""
         return self._exchange.rank
 
     @property
     def size(self) -> int:
-        """How many replicas there are."""
+        """The number of replicas."""
         return self._exchange.size
 
     @property
     def stats(self) -> Stats:
-        """What it has cost this rank so far: bytes, ratio, seconds."""
+        """The costs of this rank so far: bytes, ratio, seconds."""
         return self._exchange.stats
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class ShardedExchange:
         }
 
     def _spread(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A memory's entries, those of parameters as parameters lie: all ranks have all of them,
+        """Lays a memory's entries out as their parameters lie: all ranks have all of them,
         also where a rank has no rows.
         """
         mine = {entry: one.to_local().detach() for entry, one in self._owners.items()}
@@ -147,13 +147,13 @@ def shard_of(mesh: DeviceMesh) -> str:
 
 
 def as_rows_of(parameter: DTensor, rows: Tensor) -> DTensor:
-    """A tensor like a parameter, of which this rank has these rows."""
+    """Makes a tensor like a parameter, of which this rank has these rows."""
     mesh, placements = parameter.device_mesh, parameter.placements
     shape, stride = parameter.shape, parameter.stride()
     return DTensor.from_local(rows, mesh, placements, shape=shape, stride=stride)
 
 
 def local(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A memory's entries, as far as this rank has them."""
+    """Returns a memory's entries, as far as this rank has them."""
     mine = {n: one.to_local() if isinstance(one, DTensor) else one for n, one in kept.items()}
     return {name: one for name, one in mine.items() if one.numel()}

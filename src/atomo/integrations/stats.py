@@ -1,4 +1,4 @@
-"""What averaging gradients has cost so far."""
+"""The costs of averaging gradients so far."""
 
 from dataclasses import dataclass
 from typing import final
@@ -22,5 +22,5 @@ class Stats:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes than the gradients have as they are."""
+        """The factor by which fewer bytes are sent than the gradients have."""
         return self.dense_bytes / max(1, self.sent_bytes)

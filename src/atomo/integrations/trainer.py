@@ -6,11 +6,11 @@ from typing import Any
 
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError
-from atomo.integrations.accelerate import load_folder, plug_in, save_folder
+from atomo.integrations.accelerate import attach_to, load_folder, save_folder
+from atomo.integrations.attachment import HookAttachment
 from atomo.integrations.dense import Dense
 from atomo.integrations.option_checks import check_trainer, host_rule
-from atomo.integrations.options import Choice
-from atomo.integrations.plug import Plug
+from atomo.integrations.options import HookOptions
 from atomo.integrations.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression
@@ -36,11 +36,11 @@ def trainer_hook(
     seed: int = 0,
     compression: Compression | None = None,
     timeout_s: float | None = None,
-) -> Plug:
+) -> HookAttachment:
     """Compresses the gradients of a Trainer of transformers.
 
         trainer = Trainer(model, arguments, train_dataset=...)
-        plug = atomo.trainer_hook(trainer, "topk(ratio=0.01)")
+        attachment = atomo.trainer_hook(trainer, "topk(ratio=0.01)")
         trainer.train()
 
     On every rank, before `train`. What every rank keeps back is in the Trainer's checkpoints, a
@@ -81,7 +81,7 @@ def trainer_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = Choice(
+    choice = HookOptions(
         **coded,
         seed=seed,
         compression=compression,
@@ -89,39 +89,39 @@ def trainer_hook(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    plug = Plug(choice, timeout_s)
-    plug_in(trainer.accelerator, plug, lambda: [one] if (one := trainer.optimizer) else [])
-    trainer.add_callback(callback_of(plug))
-    return plug
+    attachment = HookAttachment(choice, timeout_s)
+    attach_to(trainer.accelerator, attachment, lambda: [one] if (one := trainer.optimizer) else [])
+    trainer.add_callback(callback_of(attachment))
+    return attachment
 
 
-def callback_of(plug: Plug) -> Any:
-    """What the Trainer tells when it begins, saves and steps."""
+def callback_of(attachment: HookAttachment) -> Any:
+    """Makes the callback that the Trainer calls when it begins, saves and steps."""
 
     class Checkpoints(import_module("transformers").TrainerCallback):  # type: ignore[misc]
         """A subclass because the Trainer calls every event of a callback."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
             if state.global_step:
-                load_folder(plug, resumed_from(args, state.global_step))
+                load_folder(attachment, resumed_from(args, state.global_step))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
-            plug.at_rate(about["optimizer"].param_groups[0]["lr"])
+            attachment.at_rate(about["optimizer"].param_groups[0]["lr"])
 
         def on_save(self, args: Any, state: Any, control: Any, **about: Any) -> None:
             if not args.save_only_model:
-                save_folder(plug, folder_of(args, state.global_step))
+                save_folder(attachment, folder_of(args, state.global_step))
 
     return Checkpoints()
 
 
 def folder_of(args: Any, step: int) -> Path:
-    """Where a Trainer saves a step."""
+    """Returns the folder in which a Trainer saves a step."""
     return Path(args.output_dir) / f"checkpoint-{step}"
 
 
 def resumed_from(args: Any, step: int) -> Path:
-    """The folder that a Trainer continues from.
+    """Returns the folder that a Trainer continues from.
 
     Raises:
         CheckpointError: it is not where checkpoints are saved, and not in the arguments either.

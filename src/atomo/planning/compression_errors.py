@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.communicators import Compressor
-from atomo.communicators.exchange import gradient_of
+from atomo.communicators.compressor import gradient_of
 from atomo.fusion import Bucket, plan
 from atomo.grouping import Grouping
 from atomo.memory import NoMemory

@@ -83,7 +83,7 @@ class SingleRank(Collective):
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         del what
         for addend in addends:
-            (field, *_) = addend.carrier.fields(addend.values.shape)
+            (field, *_) = addend.wire_codec.fields(addend.values.shape)
             self.sent_bytes += addend.values.numel() * field.dtype.itemsize
             self.half |= field.dtype.itemsize == HALF_BYTES
         self.rounds += 1

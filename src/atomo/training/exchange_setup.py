@@ -11,9 +11,9 @@ from atomo.codecs.rows import RowGradient
 from atomo.comm_types import REDUCTIONS
 from atomo.communicators import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
 from atomo.communicators.elastic import ElasticCommunicator, ElasticGroup
-from atomo.communicators.hierarchical import Hierarchical, Place, giver
-from atomo.communicators.hosts import Hosts, find_hosts, lanes_of
-from atomo.communicators.inside import Inside
+from atomo.communicators.hierarchical import Hierarchical, HostPlace, giver
+from atomo.communicators.hosts import Hosts, find_hosts, rails_of
+from atomo.communicators.intra_host_group import IntraHostGroup
 from atomo.communicators.pipeline import Averaged
 from atomo.memory import Memory, make_memory
 from atomo.roles import outlives
@@ -127,17 +127,17 @@ def inside_out(
     s = job.settings
     beside = hosts.ranks_beside(transport.rank)
     up, down = (Subgroup(transport.dup(s.timeout), beside, one_host=True) for _ in range(2))
-    inside = Inside(up, down, s.timeout)
+    inside = IntraHostGroup(up, down, s.timeout)
     # One rank must see the whole gradient where its norm has a say.
-    lanes = 1 if memory.needs_norm else hosts.lanes
-    place = Place(inside, lanes_of(job.buckets, lanes), hosts.count / transport.size)
-    if inside.rank >= lanes:
+    rails = 1 if memory.needs_norm else hosts.rails
+    place = HostPlace(inside, rails_of(job.buckets, rails), hosts.count / transport.size)
+    if inside.rank >= rails:
         return ExchangeSetup(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
-    lane = Subgroup(transport, hosts.lane(inside.rank), one_host=False)
-    collective = Direct(lane, s.timeout)
-    reduction, between = make_pipeline(job, collective, memory, lane.rank, giver(inside))
+    rail = Subgroup(transport, hosts.rail(inside.rank), one_host=False)
+    collective = Direct(rail, s.timeout)
+    reduction, between = make_pipeline(job, collective, memory, rail.rank, giver(inside))
     communicator = Hierarchical(everyone, place, between)
-    compressed = names_in(job, place.lanes, inside.rank)
+    compressed = names_in(job, place.rails, inside.rank)
     return ExchangeSetup(communicator, memory, reduction, hosts, compressed)
 
 
@@ -158,7 +158,7 @@ def make_pipeline(
     return reduction, Pipeline(collective, compressor, reduction, threads, averaged)
 
 
-def names_in(job: Job, lanes: Sequence[int], lane: int) -> frozenset[str]:
+def names_in(job: Job, rails: Sequence[int], rail: int) -> frozenset[str]:
     """Returns the parameters of the buckets in a rail."""
-    buckets = (bucket for bucket in job.buckets if lanes[bucket.number] == lane)
+    buckets = (bucket for bucket in job.buckets if rails[bucket.number] == rail)
     return frozenset(slot.name for bucket in buckets for slot in bucket.slots)

@@ -9,7 +9,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from atomo.communicators.rooted import Dealt, collect, deal, take
+from atomo.communicators.states import InitialState, gather_states, receive_state, scatter_states
 from atomo.errors import TooFewWorkers
 from atomo.training.checkpoint import Snapshot
 from atomo.training.checkpoint_cadence import Cadence
@@ -84,11 +84,11 @@ class Replicated:
         self._begin(dealt.step, dealt.state)
         return self._train(lambda done: None, lambda states, last: None)
 
-    def _dealt(self) -> Dealt | None:
+    def _dealt(self) -> InitialState | None:
         """Where this rank begins; None: it has waited for a place until the run was over."""
         if self._group and self._group.is_spare:
             return self._group.wait_for_slot()
-        return take(self._transport, self._timeout_s)
+        return receive_state(self._transport, self._timeout_s)
 
     def _lead(self) -> str:
         """Trains, and keeps the folder."""
@@ -118,7 +118,7 @@ class Replicated:
         step = snapshot.step if snapshot else 0
         states = beginnings(snapshot, self._replica.exchange.hosts.of)
         self._begin(step, states[0])
-        deal(self._transport, states, step)
+        scatter_states(self._transport, states, step)
 
     def _begin(self, step: int, state: Mapping[str, Tensor]) -> None:
         self._replica.restore(step, state)
@@ -247,7 +247,9 @@ class Replicated:
         """Gathers a state of every rank at rank 0, by rank; returns nothing elsewhere."""
         if self._group:
             return self._group.gather_states(state, self.step, what)
-        return dict(enumerate(collect(self._transport, state, self.step, self._timeout_s, what)))
+        return dict(
+            enumerate(gather_states(self._transport, state, self.step, self._timeout_s, what))
+        )
 
 
 def dense_bytes(job: Job) -> int:

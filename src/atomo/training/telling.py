@@ -7,7 +7,7 @@ import torch
 
 from atomo.communicators import Direct
 from atomo.communicators.hosts import host_names
-from atomo.communicators.rooted import deal, take
+from atomo.communicators.states import receive_state, scatter_states
 from atomo.transports import Transport
 
 __all__ = ["hear", "names_of_hosts", "tell"]
@@ -16,7 +16,7 @@ __all__ = ["hear", "names_of_hosts", "tell"]
 def tell(transport: Transport, values: object) -> None:
     """Sends the same values from rank 0 to every other rank."""
     told = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
-    deal(transport, [{"told": told}] * transport.size, 0)
+    scatter_states(transport, [{"told": told}] * transport.size, 0)
 
 
 def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
     Raises:
         DeadlineExpired: nothing came.
     """
-    values: dict[str, Any] = json.loads(take(transport, timeout_s).state["told"].numpy().tobytes())
+    values: dict[str, Any] = json.loads(
+        receive_state(transport, timeout_s).state["told"].numpy().tobytes()
+    )
     return values
 
 

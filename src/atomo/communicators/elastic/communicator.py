@@ -15,7 +15,7 @@ from atomo.communicators.elastic.group import ElasticGroup
 from atomo.communicators.elastic.progress import Reports
 from atomo.communicators.pipeline import Pipeline
 from atomo.communicators.report import Report
-from atomo.communicators.telling import report_frame, reports_in
+from atomo.communicators.reports import report_frame, reports_in
 from atomo.errors import TransportError
 from atomo.fusion import Bucket
 

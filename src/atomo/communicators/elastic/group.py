@@ -24,8 +24,8 @@ from atomo.communicators.elastic.frames import (
 from atomo.communicators.elastic.progress import RankProgress, Reports, Verdict, membership_notes
 from atomo.communicators.elastic.sample_split import SampleSplit
 from atomo.communicators.elastic.spare_slots import SpareSlots
-from atomo.communicators.rooted import Dealt
 from atomo.communicators.state import State, read_state, state_frame
+from atomo.communicators.states import InitialState
 from atomo.errors import TransportError
 from atomo.transports import Transport
 from atomo.wire import Bytes, Header, Kind, claimed_kind, read_header
@@ -136,7 +136,7 @@ class ElasticGroup:
         # MPI moves large messages only inside calls, and this rank is about to compute.
         self.transport.drain(self._timeout_s)
 
-    def wait_for_slot(self) -> Dealt | None:
+    def wait_for_slot(self) -> InitialState | None:
         """Waits for a slot and for the start that rank 0 sends; None: the run ended first.
 
         Raises:
@@ -153,7 +153,7 @@ class ElasticGroup:
         while not self.transport.states[LEADER]:
             self.transport.receive_from(LEADER, what)
         frame = self.transport.states[LEADER].popleft()
-        return Dealt(read_header(frame).step, read_state(frame))
+        return InitialState(read_header(frame).step, read_state(frame))
 
     def gather_states(self, state: State, step: int, what: str) -> dict[int, dict[str, Tensor]]:
         """Returns the states of all living members by rank, at rank 0; an empty mapping at other

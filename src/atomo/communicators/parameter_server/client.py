@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.parameter_server.follower import Follower
 from atomo.communicators.parameter_server.messages import RAW, read_members, read_weights
 from atomo.communicators.parameter_server.relay import (

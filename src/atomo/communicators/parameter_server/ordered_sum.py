@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.exchange import add_frame, add_frames, batch_of, finish
+from atomo.communicators.compressor import add_frame, add_frames, batch_of, finish
 from atomo.errors import FrameError, FrameFault
 from atomo.fusion import Bucket
 from atomo.wire import Bytes

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.communicators.exchange import Compressor
+from atomo.communicators.compressor import Compressor
 from atomo.communicators.parameter_server.messages import RAW
 from atomo.communicators.scales import read_scales
 from atomo.communicators.threads import one_thread

@@ -1,6 +1,6 @@
 """The ranks of a host in a job of several: what they sum, and what their first one gives them.
 
-Words and rules are those of `atomo.communicators.hosts`, with one lane: hooks are handed other
+Words and rules are those of `atomo.communicators.hosts`, with one rail: hooks are handed other
 buckets from step to step, and a memory stays where it is.
 """
 
@@ -25,7 +25,7 @@ from atomo.errors import (
     TransportError,
 )
 
-__all__ = ["Inside", "enter"]
+__all__ = ["IntraHostGroup", "enter"]
 
 NOTHING: Final = np.zeros(1, np.uint8)  # no message is empty
 MADE: Final = (AtomoError, CodecError, ConfigError, DeadlineExpired, Diverged, FrameError)
@@ -36,14 +36,14 @@ KINDS: Final[Mapping[str, type[AtomoError]]] = MappingProxyType(
 
 
 @final
-class Inside:
+class IntraHostGroup:
     """The ranks of this one's host, over a group for the way up and one for the way down.
 
     Each has one thread: a sum need not wait for the mean of the bucket before.
     """
 
     def __init__(self, up: Collective, down: Collective, share: float) -> None:
-        """A host.
+        """Makes a host.
 
         Args:
             up: its ranks.
@@ -54,12 +54,12 @@ class Inside:
 
     @property
     def in_one_order(self) -> bool:
-        """Whether only one thing may be under way at a time."""
+        """True if only one operation may be under way at a time."""
         return self._up.in_one_order
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank that exchanges with other hosts."""
+        """True if this rank exchanges with other hosts."""
         return self._up.rank == 0
 
     def sum(self, flat: Float[Tensor, " n"], what: str) -> None:
@@ -73,7 +73,7 @@ class Inside:
         self._down.broadcast(mean, what)
 
     def tell(self, wrong: BaseException | None, what: str) -> AtomoError:
-        """What went wrong at the first rank, as all others raise it too."""
+        """Sends the error of the first rank to all others, which raise it too."""
         said = NOTHING if wrong is None else np.frombuffer(spelled(wrong).encode(), np.uint8)
         first, *_ = self._down.gather(said, what)  # all are read: a gather has an end
         name, _, message = first.tobytes().decode(errors="replace").partition(": ")
@@ -81,17 +81,17 @@ class Inside:
 
 
 def spelled(wrong: BaseException) -> str:
-    """An error's kind, the nearest of `KINDS`, and what it says."""
+    """Returns the kind of an error, the nearest of `KINDS`, and its message."""
     kinds = [one.__name__ for one in type(wrong).__mro__ if one in KINDS.values()]
     said = str(wrong) if kinds else repr(wrong)
     return f"{next(iter(kinds), AtomoError.__name__)}: {said}"
 
 
-def enter(hosts: Hosts, everyone: Collective) -> tuple[Inside, Collective]:
-    """This rank's host, and the ranks of others with which it would exchange; all ranks do so."""
+def enter(hosts: Hosts, everyone: Collective) -> tuple[IntraHostGroup, Collective]:
+    """Makes this rank's host, and the collective between hosts; all ranks call it together."""
     beside = hosts.ranks_beside(everyone.rank)
     up, down = (everyone.part(beside, one_host=True) for _ in range(2))
-    # Only the first lane is used, but every rank must make as many groups.
-    lane = sorted(hosts.lane(up.rank)) if up.rank < hosts.lanes else [everyone.rank]
-    between = everyone.part(lane, one_host=False)
-    return Inside(up, down, hosts.count / everyone.size), between
+    # Only the first rail is used, but every rank must make as many groups.
+    rail = sorted(hosts.rail(up.rank)) if up.rank < hosts.rails else [everyone.rank]
+    between = everyone.part(rail, one_host=False)
+    return IntraHostGroup(up, down, hosts.count / everyone.size), between

@@ -11,27 +11,27 @@ from atomo.errors import FrameError
 from atomo.transports import Transport
 from atomo.wire import Header, Kind, read_header
 
-__all__ = ["Dealt", "collect", "deal", "take"]
+__all__ = ["InitialState", "gather_states", "receive_state", "scatter_states"]
 
 FIRST: Final = 0  # the rank
 
 
 @final
 @dataclass(frozen=True)
-class Dealt:
-    """What rank 0 gives a rank to begin with."""
+class InitialState:
+    """The state that rank 0 gives a rank to begin with."""
 
     step: int
     state: dict[str, Tensor]
 
 
-def collect(
+def gather_states(
     transport: Transport, state: State, step: int, timeout_s: float, what: str
 ) -> list[dict[str, Tensor]]:
-    """What every rank has, in the order of the ranks, at rank 0; nothing at the others.
+    """Gathers the state of every rank at rank 0, in order; an empty list elsewhere.
 
     Raises:
-        DeadlineExpired: a rank did not take part; the message names it.
+        DeadlineExpired: a rank did not receive_state part; the message names it.
         FrameError: a rank sent something else, or of another step.
     """
     if transport.rank != FIRST:
@@ -50,7 +50,7 @@ def collect(
     return states
 
 
-def deal(transport: Transport, states: Sequence[State], step: int) -> None:
+def scatter_states(transport: Transport, states: Sequence[State], step: int) -> None:
     """Gives each other rank its own of `states`, which has rank 0's first; those that there is none
     for get nothing.
     """
@@ -60,12 +60,12 @@ def deal(transport: Transport, states: Sequence[State], step: int) -> None:
         transport.send(rank, frame, f"where to begin for rank {rank}")
 
 
-def take(transport: Transport, timeout_s: float) -> Dealt:
-    """What `deal` gave this rank.
+def receive_state(transport: Transport, timeout_s: float) -> InitialState:
+    """Receives the state that `scatter_states` sent this rank.
 
     Raises:
         DeadlineExpired: nothing came from rank 0.
         FrameError: something else did.
     """
     frame = transport.receive(FIRST, timeout_s, "where to begin, from rank 0").data
-    return Dealt(read_header(frame).step, read_state(frame))
+    return InitialState(read_header(frame).step, read_state(frame))

@@ -1,4 +1,4 @@
-"""What the ranks of one host do together: dense sums at one of them, and copies from it."""
+"""Operations of the ranks of one host: dense sums at one rank, and copies from it."""
 
 import time
 from typing import final
@@ -11,11 +11,11 @@ from atomo.communicators.collective import Addend
 from atomo.communicators.pieces import add, packed
 from atomo.transports import Transport
 
-__all__ = ["Inside"]
+__all__ = ["IntraHostGroup"]
 
 
 @final
-class Inside:
+class IntraHostGroup:
     """The ranks of a host, over two transports: one up to who sums, one down to all others.
 
     Each has one thread: a sum need not wait for a copy of another bucket, nor that for a sum.

@@ -13,16 +13,16 @@ from torch.optim import Optimizer
 from atomo.errors import ConfigError
 from atomo.integrations.ddp import ADVICE, averaged_by, hook_of
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.moved import given_optimizers, inner_optimizer, move_momentum
+from atomo.integrations.momentum_transfer import given_optimizers, inner_optimizer, move_momentum
 from atomo.integrations.option_checks import check_timeout
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 
-__all__ = ["Plug", "warn_of_nothing"]
+__all__ = ["HookAttachment", "warn_of_nothing"]
 
 
 @final
 @dataclass(frozen=True)
-class Socket:
+class AttachedModel:
     """A wrapped model, and the averages of its gradients."""
 
     model: nn.Module
@@ -30,11 +30,13 @@ class Socket:
 
 
 @final
-class Plug:
-    """What a framework is given, once: it hooks each model when the framework has wrapped it."""
+class HookAttachment:
+    """The attachment of hooks to the models that a framework wraps in DistributedDataParallel."""
 
-    def __init__(self, choice: Choice, timeout_s: float | None, optimizer: object = None) -> None:
-        """A plug without models yet.
+    def __init__(
+        self, choice: HookOptions, timeout_s: float | None, optimizer: object = None
+    ) -> None:
+        """Makes an attachment without models yet.
 
         Args:
             choice: how gradients are averaged.
@@ -48,12 +50,12 @@ class Plug:
         check_timeout(timeout_s)
         self._choice, self._timeout_s = choice, timeout_s
         self._given = given_optimizers(choice, optimizer)
-        self._sockets: list[Socket] = []
+        self._attached: list[AttachedModel] = []
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """Of each model, in the order in which they were wrapped: statistics and states."""
-        return [socket.exchange for socket in self._sockets]
+        """The exchange of each model, in the order in which they were wrapped."""
+        return [attached.exchange for attached in self._attached]
 
     def attach(
         self,
@@ -73,25 +75,25 @@ class Plug:
         """
         skips = scaler is not None and scaler.is_enabled()
         choice = replace(self._choice, skips=skips)
-        if any(socket.model is ddp.module for socket in self._sockets):
+        if any(attached.model is ddp.module for attached in self._attached):
             # The memory that was given is the first hook's, and its state goes on in another.
             choice = replace(choice, memory=choice.memory_spec)
         movable, advice = self._movable(ddp, optimizers)
         enabled = scaler if skips else None
         exchange, hook = hook_of(ddp, choice, enabled, None, self._timeout_s, movable, advice)
         ddp.register_comm_hook(exchange, hook)
-        for number, socket in enumerate(self._sockets):
-            if socket.model is ddp.module:  # wrapped anew: another fit, or a smaller batch
-                exchange.load_state_dict(socket.exchange.state_dict())
-                self._sockets[number] = Socket(ddp.module, exchange)
+        for number, attached in enumerate(self._attached):
+            if attached.model is ddp.module:  # wrapped anew: another fit, or a smaller batch
+                exchange.load_state_dict(attached.exchange.state_dict())
+                self._attached[number] = AttachedModel(ddp.module, exchange)
                 return exchange
-        self._sockets.append(Socket(ddp.module, exchange))
+        self._attached.append(AttachedModel(ddp.module, exchange))
         return exchange
 
     def _movable(
         self, ddp: DistributedDataParallel, optimizers: Iterable[object]
     ) -> tuple[list[Optimizer], str]:
-        """The optimisers whose momentum may move, and what a warning says where there are none."""
+        """Returns the optimisers whose momentum may move, and a warning if there are none."""
         if self._given or self._choice.momentum:
             return self._given, ADVICE
         parameters = averaged_by(ddp).values()

@@ -12,13 +12,13 @@ from torch.optim import SGD, Optimizer
 from atomo.errors import CheckpointError, ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.exchange import Exchange
-from atomo.integrations.options import Choice
+from atomo.integrations.options import HookOptions
 from atomo.integrations.own_memory import check_same
 from atomo.integrations.recipe_coding import check_recipe
 from atomo.memory import Memory, kind_of
 from atomo.memory.momentum import Momentum
 
-__all__ = ["Moved", "given_optimizers", "inner_optimizer", "move_momentum"]
+__all__ = ["MomentumTransfer", "given_optimizers", "inner_optimizer", "move_momentum"]
 
 MOMENTUM: Final = ("momentum", "nesterov")
 DECAY: Final = "weight_decay"
@@ -31,7 +31,7 @@ transfers: Final[WeakKeyDictionary[Optimizer, list[Group]]] = WeakKeyDictionary(
 
 @final
 @dataclass(frozen=True)
-class Moved:
+class MomentumTransfer:
     """The settings that leave some optimisers. States of these still have them, as plain SGD does,
     so that a state may be loaded with a hook or without, and before or behind it.
     """
@@ -43,7 +43,7 @@ class Moved:
         return bool(self.optimizers)
 
     def decay(self, parameters: Mapping[str, Tensor]) -> Decay:
-        """The weight decay that left the optimisers."""
+        """Returns the weight decay that left the optimisers."""
         return Decay(parameters, self._decay_of) if DECAY in self.names else NO_DECAY
 
     def _decay_of(self, parameter: Tensor) -> float:
@@ -52,7 +52,7 @@ class Moved:
 
     @cached_property
     def _groups(self) -> Mapping[Tensor, tuple[Optimizer, int]]:
-        """The group of each parameter: an optimiser, and the number of the group there."""
+        """Maps each parameter to its optimiser, and the number of its group there."""
         return {
             parameter: (optimizer, number)
             for optimizer in self.optimizers
@@ -73,7 +73,7 @@ class Moved:
 
 
 def groups_of(optimizer: Optimizer) -> list[Group]:
-    """The groups of an optimiser, with the settings that it had before any were moved."""
+    """Returns the groups of an optimiser, with the settings that it had before any were moved."""
     own = transfers.get(optimizer, [])
     settings = [*own, *({} for _ in optimizer.param_groups[len(own) :])]
     return [g | one for g, one in zip(optimizer.param_groups, settings, strict=True)]
@@ -127,12 +127,12 @@ def check_taken(optimizer: Optimizer, args: object, kwargs: object) -> None:
 
 
 def spelled(group: Mapping[str, Any]) -> str:
-    """The momentum of a group in words."""
+    """Returns the momentum of a group in words."""
     return f"momentum {group['momentum']:g}{' of Nesterov' if group['nesterov'] else ''}"
 
 
 def inner_optimizer(optimizer: object) -> Optimizer:
-    """The optimiser of torch.optim that others may have wrapped, such as Accelerate.
+    """Returns the optimiser of torch.optim that others may have wrapped, such as Accelerate.
 
     Raises:
         ConfigError: it is none, or averages gradients itself.
@@ -149,8 +149,8 @@ def inner_optimizer(optimizer: object) -> Optimizer:
     return optimizer
 
 
-def given_optimizers(choice: Choice, optimizer: object) -> list[Optimizer]:
-    """The optimiser that a hook is given; none where that is None.
+def given_optimizers(choice: HookOptions, optimizer: object) -> list[Optimizer]:
+    """Lists the optimiser that a hook is given; empty for None.
 
     Raises:
         ConfigError: it is none, or momentum is given beside it.
@@ -166,9 +166,9 @@ def given_optimizers(choice: Choice, optimizer: object) -> list[Optimizer]:
 
 
 def move_momentum(
-    choice: Choice, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
-) -> tuple[Choice, Moved]:
-    """The choice with the momentum of SGD, where the memory is one that applies it; and the
+    choice: HookOptions, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
+) -> tuple[HookOptions, MomentumTransfer]:
+    """Returns the choice with the momentum of SGD, where the memory is one that applies it; and the
     settings to take from the optimisers then.
 
     Args:
@@ -184,19 +184,21 @@ def move_momentum(
     groups = [group for optimizer in plain for group in groups_of(optimizer)]
     check_recipe(choice, groups)
     if not any(group["momentum"] for group in groups):
-        return choice, Moved()
+        return choice, MomentumTransfer()
     momentum, nesterov = max((group["momentum"], group["nesterov"]) for group in groups)
     given = with_momentum(choice, momentum, nesterov)
     kind = given.memory_kind
     if not kind.has_momentum:
-        return choice, Moved()
+        return choice, MomentumTransfer()
     check_groups(groups, kind.id)
     check_parameters(groups, parameters)
-    return given, Moved(plain, (*MOMENTUM, DECAY) if kind.decay_has_momentum else MOMENTUM)
+    return given, MomentumTransfer(
+        plain, (*MOMENTUM, DECAY) if kind.decay_has_momentum else MOMENTUM
+    )
 
 
-def with_momentum(choice: Choice, momentum: float, nesterov: bool) -> Choice:
-    """The choice whose memory applies a momentum.
+def with_momentum(choice: HookOptions, momentum: float, nesterov: bool) -> HookOptions:
+    """Returns the choice whose memory applies a momentum.
 
     Raises:
         ConfigError: the memory has another momentum of its own, or no Nesterov's.

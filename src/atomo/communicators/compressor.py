@@ -51,7 +51,7 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
 
 
 def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) -> FrameError:
-    """What a codec says of the sections of a frame that it cannot decode."""
+    """Makes the error for sections of a frame that a codec cannot decode."""
     numbers = (one for one in tensors if one.is_floating_point())
     fault = (
         error.fault if all(bool(one.isfinite().all()) for one in numbers) else FrameFault.NUMBERS
@@ -60,7 +60,7 @@ def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) ->
 
 
 def batch_of(bucket: Bucket, device: torch.device) -> int:
-    """How many frames of a bucket are added up together, wherever those of a step are.
+    """Returns how many frames of a bucket are added up together.
 
     All who add up the same frames must do so in the same order and, where a codec joins them, in
     the same batches, the last of which may be smaller: so the same sum has the same bits
@@ -103,7 +103,7 @@ def finish(bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
 
 @final
 class Compressor:
-    """What one worker does to its gradients before they travel.
+    """The memory and the codecs of one worker: gradients become frames.
 
     Each worker draws its own randomness: it derives from (run seed, worker, step, parameter), so
     that errors average out over workers and a resumed run repeats them exactly.
@@ -118,7 +118,7 @@ class Compressor:
         late_share: float = 1.0,
         rows: Mapping[str, RowGradient] = MappingProxyType({}),
     ) -> None:
-        """A compressor.
+        """Makes a compressor.
 
         Args:
             memory: what the worker keeps back.
@@ -138,7 +138,7 @@ class Compressor:
         self._agreed: dict[str, float] = {}  # by the first parameter of a part
 
     def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
-        """The frame of a bucket; the memory has what it left behind.
+        """Encodes a bucket into a frame; the memory keeps what the frame leaves out.
 
         `flat` serves as scratch space: afterwards it is no longer the gradient. Several threads may
         compress different buckets at once.
@@ -148,7 +148,7 @@ class Compressor:
     def frame(
         self, bucket: Bucket, payloads: Sequence[Any], step: int, device: torch.device
     ) -> Bytes:
-        """The frame of what `encode` made of a gradient on a device."""
+        """Packs the payloads of a gradient on a device into a frame."""
         sections = [
             tensor
             for part, payload in zip(bucket.parts, payloads, strict=True)
@@ -161,7 +161,7 @@ class Compressor:
         return frame
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
-        """The payload of each part of a bucket, as `compress` frames them."""
+        """Encodes each part of a bucket; the payloads, as `compress` frames them."""
         runs = groupby(bucket.parts, lambda part: part.codec if part.codec.batch_encodes else None)
         return [
             payload
@@ -170,7 +170,7 @@ class Compressor:
         ]
 
     def propose(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> dict[str, float]:
-        """What the parts of a bucket ask for, by their first parameter, where workers must agree.
+        """Returns the scales that this rank proposes, by the first parameter of a part.
 
         Raises:
             CodecError: a codec cannot carry the gradient.
@@ -189,7 +189,7 @@ class Compressor:
         self._agreed = dict(scales)
 
     def take_back(self) -> None:
-        """The last gradient never counted: the memory gets back the late share of what was sent."""
+        """Gives the memory back the late share of the last gradient, which never counted."""
         for bucket, frame, device in self._sent.values():
             sent = torch.zeros(bucket.size)
             add_frame(bucket, frame, sent, self.late_share)
@@ -197,7 +197,7 @@ class Compressor:
         self._sent.clear()
 
     def keep(self, bucket: Bucket, sent: Float[Tensor, " n"]) -> None:
-        """What was sent of a bucket never counts: the memory gets it, if it feeds back."""
+        """Gives the memory, if it feeds back, what was sent of a bucket and never counts."""
         if self.memory.feeds_back:
             for part in bucket.parts:
                 self.memory.take_back(layout(part), sent[part.start : part.stop])
@@ -209,7 +209,7 @@ class Compressor:
         flat: Float[Tensor, " n"],
         step: int,
     ) -> Iterator[Any]:
-        """Of each part, all at once where they have a codec that takes several together."""
+        """Yields the payload of each part; some codecs encode several parts together."""
         if gathering is None:
             yield from (self._encode(part, flat, step) for part in parts)
             return
@@ -241,25 +241,25 @@ class Compressor:
         return Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
 
     def _whole(self, part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
-        """The gradient of a part, once its rows, if it has any, are in their places."""
+        """Returns the gradient of a part, after writing its rows, if it has any, into it."""
         gradient = gradient_of(part, flat)
         if (rows := self._rows.get(part.slots[0].name)) is not None:
             rows.write_to(gradient.view(rows.shape))
         return gradient
 
     def accepts_half(self, bucket: Bucket, device: torch.device) -> bool:
-        """Whether half precision on a device is encoded as it is, in most of a bucket."""
+        """Returns True if most of a bucket is encoded in half precision, without a float32 copy."""
         read = sum(part.stop - part.start for part in bucket.parts if part.codec.accepts_half)
         return self.memory.accepts_half and not copies_half(device) and 2 * read > bucket.size
 
     def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The gradient as codec and memory take it: in half precision, or as a float32 copy."""
+        """Returns the gradient as codec and memory take it: as it is, or as a float32 copy."""
         as_it_is = codec.accepts_half and self.memory.accepts_half
         return gradient if as_it_is else gradient.float()
 
 
 def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
-    """The gradient of a part, in that of its bucket."""
+    """Returns the gradient of a part, a view into the gradient of its bucket."""
     return flat[part.start : part.stop].view(part.shape)
 
 
@@ -274,5 +274,5 @@ def named(part: Part) -> Iterator[None]:
 
 
 def layout(part: Part) -> Layout:
-    """What lies in the gradient of a part."""
+    """Returns the parameters in the gradient of a part, and their shapes."""
     return {slot.name: slot.shape for slot in part.slots}

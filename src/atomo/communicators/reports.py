@@ -1,4 +1,4 @@
-"""What ranks tell each other beside gradients: few bytes, in a frame of each, of one step."""
+"""Reports and other short messages of a step, which ranks exchange beside gradients."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -17,21 +17,21 @@ REPORT: Final = "the report"
 
 
 def tell(collective: Collective, step: int, report: Report) -> dict[int, Report]:
-    """The reports of all ranks, in their order."""
+    """Gathers the reports of all ranks, in their order."""
     frame = report_frame(step, collective.rank, report)
     frames = collective.gather(frame, f"{REPORT} of step {step}")
     return dict(reports_in(frames, step, range(collective.size)))
 
 
 def report_frame(step: int, rank: int, report: Report) -> Bytes:
-    """What a rank says of a step."""
+    """Packs the report of a rank into a frame."""
     return pack(Header(Kind.REPORT, step, rank + 1), [report.tensor()], RAW)
 
 
 def reports_in(
     frames: Iterable[Bytes], step: int, ranks: Sequence[int]
 ) -> Iterator[tuple[int, Report]]:
-    """The reports in the frames of these ranks, one after the other.
+    """Reads the reports in the frames of these ranks, one after the other.
 
     Raises:
         FrameError: a rank sent something else.
@@ -44,7 +44,7 @@ def reports_in(
 def gather(
     collective: Collective, kind: Kind, step: int, section: Tensor, what: str
 ) -> list[Bytes]:
-    """A frame of every rank, of that step.
+    """Gathers a frame of every rank, of that step.
 
     Raises:
         FrameError: a rank sent something else.

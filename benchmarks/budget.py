@@ -44,7 +44,7 @@ CODES = (
     "terngrad", "svd(rank=1)", "natural", "randk(ratio=0.3)", "onebit", "dgc(ratio=0.001)",
     "svd(rank=8)", "randk(ratio=0.02)", "topk(ratio=0.3)",
 )  # fmt: skip
-LEAST = 1e-3  # error that a picture shows; what is less is drawn there
+LEAST = 1e-3  # the least error that the picture shows; smaller ones are drawn there
 
 
 @dataclass(frozen=True)

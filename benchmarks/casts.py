@@ -16,7 +16,7 @@ from torch import Generator
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
 
-ENTRIES = int(sys.argv[1]) if len(sys.argv) > 1 else 11_173_962  # a ResNet18's
+ENTRIES = int(sys.argv[1]) if len(sys.argv) > 1 else 11_173_962  # entries of a ResNet18
 
 
 def least(body: Callable[[], object], repetitions: int = 9) -> float:

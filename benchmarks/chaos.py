@@ -42,12 +42,12 @@ from chaos_verdict import Done, Result, closed, judged
 
 OPTIONS = ["--network=LeNet", "--dataset=Digits", "--batch-size=16", "--lr=0.01", "--code=svd"]
 OPTIONS += ["--checkpoint-every=10", "--keep-checkpoints=3", "--eval-freq=1000000"]
-OPTIONS += ["--step-timeout=1"]  # whoever hangs is waited for as long, and until it is killed
+OPTIONS += ["--step-timeout=1"]  # the wait for a worker that hangs, which is then killed
 DISK_BYTES = 256_000_000
 SETTLED = 3  # steps after a fault until it counts as overcome
-SAID = 3.0  # times the --timeout, until a fault of which no line speaks is passed over
-LINES = 40  # of what a training said, where something is wrong
-HANG_S = 180.0  # beside the --timeout: more than any start takes, however loaded the machine
+SAID = 3.0  # times the --timeout: the wait for a line about a fault
+LINES = 40  # of the training's output, shown if a check fails
+HANG_S = 180.0  # besides the --timeout: more than any start takes, on a loaded machine as well
 LEAST_A_MINUTE = 4.2
 LEAST_PAUSE_S = 0.5
 POLL_S = 0.02

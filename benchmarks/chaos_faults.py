@@ -51,7 +51,7 @@ class Fault:
     restarts: bool = False  # whether the job must start again
     lasts_s: float = 0.0  # until it is undone
     of_process: bool = False  # and not of links, disks or the job
-    said: str = ""  # what a line says of it
+    said: str = ""  # text of the line that reports the fault
 
 
 def drawn(seed: int, names: Sequence[str]) -> Iterator[tuple[str, float]]:
@@ -127,7 +127,7 @@ def fill(scene: Scene, whom: float) -> Undo:
     if scene.disk is None:
         return lambda: None
     path = scene.disk / "filler"
-    # Not buffered: what a buffer still has where the disk is full is written again by `close`.
+    # Not buffered: on a full disk `close` would write the rest of the buffer again.
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(65536))
@@ -149,7 +149,7 @@ FAULTS: dict[str, Fault] = {
     "kill": Fault(killed, 28, of_process=True, said=GONE),
     "stop": Fault(stopped, 8, of_process=True, said=GONE),
     "garbage": Fault(garbage(["flipped", "cut", "stale"]), 11, of_process=True, said=REFUSED),
-    # One that came too late is not looked at, and nothing is said of it.
+    # A frame that came too late is not checked, and no line reports it.
     "replay": Fault(garbage(["twice"]), 3, of_process=True),
     "throttle": Fault(throttle, 15, lasts_s=5.0),
     "blip": Fault(cut, 12, lasts_s=1.5),

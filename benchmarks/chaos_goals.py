@@ -12,7 +12,7 @@ __all__ = ["Goal", "goals", "table"]
 FAULTS_A_MINUTE = 4.0  # 120 in half an hour
 GOODPUT = 0.98
 DEAD_S, LOST_S = 1.0, 15.0
-QUIET = 0.05  # by which two rates without faults may differ on a machine that does nothing else
+QUIET = 0.05  # the difference allowed between two rates without faults on an idle machine
 
 
 @final

@@ -25,7 +25,7 @@ STEP = re.compile(r"step (\d+)/")
 RESTART = "atomo: restart "
 RANK, HOST = b"OMPI_COMM_WORLD_RANK", b"PMIX_HOSTNAME"
 LAST_S = 10.0  # for the last lines of a process that has ended
-KINDS = {"": "workers", "images_": "images_used"}  # what is counted, and what of it is used
+KINDS = {"": "workers", "images_": "images_used"}  # prefix -> the counter of used ones
 CAME_TO = ("late", "refused", "lost", "under_way")
 
 

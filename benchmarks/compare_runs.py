@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from atomo.plotting import pyplot_for
 
-# What the runs are drawn over: its scale, and what one step adds to it.
+# The x axis of the plots: its scale, and the increment of one step.
 AXES: Final[Mapping[str, tuple[str, Callable[[dict[str, Any]], float]]]] = MappingProxyType(
     {
         "step": ("linear", lambda step: 1),

@@ -29,7 +29,7 @@ from atomo.planning.prediction import flow_of
 CODES: Final = ("sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)")
 SLOWING: Final = (0.0, 0.3, 1.0)
 SCALES: Final = (0.3, 0.7, 1.0, 3.0)  # of costs, over a gap between two gradients
-MESSAGES: Final = (0.05, 0.5, 5.0)  # what a message costs beside, the same
+MESSAGES: Final = (0.05, 0.5, 5.0)  # of one message, in the same unit
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ class Rank:
         cells = [settings_of_stored(row) for row in rows]
         self._done = {Cell(*(cell[f.name] for f in fields(Cell))) for cell in cells}
         self._coded = options.out / "costs"
-        self._timer.barrier()  # nobody writes before all have read
+        self._timer.barrier()  # no rank writes before all have read
 
     def measure(self, network: str) -> None:
         """All cells of a network."""

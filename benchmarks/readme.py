@@ -24,7 +24,7 @@ SAMPLE: Final = re.compile(r"(<!-- output of: (.+?) -->\n```\n)(.*?)(```\n)", re
 STEP: Final = re.compile(r"step \d+/\d+ ")
 ETA: Final = re.compile(r" ETA [\d:]+$")
 FIRST: Final = 2  # steps
-TRIES: Final = 3  # runs, of which the fastest is shown: the others shared the machine
+TRIES: Final = 3  # runs; the fastest is shown, since the others shared the machine
 
 
 def main() -> int:

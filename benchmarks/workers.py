@@ -34,7 +34,7 @@ CODES: Final = ("dgc(ratio=0.001)", "svd(rank=3)", "svd(rank=3, matricisation=fi
 WORKERS: Final = (2, 4, 8, 16, 32, 64)
 TIMEOUT_S: Final = 60.0
 BUCKET_MB: Final = 4.0
-DISTINCT: Final = 4  # gradients, of which each worker has one
+DISTINCT: Final = 4  # different gradients; each worker has one of them
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 __all__ = ["ABSURD", "damaged", "documents"]
 
-DIGITS, DEEP = "@digits@", "@deep@"  # what `json` does not write
+DIGITS, DEEP = "@digits@", "@deep@"  # placeholders for values that `json` cannot write
 ABSURD: Final[tuple[Any, ...]] = (
     None, True, 0, -1, 2**63, 10**400, 0.5, -1e308, float("nan"), float("inf"), "", "x" * 9000,
     "\x1b[31m\ud800", [], {}, [[]], {"a": {}}, [-1, 2**70], DIGITS, DEEP,

@@ -42,7 +42,7 @@ def checked(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         own.add(function.__init__)
     if function in own:
         return function
-    if not inspect.isfunction(function):  # classes, properties: each of their functions comes here
+    if not inspect.isfunction(function):  # the functions of classes are checked one by one
         return with_shapes(function, typechecker=typechecker)
     if not any(has_shapes(annotation) for annotation in function.__annotations__.values()):
         return checked_from_the_first_call(function, typechecker)

@@ -10,7 +10,7 @@ from atomo.communicators.collective import Addend, Collective
 __all__ = ["SCENARIOS"]
 
 SIZES = (1, 2, 5, 100_003)  # entries: also fewer than there are ranks
-CARRIERS = {"sgd": 0.0, "bf16": 2**-8, "fp16": 2**-10}  # and what each may round off
+CARRIERS = {"sgd": 0.0, "bf16": 2**-8, "fp16": 2**-10}  # wire codec -> its relative rounding error
 
 
 def said(rank: int, round: int = 0) -> np.ndarray:

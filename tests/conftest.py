@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
 # takes longer to start than most of them. One of each group runs at a time; a test is in the first
 # group that has it.
 GROUPS = {
-    # Some mount a disk, which those of virtual hosts would take for one that is left behind.
+    # Some mount a disk, which tests of virtual hosts would take for one left behind.
     "faults": (
         "cli/test_cli_errors.py",
         "cli/test_cli_faults.py",
@@ -46,10 +46,10 @@ GROUPS = {
 # several processes would otherwise do at the same time.
 UNCOMPILED = ("data/", "models/")
 
-# The option that runs what is otherwise left out for a mark.
+# The option that runs the tests of a mark, which are left out otherwise.
 ASKED_FOR = {"slow": "all", "long": "long"}
 
-# Scripts of ranks, which find what stands beside them; pytest looks for examples in every file.
+# Scripts of ranks, which import modules next to them; pytest looks for examples in every file.
 collect_ignore = [
     "cuda_ranks.py",
     "integrations/doors.py",
@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.option.all |= config.option.long
     config.stash[left_out] = {}
-    gc.disable()  # until all tests are collected: what is made until then stays
+    gc.disable()  # until all tests are collected: objects made until then live to the end
     # A shell starts what it puts in the background with SIGINT ignored. Whatever is started here
     # inherits that, and jobs could not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -171,7 +171,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Sends a group of tests to one process, and other test functions to any idle process."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scheduling(LoadScopeScheduling):  # pytest-xdist's own way to say what stays together
+    class Scheduling(LoadScopeScheduling):  # pytest-xdist's hook for groups of tests
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid) or nodeid.partition("[")[0]
 
@@ -185,7 +185,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     node.config.stash[left_out] = getattr(node, "workeroutput", {}).get("left_out", {})
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around what prints pytest's closing line
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the printing of pytest's last line
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     config = session.config
     if hasattr(config, "workeroutput"):
@@ -210,7 +210,7 @@ def at_length(pytestconfig: pytest.Config) -> bool:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> object:
     """Returns the wheel in an environment of its own: `wheels.Installed`."""
-    from wheels import Installed  # imports what is to be checked, which is set up later
+    from wheels import Installed  # imports the modules under test, which are set up later
 
     return Installed(tmp_path_factory.mktemp("installed"))
 

@@ -10,7 +10,7 @@ from atomo.launch.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
 from atomo.training.events import Ended, Started, to_json
 
-MUCH_S = 60.0  # for what takes no time
+MUCH_S = 60.0  # a generous limit for work that takes no time
 STARTED = Started("LeNet", "Digits", "sgd", "none", 1, 10, 20, 5, 1, 9, "run")
 
 # It says what a master says: `Started`, words, `Ended`. A step takes `step_s`; SIGUSR1 ends it
@@ -31,7 +31,7 @@ time.sleep(float(linger_s))
 while until and not os.path.exists(until):
     time.sleep(0.01)
 """
-# It never comes to an end, as with a large model on a busy machine.
+# It never ends, as with a large model on a busy machine.
 EVALUATOR = """
 import time
 print("evaluating for ever", flush=True)
@@ -59,7 +59,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.trained = False  # whether it was told that the training has ended
+        self.trained = False  # True after the event that the training has ended
         self.then: Callable[[], object] = lambda: None
 
     def show(self, event: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PATIENCE_S = 600.0  # only what hangs takes as long, on however loaded a machine
+PATIENCE_S = 600.0  # only a hang takes as long, on any loaded machine
 POLL_S = 0.05
 MARK = "ATOMO_TEST_JOB"  # in the environment of a job and of all that descends from it
 
@@ -73,7 +73,7 @@ class Job:
         """Returns the processes that are still there, also those whose parent is gone."""
         entry, found = f"{MARK}={self._mark}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has just ended, or is somebody else's
+            with suppress(OSError):  # the process has just ended, or belongs to another user
                 if entry in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
         return found

@@ -68,7 +68,7 @@ class ServerHarness:
         self.workers = workers
         self.memories = [Residual() for _ in self.ends]
         self.computed = [0 for _ in self.ends]
-        self.spare_state: dict[int, float] = {}  # to whom, and what
+        self.spare_state: dict[int, float] = {}  # rank -> the state given to it
         self.shared: dict[tuple[int, int], tuple[int, ...]] = {}  # by step and worker
         self.sum = torch.zeros(ENTRIES)
         self.given = torch.zeros(ENTRIES)  # whole gradients that went into steps, by rank

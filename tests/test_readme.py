@@ -120,7 +120,7 @@ def test_what_is_gained_and_lost_was_measured():
     assert len(figures) > 20
     assert all(re.search(rf"(?<![\d.]){re.escape(one)}(?!\d)", results) for one in figures), figures
     for line in table.splitlines():
-        if line.startswith("| PowerSGD"):  # what is beside PyTorch's is the same method
+        if line.startswith("| PowerSGD"):  # the row of PyTorch's PowerSGD shows ours as well
             assert re.search(r"PowerSGD --svd-rank 4|powersgd\(rank=4\)", line.split("|")[4]), line
         elif line.startswith("| ") and "`" in line:
             assert line.split("|")[3].strip() == "none", line
@@ -139,7 +139,7 @@ def test_what_a_resume_must_not_change_is_listed():
 @every_text
 def test_links_and_paths_lead_somewhere(text):
     words = text.read_text()
-    if text.name == "from-other-systems.md":  # whose first columns have what is not there
+    if text.name == "from-other-systems.md":  # names options of others
         words = re.sub(r"^\| [^|]* \|", "", words, flags=re.MULTILINE)
     for link in LINK.findall(FENCED.sub("", words)):  # where an index and a call may look like one
         assert (text.parent / link).exists(), f"{text.name} links {link}"

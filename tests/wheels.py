@@ -11,7 +11,7 @@ from typing import final
 from atomo_cluster.ec2.hosts.checkout import checkout_files
 
 ROOT = Path(__file__).parent.parent
-LONGEST_S = 600  # only what hangs takes as long, on however loaded a machine
+LONGEST_S = 600  # only a hang takes as long, on any loaded machine
 
 
 def call(*words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:

@@ -151,7 +151,7 @@ def as_compressed(data: bytes, entries: int, claimed: int) -> bytes:
 
 def test_the_limits_are_the_callers():
     data = atomo.encode(torch.ones(1000), "sgd", seed=0)
-    room = 4000 + 4000 + PER_TENSOR.room  # the result, and the section that it comes from
+    room = 4000 + 4000 + PER_TENSOR.room  # the result, and the section that it is read from
     assert atomo.decode(data, most_bytes=room).equal(torch.ones(1000))
     with pytest.raises(FrameError, match="sections of 4000 bytes; at most 3999"):
         atomo.decode(data, most_bytes=room - 1)
@@ -165,7 +165,7 @@ def test_work_is_bounded_by_the_entries_allowed_and_by_the_bytes_that_came():
     data = frame("svd", [(256, 256)], [side, side])
     work = 4 * 2**16 + 256 * 2**16 // 16 + PER_TENSOR.work
     least = -(-(work - WORK_PER_BYTE * len(data)) // WORK_PER_ENTRY)
-    assert least <= 2**16  # what came pays for most of it
+    assert least <= 2**16  # the frame's own size accounts for most of it
     limits = Limits(2**16, MOST_BYTES, len(data))
     assert limits.work >= work
     assert Limits(2**16, MOST_BYTES, 0).work < work
@@ -178,7 +178,7 @@ def test_every_honest_gradient_is_far_within_the_limits(code, kind):
     noise = torch.randn(256, 256, generator=Generator().manual_seed(0))
     tensor = {"noise": noise, "zeros": 0 * noise, "half zeros": noise.relu()}[kind]
     data = atomo.encode(tensor, code, seed=0)
-    # 16 times less than the default for so many entries: MOST_ENTRIES to MOST_BYTES is 1 to 16.
+    # 16 times less than the default: the ratio of MOST_ENTRIES to MOST_BYTES is 1 to 16.
     assert atomo.decode(data, most_entries=2**16, most_bytes=2**22).shape == tensor.shape
 
 

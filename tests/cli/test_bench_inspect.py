@@ -63,7 +63,7 @@ def test_inspect_explains_its_columns(dump, capsys):
     for kind in (Layer, Cluster, EncodingErrors):
         for column in fields(kind):
             told = column.metadata.get("help", "")
-            assert told or column.name in ("name", "shape")  # which speak for themselves
+            assert told or column.name in ("name", "shape")  # their names explain themselves
             assert not told or re.search(
                 rf"^  {column.name} +{re.escape(told)}", shown, re.MULTILINE
             )

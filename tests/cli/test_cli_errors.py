@@ -203,7 +203,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(small_disk, tmp_path):
     # Weights and momentum take 9.8 MB a checkpoint.
     words = [*QUICK, f"--train-dir={small_disk / 'run'}", "--eval-freq=2", "--max-steps=9"]
-    words += ["--timeout=30"]  # of which the last checkpoint is tried for a third
+    words += ["--timeout=30"]  # a third of it is spent on reading the last checkpoint
     code, output = run(words, tmp_path / "log")
     assert code == 4, output
     assert "cannot write" in output

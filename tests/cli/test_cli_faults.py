@@ -170,7 +170,7 @@ def test_an_error_of_ours_is_one_line(tmp_path):
     lines = output.splitlines()
     assert "atomo: rank 1 (worker), step 3: planted" in lines
     at = lines.index("atomo: rank 1 (worker), step 3: planted")
-    # A line about a checkpoint comes by another pipe, and may come in between.
+    # A line about a checkpoint goes through another pipe, and may arrive in between.
     assert any("Ended early" in line for line in lines[at + 1 :])
     assert "Traceback" not in output
 

@@ -14,7 +14,7 @@ SCRIPTS = {
     "evaluate_pytorch.sh": "evaluate",
     "data_prepare.sh": "prepare",
 }
-ECHO = '#!/bin/sh\nprintf "<%s>" "$@"\n'  # stands in for the Python of the environment
+ECHO = '#!/bin/sh\nprintf "<%s>" "$@"\n'  # a stand-in for the environment's Python
 
 
 @pytest.fixture

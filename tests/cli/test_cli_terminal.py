@@ -74,7 +74,7 @@ def test_a_panel_stays_in_place_and_ctrl_c_leaves_the_terminal_as_it_was(termina
     assert terminal.ask("display", "-p", "#{cursor_flag}").strip() == "0"
     terminal.ask("send-keys", "C-c")
     screen = terminal.shows("\nexit 130", "LeNet on Digits · sgd · interrupted")
-    # An evaluator that lags behind may have scrolled it away.
+    # Lines of a slow evaluator may have scrolled it away.
     everything = terminal.ask("capture-pane", "-p", "-S", "-")
     assert "interrupted: finishing the step and writing a checkpoint ..." in everything
     assert screen.count("Interrupted") == 1

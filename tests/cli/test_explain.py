@@ -40,7 +40,7 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
     times = [one["step_s"] for one in slow["steps"]]
     assert times == sorted(times)
     assert min(times) >= 0
-    # Passes are long enough that no noise of what codecs take is worth 2 % of them.
+    # Passes are so long that noise in codecs' times is below 2 % of them.
     fast = ["--bandwidth", "100000gbit", "--latency", "0us", "--code", "svd(rank=3)"]
     fast += ["--compute", "10s"]
     assert explained(capsys, *fast)["compress"] is False

@@ -138,7 +138,7 @@ def test_a_job_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
         family = [job.process.pid, *descendants(job.process.pid)]
         for pid in family:
             os.kill(pid, signal.SIGKILL)
-        # Until a process has ended it holds what it held: the folder of the run.
+        # Until its end a process holds the lock on the run's folder.
         until(lambda: not any(map(alive, family)), "the end of who was killed")
     stopped = latest(tmp_path / "parts")
     assert finished(tmp_path / "parts") is None

@@ -124,7 +124,7 @@ def test_the_best_of_evaluated_trials_is_the_best_by_the_tasks_metric(task, key,
     def run(settings: Settings) -> int:
         code = write_metrics(settings)
         if not code:
-            value = {0.1: 0.75, 0.2: 0.25}[settings.lr]  # a rate of errors, or one of what is right
+            value = {0.1: 0.75, 0.2: 0.25}[settings.lr]  # an error rate, or an accuracy
             line = json.dumps({"step": 21, key: value})
             (Path(settings.train_dir) / "evaluations.jsonl").write_text(line + "\n")
         return code

@@ -15,7 +15,7 @@ import atomo_cluster.errors
 PACKAGE = Path(atomo_cluster.__file__).parent
 LIBRARY = Path(atomo.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-# A room may import those before it.
+# A package may import those before it.
 ALONE = {"virtual": ["errors", "visible"]}  # runs where there is nothing but a Python
 ORDER = ["__init__", "errors", "names", "visible", "arguments", "program", "ec2"]
 # The same within the commands for EC2; `__main__` and `cli` are the entry.

@@ -56,7 +56,7 @@ FEW_SHAPES = [(3, 4), (5, 3, 3, 3)]
 
 CODECS_AND_MORE = [make_codec(spec) for spec in SPECS]
 every_codec = pytest.mark.parametrize("codec", CODECS_AND_MORE, ids=str)
-# For what takes long: other settings than a codec's own are slow.
+# For slow cases: settings other than a codec's defaults are marked slow.
 mostly_every_codec = pytest.mark.parametrize(
     "codec", slow_but(CODECS_AND_MORE[: len(CODECS)], CODECS_AND_MORE), ids=str
 )
@@ -154,7 +154,7 @@ def test_tiny_and_huge_stay_finite_and_about_as_large(codec, size):
         gradient = normal(*shape) * size
         drawn = draws(codec, gradient, 10)
         assert drawn.isfinite().all(), shape
-        # No entry is more than the whole gradient over the smallest probability that came up.
+        # No entry exceeds the whole gradient divided by the smallest probability that occurred.
         largest = 1.0 if votes(codec) else 1000 * float(gradient.abs().max())
         assert float(drawn.abs().max()) <= largest, shape
 
@@ -268,7 +268,7 @@ def test_any_shape_any_scale_any_share_of_zeros(codec, shape, seed, exponent, ze
     decoded = codec.decode(payload, gradient.shape)
     assert decoded.shape == gradient.shape
     assert decoded.isfinite().all()
-    # What memory keeps and what was sent are what came in.
+    # The residual and the sent values add up to the gradients.
     kept = torch.randn(shape, generator=generator) * 10.0**exponent
     whole = kept + gradient
     sent = codec.decode(codec.encode_residual(gradient, kept, seeded(seed)), gradient.shape)

@@ -89,7 +89,7 @@ def test_one_that_sends_is_not_hung():
 @pytest.mark.parametrize(("took_s", "silence_limit_s"), [(0.01, 15.0), (2.0, 40.0), (60.0, 300.0)])
 def test_the_time_adapts_to_what_gradients_take(took_s, silence_limit_s):
     world = World()
-    world.steps(1, 100.0)  # the first compiles, and stands for no other
+    world.steps(1, 100.0)  # the first step compiles, so it does not count
     world.steps(20, took_s)
     step_s = max(took_s, 0.5)  # as the world's clock ticks
     assert world.failure_detector.silence_limit_s == pytest.approx(
@@ -196,7 +196,7 @@ def test_grace_waits_for_others_as_long_as_the_enough_took_times_it():
         assert closing.remaining_s(2, 2, 4) == 4.0
         clock.now += 3.0
         assert closing.remaining_s(3, 2, 4) == 1.0
-        assert closing.remaining_s(4, 2, 4) == 0.0  # nobody else comes
+        assert closing.remaining_s(4, 2, 4) == 0.0  # no other gradient will come
         clock.now += 1.0
         assert closing.remaining_s(3, 2, 4) == 0.0
 
@@ -219,7 +219,7 @@ def test_who_still_computes_an_earlier_step_is_not_waited_for_where_most_are_the
     closing = StepDeadline(StepLimits(step_s=10.0), clock)
     closing.open()
     assert closing.remaining_s(3, 4, 4, behind=1) == 0.0
-    assert closing.remaining_s(2, 4, 4, behind=1) == 10.0  # one that computes the open step
+    assert closing.remaining_s(2, 4, 4, behind=1) == 10.0  # one worker computes the open step
     assert closing.remaining_s(2, 4, 4, behind=2) == 10.0  # no more than half
     assert StepDeadline(StepLimits(), clock).remaining_s(3, 4, 4, behind=1) == float("inf")
     closing = StepDeadline(StepLimits(grace=1.0), clock)

@@ -139,7 +139,7 @@ def test_a_worker_that_was_late_learns_what_it_missed_in_order(tmp_path):
         for worker in (1, 2):
             cast.work(worker, step)
         assert cast.close() == [1, 2]
-    cast.work(3, 1)  # comes in during the next step
+    cast.work(3, 1)  # arrives during the next step
     cast.open()
     for worker in (1, 2):
         cast.work(worker, 4)
@@ -253,7 +253,7 @@ def test_rent_is_paid_until_it_would_have_bought():
     rent = SkiRental()
     assert [rent.should_keep(3, 1, 5) for _ in range(4)] == [True, True, False, True]
     assert all(rent.should_keep(1, 3, 5) for _ in range(100))
-    assert rent.should_keep(6, 1, 5)  # what was cheap pays for nothing that comes
+    assert rent.should_keep(6, 1, 5)  # a cheap step pays for no later one
     assert not rent.should_keep(2, 1, 5)
 
 

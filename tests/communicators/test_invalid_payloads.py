@@ -48,7 +48,7 @@ def fault_of(code: str, change: Change) -> FrameFault:
     """
     bucket, frame = framed(code)
     out = torch.zeros(SIZE)
-    add_frame(bucket, changed(bucket, frame, lambda sections: None), out, 1.0)  # else it is sound
+    add_frame(bucket, changed(bucket, frame, lambda sections: None), out, 1.0)  # valid unchanged
     with pytest.raises(FrameError) as refused:
         add_frame(bucket, changed(bucket, frame, change), out, 1.0)
     return refused.value.fault
@@ -81,7 +81,7 @@ def test_indices_that_cannot_be_are_refused(code):
     def with_count(count: int) -> Change:
         return lambda sections: sections[0].fill_(count)
 
-    # Gaps begin at 1: the code has no word for an index that comes again, or before another.
+    # Gaps begin at 1: the code cannot express a repeated or a smaller index.
     for two in ((1, entries), (5, 5), (7, 3)):
         assert fault_of(code, with_two(*two)) is FrameFault.INDICES, two
     for count in (-1, 0, entries + 1, 2**62):

@@ -101,7 +101,7 @@ def test_a_late_gradient_is_discarded_and_its_worker_told():
         cast.answer(worker, 5.0)
     assert list(cast.server.collect(cast.sum)) == [1, 3]
     assert all_equal(cast.sum, 5.0)
-    order = cast.clients[1].pull()  # the weights of the step that was open when it came
+    order = cast.clients[1].pull()  # the weights of the step that was open at its arrival
     assert order.step == 2
     kept = cast.memories[1].state_dict()
     assert all(all_equal(kept[name], 100.0) for name in ("w", "b"))

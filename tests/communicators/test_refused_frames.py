@@ -57,7 +57,7 @@ def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
     lockstep = LockstepServer(code)
     last = len(lockstep.buckets) - 1
     assert last > 0
-    # A frame of exponents, as natural's, has no number to lie with.
+    # A frame of exponents, as natural's, has no float that could be invalid.
     numbers_in_it = any(one.dtype.is_floating_point for one in lockstep.buckets[last].fields)
     lies = [*TAMPERINGS.items()]
     for number, (lie, why) in enumerate(lies if numbers_in_it else lies[:-NUMBER_TAMPERINGS]):
@@ -73,13 +73,13 @@ def test_a_bad_frame_costs_one_gradient_and_nothing_else(code):
         lockstep.tampering.tamper = unchanged
         assert lockstep.step(2 * number + 2) == [1, 2, 3], (
             lie.__name__
-        )  # the first message tells it
+        )  # the first message reports it
         assert lockstep.server.gradient_counts() == GradientCounts(3, 3, 0, 0, 0, 1, ()), (
             lie.__name__
         )
         for worker in (1, 2, 3):
             used, kept = lockstep.used[worker - 1], lockstep.kept(worker)
-            # What unbiased codecs send is many times what they got, and so is its rounding.
+            # Unbiased codecs scale values up, and their rounding with them.
             close = 1e-5 * max(1.0, float(used.abs().max()))
             torch.testing.assert_close(
                 used + kept, lockstep.computed[worker - 1], rtol=0.0, atol=close

@@ -40,7 +40,7 @@ def test_a_step_timeout_goes_on_without_the_slow_and_their_memories_take_back():
     server.broadcast(1, torch.zeros(ENTRIES))
     assert answer(1, 3.0) == 1
     assert [*server.collect(out)] == [1]
-    assert set(out.tolist()) == {1.0}  # of three, as what is late comes back
+    assert set(out.tolist()) == {1.0}  # 3.0 over three; a late gradient comes in a later step
     server.broadcast(2, torch.zeros(ENTRIES))
     assert (answer(3, 9.0), answer(1, 3.0)) == (1, 2)
     assert 1 in server.collect(out)
@@ -81,7 +81,7 @@ def test_gradients_weigh_by_their_images():
         client.pull()
         harness.answer(client, worker)
     harness.server.collect(harness.sum)
-    # 13 images, of which the first has 4, the second 4 and the third 5.
+    # 13 images: 4 for the first worker, 4 for the second, 5 for the third.
     assert harness.sum[1:4].tolist() == pytest.approx([4 / 13, 4 / 13, 5 / 13])
 
 

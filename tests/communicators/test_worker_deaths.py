@@ -242,7 +242,7 @@ def test_whenever_workers_die_each_gradient_counts_once(seeds):
         assert harness.books[-1][0].under_way == 0, seed
         for step in range(1, len(harness.books)):
             told = {sharing for (at, _), sharing in harness.shared.items() if at == step}
-            assert len(told) <= 1, (seed, step, told)  # all share the images of a step alike
+            assert len(told) <= 1, (seed, step, told)  # all divide images alike
         for worker in harness.server.workers:
             waits = float(kept(harness.memories[worker - 1])[worker])
             assert float(harness.given[worker]) + waits == harness.computed[worker - 1], seed

@@ -88,7 +88,7 @@ def accelerate_run(
     optimizer = heavy(model)
     accelerator, plug = accelerated(code, optimizer=optimizer, **options)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    assert model.bucket_bytes_cap < 2000  # what the handler said
+    assert model.bucket_bytes_cap < 2000  # set by the handler
     if resume:
         accelerator.load_state(str(resume))
     for step, (images, labels) in enumerate(loader):
@@ -204,7 +204,7 @@ def trainer_run(folder: Path, code: str | None, resume: bool = False) -> tuple[T
 
 def trainer() -> None:
     """The Trainer of transformers, its clipping, and its checkpoints."""
-    accelerated(None)  # forgets what other tests made of the one state of the process
+    accelerated(None)  # resets the process-wide state that other tests have left
     plain, _ = trainer_run(FOLDER / "trainer-plain", None)
     same, _ = trainer_run(FOLDER / "trainer-sgd", "sgd")
     assert plain.equal(same)
@@ -278,7 +278,7 @@ def lightning() -> None:
 
 
 def main() -> None:
-    warnings.simplefilter("default")  # of what is not ours there are many
+    warnings.simplefilter("default")  # other packages emit many warnings
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(RANK), "LOCAL_RANK": str(RANK), "WORLD_SIZE": str(SIZE)}

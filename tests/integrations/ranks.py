@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-PATIENCE_S = 600.0  # only what hangs takes as long
+PATIENCE_S = 600.0  # only a hang takes as long
 
 
 def run_ranks(script: Path, size: int, folder: Path, *arguments: str) -> list[str]:

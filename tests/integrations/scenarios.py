@@ -195,7 +195,7 @@ def unused(code: str = "topk(ratio=0.1)") -> None:
         assert same == [0 not in used, 1 not in used]
         seen.append(ddp.module.branches[1].weight.grad is None)
         optimizer.step()
-    assert seen == [False, False, True, True]  # DDP has thrown away what came back for it
+    assert seen == [False, False, True, True]  # DDP has discarded the restored copy
     assert float(before["branches.1.weight"].norm()) > 0
     check_alike(ddp)
 

@@ -11,7 +11,7 @@ from atomo.integrations.bucket_layout import BUCKETS, BucketLayout
 from atomo.integrations.chunk import Chunk
 
 PARAMETERS = {name: torch.zeros(2) for name in "abcdef"}
-FIRST, LATER = ["ab", "cd", "ef"], ["fe", "dcb", "a"]  # as DDP divides them, and divides them anew
+FIRST, LATER = ["ab", "cd", "ef"], ["fe", "dcb", "a"]  # DDP's buckets before and after its rebuild
 
 
 def bucket(names: str, number: int = 0) -> Chunk:

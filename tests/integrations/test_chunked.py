@@ -40,7 +40,7 @@ def test_the_chunks_with_the_largest_sums_of_norms_are_sent(ranks):
     left = sum(kept(one)["weight"] for one in made).view(-1, CHUNK) / ranks
     torch.testing.assert_close(left + expected, mean)
     entries = len(norms) // 10 * CHUNK + 50  # bias is dense
-    sent = 4 * (len(norms) + entries) + 2 * len(ENTRIES)  # and who used what
+    sent = 4 * (len(norms) + entries) + 2 * len(ENTRIES)  # and the flags of used parameters
     assert [one.stats.sent_bytes for one in made] == [sent] * ranks
 
 

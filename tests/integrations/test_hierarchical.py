@@ -59,7 +59,7 @@ def test_dense_equals_plain_sgd(ranks):
 
 CASES = [
     ("topk(ratio=0.1)", {"memory": "residual"}),
-    ("topk(ratio=0.1)", {"memory": "dgc(clip=1.0)"}),  # all of a gradient at once
+    ("topk(ratio=0.1)", {"memory": "dgc(clip=1.0)"}),  # the norm of the whole gradient at once
     ("powersgd(rank=1)", {"dense_steps": 1}),
     ("bf16", {"dense_below": 10}),
     ("terngrad(scale=shared)", {}),  # agrees on scales

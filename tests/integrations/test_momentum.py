@@ -262,7 +262,7 @@ def test_a_plug_takes_the_optimizers_that_a_framework_has():
             both = SGD(first, lr=0.1, momentum=0.9), SGD(second, lr=0.1, momentum=momentum)
             plug = HookAttachment(HookOptions("topk"), None)
             exchange = plug.attach(ddp, None, [*both, SGD(model().parameters(), lr=1.0)])
-            kept = "residual" if said else "dgc"  # groups that differ do not move
+            kept = "residual" if said else "dgc"  # groups that differ keep their momentum
             assert exchange.state_dict()["memory"] == kept
             assert both[0].param_groups[0]["momentum"] == (0.9 if said else 0)
             cross_entropy(ddp(batch(0)[0]), batch(0)[1]).backward()

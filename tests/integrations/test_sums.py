@@ -76,7 +76,7 @@ def check_alike(given: list[dict[str, Tensor]]) -> None:
 def test_the_sum_is_the_mean_of_what_was_gathered(code, gathered):
     summed, joined = ([gradients(rank) for rank in range(RANKS)] for _ in range(2))
     averaged(code, summed)
-    assert sum(gathered) < 20  # who used what; a gradient has 51 kB
+    assert sum(gathered) < 20  # the flags of used parameters; a gradient has 51 kB
     check_alike(summed)
     averaged(code, joined, sums=False)
     assert sum(gathered) > 20_000
@@ -101,7 +101,7 @@ def test_what_is_sent_and_kept_is_what_came():
     made = averaged("fp16", given)
     for name, expected in mean.items():
         kept = sum(one.memory.state_dict().get(name, torch.zeros(())) for one in made) / RANKS
-        rounding = 2**-11 * float(expected.abs().max())  # of the sum, which nobody keeps
+        rounding = 2**-11 * float(expected.abs().max())  # of the sum; no rank keeps this error
         torch.testing.assert_close(given[0][name] + kept, expected, rtol=0, atol=rounding)
 
 

@@ -109,7 +109,7 @@ class Launches:
 
 @pytest.mark.parametrize("idea", ["quantise", "powers", "sign"])
 def test_all_frames_take_one_launch(idea, monkeypatch):
-    n = 4096  # whole tiles: what is left behind them has a launch of its own
+    n = 4096  # whole tiles: the remainder has a launch of its own
     backend = import_module(f"atomo.kernels.{idea}.cuda")
     launches = Launches(backend.add_tiles)
     monkeypatch.setattr(backend, "add_tiles", launches)

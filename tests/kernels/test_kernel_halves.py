@@ -60,7 +60,7 @@ READERS: dict[str, Arguments] = {
     "cast.to_brain": lambda g: (g,),
     "cast.add_to_brain": lambda g: (normal(N, seed=2), g),
 }  # fmt: skip
-# Of these the way that is made for them runs always: its loads widen, each in a kernel of its own.
+# The specialised path of these always runs: its loads widen, each in a kernel of its own.
 KEPT = {
     "select.above", "select.magnitudes", "momentum.grow_above", "sign.add_pack_sum",
     "quantise.quantise", "powers.pack_powers", "sketch.fill_cells", "cast.add_to_half",

@@ -129,7 +129,7 @@ def test_all_backends_give_the_same_bytes(form, kind, n, bucket, size):
 @pytest.mark.parametrize(
     ("form", "bucket", "kind", "most"),
     [
-        # A bucket a row, in whole tiles and in a shorter one; then what escapes from one bucket.
+        # One bucket a row, in whole tiles and in a shorter one; then escapes from one bucket.
         (FORMS[1], 512, EUCLIDEAN, 7),
         pytest.param(FORMS[0], 100, LARGEST, 1, marks=pytest.mark.slow),
         pytest.param(FORMS[2], 5200, LARGEST, 255, marks=pytest.mark.slow),

@@ -65,7 +65,7 @@ def test_any_set_comes_back_within_its_bound(chosen):
 
 
 def test_clusters_stay_within_the_bound():
-    # One huge gap in a block of small ones, and the other way round.
+    # One huge gap in a block of small ones, and the reverse.
     parts = [torch.arange(300), torch.tensor([2**47]), torch.arange(2**47 + 5, 2**47 + 900)]
     indices = torch.cat(parts)
     data = rice.encode(indices, 2**48)

@@ -42,7 +42,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.at: dict[str, Callable[[], Any]] = {}  # what to do once it is told this
+        self.at: dict[str, Callable[[], Any]] = {}  # the action at each event
 
     def show(self, event: object) -> None:
         assert isinstance(event, Ended)

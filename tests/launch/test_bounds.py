@@ -8,7 +8,7 @@ import atomo
 
 PACKAGE = Path(atomo.__file__).parent
 RUNS = {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}
-# Waits for what has been killed or has ended, by file and line of code.
+# Waits for processes that were killed or have ended, by file and line of code.
 ENDED = {
     ("launch/reach.py", "process.wait()"),  # killed the line before
     ("launch/streams.py", "self.handle.wait()"),  # killed, or at the end of its output

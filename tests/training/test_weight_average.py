@@ -86,5 +86,5 @@ def test_both_are_evaluated(tmp_path, capfd):
     assert line.startswith("step 12: test top-1 ")
     assert "; average top-1 " in line
     (found,) = map(json.loads, (tmp_path / "evaluations.jsonl").read_text().splitlines())
-    assert found["average_loss"] > found["loss"]  # it trails behind
+    assert found["average_loss"] > found["loss"]  # the average lags behind
     assert 0 <= found["average_top1"] <= found["average_top5"] <= 1

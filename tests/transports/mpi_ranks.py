@@ -49,5 +49,5 @@ def tell() -> None:
 if __name__ == "__main__":
     SCENARIOS["parts"] = (parts,)
     ENDS["killed"] = (killed,)
-    atexit.register(tell)  # after what `connect` registers
+    atexit.register(tell)  # runs before the handlers that `connect` registers
     play(sys.argv[1:], connect("mpi"), MPI.COMM_WORLD.Barrier)

@@ -190,7 +190,7 @@ def lost(transport: Transport) -> None:
     """Rank 2 is gone from one moment to the next; the others hear of it, whomever they wait for."""
     if transport.rank == 2:
         os._exit(0)
-    # Rank 1 waits for nobody but rank 2, and speaks second: a word of it would be for "any".
+    # Rank 1 waits for rank 2 alone, and sends second: a message of its own would be for "any".
     for source in (2, None)[: 2 - transport.rank]:
         with pytest.raises(
             PeerLost, match=r"rank 2 is gone; .* while waiting for a word"
@@ -218,7 +218,7 @@ def play(
     barrier: Callable[[], object],
 ) -> None:
     """A rank's part in a job of processes; a failure ends the job with a traceback."""
-    gc.freeze()  # what was imported is not looked through, three times, at the end
+    gc.freeze()  # the collector skips imported objects, three times, at the end
     try:
         for name in names:
             for act in (SCENARIOS | ENDS)[name]:

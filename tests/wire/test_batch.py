@@ -28,7 +28,7 @@ FIXED = 32  # bytes in front of the table
 def frame_of(seed: int, how: str = "lz4", description: bytes = b"") -> Bytes:
     """Builds a frame of these fields whose sizes and contents depend on a seed."""
     generator = torch.Generator().manual_seed(seed)
-    odd = 2 * seed + 1  # so that what follows is not aligned
+    odd = 2 * seed + 1  # an odd size, so that the next section is not aligned
     tensors = [
         torch.tensor([seed]),
         torch.randint(0, 256, (odd,), generator=generator).to(torch.uint8),

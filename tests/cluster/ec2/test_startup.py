@@ -27,7 +27,7 @@ import rich.console, rich.table
 aws = Aws("us-east-1")
 for service in ("sts", "ec2", "iam", "pricing", "service-quotas", "ssm", "efs", "s3"):
     aws._client(service)
-with open("/proc/self/status") as about:  # getrusage has the largest of whoever started this too
+with open("/proc/self/status") as about:  # getrusage would include the parent process
     most = next(int(line.split()[1]) for line in about if line.startswith("VmHWM"))
 print(json.dumps({"mb": most / 1000, "modules": sorted(sys.modules)}))
 """

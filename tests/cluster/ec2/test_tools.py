@@ -117,7 +117,7 @@ def test_lustre_is_mounted_where_nothing_is(tmp_path):
         (tmp_path / name).chmod(0o755)
     words = ("lustre", "fs-1.fsx@tcp:/abc", str(tmp_path / "fsx"), str(tmp_path / "fsx/out"))
     around = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for code in (0, 1):  # the second time it would hide what is there
+    for code in (0, 1):  # the second mount would hide the files
         done = run("bash", str(TOOLS / "remote_script.sh"), *words, **around)
         assert done.returncode == code, done.stderr
     assert (tmp_path / "called").read_text() == (
@@ -132,7 +132,7 @@ def with_gpus(folder, count):
     lines = "\n".join(f"echo GPU {number}: Tesla T4" for number in range(count))
     smi.write_text(f"#!/bin/bash\n{lines}\n")
     smi.chmod(0o755)
-    # The extras of whoever runs the tests are not those of the host.
+    # The extras of the test environment are not those of the host.
     return {"PATH": f"{folder}:{os.environ['PATH']}", "ATOMO_EXTRAS": ""}
 
 

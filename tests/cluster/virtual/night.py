@@ -33,7 +33,7 @@ CHANGES = ("started", "lost", "restart", *ENDS)
 # So slow that the links set the pace, not the machine: a step takes down 2.6 MB of weights.
 RATE, STEP_S = "25mbit", 0.8
 SPARE = 3  # hosts for launches that come to nothing
-LONGEST_S = 900.0  # a replacement takes a minute or two, on a machine that has nothing else to do
+LONGEST_S = 900.0  # a replacement takes one to two minutes on an idle machine
 KEEP = "--mca btl_tcp_if_include 10.77.0.0/24 --prtemca prte_if_include 10.77.0.0/24"
 TRAINING = (
     "--network=LeNet", "--dataset=Digits", "--batch-size=8", "--lr=0.005", "--threads=1",
@@ -60,7 +60,7 @@ class Night:
         self.far, self.master = names[-1], ""
         self.url = f"http://{at[self.far]}:{PORT}"
         self.ssh = tool.clusters / "virtual" / "ssh"
-        mine = folder / "state" / "night"  # where a launch looks for its key, else makes one
+        mine = folder / "state" / "night"  # a launch looks for its key here before it makes one
         mine.mkdir(parents=True)
         shutil.copy(self.ssh / "id_ed25519", mine)
         pairs = [f"{name}={at[name]}" for name in names[:-1]]
@@ -129,7 +129,7 @@ class Night:
 
     def events(self) -> list[dict[str, str]]:
         """Returns the events that the master recorded, each with its time, kind and text."""
-        told = f"[ ! -e ~/{STORY} ] || cat ~/{STORY}"  # a supervisor that starts has told nothing
+        told = f"[ ! -e ~/{STORY} ] || cat ~/{STORY}"  # a supervisor that starts has no events
         return [json.loads(line) for line in self.on(self.master, told).splitlines()]
 
     def story(self, kind: str = "") -> list[str]:
@@ -205,7 +205,7 @@ def through(night: Night, replacements: int, seconds_s: float, steps: int) -> li
         say(f"{time.monotonic() - begun:6.0f} s  {way} {lost[-1]}")
         night.until(lambda: night.whole(lost[-1]), "its replacement", LONGEST_S)
         say(f"{time.monotonic() - begun:6.0f} s  the job runs again, on {night.workers + 1} hosts")
-    for host in night.living().values():  # what is left need not take as long
+    for host in night.living().values():  # the remaining hosts
         night.tool.does("throttle", host, "1gbit")
     night.until(lambda: any(night.story(kind) for kind in ENDS), "the end of the job", 3600.0)
     assert night.story("done"), night.log()

@@ -15,7 +15,7 @@ from jobs import Job
 __all__ = ["Came", "came_of", "judged", "undisturbed"]
 
 NEAR = 0.01  # of the accuracy: three or four of 360 images
-AGAIN = "hosts are there again"  # so the supervisor tells of a replacement
+AGAIN = "hosts are there again"  # the supervisor's text about a replacement
 
 
 class NightSource(Protocol):

@@ -41,7 +41,7 @@ def test_the_same_seed_draws_the_same_faults(parts):
     names = [*parts["FAULTS"]]
     first, again, other = ([*islice(parts["drawn"](seed, names), 200)] for seed in (7, 7, 8))
     assert first == again != other
-    assert {name for name, _ in first} == {*names}  # each of them comes
+    assert {name for name, _ in first} == {*names}  # every fault is drawn
 
 
 def fault(name: str, at: float, overcome: float, restarted: bool) -> SimpleNamespace:

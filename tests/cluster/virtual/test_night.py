@@ -14,7 +14,7 @@ from cluster.virtual.vc import Tool
 OWN_HOMES = os.geteuid() == 0 and "overlay" in Path("/proc/filesystems").read_text()
 WHY_NOT = "NOT TESTED: hosts with home folders of their own take root and overlay file systems"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not OWN_HOMES, reason=WHY_NOT), pytest.mark.long]
-# Looks like `atomo train` to whoever ends it, and counts on from where it was; says which hosts.
+# A stand-in for `atomo train`: ends on the same signals, resumes its count, and prints its hosts.
 JOB = r"""exec bash -c '
 trap "echo left >>steps; exit 130" TERM
 while [ ! -e enough ]; do echo "$(wc -l <hosts_address)" >>steps; sleep 0.2; done

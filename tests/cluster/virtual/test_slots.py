@@ -10,7 +10,7 @@ from atomo.launch.mpirun import command
 
 pytestmark = pytest.mark.slow
 
-# With MPI: an mpirun of what ends at once was seen to hang (Open MPI 5.0.11).
+# With MPI: mpirun was seen to hang on processes that end at once (Open MPI 5.0.11).
 SAY_WHERE = """
 import socket
 from mpi4py import MPI
@@ -32,5 +32,5 @@ def test_ranks_are_dealt_out_within_the_slots(text, where, cluster, tmp_path: Pa
     line = command(Settings(n=5, hostfile=str(tmp_path / "hosts")), [])
     start = line[: line.index(sys.executable) + 1]
     told = cluster.does("exec", "h1", *start, "-c", SAY_WHERE).splitlines()
-    ranks = sorted(line for line in told if line[:1].isdigit())  # mpirun may have a remark
+    ranks = sorted(line for line in told if line[:1].isdigit())  # mpirun may print a warning
     assert ranks == [f"{rank} {host}" for rank, host in enumerate(where)]

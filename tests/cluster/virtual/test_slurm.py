@@ -50,7 +50,7 @@ def begins(slurm: Slurm, job: str) -> bool:
 def test_a_job_is_where_slurm_says_and_goes_on_in_its_next_allocation(slurm, tmp_path):
     assert ranks(slurm, "-N3 -n 7", "--slurm") == ["h1"] * 4 + ["h2"] * 2 + ["h3"]
     assert ranks(slurm, "-N2 -w h2,h3", "--slurm") == ["h2", "h3"]  # from h1, as a login node
-    assert ranks(slurm, "-N3", "--n=4") == ["h1"] * 4  # an allocation nobody asked to use
+    assert ranks(slurm, "-N3", "--n=4") == ["h1"] * 4  # the job does not use the allocation
     run, log = tmp_path / "run", tmp_path / "log"
     options = [f"--train-dir={run}", "--epochs=1000", "--lr=1e-4", "--evaluator=none"]
     options += ["--threads=1", "--batch-size=8", "--log-interval=1", "--code=sgd"]

@@ -90,7 +90,7 @@ def test_a_pulled_cable_is_silent_and_can_be_put_back(cluster):
     assert cluster.does("exec", "h1", "ssh", "h3", "hostname") == "h3"
     cluster.does("heal", "h2")
     assert cluster.host("h2")["state"] == "up"
-    # The kernel may still be in the middle of finding out that there is no way to it.
+    # The kernel may not have found out yet that there is no route.
     until(lambda: cluster(*probe).stdout.strip() == "h2", "the way to h2")
 
 

@@ -24,7 +24,7 @@ def heavy(n: int, seed: int = 1) -> Tensor:
     return normal(n, seed=seed) * normal(n, seed=seed + 1).exp()
 
 
-# The hash of the frames: what decodes here must decode anywhere.
+# The hash of the frames: they must decode to the same values on every machine.
 def hash_by_hand(index: int, key: int) -> int:
     x = (index * 0x9E3779B9 & 0xFFFFFFFF) ^ key
     x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
@@ -70,7 +70,7 @@ def test_lss_keeps_the_sum_of_each_bucket_and_mixes_no_signs():
         decoded.double().sum(), gradient.double().sum(), rtol=1e-4, atol=1e-2
     )
     assert ((decoded >= 0) == (gradient >= 0)).all()
-    # A projection: what is lost is orthogonal to what is sent.
+    # A projection: the error is orthogonal to the result.
     lost = gradient.double() - decoded.double()
     assert abs(float(lost @ decoded.double())) < 1e-4 * float(gradient.double().square().sum())
 
@@ -164,7 +164,7 @@ def test_the_sketch_is_that_of_the_paper(n, share):
     reference = MinMaxSketch(groups, share, [seed & 0xFFFFFFFF, seed >> 32])
     for i, number in enumerate(numbers):
         reference.insert(i, number)
-    # Each bucket decodes to its own number, so that what is read can be seen.
+    # Each bucket decodes to its own number, which shows the bucket that was read.
     means = torch.arange(quantiles.BUCKETS, dtype=torch.float32)
     rest, out = torch.zeros(n), torch.zeros(n)
     packed, cells = quantiles.sketch(values, table, share, seed, means, rest)

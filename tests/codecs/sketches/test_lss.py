@@ -94,7 +94,7 @@ def test_centres_are_close_to_the_best_there_are_and_outliers_have_their_own():
         assert found.diff().gt(0).all()
         torch.testing.assert_close(found[-1], magnitudes[usual:].mean())
         inner = magnitudes[:usual, None].double() - found[:-1].double()
-        nearest = inner.abs().argmin(1)  # k-means: each centre is the mean of what is nearest
+        nearest = inner.abs().argmin(1)  # k-means: each centre is the mean of the nearest values
         own = [magnitudes[:usual][nearest == c].mean() for c in range(len(found) - 1)]
         torch.testing.assert_close(found[:-1], torch.stack(own), rtol=0.02, atol=0)
         ratios.append(float(inner.square().min(1).values.sum()) / best)

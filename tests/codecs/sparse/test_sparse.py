@@ -197,8 +197,8 @@ def test_values_travel_as_they_are_unless_a_codec_is_named(code):
     assert named == make_codec(code)
     assert str(named) == code
     _, _, values = named.sections(named.encode(torch.zeros(300), seeded()))
-    assert not len(values)  # not even a zero stands for none
-    # Where `sgd` was named, one did in earlier frames.
+    assert not len(values)  # not even one zero is sent
+    # Frames of earlier versions sent one zero where `sgd` was named.
     earlier = named.assemble(iter([torch.tensor([0]), torch.empty(0).byte(), torch.zeros(1)]))
     assert not named.decode(earlier, Size([300])).any()
 

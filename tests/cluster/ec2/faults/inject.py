@@ -70,7 +70,7 @@ class Outcome:
     """The result of a command: its exit code, and the faults of its report."""
 
     code: int
-    untold: frozenset[str]  # what runs and was not named
+    untold: frozenset[str]  # resources that run and were not named
     usd: float  # that all hosts cost until their fuses
     limit: float  # `max_usd`
     said: str
@@ -116,7 +116,7 @@ def fault(case: Case) -> Reply | object:
     return done
 
 
-given: Final[dict[str, Reply]] = {}  # what AWS has done already, by the token of who asked
+given: Final[dict[str, Reply]] = {}  # replies of calls that AWS has carried out, by client token
 
 
 def once(words: dict[str, str], forward: Forward) -> Reply | None:
@@ -135,7 +135,7 @@ def outcome(ec2: Ec2, cloud: Cloud, folder: Path, case: Case) -> Outcome:
     done = ec2(*tried.words)
     cloud.acts.clear()
     said, after = done.out + done.err, costing(cloud)
-    # What ran before was told of before, unless the command says that it has ended it.
+    # Resources that ran before were named before, unless the command says that it has ended them.
     acted = not done.code or after != before
     known = {one for one in before if not (acted and one.startswith(tried.ends))}
     return Outcome(

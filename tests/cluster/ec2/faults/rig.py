@@ -45,7 +45,7 @@ class Tried:
     words: tuple[str, ...]
     before: tuple[tuple[str, ...], ...] = ()
     changes: bool = False
-    ends: tuple[str, ...] = ()  # how what begins that it is to end: it tells of what it could not
+    ends: tuple[str, ...] = ()  # prefixes of the resources that the command ends
 
 
 COMMANDS: Final[dict[str, Tried]] = {
@@ -103,7 +103,7 @@ COMMANDS: Final[dict[str, Tried]] = {
     "shutdown (supervised)": Tried(("shutdown", "--yes"), SUPERVISED, changes=True, ends=HOSTS),
 }  # fmt: skip
 
-# What a host does that is told this over ssh: $1 is which host, $2 the command.
+# A host's answer to a command over ssh: $1 is the host, $2 the command.
 HOST: Final = """
 case $2 in
   *"sudo -n bash -s -- "[0-9]*) echo "${2##* }" >"$HOME/fuse-$1" ;;

@@ -26,7 +26,7 @@ from atomo_cluster.ec2.supervisor.loop import Supervisor
 
 __all__ = ["FakeJob", "host_pool_of", "night", "now"]
 
-LOOKS = 8  # after which a fault that comes once must have been overcome
+LOOKS = 8  # steps of the supervisor, in which it must recover from a single fault
 PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
 
 

@@ -50,7 +50,7 @@ class Machines:
         self.options += ["--ssh-username", getpass.getuser(), "--wait", "0"]
         self.mount = folder / "share" / "nfs"
         self.nfs = ["--nfs-ip-address", "10.9.8.7", "--nfs-mount-point", str(self.mount)]
-        # All three hosts have the same disk, so what is written there must not be below the mount.
+        # All three hosts share one disk, so nothing may be written below the mount.
         self.nfs += ["--base-out-dir", str(folder / "out")]
 
     def __call__(self, command, *words):

@@ -9,7 +9,7 @@ from atomo_cluster.ec2.aws.session_manager import CORE, require_programs
 from atomo_cluster.errors import ConfigError
 
 SSM = ("--connect", "ssm")
-# In place of the AWS CLI: it leads to the sshd that stands for the instance.
+# A stand-in for the AWS CLI that connects to the sshd of the instance.
 AWS = """#!{python}
 import json, socket, sys, threading
 words = sys.argv[1:]

@@ -167,7 +167,7 @@ def test_all_python_is_ended_only_when_it_is_meant(lab):
 
 
 JOB = """#!/bin/bash
-# A launcher that writes a checkpoint when it is told to end, and takes a while for it.
+# A launcher that writes a checkpoint when it is signalled, and takes a while for it.
 echo "$(basename "$0") $*" | sed "s/-u [0-9]* //" >>{log}
 case "$*" in *"atomo train"*) ;; *) exit 1 ;; esac
 case $(basename "$0") in

@@ -82,7 +82,7 @@ def test_a_cluster_sleeps_for_its_disks_and_wakes(ec2, cloud, hosts, monkeypatch
     woken = ec2("start_hosts", "--yes", "--json")
     assert woken.code == 0, woken.err
     assert {one["id"] for one in woken.record} == set(ids)
-    for id in ids:  # which was ten hours later, though at once for moto
+    for id in ids:  # as if ten hours had passed; moto does it at once
         cloud.starts[id] = (datetime.now(timezone.utc) + timedelta(hours=10)).isoformat()
     later(monkeypatch, 12, "money.costs")
     awake = ec2("cost", "--json").record

@@ -105,7 +105,7 @@ def test_the_fuse_waits_while_a_host_is_stopped(machine, tmp_path):
     (folder / "deadline").write_text(str(int(time.time()) + 200))
     assert machine(fuse, "60") == [f"shutdown -h +3 {TOLD}"]
     with pytest.raises(subprocess.CalledProcessError):
-        machine(pause, "pause")  # it would end before it could be told anything
+        machine(pause, "pause")  # it would end before any signal
     assert not (folder / "paused").exists()
 
 
@@ -117,10 +117,10 @@ def test_a_host_of_an_image_has_a_fuse_of_its_own(machine, tmp_path):
     user = tmp_path / "user-data"
     user.write_text(user_data(Cluster(max_hours=8.0), spot=False))
     machine(user)
-    (folder / "deadline").write_text("1000")  # that of the host of which the image was made
+    (folder / "deadline").write_text("1000")  # of the host that was the image's source
     fuse = root / "usr/local/lib/atomo/fuse.sh"
     assert machine(fuse, "480") == [f"shutdown -h +0 {TOLD}"]
-    id.write_text("i-2\n")  # cloud-init runs what is of every boot before what is of the first
+    id.write_text("i-2\n")  # cloud-init runs scripts of every boot before those of the first
     assert machine(fuse, "480") == [f"shutdown -h +480 {TOLD}"]
     user.write_text(user_data(Cluster(max_hours=1.0), spot=False))
     assert machine(user) == [f"shutdown -h +60 {TOLD}"] * 2
@@ -205,7 +205,7 @@ def metadata():
     thread.join()
 
 
-# Says that it runs; ends well once it is told to, as `atomo train` does.
+# Prints that it runs; exits with 0 after a signal, as `atomo train` does.
 JOB = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))

@@ -32,7 +32,7 @@ def test_every_command_prints_one_document(ec2, cloud):
     for line, code in COMMANDS:
         done = ec2(*line.split(), "--json")
         assert done.code == code, (line, done.err)
-        record = json.loads(done.out)  # which takes one document and nothing else
+        record = json.loads(done.out)  # fails unless there is exactly one document
         if code in (2, 10, 13):
             assert record["exit_code"] == code
             assert record["error"] in done.err

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 WAITS = "#!/bin/bash\nmkfifo wait && cat wait\necho done\n"
-# Like `python -m atomo train`, by its name and in what it does when it is told to end.
+# A stand-in for `python -m atomo train`: the same name, the same reaction to a signal.
 LAUNCHER = """#!/bin/bash
 trap 'echo checkpoint; kill $!; exit 130' TERM
 sleep 600 &

@@ -46,7 +46,7 @@ def test_the_plan_has_the_order_and_its_prices(ec2, cloud):
     assert attempts(plan) == [(zone, type) for type in types for zone in "ab"]
     prices = [one["usd_per_hour_of_instances"] for one in plan.record["attempts"]]
     assert prices == pytest.approx([0.096 + 2 * PRICES[type] for type in types for _ in "ab"])
-    # A bound holds for whichever attempt it comes to.
+    # A bound holds for every attempt.
     rest = 3 * (100 * 0.08 / 730 + 0.005)
     assert plan.record["usd_until_fuse"] == pytest.approx(8.1 * (0.096 + 2 * 0.192 + rest))
     shown = ec2("plan", *TYPES, *ZONES).out

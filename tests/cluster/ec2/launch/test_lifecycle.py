@@ -150,7 +150,7 @@ def test_no_means_no(ec2, cloud):
         done = ec2("launch", answer=answer)
         assert done.code == 13
         assert "Proceed? [y/N]" in done.err
-        assert "m5.large" in done.out  # the plan came first
+        assert "m5.large" in done.out  # the plan was printed first
     assert everything(cloud) == before
     assert ec2("launch", answer="y\n").code == 0
     running = everything(cloud)

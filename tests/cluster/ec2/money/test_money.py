@@ -145,7 +145,7 @@ def test_a_launch_keeps_within_its_budget(ec2, cloud, folder):
     assert "the cluster may cost $3.36 until its fuses, and max_usd is $3.30" in dear.err
     assert not everything(cloud)["instances"]
     assert ec2(*words, "3.4", "--n-workers", "1").code == 0
-    more = ec2(*words, "3.3")  # with those that run
+    more = ec2(*words, "3.3")  # including the running hosts
     assert more.code == 12
     assert ec2(*words, "3.4", "--dry-run").code == 0
     age(folder, hours=1)
@@ -246,7 +246,7 @@ def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
     cloud.prices = PRICES
     hosts = ec2("launch", "--yes", "--json", "--max-hours", "5").record
     lost = hosts[-1]["id"]
-    cloud.moto.client().terminate_instances(InstanceIds=[lost])  # and nobody looks for hours
+    cloud.moto.client().terminate_instances(InstanceIds=[lost])  # and no command runs for hours
 
     class Later(datetime):
         hours = 3

@@ -93,7 +93,7 @@ def test_money_counts_hosts_that_have_ended_and_no_host_is_launched_beyond_it(po
     assert spent.usd == pytest.approx(4 * (HOUR + 0.005), rel=0.05)  # and a moment of the third
     assert spent.usd_per_hour == pytest.approx(2 * (HOUR + 0.005), rel=0.01)
     cloud.on("DescribeInstances", refusal("RequestLimitExceeded"), times=20)
-    assert pool.bill(later).usd == spent.usd  # as it was written down
+    assert pool.bill(later).usd == spent.usd  # as stored
     cloud.acts.clear()
     pool._run.__dict__["cluster"] = Cluster(**{**vars(pool._run.cluster), "max_usd": 2.0})
     pool.look(now())

@@ -86,7 +86,7 @@ class SimulatedCluster:
 
     loses: dict[int, str] = field(default_factory=dict)  # by step: the host that goes
     ends: dict[int, int] = field(default_factory=dict)  # by step: the code of the job
-    fails: dict[int, Exception] = field(default_factory=dict)  # by step: what `replace` raises
+    fails: dict[int, Exception] = field(default_factory=dict)  # by step: the error of `replace`
     silent: tuple[int, ...] = ()  # steps at which AWS does not answer
     usd_per_hour: float = 0.3
     safe: bool = False
@@ -216,6 +216,6 @@ def test_a_supervisor_that_is_started_again_goes_on(tmp_path):
     cluster.step, cluster.running, cluster.code = 20, False, None
     supervisor = Supervisor(RULES, cluster, cluster, cluster, story, lambda: "", cluster.now)
     supervisor.step()
-    assert cluster.log[-1] == "end worker"  # and the job is not begun anew
+    assert cluster.log[-1] == "end worker"  # the job is not started again
     story.tell("job", "job 2")
     assert (story.outcome, story.restarts) == ("", 0)

@@ -142,8 +142,8 @@ class Cloud:
     console: str = "booting"  # that of all others
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
-    denied: set[str] | None = None  # what the policy simulator refuses; None: it may not be asked
-    catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # whoever asks
+    denied: set[str] | None = None  # refused by the policy simulator; None: not callable
+    catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # for all callers
     where: tuple[str, int] = ("127.0.0.1", 0)
 
     def __post_init__(self) -> None:
